@@ -1,0 +1,1 @@
+"""A tensor superoptimizer: faster kernels, proved equivalent, for every shape."""

@@ -1,0 +1,110 @@
+"""Every error of the package, one class per mistake, all under `MirageError`.
+
+A message names the operator or dim, shows both sides, and says what to do.
+"""
+
+from __future__ import annotations
+
+
+class MirageError(Exception):
+    """Base class of every error that the package raises on purpose."""
+
+
+class DimError(MirageError):
+    """A dim expression cannot be read, bound or solved."""
+
+
+class DTypeError(MirageError):
+    """An element type that is unknown, or not supported where it was used."""
+
+
+class ShapeError(MirageError):
+    """Operand shapes that an operator cannot combine."""
+
+
+class AttributeValueError(MirageError):
+    """An operator attribute with a wrong name, type or value."""
+
+
+class UnknownOperator(MirageError):
+    """An operator name that is not in the registry."""
+
+
+class DuplicateOperator(MirageError):
+    """A second registration of an operator name."""
+
+
+class TraceError(MirageError):
+    """A Python function that does not trace to a program."""
+
+
+class ParseError(MirageError):
+    """Program text that does not parse; names the line."""
+
+
+class FormatError(MirageError):
+    """A file or JSON object that is not what it claims to be, or of another schema version."""
+
+
+class AxisError(MirageError):
+    """A program whose dims cannot be expressed as products of axis factors; says why."""
+
+
+class InputError(MirageError):
+    """Arrays that do not fit the program's inputs."""
+
+
+class GraphError(MirageError):
+    """A muGraph that breaks a rule of its level."""
+
+
+class ScheduleError(MirageError):
+    """A schedule that does not bind a muGraph's symbols, or binds them to impossible sizes."""
+
+
+class TermTooLarge(MirageError):
+    """An expression whose normal form exceeds the expansion limit."""
+
+
+class UnknownPruner(MirageError):
+    """A pruner name that does not exist."""
+
+
+class UnknownTarget(MirageError):
+    """A target name that does not exist."""
+
+
+class SearchError(MirageError):
+    """A search that was asked for something impossible."""
+
+
+class VerificationError(MirageError):
+    """A graph or program that was required to be equivalent and is not."""
+
+
+class FieldError(MirageError):
+    """Finite-field parameters for which no primes or no error bound exist."""
+
+
+class NoCompilerError(MirageError):
+    """No C compiler was found."""
+
+
+class CompilerError(MirageError):
+    """The C compiler rejected a kernel."""
+
+
+class UnsafeCacheError(MirageError):
+    """A cache folder or library that another user could have written."""
+
+
+class CacheError(MirageError):
+    """The results store cannot be opened or written."""
+
+
+class CacheFormatError(MirageError):
+    """A file that is not an export of a results store."""
+
+
+class BudgetError(MirageError):
+    """A time budget that is not a positive number of seconds."""

@@ -1,0 +1,1 @@
+"""Front ends: what turns a user's code into programs."""

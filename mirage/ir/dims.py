@@ -1,0 +1,131 @@
+"""Symbolic dims: sympy expressions over positive integer symbols.
+
+Text such as `"4*n"` is read with Python's `ast` and only +, -, *, // and ** of integers and names are accepted: nothing
+is ever evaluated as code.
+"""
+
+from __future__ import annotations
+
+import ast
+import keyword
+from collections.abc import Mapping
+from functools import lru_cache
+
+import sympy
+
+from mirage.errors import DimError
+
+Dim = sympy.Expr
+DimLike = int | str | sympy.Expr
+
+
+@lru_cache(maxsize=None)
+def symbol(name: str) -> sympy.Symbol:
+    """The dim symbol of that name: a positive integer, equal wherever the name is equal."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise DimError(f"dim name {name!r} is not an identifier; use letters, digits and _ such as 'batch' or 'n'")
+    return sympy.Symbol(name, integer=True, positive=True)
+
+
+def to_dim(value: DimLike, where: str = "dim") -> Dim:
+    """A dim from an int, a name, text such as "4*n", or a dim; raises DimError naming `where`."""
+    if isinstance(value, bool):
+        raise DimError(f"{where}: {value!r} is not a size; use a non-negative integer or a name")
+    if isinstance(value, sympy.Expr):
+        return value
+    if isinstance(value, int) or hasattr(value, "__index__"):
+        size = int(value)
+        if size < 0:
+            raise DimError(f"{where}: size {size} is negative; sizes are 0 or more")
+        return sympy.Integer(size)
+    if isinstance(value, str):
+        return _parse(value, where)
+    raise DimError(f"{where}: {value!r} of type {type(value).__name__} is not a dim; use an integer or a string such as '4*n'")
+
+
+@lru_cache(maxsize=4096)
+def _parse(text: str, where: str) -> Dim:
+    if len(text) > 200:
+        raise DimError(f"{where}: dim text of {len(text)} characters; write a dim in at most 200")
+    try:
+        tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError):
+        raise DimError(f"{where}: cannot read {text!r}; write an integer, a name or a product such as '4*n'") from None
+    dim = sympy.expand(_convert(tree, text, where))
+    if dim.is_Integer and dim < 0:
+        raise DimError(f"{where}: {text!r} is negative; sizes are 0 or more")
+    return dim
+
+
+def _convert(node: ast.expr, text: str, where: str) -> Dim:
+    match node:
+        case ast.Constant(value=int() as value) if not isinstance(value, bool):
+            return sympy.Integer(value)
+        case ast.Name(id=name):
+            return symbol(name)
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            return -_convert(operand, text, where)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = _convert(left, text, where), _convert(right, text, where)
+            match op:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.Pow() if b.is_Integer and 0 <= b <= 8:
+                    return a**b
+                case ast.FloorDiv():
+                    quotient = divide(sympy.expand(a), sympy.expand(b))
+                    if quotient is not None:
+                        return quotient
+                    raise DimError(f"{where}: in {text!r}, {b} does not divide {a} for every size; write the dim as a product")
+    raise DimError(f"{where}: cannot read {text!r}; only integers, names, +, -, *, ** and exact // are allowed")
+
+
+def divide(a: Dim, b: Dim) -> Dim | None:
+    """a / b where that is an integer polynomial for every size, else None."""
+    if a == b:
+        return sympy.Integer(1)
+    if b.is_Integer and a.is_Integer:
+        return sympy.Integer(int(a) // int(b)) if int(b) != 0 and int(a) % int(b) == 0 else None
+    quotient = sympy.cancel(a / b)
+    numerator, denominator = quotient.as_numer_denom()
+    if denominator == 1 and all(c.is_Integer for c in sympy.Poly(numerator).coeffs() if numerator.free_symbols):
+        return sympy.expand(quotient)
+    return None
+
+
+def symbols_of(dim: Dim) -> set[str]:
+    """Names of the symbols in a dim."""
+    return {s.name for s in dim.free_symbols}
+
+
+def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The size of a dim under a binding of its symbols; raises DimError naming a missing symbol."""
+    if dim.is_Integer:
+        return int(dim)
+    missing = symbols_of(dim) - sizes.keys()
+    if missing:
+        raise DimError(f"dim {dim}: no size for {sorted(missing)}; give sizes={{'{min(missing)}': ...}}")
+    if dim.is_Symbol:
+        return int(sizes[dim.name])
+    return int(dim.subs({s: sizes[s.name] for s in dim.free_symbols}))
+
+
+def solve(dim: Dim, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
+    """The (symbol, value) that makes `dim` equal `size`, given the symbols bound so far; None if two are open or none fits."""
+    rest = sympy.expand(dim.subs({symbol(k): v for k, v in sizes.items()}))
+    free = sorted(rest.free_symbols, key=str)
+    if len(free) != 1:
+        return None
+    for root in sympy.solve(rest - size, free[0]):
+        if root.is_Integer and root >= 0:
+            return free[0].name, int(root)
+    return (free[0].name, 0) if size == 0 and rest.subs(free[0], 0) == 0 else None
+
+
+def dim_text(dim: Dim) -> str:
+    """Text that `to_dim` reads back to the same dim."""
+    return str(dim)

@@ -1,0 +1,79 @@
+"""Scalar functions: the nonlinear atoms from which operators are defined.
+
+`exp` is the only one that the algebra knows more about (paper, section 5: q-th roots of unity); every other function is
+opaque to proofs, and one consistent random function to the finite-field tests.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import DuplicateOperator
+
+Array = Any
+
+
+@dataclass(frozen=True, eq=False)
+class ScalarFunction:
+    """A real function of one variable and constant parameters.
+
+    `numpy(x, *params)` evaluates it elementwise; `c` names the vector function that generated C calls with the same
+    arguments (see `kernels/cpu/csrc/mirage_vec.h`), and `c_source` defines it where that header does not.
+    """
+
+    name: str
+    numpy: Callable[..., Array]
+    c: str
+    c_source: str = ""
+    flops: int = 10
+
+
+FUNCTIONS: dict[str, ScalarFunction] = {}
+
+
+def register_function(
+    name: str, numpy: Callable[..., Array], *, c: str | None = None, c_source: str = "", flops: int = 10
+) -> ScalarFunction:
+    """Add a scalar function to the table; raises DuplicateOperator if the name is taken."""
+    if name in FUNCTIONS:
+        raise DuplicateOperator(f"scalar function {name!r} is registered already; choose another name")
+    fn = ScalarFunction(name, numpy, c or f"mi_fn_{name}", c_source, flops)
+    FUNCTIONS[name] = fn
+    return fn
+
+
+def _sigmoid(x: Array) -> Array:
+    # exp of a negative number only, so that large magnitudes do not overflow
+    e = np.exp(-np.abs(x))
+    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(np.asarray(x).dtype)
+
+
+def _erf(x: Array) -> Array:
+    x = np.asarray(x)
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
+def _gauss_cdf(x: Array) -> Array:
+    x = np.asarray(x)
+    # erfc keeps the relative accuracy of the left tail
+    return np.vectorize(lambda v: 0.5 * math.erfc(-v / math.sqrt(2)), otypes=[np.float64])(x).astype(x.dtype)
+
+
+EXP = register_function("exp", np.exp, flops=16)
+SQRT = register_function("sqrt", np.sqrt, flops=8)
+SIGMOID = register_function("sigmoid", _sigmoid, flops=24)
+TANH = register_function("tanh", np.tanh, flops=24)
+ERF = register_function("erf", _erf, flops=24)
+GAUSS_CDF = register_function("gauss_cdf", _gauss_cdf, flops=26)
+LOG = register_function("log", np.log, flops=16)
+RELU = register_function("relu", lambda x: np.maximum(x, np.asarray(x).dtype.type(0)), flops=1)
+MAXIMUM = register_function("maximum", lambda x, c: np.maximum(x, np.asarray(x).dtype.type(c)), flops=1)
+CLAMP = register_function(
+    "clamp", lambda x, lo, hi: np.clip(x, np.asarray(x).dtype.type(lo), np.asarray(x).dtype.type(hi)), flops=2
+)
+POW = register_function("pow", lambda x, p: np.power(x, np.asarray(x).dtype.type(p)), flops=40)

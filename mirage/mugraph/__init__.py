@@ -1,0 +1,1 @@
+"""muGraphs: one structure for kernel, block and thread graphs (paper, section 2)."""

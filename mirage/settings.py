@@ -1,0 +1,47 @@
+"""Every setting that the environment can change, in one place.
+
+| variable | meaning | default |
+| --- | --- | --- |
+| `MIRAGE_CACHE_DIR` | folder of the results store and of compiled kernels | the user's cache folder |
+| `MIRAGE_CACHE_URL` | SQLAlchemy URL of a results store to share | SQLite in the cache folder |
+| `MIRAGE_NUM_THREADS` | threads of a CPU kernel | the CPUs that this process may use |
+| `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
+| `CC` | C compiler | first of cc, gcc, clang, ziglang |
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from platformdirs import user_cache_dir
+
+from mirage.errors import MirageError
+
+
+def cache_dir() -> Path:
+    """Folder of the results store and of compiled kernels; not created here."""
+    return Path(os.environ.get("MIRAGE_CACHE_DIR") or user_cache_dir("mirage"))
+
+
+def cache_url() -> str | None:
+    """SQLAlchemy URL of the results store, or None for the SQLite file in `cache_dir()`."""
+    return os.environ.get("MIRAGE_CACHE_URL") or None
+
+
+def extra_cflags() -> list[str]:
+    """Flags appended to the C compiler's."""
+    return os.environ.get("MIRAGE_CFLAGS", "").split()
+
+
+def num_threads() -> int:
+    """Threads of a CPU kernel.
+
+    Raises MirageError if `MIRAGE_NUM_THREADS` is not a positive integer.
+    """
+    text = os.environ.get("MIRAGE_NUM_THREADS")
+    if not text:
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not text.isdigit() or int(text) == 0:
+        raise MirageError(f"MIRAGE_NUM_THREADS={text!r} is not a positive integer; set it to a thread count such as 2")
+    return int(text)

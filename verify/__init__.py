@@ -1,0 +1,1 @@
+"""Evidence that a muGraph computes its program: proof, finite fields, numerical safety."""
