@@ -1,0 +1,1 @@
+"""The results store: what a search found, kept for the next one."""
