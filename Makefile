@@ -1,0 +1,41 @@
+# `make demo` needs Python 3.11+, a C compiler and make; everything else is installed into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
+
+.PHONY: demo test test-all lint bench docs clean
+
+demo: .venv/base
+	$(BIN)/mirage demo
+
+test: lint
+	$(PYTEST)
+
+test-all: lint
+	$(PYTEST) -m "not gpu"
+
+lint: .venv/test
+	$(BIN)/ruff check .
+	$(BIN)/mypy -p mirage -p tests -p benchmarks
+
+bench: .venv/test
+	$(BIN)/python -m benchmarks.run
+
+docs: .venv/test
+	$(BIN)/python -m benchmarks.drawings
+
+clean:
+	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamps: one per set of dependencies, redone when pyproject.toml changes.
+.venv/base: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable .
+	touch $@
+
+.venv/test: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	touch .venv/base $@
+
+$(BIN)/python:
+	$(PYTHON) -m venv .venv

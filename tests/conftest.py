@@ -1,0 +1,50 @@
+"""What every test shares: its own cache folder, deterministic random cases, golden files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# The same cases on every run and every machine: a red suite is always the change's fault.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ instead of comparing with it")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A cache folder for this run, so that no test sees or changes the user's; workers of one run share it."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "mirage-cache"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRAGE_CACHE_DIR", str(folder))
+        patch.delenv("MIRAGE_CACHE_URL", raising=False)
+        yield folder
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(name, text)`: `text` is what tests/golden/<name> holds; `--update-golden` writes it there."""
+
+    def check(name: str, text: str) -> None:
+        file = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+            return
+        assert file.is_file(), f"no {file}: run `pytest --update-golden`, read the new file and commit it"
+        assert text == file.read_text(encoding="utf-8"), (
+            f"differs from {file}: if the change is meant, run `pytest --update-golden`"
+        )
+
+    return check
