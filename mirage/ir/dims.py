@@ -90,11 +90,14 @@ def divide(a: Dim, b: Dim) -> Dim | None:
         return sympy.Integer(1)
     if b.is_Integer and a.is_Integer:
         return sympy.Integer(int(a) // int(b)) if int(b) != 0 and int(a) % int(b) == 0 else None
-    quotient = sympy.cancel(a / b)
+    if a == 0 or b == 0:
+        return None
+    quotient = sympy.expand(sympy.cancel(a / b))
     numerator, denominator = quotient.as_numer_denom()
-    if denominator == 1 and all(c.is_Integer for c in sympy.Poly(numerator).coeffs() if numerator.free_symbols):
-        return sympy.expand(quotient)
-    return None
+    if denominator != 1:
+        return None
+    coefficients = sympy.Poly(numerator).coeffs() if numerator.free_symbols else [numerator]
+    return quotient if all(c.is_Integer for c in coefficients) else None
 
 
 def symbols_of(dim: Dim) -> set[str]:

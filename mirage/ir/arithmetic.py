@@ -1,0 +1,152 @@
+"""Arithmetics: algebras whose values are arrays, so that programs and muGraphs can be run over them.
+
+Floats are here; the finite fields of the verifier are in `verify/field.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import sympy
+
+from mirage.ir.dims import evaluate
+from mirage.ir.functions import ScalarFunction
+
+A = TypeVar("A")
+
+
+class Arithmetic(ABC, Generic[A]):
+    """An `Algebra` over arrays.
+
+    `lead` leading dims of every non-scalar array are a batch of independent runs (the verifier's random tests); no
+    operator sees them. `sizes` binds the dim symbols for `dim`.
+    """
+
+    lead: int = 0
+    #: whether values are floating-point numbers, so that a stable form is to be preferred
+    is_float: bool = False
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+
+    @abstractmethod
+    def constant(self, value: Fraction) -> A: ...
+    @abstractmethod
+    def add(self, x: A, y: A) -> A: ...
+    @abstractmethod
+    def sub(self, x: A, y: A) -> A: ...
+    @abstractmethod
+    def mul(self, x: A, y: A) -> A: ...
+    @abstractmethod
+    def div(self, x: A, y: A) -> A: ...
+    @abstractmethod
+    def neg(self, x: A) -> A: ...
+    @abstractmethod
+    def function(self, fn: ScalarFunction, x: A, *params: Fraction) -> A: ...
+
+    @abstractmethod
+    def apply(self, fn: Callable[..., np.ndarray], *xs: A) -> A:
+        """Apply a structural NumPy function (reshape, slice, concatenate) to each component array."""
+
+    @abstractmethod
+    def einsum(self, x: A, y: A, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]) -> A:
+        """Sum of products over the labels that are not in `ol`; labels of dims after the lead."""
+
+    @abstractmethod
+    def sum(self, x: A, axes: tuple[int, ...]) -> A:
+        """Sum over dims (negative indices), which are removed."""
+
+    @abstractmethod
+    def zeros(self, shape: Sequence[int]) -> A:
+        """Zeros of that shape (the lead is added)."""
+
+    @abstractmethod
+    def shape(self, x: A) -> tuple[int, ...]:
+        """Shape without the lead; () for a scalar constant."""
+
+    def dim(self, size: sympy.Expr) -> A:
+        return self.constant(Fraction(evaluate(size, self.sizes)))
+
+    def lift(self, x: A, rank: int, to: int) -> A:
+        """Insert dims of size 1 behind the lead so that `x` of `rank` dims broadcasts as one of `to` dims."""
+        if rank == to or rank == 0:
+            return x
+        lead = self.lead
+        return self.apply(lambda a: a.reshape(a.shape[:lead] + (1,) * (to - rank) + a.shape[lead:]), x)
+
+
+class FloatArithmetic(Arithmetic[np.ndarray]):
+    """IEEE floating point with NumPy, in one dtype."""
+
+    is_float = True
+
+    def __init__(self, sizes: Mapping[str, int], dtype: str = "float64") -> None:
+        super().__init__(sizes)
+        self.dtype = np.dtype(dtype)
+
+    def constant(self, value: Fraction) -> np.ndarray:
+        return np.asarray(float(value), dtype=self.dtype)
+
+    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.add(x, y)
+
+    def sub(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.subtract(x, y)
+
+    def mul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.multiply(x, y)
+
+    def div(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        return np.divide(x, y)
+
+    def neg(self, x: np.ndarray) -> np.ndarray:
+        return np.negative(x)
+
+    def function(self, fn: ScalarFunction, x: np.ndarray, *params: Fraction) -> np.ndarray:
+        return np.asarray(fn.numpy(x, *(float(p) for p in params)), dtype=self.dtype)
+
+    def apply(self, fn: Callable[..., Any], *xs: np.ndarray) -> np.ndarray:
+        return np.asarray(fn(*xs))
+
+    def einsum(
+        self, x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]
+    ) -> np.ndarray:
+        return contract(x, y, xl, yl, ol)
+
+    def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
+        return np.asarray(np.sum(x, axis=axes, dtype=self.dtype))
+
+    def zeros(self, shape: Sequence[int]) -> np.ndarray:
+        return np.zeros(tuple(shape), dtype=self.dtype)
+
+    def shape(self, x: np.ndarray) -> tuple[int, ...]:
+        return np.shape(x)
+
+
+def contract(
+    x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]
+) -> np.ndarray:
+    """A two-operand einsum through one batched BLAS matmul: batch, rows, contracted and columns are grouped by label."""
+    xs, ys, os = set(xl), set(yl), set(ol)
+    # labels in one operand only that are summed can be summed before
+    for lab in [v for v in xl if v not in ys and v not in os]:
+        x, xl = x.sum(axis=list(xl).index(lab)), [v for v in xl if v != lab]
+    for lab in [v for v in yl if v not in xs and v not in os]:
+        y, yl = y.sum(axis=list(yl).index(lab)), [v for v in yl if v != lab]
+    xs, ys = set(xl), set(yl)
+    batch = [v for v in ol if v in xs and v in ys]
+    rows = [v for v in ol if v in xs and v not in ys]
+    cols = [v for v in ol if v in ys and v not in xs]
+    summed = [v for v in xl if v in ys and v not in os]
+    xt = x.transpose([list(xl).index(v) for v in batch + rows + summed])
+    yt = y.transpose([list(yl).index(v) for v in batch + summed + cols])
+    nb, nr, ns, nc = len(batch), len(rows), len(summed), len(cols)
+    bs, rs, cs, ss = xt.shape[:nb], xt.shape[nb : nb + nr], yt.shape[nb + ns :], xt.shape[nb + nr :]
+    r = np.matmul(xt.reshape((*bs, math.prod(rs), math.prod(ss))), yt.reshape((*bs, math.prod(ss), math.prod(cs))))
+    order = batch + rows + cols
+    return r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol])

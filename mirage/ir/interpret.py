@@ -1,0 +1,44 @@
+"""The meaning of a program: its operators evaluated in order over any arithmetic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mirage.ir.arithmetic import Arithmetic, FloatArithmetic
+from mirage.ir.operator import get_operator
+from mirage.ir.program import Node, Program
+
+A = TypeVar("A")
+
+
+def evaluate_nodes(nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A]) -> list[A]:
+    """The value of every node, given those of the input nodes in order."""
+    given = iter(inputs)
+    values: list[A] = []
+    shapes: list[tuple[int, ...]] = []
+    for n in nodes:
+        if n.op == "input":
+            values.append(next(given))
+        else:
+            op = get_operator(n.op)
+            values.append(op.evaluate(ar, [values[i] for i in n.inputs], n.attr, [shapes[i] for i in n.inputs]))
+        shapes.append(n.type.bind(ar.sizes))
+    return values
+
+
+def evaluate(program: Program, inputs: Sequence[A], ar: Arithmetic[A]) -> list[A]:
+    """The outputs of a program over an arithmetic, for inputs of the shapes that `ar.sizes` binds."""
+    values = evaluate_nodes(program.nodes, inputs, ar)
+    return [values[i] for i in program.outputs]
+
+
+def run_reference(
+    program: Program, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], dtype: str | None = None
+) -> list[np.ndarray]:
+    """The outputs with NumPy, in the program's dtype or another; the yardstick for every kernel."""
+    ar = FloatArithmetic(sizes, dtype or program.dtype)
+    with np.errstate(all="ignore"):
+        return evaluate(program, [np.asarray(x, dtype=ar.dtype) for x in inputs], ar)

@@ -1,0 +1,226 @@
+"""The operator registry: each operator is defined once, by an `Operator` in it.
+
+`Operator` says what a definition consists of; the definitions themselves are in `mirage/ir/operators/`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import sympy
+
+from mirage.errors import AttributeValueError, DuplicateOperator, ShapeError, UnknownOperator
+from mirage.ir.algebra import Algebra
+from mirage.ir.dims import to_dim
+from mirage.ir.types import TensorType, is_one, shape_text
+
+if TYPE_CHECKING:
+    from mirage.ir.arithmetic import Arithmetic
+    from mirage.ir.axes import AxisLowering, AxisTensor
+    from mirage.ir.program import ProgramBuilder
+
+
+class Level(Enum):
+    """Level of a graph in the compute hierarchy (paper, section 2)."""
+
+    KERNEL = "kernel"
+    BLOCK = "block"
+    THREAD = "thread"
+
+
+ALL_LEVELS = frozenset(Level)
+
+Attrs = Mapping[str, Any]
+
+
+def _to_fraction(value: Any) -> Fraction:
+    if isinstance(value, bool) or not isinstance(value, int | float | Fraction | str):
+        if not hasattr(value, "__float__") or isinstance(value, bool):
+            raise ValueError("expected a finite number")
+        value = float(value)
+    try:
+        return Fraction(value)
+    except (OverflowError, ZeroDivisionError):
+        raise ValueError("expected a finite number") from None
+
+
+def _to_int(value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise ValueError("expected an integer")
+    return int(value.__index__())
+
+
+def _to_bool(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("expected True or False")
+    return value
+
+
+#: attribute kind -> converter to the canonical value
+CONVERTERS: dict[str, Callable[[Any], Any]] = {
+    "int": _to_int,
+    "ints": lambda v: tuple(_to_int(i) for i in (v if isinstance(v, Sequence) else (v,))),
+    "bool": _to_bool,
+    "number": _to_fraction,
+    "dim": to_dim,
+    "dims": lambda v: tuple(to_dim(d) for d in v),
+    "str": str,
+}
+
+_REQUIRED = object()
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A named constant of an operator: its kind (a key of `CONVERTERS`) and default."""
+
+    name: str
+    kind: str
+    default: Any = _REQUIRED
+
+
+@dataclass(frozen=True, eq=False)
+class Operator(ABC):
+    """One operator: attributes and checks, axis rule, levels, meaning, cost."""
+
+    name: str
+    min_arity: int
+    max_arity: int
+    attributes: tuple[Attribute, ...] = ()
+    levels: frozenset[Level] = ALL_LEVELS
+
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones."""
+        names = [a.name for a in self.attributes]
+        for name in given:
+            if name not in names:
+                raise AttributeValueError(f"{self.name}: unknown attribute {name!r}; it takes {', '.join(names) or 'none'}")
+        attrs: dict[str, Any] = {}
+        for a in self.attributes:
+            value = given.get(a.name, a.default)
+            if value is _REQUIRED:
+                raise AttributeValueError(f"{self.name}: attribute {a.name!r} is missing; pass {a.name}=...")
+            if value is None:
+                continue
+            try:
+                attrs[a.name] = CONVERTERS[a.kind](value)
+            except (TypeError, ValueError) as e:
+                raise AttributeValueError(f"{self.name}: {a.name}={value!r} is wrong: {e}") from None
+        return attrs
+
+    def check_arity(self, n: int) -> None:
+        if not self.min_arity <= n <= self.max_arity:
+            wanted = str(self.min_arity) if self.min_arity == self.max_arity else f"{self.min_arity} to {self.max_arity}"
+            raise ShapeError(f"{self.name}: takes {wanted} operands, got {n}")
+
+    @abstractmethod
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        """The result's type; raises ShapeError naming the operator and both shapes."""
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        """The result over an arithmetic, for operand arrays of the given concrete shapes (after `ar.lead` batch dims)."""
+        raise NotImplementedError(f"{self.name} has no meaning of its own; expand the program first")
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        """The axis rule: how the result's dims are made of the operands' axes."""
+        raise NotImplementedError(f"{self.name} has no axis rule of its own; expand the program first")
+
+    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int | None:
+        """For operators defined by other operators: build them and return the result; else None."""
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Elementwise(Operator):
+    """An operator that acts on each element, broadcasting as NumPy does.
+
+    `define(algebra, *operands, **attrs)` is its meaning, abstract expression, exp-degree and C code at once; `flops` its
+    cost per element.
+    """
+
+    define: Callable[..., Any] = None  # type: ignore[assignment]
+    flops: int = 1
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        return TensorType(broadcast_shapes(self.name, types), same_dtype(self.name, types))
+
+    def apply(self, al: Algebra[Any], args: Sequence[Any], attrs: Attrs) -> Any:
+        return self.define(al, *args, **attrs)
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        rank = max((len(s) for s in shapes), default=0)
+        return self.apply(ar, [ar.lift(x, len(s), rank) for x, s in zip(args, shapes, strict=True)], attrs)
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        return low.elementwise(self.name, operands, attrs, out)
+
+
+REGISTRY: dict[str, Operator] = {}
+
+
+def register(op: Operator) -> Operator:
+    """Add an operator; raises DuplicateOperator if its name is taken."""
+    if op.name in REGISTRY:
+        raise DuplicateOperator(f"operator {op.name!r} is registered already; choose another name")
+    REGISTRY[op.name] = op
+    return op
+
+
+def elementwise(
+    name: str,
+    define: Callable[..., Any],
+    *,
+    arity: int = 1,
+    attributes: Sequence[Attribute] = (),
+    flops: int = 1,
+) -> Elementwise:
+    """Define and register an elementwise operator from its meaning over any algebra."""
+    op = Elementwise(name, arity, arity, tuple(attributes), ALL_LEVELS, define, flops)
+    register(op)
+    return op
+
+
+def get_operator(name: str) -> Operator:
+    """The operator of that name; raises UnknownOperator with the nearest names."""
+    if name in REGISTRY:
+        return REGISTRY[name]
+    import difflib
+
+    near = difflib.get_close_matches(name, REGISTRY, n=3) or sorted(REGISTRY)
+    raise UnknownOperator(f"operator {name!r} is not registered; did you mean {', '.join(near)}?")
+
+
+def same_dtype(op: str, types: Sequence[TensorType]) -> str:
+    """The common element type of the operands; scalar constants (rank 0, no dtype of their own) follow the others."""
+    names = {t.dtype for t in types if t.dtype != "scalar"}
+    if len(names) > 1:
+        from mirage.errors import DTypeError
+
+        raise DTypeError(f"{op}: operands of dtypes {', '.join(sorted(names))}; convert them to one dtype first")
+    return names.pop() if names else "scalar"
+
+
+def broadcast_shapes(op: str, types: Sequence[TensorType]) -> tuple[sympy.Expr, ...]:
+    """NumPy's broadcasting over symbolic dims: equal, or one of them literally 1."""
+    rank = max(t.rank for t in types)
+    shape: list[sympy.Expr] = []
+    for i in range(-rank, 0):
+        dims = [t.shape[i] for t in types if -i <= t.rank and not is_one(t.shape[i])]
+        if any(d != dims[0] for d in dims):
+            shapes = " and ".join(f"[{shape_text(t.shape)}]" for t in types)
+            other = next(d for d in dims if d != dims[0])
+            raise ShapeError(
+                f"{op}: shapes {shapes} do not broadcast: dim {i} is {dims[0]} on one side and {other} on the other; "
+                "make them equal, or one of them 1"
+            )
+        shape.append(dims[0] if dims else sympy.Integer(1))
+    return tuple(shape)

@@ -1,0 +1,109 @@
+"""Operators defined by expansion into others: mean, softmax, rms_norm, layer_norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import ShapeError
+from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, register, same_dtype
+from mirage.ir.operators.contraction import normalize_axes, normalize_axis
+from mirage.ir.types import TensorType, shape_text
+
+if TYPE_CHECKING:
+    from mirage.ir.arithmetic import Arithmetic
+    from mirage.ir.program import ProgramBuilder
+
+
+@dataclass(frozen=True, eq=False)
+class Composite(Operator):
+    """An operator that is a small program over others.
+
+    `stable`, where given, is the floating-point form that users expect (softmax subtracts the row's maximum); exact
+    arithmetics evaluate the expansion.
+    """
+
+    build: Callable[..., int] = None  # type: ignore[assignment]
+    stable: Callable[..., np.ndarray] | None = None
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        x = types[0]
+        if "axis" in attrs:
+            normalize_axis(self.name, attrs["axis"], x.rank)
+            for w in types[1:]:
+                if w.rank != 1 or attrs["axis"] % x.rank != x.rank - 1 or w.shape[0] != x.shape[-1]:
+                    raise ShapeError(
+                        f"{self.name}: weight [{shape_text(w.shape)}] does not fit [{shape_text(x.shape)}]; "
+                        f"a weight or bias has the shape of the last dim, [{x.shape[-1]}]"
+                    )
+        return TensorType(x.shape, same_dtype(self.name, types))
+
+    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
+        return self.build(b, *args, **attrs)
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        if ar.is_float and self.stable is not None:
+            return self.stable(*args, **attrs)
+        from mirage.ir.expand import evaluate_expansion
+
+        return evaluate_expansion(self, ar, args, attrs, shapes)
+
+
+class _Mean(Composite):
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        from mirage.ir.operators.contraction import SUM
+
+        return SUM.infer(types, attrs)
+
+
+def _mean(b: ProgramBuilder, x: int, axes: tuple[int, ...], keepdims: bool) -> int:
+    shape = b.type(x).shape
+    count = sympy.expand(sympy.prod([shape[i] for i in normalize_axes("mean", axes, len(shape))]))
+    return b.op("div", b.op("sum", x, axes=axes, keepdims=keepdims), b.op("size", dim=count))
+
+
+MEAN = register(
+    _Mean("mean", 1, 1, (Attribute("axes", "ints"), Attribute("keepdims", "bool", False)), ALL_LEVELS, _mean)
+)
+
+
+def _softmax(b: ProgramBuilder, x: int, axis: int) -> int:
+    e = b.op("exp", x)
+    return b.op("div", e, b.op("sum", e, axes=(axis,), keepdims=True))
+
+
+def _stable_softmax(x: np.ndarray, axis: int) -> np.ndarray:
+    if x.shape[axis] == 0:
+        return x.copy()
+    e = np.exp(x - np.max(x, axis=axis, keepdims=True))
+    return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
+
+
+SOFTMAX = register(Composite("softmax", 1, 1, (Attribute("axis", "int", -1),), ALL_LEVELS, _softmax, _stable_softmax))
+
+
+def _rms_norm(b: ProgramBuilder, x: int, *weight: int, axis: int, eps: Any) -> int:
+    scale = b.op("rsqrt", b.op("add", b.op("mean", b.op("square", x), axes=(axis,), keepdims=True), b.op("constant", value=eps)))
+    y = b.op("mul", x, scale)
+    return b.op("mul", y, weight[0]) if weight else y
+
+
+_NORM = (Attribute("axis", "int", -1), Attribute("eps", "number", 1e-6))
+RMS_NORM = register(Composite("rms_norm", 1, 2, _NORM, ALL_LEVELS, _rms_norm))
+
+
+def _layer_norm(b: ProgramBuilder, x: int, *params: int, axis: int, eps: Any) -> int:
+    centered = b.op("sub", x, b.op("mean", x, axes=(axis,), keepdims=True))
+    y = _rms_norm(b, centered, axis=axis, eps=eps)
+    if params:
+        y = b.op("mul", y, params[0])
+    return b.op("add", y, params[1]) if len(params) > 1 else y
+
+
+LAYER_NORM = register(Composite("layer_norm", 1, 3, _NORM, ALL_LEVELS, _layer_norm))

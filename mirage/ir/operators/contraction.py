@@ -1,0 +1,137 @@
+"""Matmul, sum and concat: operators that combine the elements of a dim."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import ShapeError
+from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, broadcast_shapes, register, same_dtype
+from mirage.ir.types import TensorType, shape_text
+
+if TYPE_CHECKING:
+    from mirage.ir.arithmetic import Arithmetic
+    from mirage.ir.axes import AxisLowering, AxisTensor
+
+
+def normalize_axis(op: str, axis: int, rank: int) -> int:
+    """A dim index in 0..rank-1 from one that may count from the end; raises ShapeError."""
+    if not -rank <= axis < rank:
+        raise ShapeError(f"{op}: axis {axis} is out of range for a tensor of rank {rank}; use {-rank} to {rank - 1}")
+    return axis % rank
+
+
+def normalize_axes(op: str, axes: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Distinct dim indices in 0..rank-1; raises ShapeError."""
+    found = tuple(normalize_axis(op, a, rank) for a in axes)
+    if len(set(found)) != len(found):
+        raise ShapeError(f"{op}: axes {tuple(axes)} name a dim twice; name each dim once")
+    return found
+
+
+class Matmul(Operator):
+    """`x[..., m, k] @ y[..., k, n]`, batch dims broadcasting as in NumPy; both operands of rank 2 or more."""
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        x, y = types
+        both = f"[{shape_text(x.shape)}] and [{shape_text(y.shape)}]"
+        if x.rank < 2 or y.rank < 2:
+            raise ShapeError(f"matmul: operands {both} must both have rank 2 or more; reshape vectors to [1, n] or [n, 1]")
+        if x.shape[-1] != y.shape[-2]:
+            raise ShapeError(
+                f"matmul: shapes {both}: the last dim of the left, {x.shape[-1]}, is not the last but one of the right, "
+                f"{y.shape[-2]}; transpose an operand or make the dims equal"
+            )
+        batch = broadcast_shapes("matmul (batch dims)", [TensorType(x.shape[:-2]), TensorType(y.shape[:-2])])
+        return TensorType((*batch, x.shape[-2], y.shape[-1]), same_dtype("matmul", types))
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        rank = max(len(s) for s in shapes)
+        labels: list[list[int]] = []
+        ops: list[Any] = []
+        for side, (x, s) in enumerate(zip(args, shapes, strict=True)):
+            batch = s[:-2]
+            keep = [i for i, n in enumerate(batch) if n != 1]
+            index = tuple(slice(None) if i in keep else 0 for i in range(len(batch)))
+            lead = (slice(None),) * ar.lead
+            ops.append(ar.apply(lambda a, ix=(*lead, *index): a[ix], x))
+            own = [rank, rank + 1] if side == 0 else [rank + 1, rank + 2]
+            labels.append([i + rank - len(s) for i in keep] + own)
+        batch_labels = sorted({v for ls in labels for v in ls if v < rank})
+        r = ar.einsum(ops[0], ops[1], labels[0], labels[1], [*batch_labels, rank, rank + 2])
+        shape = tuple(
+            np.broadcast_shapes(*(s[:-2] for s in shapes)) + (shapes[0][-2], shapes[1][-1])
+        )
+        return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + shape), r)
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        return low.matmul(operands[0], operands[1], out)
+
+
+MATMUL = register(Matmul("matmul", 2, 2, (), ALL_LEVELS))
+
+
+class Sum(Operator):
+    """Sum over `axes`, which are removed, or kept with size 1."""
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        (x,) = types
+        axes = normalize_axes(self.name, attrs["axes"], x.rank)
+        one = sympy.Integer(1)
+        if attrs["keepdims"]:
+            return TensorType(tuple(one if i in axes else d for i, d in enumerate(x.shape)), x.dtype)
+        return TensorType(tuple(d for i, d in enumerate(x.shape) if i not in axes), x.dtype)
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        (s,) = shapes
+        axes = normalize_axes(self.name, attrs["axes"], len(s))
+        r = ar.sum(args[0], tuple(a - len(s) for a in axes)) if axes else args[0]
+        if not attrs["keepdims"]:
+            return r
+        kept = tuple(1 if i in axes else n for i, n in enumerate(s))
+        return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), r)
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        (x,) = operands
+        return low.sum(x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
+
+
+SUM = register(Sum("sum", 1, 1, (Attribute("axes", "ints"), Attribute("keepdims", "bool", False)), ALL_LEVELS))
+
+
+class Concat(Operator):
+    """Operands joined along one dim; all other dims equal."""
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        first = types[0]
+        axis = normalize_axis("concat", attrs["axis"], first.rank)
+        for t in types[1:]:
+            if t.rank != first.rank or any(
+                i != axis and a != b for i, (a, b) in enumerate(zip(t.shape, first.shape, strict=False))
+            ):
+                raise ShapeError(
+                    f"concat: shapes [{shape_text(first.shape)}] and [{shape_text(t.shape)}] differ outside axis {axis}; "
+                    "all other dims must be equal"
+                )
+        total = sympy.expand(sum((t.shape[axis] for t in types), sympy.Integer(0)))
+        shape = tuple(total if i == axis else d for i, d in enumerate(first.shape))
+        return TensorType(shape, same_dtype("concat", types))
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        axis = normalize_axis("concat", attrs["axis"], len(shapes[0])) - len(shapes[0])
+        return ar.apply(lambda *xs: np.concatenate(xs, axis=axis), *args)
+
+    def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
+        return low.concat(operands, normalize_axis("concat", attrs["axis"], out.rank), out)
+
+
+CONCAT = register(Concat("concat", 2, 16, (Attribute("axis", "int"),), ALL_LEVELS))

@@ -1,0 +1,78 @@
+"""Elementwise operators and scalar constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any
+
+from mirage.errors import AttributeValueError
+from mirage.ir.functions import CLAMP, EXP, GAUSS_CDF, MAXIMUM, POW, RELU, SIGMOID, SQRT, TANH
+from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Elementwise, elementwise, register
+from mirage.ir.types import TensorType
+
+ADD = elementwise("add", lambda al, x, y: al.add(x, y), arity=2)
+SUB = elementwise("sub", lambda al, x, y: al.sub(x, y), arity=2)
+MUL = elementwise("mul", lambda al, x, y: al.mul(x, y), arity=2)
+DIV = elementwise("div", lambda al, x, y: al.div(x, y), arity=2, flops=4)
+NEG = elementwise("neg", lambda al, x: al.neg(x))
+SQUARE = elementwise("square", lambda al, x: al.mul(x, x))
+
+for _name, _fn in {"exp": EXP, "sqrt": SQRT, "relu": RELU, "sigmoid": SIGMOID, "tanh": TANH}.items():
+    elementwise(_name, lambda al, x, fn=_fn: al.function(fn, x), flops=_fn.flops)
+
+RSQRT = elementwise("rsqrt", lambda al, x: al.div(al.constant(Fraction(1)), al.function(SQRT, x)), flops=12)
+SILU = elementwise("silu", lambda al, x: al.mul(x, al.function(SIGMOID, x)), flops=25)
+GELU = elementwise("gelu", lambda al, x: al.mul(x, al.function(GAUSS_CDF, x)), flops=27)
+MAXIMUM_OP = elementwise(
+    "maximum", lambda al, x, value: al.function(MAXIMUM, x, value), attributes=[Attribute("value", "number")]
+)
+
+
+class _Clamp(Elementwise):
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        attrs = super().check_attrs(given)
+        if attrs["lo"] > attrs["hi"]:
+            raise AttributeValueError(f"clamp: lo={float(attrs['lo'])} is above hi={float(attrs['hi'])}; swap them")
+        return attrs
+
+
+CLAMP_OP = register(
+    _Clamp(
+        "clamp",
+        1,
+        1,
+        (Attribute("lo", "number"), Attribute("hi", "number")),
+        ALL_LEVELS,
+        lambda al, x, lo, hi: al.function(CLAMP, x, lo, hi),
+        2,
+    )
+)
+
+
+def _pow(al: Any, x: Any, exponent: Fraction) -> Any:
+    """Small integer and half-integer powers are products and roots, which proofs understand; others are opaque."""
+    n = abs(exponent)
+    if n.denominator > 2 or n > 8:
+        return al.function(POW, x, exponent)
+    factors = [x] * int(n) + ([al.function(SQRT, x)] if n.denominator == 2 else [])
+    result = factors[0] if factors else al.constant(Fraction(1))
+    for f in factors[1:]:
+        result = al.mul(result, f)
+    return al.div(al.constant(Fraction(1)), result) if exponent < 0 else result
+
+
+POW_OP = elementwise("pow", _pow, attributes=[Attribute("exponent", "number")], flops=40)
+
+
+class _Scalar(Elementwise):
+    """A rank-0 operand without a dtype of its own: it takes that of whatever it meets."""
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        return TensorType((), "scalar")
+
+
+CONSTANT = register(
+    _Scalar("constant", 0, 0, (Attribute("value", "number"),), ALL_LEVELS, lambda al, value: al.constant(value), 0)
+)
+SIZE = register(_Scalar("size", 0, 0, (Attribute("dim", "dim"),), ALL_LEVELS, lambda al, dim: al.dim(dim), 0))

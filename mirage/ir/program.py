@@ -1,0 +1,135 @@
+"""Programs: directed acyclic graphs of registered operators over symbolic shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
+from mirage.ir import operators as _operators  # noqa: F401  (registers the built-in operators)
+from mirage.ir.operator import get_operator
+from mirage.ir.types import TensorType
+
+AttrItems = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Node:
+    """One application of an operator: operands are indices of earlier nodes. `where` is the user's line."""
+
+    op: str
+    inputs: tuple[int, ...]
+    attrs: AttrItems
+    type: TensorType
+    where: str = field(default="", compare=False)
+
+    @property
+    def attr(self) -> dict[str, Any]:
+        return dict(self.attrs)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A tensor program in topological order; nodes of operator "input" are its parameters, in order."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    outputs: tuple[int, ...]
+
+    @property
+    def inputs(self) -> tuple[int, ...]:
+        """Indices of the input nodes."""
+        return tuple(i for i, n in enumerate(self.nodes) if n.op == "input")
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(self.nodes[i].attr["name"] for i in self.inputs)
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(self.nodes[i].type for i in self.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple(self.nodes[i].type for i in self.outputs)
+
+    @property
+    def dtype(self) -> str:
+        """The element type of the program."""
+        return self.nodes[self.inputs[0]].type.dtype
+
+    def symbols(self) -> list[str]:
+        """Names of the symbolic dims, in order of first appearance."""
+        seen: dict[str, None] = {}
+        for t in self.input_types:
+            for d in t.shape:
+                for s in sorted(s.name for s in d.free_symbols):
+                    seen.setdefault(s)
+        return list(seen)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def __str__(self) -> str:
+        from mirage.ir.text import print_program
+
+        return print_program(self)
+
+
+class ProgramBuilder:
+    """Appends nodes, inferring types and sharing equal ones."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.nodes: list[Node] = []
+        self._index: dict[Node, int] = {}
+
+    def type(self, i: int) -> TensorType:
+        return self.nodes[i].type
+
+    def input(self, name: str, type: TensorType) -> int:
+        if any(n.op == "input" and n.attr["name"] == name for n in self.nodes):
+            raise TraceError(f"input {name!r} is declared twice; give each input its own name")
+        self.nodes.append(Node("input", (), (("name", name),), type))
+        return len(self.nodes) - 1
+
+    def op(self, op: str, *inputs: int, where: str = "", **attrs: Any) -> int:
+        """Append an operator and return its index; raises ShapeError and others with `where` in front."""
+        try:
+            definition = get_operator(op)
+            definition.check_arity(len(inputs))
+            checked = definition.check_attrs(attrs)
+            result = definition.infer([self.nodes[i].type for i in inputs], checked)
+        except MirageError as e:
+            raise type(e)(f"{where}: {e}" if where else str(e)) from None
+        return self._add(Node(op, inputs, tuple(checked.items()), result, where))
+
+    def _add(self, node: Node) -> int:
+        if node not in self._index:
+            self.nodes.append(node)
+            self._index[node] = len(self.nodes) - 1
+        return self._index[node]
+
+    def finish(self, outputs: Sequence[int]) -> Program:
+        """The program that returns these nodes, without the nodes that nothing uses."""
+        if not outputs:
+            raise TraceError(f"{self.name}: the program returns nothing; return at least one tensor")
+        for i in outputs:
+            if self.nodes[i].type.dtype == "scalar":
+                raise TraceError(f"{self.name}: a returned value is a scalar constant; return a tensor that depends on an input")
+        dtypes = {n.type.dtype for n in self.nodes if n.op == "input"}
+        if len(dtypes) > 1:
+            raise DTypeError(f"{self.name}: inputs of dtypes {', '.join(sorted(dtypes))}; use one dtype in a program")
+        if not dtypes:
+            raise ShapeError(f"{self.name}: the program has no tensor input; give it at least one")
+        used: set[int] = set(outputs)
+        for i in range(len(self.nodes) - 1, -1, -1):
+            if i in used:
+                used.update(self.nodes[i].inputs)
+        keep = [i for i, n in enumerate(self.nodes) if i in used or n.op == "input"]
+        new = {old: k for k, old in enumerate(keep)}
+        nodes = tuple(
+            Node(n.op, tuple(new[j] for j in n.inputs), n.attrs, n.type, n.where) for n in (self.nodes[i] for i in keep)
+        )
+        return Program(self.name, nodes, tuple(new[i] for i in outputs))

@@ -1,0 +1,64 @@
+"""Element types and tensor types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import sympy
+
+from mirage.errors import DTypeError
+from mirage.ir.dims import Dim, DimLike, dim_text, evaluate, symbols_of, to_dim
+
+#: name -> NumPy type of every element type
+DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+
+
+def check_dtype(name: object) -> str:
+    """The canonical name of an element type; raises DTypeError listing the known ones."""
+    text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name)
+    if text not in DTYPES:
+        raise DTypeError(f"dtype {name!r} is not supported; use one of {', '.join(DTYPES)}")
+    return text
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """Shape (dims in elements, symbolic) and element type of a tensor."""
+
+    shape: tuple[Dim, ...]
+    dtype: str = "float32"
+
+    @property
+    def rank(self) -> int:
+        return len(self.shape)
+
+    def symbols(self) -> set[str]:
+        return set().union(*(symbols_of(d) for d in self.shape)) if self.shape else set()
+
+    def bind(self, sizes: Mapping[str, int]) -> tuple[int, ...]:
+        """The concrete shape under a binding of the dim symbols."""
+        return tuple(evaluate(d, sizes) for d in self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{shape_text(self.shape)}]"
+
+
+def shape_text(shape: tuple[Dim, ...]) -> str:
+    """Dims separated by commas; "()" for a scalar."""
+    return ", ".join(dim_text(d) for d in shape) if shape else "()"
+
+
+def tensor(*dims: DimLike, dtype: str = "float32") -> TensorType:
+    """The type of a tensor argument: `tensor("b", 4096)`, `tensor("4*n", dtype="float64")`.
+
+    String dims are symbolic; equal names are equal dims wherever they appear in one program. Raises DimError or
+    DTypeError.
+    """
+    return TensorType(tuple(to_dim(d, f"tensor(), dim {i}") for i, d in enumerate(dims)), check_dtype(dtype))
+
+
+def is_one(dim: Dim) -> bool:
+    """Whether a dim is literally 1, the size that broadcasts."""
+    return bool(dim == sympy.Integer(1))

@@ -1,0 +1,90 @@
+"""Schedules: the sizes that a muGraph leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mirage.errors import FormatError, ScheduleError
+from mirage.ir.dims import evaluate
+from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
+
+
+@dataclass(frozen=True)
+class KernelSchedule:
+    """Sizes for one graph-defined kernel.
+
+    `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
+    `lanes` the vector width of its thread graphs in elements.
+    """
+
+    tiles: tuple[tuple[str, int], ...] = ()
+    splits: tuple[tuple[str, int], ...] = ()
+    lanes: int = 16
+
+    @cached_property
+    def tile(self) -> dict[str, int]:
+        return dict(self.tiles)
+
+    @cached_property
+    def split(self) -> dict[str, int]:
+        return dict(self.splits)
+
+    def bounds(self, graph: Graph, axis: str, size: int) -> tuple[int, int]:
+        """(number of blocks along the axis, elements per block) at that size; the last block may be shorter."""
+        role = graph.role[axis]
+        if role in (Role.WHOLE, Role.LOOP):
+            return 1, size
+        tile = self.tile[axis]
+        if role is Role.PARALLEL:
+            return -(-size // tile), tile
+        count = self.split[axis]
+        return count, tile * -(-(-(-size // tile)) // count)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """One `KernelSchedule` per graph-defined kernel, in order."""
+
+    kernels: tuple[KernelSchedule, ...]
+
+    def check(self, graph: MuGraph) -> None:
+        """Raises ScheduleError where a symbol is unbound or bound to an impossible size."""
+        if len(self.kernels) != len(graph.kernels):
+            raise ScheduleError(f"schedule has {len(self.kernels)} kernels, the muGraph {len(graph.kernels)}; give one each")
+        for k, (s, node) in enumerate(zip(self.kernels, graph.kernels, strict=True)):
+            assert node.graph is not None
+            for axis, role in node.graph.roles:
+                for table, needed in ((s.tile, role is not Role.WHOLE), (s.split, role is Role.SPLIT)):
+                    if needed and (axis not in table or table[axis] < 1):
+                        what = "tile" if table is s.tile else "number of splits"
+                        raise ScheduleError(f"kernel {k}: axis {axis} ({role.value}) needs a positive {what}, got {table.get(axis)}")
+            if s.lanes < 1:
+                raise ScheduleError(f"kernel {k}: lanes={s.lanes} must be positive")
+
+    def axis_sizes(self, graph: MuGraph, sizes: Mapping[str, int]) -> dict[str, int]:
+        """The size of every axis of the muGraph, partial ones included, for sizes of the dim symbols."""
+        found = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
+        for s in self.kernels:
+            found.update({partial_axis(a): n for a, n in s.splits})
+        return found
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [{"tiles": dict(s.tiles), "splits": dict(s.splits), "lanes": s.lanes} for s in self.kernels]
+
+    @staticmethod
+    def from_json(obj: Any) -> Schedule:
+        """Raises FormatError for anything but what `to_json` writes."""
+
+        def table(value: Any, what: str) -> tuple[tuple[str, int], ...]:
+            if not isinstance(value, dict) or not all(isinstance(k, str) and type(v) is int for k, v in value.items()):
+                raise FormatError(f"schedule: {what} must map axis names to integers, got {value!r}")
+            return tuple(value.items())
+
+        if not isinstance(obj, list) or not all(isinstance(k, dict) and type(k.get("lanes")) is int for k in obj):
+            raise FormatError(f"schedule: expected a list of objects with tiles, splits and lanes, got {obj!r}")
+        return Schedule(
+            tuple(KernelSchedule(table(k.get("tiles"), "tiles"), table(k.get("splits"), "splits"), k["lanes"]) for k in obj)
+        )
