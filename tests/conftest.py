@@ -17,12 +17,12 @@ settings.load_profile("suite")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ instead of comparing with it")
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/, not compare with it")
 
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A cache folder for this run, so that no test sees or changes the user's; workers of one run share it."""
+    """This run's cache folder, so that no test touches the user's; workers of one run share it."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "mirage-cache"
     folder.mkdir(mode=0o700, exist_ok=True)

@@ -15,7 +15,7 @@ MAPPED = {package: folder for package, folder in SETUP["package-dir"].items() if
 
 
 def folder_of(package: str) -> Path:
-    """The folder of the checkout that setuptools takes for `package`, by its rule: the longest mapped prefix."""
+    """The folder of the checkout that setuptools takes for `package`: by the longest mapped prefix."""
     parts = package.split(".")
     for count in range(len(parts), 0, -1):
         if mapped := SETUP["package-dir"].get(".".join(parts[:count])):
@@ -58,7 +58,7 @@ def test_a_listed_package_is_a_folder_with_an_init_file(package: str) -> None:
 
 @pytest.mark.parametrize(("package", "folder"), MAPPED.items())
 def test_a_mapped_folder_is_also_importable_from_the_checkout(package: str, folder: str) -> None:
-    """The link lets `python -m` and mypy, which look in the current folder first, see what setuptools maps."""
+    """`python -m` and mypy look in the current folder first: the links show them the mapped folders."""
     link = ROOT.joinpath(*package.split("."))
     if not link.is_symlink():
         pytest.skip("this checkout has no symbolic links")

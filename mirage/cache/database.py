@@ -1,0 +1,118 @@
+"""The database behind the results store: its table, its engine, and its errors in our words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.pool import NullPool
+
+from mirage import settings
+from mirage.errors import CacheError
+
+LOCK_TIMEOUT_S = 60
+"""How long a SQLite writer waits for another one."""
+
+TABLE = sa.Table(
+    "mirage_results",
+    sa.MetaData(),
+    sa.Column("key", sa.String(64), primary_key=True),
+    sa.Column("program", sa.Text, nullable=False),
+    sa.Column("target", sa.Text, nullable=False),
+    sa.Column("dtype", sa.Text, nullable=False),
+    sa.Column("version", sa.Integer, nullable=False),
+    sa.Column("created", sa.Text, nullable=False),
+    sa.Column("best_us", sa.Float(53)),
+    sa.Column("payload", sa.Text, nullable=False),
+    sa.Column("payload_sha256", sa.String(64), nullable=False),
+)
+
+_WRITE = "mirage_write"
+
+
+class Database:
+    """A database with the results table, which is created if it is not there.
+
+    `url` is a SQLAlchemy URL; by default `MIRAGE_CACHE_URL`, else a SQLite file in `MIRAGE_CACHE_DIR`.
+    Raises CacheError if the database can't be opened.
+    """
+
+    def __init__(self, url: str | None = None) -> None:
+        url = url or settings.cache_url()
+        if url is None:
+            file = settings.cache_dir() / "results.sqlite"
+            self.place = str(file)
+            self._advice = "set MIRAGE_CACHE_DIR to a folder that you can write, or remove a damaged file"
+            with self._reported():
+                file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            parsed = sa.URL.create("sqlite", database=str(file))
+        else:
+            self.place = re.sub(r"://[^/]*@", "://***@", url)
+            self._advice = "check MIRAGE_CACHE_URL, a SQLAlchemy URL such as sqlite:////path/file.sqlite"
+            with self._reported():
+                parsed = sa.make_url(url)
+        with self._reported():
+            self._engine = _engine(parsed)
+            if not sa.inspect(self._engine).has_table(TABLE.name):
+                # PostgreSQL reports a duplicate when two processes create the table at once.
+                with suppress(sa.exc.IntegrityError), self.writing() as connection:
+                    connection.execute(sa.schema.CreateTable(TABLE, if_not_exists=True))
+
+    @contextmanager
+    def reading(self) -> Iterator[sa.Connection]:
+        """A connection for one read; raises CacheError if the database fails."""
+        with self._reported(), self._engine.connect() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sa.Connection]:
+        """A transaction that reads and writes, undone if it raises; SQLite lets in one at a time.
+
+        Raises CacheError if the database fails; IntegrityError if another writer inserted the key first.
+        """
+        engine = self._engine.execution_options(**{_WRITE: True})
+        with self._reported(), engine.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        try:
+            yield
+        except sa.exc.IntegrityError:
+            raise
+        except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
+            cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
+            raise CacheError(f"results store {self.place}: {cause}; {self._advice}") from error
+
+
+def _engine(url: sa.URL) -> sa.Engine:
+    if url.get_backend_name() != "sqlite":
+        return sa.create_engine(url, hide_parameters=True, pool_pre_ping=True)
+    if url.database in (None, "", ":memory:"):
+        raise sa.exc.ArgumentError("a SQLite database in memory keeps nothing; name a file")
+    # No pool: a connection must not cross a fork, and opening one costs less than a millisecond.
+    engine = sa.create_engine(
+        url, hide_parameters=True, poolclass=NullPool, connect_args={"timeout": LOCK_TIMEOUT_S}
+    )
+    sa.event.listen(engine, "connect", _set_up_sqlite)
+    sa.event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _set_up_sqlite(connection: Any, _record: object) -> None:
+    # Damaged text must come out as text that fails its checksum, not as an error of the whole query.
+    connection.text_factory = lambda data: data.decode("utf-8", "replace")
+    # The driver's own BEGIN is deferred; ours (below) says at once whether it will write.
+    connection.isolation_level = None
+    # The write-ahead log lets readers and one writer work together, and survives a killed process.
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _begin_sqlite(connection: sa.Connection) -> None:
+    # A transaction that reads before it writes needs the write lock first, or two of them can't both go on.
+    writes = connection.get_execution_options().get(_WRITE, False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")

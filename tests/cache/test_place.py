@@ -1,0 +1,96 @@
+"""Places where no results store can be: the error names the place and the variable that changes it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirage.cache import ResultStore
+from mirage.cache.records import sha256
+from mirage.errors import CacheError
+
+
+@contextmanager
+def ordinary_user() -> Iterator[None]:
+    """Not root, to whom no folder is read-only."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def public_folder() -> Iterator[Path]:
+    """A folder that every user can reach, read and write."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        yield folder
+
+
+def test_a_read_only_folder(public_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(public_folder))
+    public_folder.chmod(0o555)
+    with (
+        ordinary_user(),
+        pytest.raises(CacheError, match=f"{public_folder}/results.sqlite: .*MIRAGE_CACHE_DIR"),
+    ):
+        ResultStore()
+    public_folder.chmod(0o777)
+    with ordinary_user():
+        assert ResultStore().list() == []
+
+
+def test_a_folder_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "file" / "folder"))
+    with pytest.raises(CacheError, match="file/folder/results.sqlite: .*MIRAGE_CACHE_DIR"):
+        ResultStore()
+
+
+def test_a_file_that_is_not_a_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+    text = "a letter, not a database\n" * 100
+    (tmp_path / "results.sqlite").write_text(text)
+    with pytest.raises(CacheError, match=f"{tmp_path}/results.sqlite: file is not a database; .*remove"):
+        ResultStore()
+    assert (tmp_path / "results.sqlite").read_text() == text
+
+
+def test_a_database_damaged_after_it_was_opened(tmp_path: Path) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/results.sqlite")
+    (tmp_path / "results.sqlite").write_bytes(b"\xff" * 8192)
+    for use in (store.list, store.clear, lambda: store.get(sha256("x"))):
+        with pytest.raises(CacheError, match=r"results\.sqlite"):
+            use()
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("results.sqlite", "parse"),
+        ("nosuchdatabase://host/db", "nosuchdatabase"),
+        ("sqlite://", "memory"),
+        ("sqlite:////no/such/folder/results.sqlite", "unable to open"),
+    ],
+)
+def test_a_url_that_leads_nowhere(url: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_URL", url)
+    with pytest.raises(CacheError, match=f"{url}: .*{reason}.*MIRAGE_CACHE_URL"):
+        ResultStore()
+
+
+def test_a_password_is_not_shown() -> None:
+    with pytest.raises(CacheError) as caught:
+        ResultStore("postgresql://user:s3cret@127.0.0.1:1/results")
+    assert "s3cret" not in str(caught.value)
+    assert "postgresql://***@127.0.0.1:1/results" in str(caught.value)
