@@ -53,7 +53,7 @@ def test_a_read_only_folder(public_folder: Path, monkeypatch: pytest.MonkeyPatch
 def test_a_folder_that_cannot_be_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "file" / "folder"))
-    with pytest.raises(CacheError, match="file/folder/results.sqlite: .*MIRAGE_CACHE_DIR"):
+    with pytest.raises(CacheError, match=r"file/folder/results\.sqlite: .*MIRAGE_CACHE_DIR"):
         ResultStore()
 
 

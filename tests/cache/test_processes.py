@@ -14,7 +14,7 @@ from mirage.cache.records import sha256
 
 SHARED = [sha256(str(index)) for index in range(10)]
 
-# Writes ten shared keys and one of its own, several times; writer w's time for key k in round r is 100 - r - w.
+# Writes ten shared keys and one of its own, eight times; writer w's time in round r is 100 - r - w.
 WRITER = """
 import hashlib, sys
 from mirage.cache import ResultStore
@@ -34,7 +34,8 @@ from mirage.cache import ResultStore
 store = ResultStore(sys.argv[1])
 for n in itertools.count():
     key = hashlib.sha256(str(n % 10).encode()).hexdigest()
-    store.put(key, {"n": n, "ballast": "x" * 100_000}, program="p", target="cpu", dtype="f32", best_us=1 / (n + 1))
+    payload = {"n": n, "ballast": "x" * 100_000}
+    store.put(key, payload, program="p", target="cpu", dtype="f32", best_us=1 / (n + 1))
     print(n, flush=True)
 """
 

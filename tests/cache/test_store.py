@@ -103,7 +103,7 @@ def test_clear_removes_every_record_and_counts_them(store: ResultStore) -> None:
     assert (store.get(KEY), store.list(), store.clear()) == (None, [], 0)
 
 
-DAMAGE = {
+DAMAGE: dict[str, tuple[str, list[object], str]] = {
     "payload cut off": ("UPDATE mirage_results SET payload = substr(payload, 1, 9)", [], "checksum"),
     "one byte flipped": ("UPDATE mirage_results SET payload = replace(payload, '3', '4')", [], "checksum"),
     "payload of another type": ("UPDATE mirage_results SET payload = x'ff00'", [], "checksum"),
