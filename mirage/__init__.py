@@ -1,1 +1,71 @@
 """A tensor superoptimizer: faster kernels, proved equivalent, for every shape."""
+
+from mirage.frontends.ops import (
+    clamp,
+    concat,
+    constant,
+    exp,
+    gelu,
+    layer_norm,
+    matmul,
+    maximum,
+    mean,
+    neg,
+    pow,
+    relu,
+    repeat,
+    reshape,
+    rms_norm,
+    rsqrt,
+    sigmoid,
+    silu,
+    softmax,
+    sqrt,
+    square,
+    sum,
+    swapaxes,
+    tanh,
+    transpose,
+)
+from mirage.frontends.proxy import apply
+from mirage.frontends.spec import TensorFunction, program
+from mirage.frontends.trace import trace
+from mirage.ir.functions import register_function
+from mirage.ir.operator import Attribute, elementwise
+from mirage.ir.types import tensor
+
+__all__ = [
+    "Attribute",
+    "TensorFunction",
+    "apply",
+    "clamp",
+    "concat",
+    "constant",
+    "elementwise",
+    "exp",
+    "gelu",
+    "layer_norm",
+    "matmul",
+    "maximum",
+    "mean",
+    "neg",
+    "pow",
+    "program",
+    "register_function",
+    "relu",
+    "repeat",
+    "reshape",
+    "rms_norm",
+    "rsqrt",
+    "sigmoid",
+    "silu",
+    "softmax",
+    "sqrt",
+    "square",
+    "sum",
+    "swapaxes",
+    "tanh",
+    "tensor",
+    "trace",
+    "transpose",
+]

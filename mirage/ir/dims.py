@@ -10,13 +10,14 @@ import ast
 import keyword
 from collections.abc import Mapping
 from functools import lru_cache
+from typing import TypeAlias
 
 import sympy
 
 from mirage.errors import DimError
 
-Dim = sympy.Expr
-DimLike = int | str | sympy.Expr
+Dim: TypeAlias = sympy.Expr
+DimLike: TypeAlias = int | str | sympy.Expr
 
 
 @lru_cache(maxsize=None)

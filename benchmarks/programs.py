@@ -1,0 +1,159 @@
+"""The measured programs: each written as its users write it, with the sizes that it is measured at.
+
+Float32, natural layouts, weights [in, out]. Dims that models fix (heads' size, hidden size) are literal so
+that kernels can specialise on them; the others are symbols.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mirage as mi
+
+# 4096 keys and values; one new token, 32 drafted tokens, 512 tokens of a prompt
+_ATTENTION = {"decode": {"b": 1, "s": 1}, "speculative": {"b": 1, "s": 32}, "prefill": {"b": 1, "s": 512}}
+
+
+def _attention_sizes(**sizes: int) -> dict[str, dict[str, int]]:
+    return {name: {**s, "t": 4096, **sizes} for name, s in _ATTENTION.items()}
+
+
+def _attention(q: Any, k: Any, v: Any) -> Any:
+    return mi.softmax(q @ k.mT / q.shape[-1] ** 0.5) @ v
+
+
+@mi.program(
+    x=mi.tensor("b", 4096),
+    g=mi.tensor(4096),
+    w=mi.tensor(4096, "n"),
+    sizes={"batch1": {"b": 1, "n": 4096}, "batch8": {"b": 8, "n": 4096}},
+)
+def rmsnorm_linear(x: Any, g: Any, w: Any) -> Any:
+    """RMSNorm and the linear layer after it."""
+    return mi.rms_norm(x, g) @ w
+
+
+@mi.program(
+    q=mi.tensor("b", "8*h", "s", 128),
+    k=mi.tensor("b", "h", "t", 128),
+    v=mi.tensor("b", "h", "t", 128),
+    sizes=_attention_sizes(h=8),
+)
+def gqa_decode(q: Any, k: Any, v: Any) -> Any:
+    """Grouped-query attention: 8 query heads share each key-value head."""
+    return _attention(q, mi.repeat(k, 8, axis=1), mi.repeat(v, 8, axis=1))
+
+
+@mi.program(
+    q=mi.tensor("b", "h", "s", 64),
+    k=mi.tensor("b", "h", "t", 64),
+    v=mi.tensor("b", "h", "t", 64),
+    sizes=_attention_sizes(h=8),
+)
+def mha_decode(q: Any, k: Any, v: Any) -> Any:
+    """Multi-head attention."""
+    return _attention(q, k, v)
+
+
+@mi.program(
+    q=mi.tensor("b", "h", "s", 64),
+    k=mi.tensor("b", 1, "t", 64),
+    v=mi.tensor("b", 1, "t", 64),
+    sizes=_attention_sizes(h=16),
+)
+def mqa_decode(q: Any, k: Any, v: Any) -> Any:
+    """Multi-query attention: all query heads share one key-value head."""
+    h = q.shape[1]
+    return _attention(q, mi.repeat(k, h, axis=1), mi.repeat(v, h, axis=1))
+
+
+@mi.program(
+    q=mi.tensor("b", "h", "s", 64),
+    k=mi.tensor("b", "h", "t", 64),
+    v=mi.tensor("b", "h", "t", 64),
+    sizes=_attention_sizes(h=8),
+)
+def qknorm_attention(q: Any, k: Any, v: Any) -> Any:
+    """Attention over normalised queries and keys."""
+    return _attention(mi.rms_norm(q), mi.rms_norm(k), v)
+
+
+@mi.program(
+    x=mi.tensor("b", 4096),
+    w1=mi.tensor(4096, "n"),
+    w2=mi.tensor(4096, "n"),
+    sizes={"batch1": {"b": 1, "n": 4096}, "batch8": {"b": 8, "n": 4096}},
+)
+def gated_mlp(x: Any, w1: Any, w2: Any) -> Any:
+    """The gated half of an MLP."""
+    return mi.silu(x @ w1) * (x @ w2)
+
+
+@mi.program(
+    x=mi.tensor("b", 4096),
+    w1=mi.tensor(4096, 16),
+    w2=mi.tensor(16, 4096),
+    sizes={"batch1": {"b": 1}, "batch8": {"b": 8}},
+)
+def adapter_mlp(x: Any, w1: Any, w2: Any) -> Any:
+    """An adapter of rank 16 with its residual."""
+    return mi.relu(x @ w1) @ w2 + x
+
+
+@mi.program(
+    x=mi.tensor("b", 4096),
+    w=mi.tensor(4096, "n"),
+    down=mi.tensor(4096, 16),
+    up=mi.tensor(16, "n"),
+    sizes={"batch1": {"b": 1, "n": 4096}, "batch8": {"b": 8, "n": 4096}},
+)
+def lora(x: Any, w: Any, down: Any, up: Any) -> Any:
+    """A linear layer with a low-rank update of rank 16."""
+    return x @ w + (x @ down) @ up
+
+
+@mi.program(
+    x=mi.tensor("e", "n", 512),
+    w1=mi.tensor("e", 512, "f"),
+    w3=mi.tensor("e", 512, "f"),
+    w2=mi.tensor("e", "f", 512),
+    sizes={"batch1": {"e": 8, "n": 1, "f": 1024}, "batch16": {"e": 8, "n": 16, "f": 1024}},
+)
+def moe(x: Any, w1: Any, w3: Any, w2: Any) -> Any:
+    """The experts of a mixture, each a gated MLP over its own tokens."""
+    return (mi.silu(x @ w1) * (x @ w3)) @ w2
+
+
+@mi.program(
+    x=mi.tensor("b", 1024),
+    h=mi.tensor("b", 1024),
+    alpha=mi.tensor(1024),
+    sizes={"batch1": {"b": 1}, "batch512": {"b": 512}},
+)
+def norm_transformer(x: Any, h: Any, alpha: Any) -> Any:
+    """The normalised residual of nGPT: a step from x towards h, on the sphere."""
+    return mi.rms_norm(x + alpha * (mi.rms_norm(h) - x))
+
+
+@mi.program(x=mi.tensor("m", "n"), sizes={"m": 1024, "n": 1024})
+def softmax(x: Any) -> Any:
+    """Softmax of every row."""
+    return mi.softmax(x)
+
+
+@mi.program(x=mi.tensor("m", "n"), weight=mi.tensor("n"), bias=mi.tensor("n"), sizes={"m": 1024, "n": 1024})
+def layer_norm(x: Any, weight: Any, bias: Any) -> Any:
+    """LayerNorm of every row."""
+    return mi.layer_norm(x, weight, bias)
+
+
+@mi.program(x=mi.tensor("m", "n"), weight=mi.tensor("n"), sizes={"m": 1024, "n": 1024})
+def rms_norm(x: Any, weight: Any) -> Any:
+    """RMSNorm of every row."""
+    return mi.rms_norm(x, weight)
+
+
+#: every program by its name
+PROGRAMS: dict[str, mi.TensorFunction] = {
+    f.name: f for f in list(globals().values()) if isinstance(f, mi.TensorFunction)
+}

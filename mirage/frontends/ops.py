@@ -1,0 +1,147 @@
+"""Operators as functions, for traced programs: `mirage.softmax(q @ k.mT) @ v`.
+
+Every function takes tensors of the running trace or numbers, and raises TraceError, ShapeError or
+AttributeValueError with the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage.frontends.proxy import Axes, Operand, Proxy, Scalar, apply, builder, fail, operand
+from mirage.ir.dims import DimLike
+
+
+def constant(value: Scalar) -> Proxy:
+    """A number, or a dim used as one, as a rank-0 tensor."""
+    b = builder("constant")
+    return Proxy(b, operand(b, "constant", value))
+
+
+def matmul(x: Operand, y: Operand) -> Proxy:
+    """`x[..., m, k] @ y[..., k, n]`."""
+    return apply("matmul", x, y)
+
+
+def sum(x: Proxy, axis: Axes = None, keepdims: bool = False) -> Proxy:
+    """Sum over `axis`: an int, a tuple, or None for all dims."""
+    return _tensor("sum", x).sum(axis, keepdims)
+
+
+def mean(x: Proxy, axis: Axes = None, keepdims: bool = False) -> Proxy:
+    """Mean over `axis`: an int, a tuple, or None for all dims."""
+    return _tensor("mean", x).mean(axis, keepdims)
+
+
+def exp(x: Operand) -> Proxy:
+    return apply("exp", x)
+
+
+def sqrt(x: Operand) -> Proxy:
+    return apply("sqrt", x)
+
+
+def rsqrt(x: Operand) -> Proxy:
+    """1 / sqrt(x)."""
+    return apply("rsqrt", x)
+
+
+def square(x: Operand) -> Proxy:
+    return apply("square", x)
+
+
+def pow(x: Operand, exponent: Scalar) -> Proxy:
+    """x ** exponent for a constant exponent."""
+    return _tensor("pow", x) ** exponent
+
+
+def neg(x: Operand) -> Proxy:
+    return apply("neg", x)
+
+
+def relu(x: Operand) -> Proxy:
+    """max(x, 0)."""
+    return apply("relu", x)
+
+
+def sigmoid(x: Operand) -> Proxy:
+    """1 / (1 + exp(-x))."""
+    return apply("sigmoid", x)
+
+
+def tanh(x: Operand) -> Proxy:
+    return apply("tanh", x)
+
+
+def silu(x: Operand) -> Proxy:
+    """x * sigmoid(x)."""
+    return apply("silu", x)
+
+
+def gelu(x: Operand) -> Proxy:
+    """x * Phi(x), Phi the standard normal distribution function."""
+    return apply("gelu", x)
+
+
+def maximum(x: Operand, y: Operand) -> Proxy:
+    """The larger of a tensor and a constant, in either order."""
+    if isinstance(x, Proxy) and isinstance(y, Proxy):
+        fail(f"maximum: of two tensors, {x!r} and {y!r}; one side has to be a constant")
+    x, value = (x, y) if isinstance(x, Proxy) else (y, x)
+    return apply("maximum", _tensor("maximum", x), value=value)
+
+
+def clamp(x: Operand, lo: Scalar, hi: Scalar) -> Proxy:
+    """min(max(x, lo), hi) for constants lo <= hi."""
+    return apply("clamp", x, lo=lo, hi=hi)
+
+
+def repeat(x: Proxy, repeats: DimLike, axis: int) -> Proxy:
+    """Each slice along `axis` repeated `repeats` times in a row, as `numpy.repeat` does."""
+    return apply("repeat", x, times=repeats, axis=axis)
+
+
+def reshape(x: Proxy, *shape: DimLike | Sequence[DimLike]) -> Proxy:
+    """The same elements under another shape: ints, text such as "4*n", dims; one may be -1."""
+    return _tensor("reshape", x).reshape(*shape)
+
+
+def transpose(x: Proxy, *perm: int | Sequence[int]) -> Proxy:
+    """Dims in the order `perm`, which defaults to reverse order."""
+    return _tensor("transpose", x).transpose(*perm)
+
+
+def swapaxes(x: Proxy, axis1: int, axis2: int) -> Proxy:
+    """Two dims exchanged."""
+    return _tensor("swapaxes", x).swapaxes(axis1, axis2)
+
+
+def concat(xs: Sequence[Proxy], axis: int = 0) -> Proxy:
+    """Tensors joined along one dim."""
+    if isinstance(xs, Proxy):
+        fail("concat: one tensor; pass a list of tensors")
+    return apply("concat", *xs, axis=axis) if len(xs) != 1 else _tensor("concat", xs[0])
+
+
+def softmax(x: Proxy, axis: int = -1) -> Proxy:
+    """exp(x) / sum(exp(x)) along `axis`."""
+    return apply("softmax", x, axis=axis)
+
+
+def rms_norm(x: Proxy, weight: Proxy | None = None, axis: int = -1, eps: float = 1e-6) -> Proxy:
+    """x / sqrt(mean(x^2) + eps) along `axis`, times `weight` of the shape of the last dim."""
+    return apply("rms_norm", *(v for v in (x, weight) if v is not None), axis=axis, eps=eps)
+
+
+def layer_norm(
+    x: Proxy, weight: Proxy | None = None, bias: Proxy | None = None, axis: int = -1, eps: float = 1e-6
+) -> Proxy:
+    """(x - mean(x)) / sqrt(var(x) + eps) along `axis`, times `weight` plus `bias`, of the last dim's shape."""
+    if weight is None and bias is not None:
+        return apply("layer_norm", x, axis=axis, eps=eps) + bias
+    return apply("layer_norm", *(v for v in (x, weight, bias) if v is not None), axis=axis, eps=eps)
+
+
+def _tensor(name: str, x: Operand) -> Proxy:
+    b = builder(name)
+    return x if isinstance(x, Proxy) else Proxy(b, operand(b, name, x))

@@ -1,0 +1,310 @@
+"""Tensor stand-ins: what a traced Python function computes with instead of arrays."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fractions import Fraction
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+import sympy
+
+from mirage.errors import MirageError, TraceError
+from mirage.ir.dims import Dim, DimLike
+from mirage.ir.operators.movement import RESHAPE, Reshape
+from mirage.ir.program import ProgramBuilder
+from mirage.ir.types import TensorType
+
+Scalar: TypeAlias = int | float | Fraction | sympy.Expr
+#: what an operator accepts as an operand
+Operand: TypeAlias = Any
+Axes: TypeAlias = int | Sequence[int] | None
+
+#: the program that the running trace appends to
+BUILDER: ContextVar[ProgramBuilder] = ContextVar("builder")
+
+
+def caller() -> str:
+    """The user's line, `file.py:LINE: code`: the innermost one outside this subpackage."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mirage.frontends."):
+        frame = frame.f_back
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    code = linecache.getline(file, line, frame.f_globals).strip()
+    return f"{os.path.basename(file)}:{line}: {code}" if code else f"{os.path.basename(file)}:{line}"
+
+
+def fail(message: str) -> NoReturn:
+    """Raise TraceError with the user's line in front."""
+    raise TraceError(f"{caller()}: {message}")
+
+
+@contextmanager
+def located() -> Iterator[None]:
+    """Put the user's line in front of errors that do not name one yet."""
+    try:
+        yield
+    except MirageError as e:
+        raise type(e)(f"{caller()}: {e}") from None
+
+
+def builder(name: str) -> ProgramBuilder:
+    """The program under construction; raises TraceError outside of a trace."""
+    found = BUILDER.get(None)
+    if found is None:
+        fail(f"{name}: no function is being traced; call it inside a function passed to mirage.trace")
+    return found
+
+
+def apply(name: str, *operands: Operand, **attrs: Any) -> Proxy:
+    """Apply a registered operator to tensors and numbers, also one that users registered.
+
+    Raises what the operator's checks raise (ShapeError, AttributeValueError, UnknownOperator), with the
+    user's line in front.
+    """
+    b = builder(name)
+    inputs = [operand(b, name, x) for x in operands]
+    return Proxy(b, b.op(name, *inputs, where=caller(), **attrs))
+
+
+def operand(b: ProgramBuilder, name: str, x: Operand) -> int:
+    """The node of an operand: a tensor of this trace, a number, or a dim used as a number."""
+    if isinstance(x, Proxy):
+        if x._builder is not b:
+            fail(f"{name}: {x!r} belongs to another trace; pass it as an argument of this function")
+        return x._index
+    if isinstance(x, np.ndarray) and x.ndim == 0:
+        x = x[()]
+    match x:
+        case bool() | np.bool_():
+            fail(f"{name}: {x!r} is not a number; use 0 or 1")
+        case int() | float() | Fraction() | np.integer() | np.floating() | sympy.Rational():
+            value = Fraction(int(x.p), int(x.q)) if isinstance(x, sympy.Rational) else x
+            return b.op("constant", value=value, where=caller())
+        case sympy.Expr():
+            if not x.is_polynomial(*x.free_symbols):
+                fail(f"{name}: {x} is not a sum of products of dims; use mirage.sqrt and others on dims")
+            return b.op("size", dim=x, where=caller())
+        case np.ndarray():
+            fail(f"{name}: an array of shape {x.shape} as an operand; make it a parameter of the function")
+    fail(
+        f"{name}: a {type(x).__name__} is not a tensor or a number; pass what is computed from the parameters"
+    )
+
+
+def axes_of(name: str, axis: Axes, rank: int) -> tuple[int, ...]:
+    """The `axes` attribute from NumPy's `axis`: None is every dim."""
+    if axis is None:
+        return tuple(range(rank))
+    if isinstance(axis, Sequence) and not isinstance(axis, str):
+        return tuple(axis)
+    if isinstance(axis, bool) or not hasattr(axis, "__index__"):
+        fail(f"{name}: axis={axis!r} is not an integer, a tuple of integers or None")
+    return (int(axis),)
+
+
+def _refuse(what: str, instead: str) -> Callable[..., NoReturn]:
+    def method(self: Proxy, *args: object, **kwargs: object) -> NoReturn:
+        fail(f"{what} of {self!r}: {instead}")
+
+    return method
+
+
+_NO_VALUE = "a traced tensor has no value yet; move this decision out of the traced function"
+_NO_ITEMS = "there is no indexing operator; split dims with reshape, reduce them with sum, join with concat"
+_NO_OPERATOR = "there is no such operator; use +, -, *, /, @ and ** or mirage.apply('name', ...)"
+
+#: NumPy ufuncs with the same meaning as an operator
+_UFUNCS = {
+    "add": "add",
+    "subtract": "sub",
+    "multiply": "mul",
+    "divide": "div",
+    "negative": "neg",
+    "matmul": "matmul",
+    "exp": "exp",
+    "sqrt": "sqrt",
+    "square": "square",
+    "tanh": "tanh",
+    "power": "pow",
+    "maximum": "maximum",
+}
+
+
+class Proxy:
+    """A tensor inside a traced function. Operators follow NumPy; what needs values raises TraceError."""
+
+    # sympy leaves `dim * tensor` to the tensor
+    _op_priority = 100.0
+
+    def __init__(self, builder: ProgramBuilder, index: int) -> None:
+        self._builder = builder
+        self._index = index
+
+    @property
+    def type(self) -> TensorType:
+        """Shape and element type."""
+        return self._builder.type(self._index)
+
+    @property
+    def shape(self) -> tuple[int | Dim, ...]:
+        """Dims: integers where literal, else expressions that `reshape` and arithmetic accept."""
+        return tuple(int(d) if d.is_Integer else d for d in self.type.shape)
+
+    @property
+    def dtype(self) -> str:
+        """Name of the element type; "scalar" for a constant, which takes that of what it meets."""
+        return self.type.dtype
+
+    @property
+    def ndim(self) -> int:
+        return self.type.rank
+
+    @property
+    def T(self) -> Proxy:
+        """All dims in reverse order."""
+        return self.transpose()
+
+    @property
+    def mT(self) -> Proxy:
+        """The last two dims swapped."""
+        if self.ndim < 2:
+            fail(f"mT of {self!r}: needs two dims; reshape it first")
+        return self.swapaxes(-1, -2)
+
+    def __repr__(self) -> str:
+        return f"Proxy({self.type})"
+
+    # arithmetic
+
+    def __add__(self, other: Operand) -> Proxy:
+        return apply("add", self, other)
+
+    def __radd__(self, other: Operand) -> Proxy:
+        return apply("add", other, self)
+
+    def __sub__(self, other: Operand) -> Proxy:
+        return apply("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Proxy:
+        return apply("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Proxy:
+        return apply("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Proxy:
+        return apply("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Proxy:
+        return apply("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Proxy:
+        return apply("div", other, self)
+
+    def __matmul__(self, other: Operand) -> Proxy:
+        return apply("matmul", self, other)
+
+    def __rmatmul__(self, other: Operand) -> Proxy:
+        return apply("matmul", other, self)
+
+    def __neg__(self) -> Proxy:
+        return apply("neg", self)
+
+    def __pos__(self) -> Proxy:
+        return self
+
+    def __pow__(self, exponent: Scalar) -> Proxy:
+        if isinstance(exponent, Proxy):
+            fail("pow: the exponent is a tensor; only a constant exponent is supported")
+        named = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(float(exponent))
+        return apply(named, self) if named else apply("pow", self, exponent=exponent)
+
+    def __rpow__(self, base: Operand) -> NoReturn:
+        fail(f"pow: the exponent {self!r} is a tensor; write mirage.exp(x * log_of_base)")
+
+    # methods of arrays
+
+    def reshape(self, *shape: DimLike | Sequence[DimLike]) -> Proxy:
+        """The same elements under another shape: ints, text such as "4*n", dims; one may be -1."""
+        dims = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray) else shape
+        dims = shape if isinstance(dims, str) else dims
+        with located():
+            assert isinstance(RESHAPE, Reshape)
+            # the inferred dim is written out: at size 0 it could not be found from the sizes alone
+            resolved = RESHAPE.resolve(self.type, RESHAPE.check_attrs({"shape": list(dims)})["shape"])
+        return apply("reshape", self, shape=resolved)
+
+    def transpose(self, *perm: int | Sequence[int]) -> Proxy:
+        """Dims in the order `perm`, which defaults to reverse order."""
+        order = perm[0] if len(perm) == 1 and isinstance(perm[0], Sequence) else perm
+        return apply("transpose", self, perm=tuple(order) or tuple(reversed(range(self.ndim))))
+
+    def swapaxes(self, axis1: int, axis2: int) -> Proxy:
+        """Two dims exchanged."""
+        order = list(range(self.ndim))
+        for a in (axis1, axis2):
+            if not -self.ndim <= a < self.ndim:
+                fail(f"swapaxes: axis {a} is out of range for {self!r}; use {-self.ndim} to {self.ndim - 1}")
+        order[axis1], order[axis2] = order[axis2], order[axis1]
+        return apply("transpose", self, perm=tuple(order))
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Proxy:
+        """Sum over `axis` (all dims by default)."""
+        return apply("sum", self, axes=axes_of("sum", axis, self.ndim), keepdims=keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Proxy:
+        """Mean over `axis` (all dims by default)."""
+        return apply("mean", self, axes=axes_of("mean", axis, self.ndim), keepdims=keepdims)
+
+    def exp(self) -> Proxy:
+        return apply("exp", self)
+
+    def sqrt(self) -> Proxy:
+        return apply("sqrt", self)
+
+    def rsqrt(self) -> Proxy:
+        return apply("rsqrt", self)
+
+    def square(self) -> Proxy:
+        return apply("square", self)
+
+    # what a tensor without values cannot do
+
+    __bool__ = _refuse("truth value", _NO_VALUE)
+    __float__ = _refuse("float()", _NO_VALUE)
+    __int__ = _refuse("int()", _NO_VALUE)
+    __index__ = _refuse("use as an index", _NO_VALUE)
+    __array__ = _refuse("conversion to an array", _NO_VALUE)
+    __len__ = _refuse("len()", "use x.shape[0]")
+    __iter__ = _refuse("iteration", _NO_ITEMS)
+    __contains__ = _refuse("`in`", _NO_VALUE)
+    __getitem__ = _refuse("indexing", _NO_ITEMS)
+    __setitem__ = _refuse("assignment to an item", "values are immutable; make a new one")
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse("comparison", _NO_VALUE)
+    __eq__ = __ne__ = _refuse("comparison", _NO_VALUE)
+    __hash__ = object.__hash__
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _refuse("//", _NO_OPERATOR)
+    __mod__ = __rmod__ = _refuse("%", _NO_OPERATOR)
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse("a bitwise operator", _NO_OPERATOR)
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse("a shift", _NO_OPERATOR)
+    __invert__ = __abs__ = __round__ = _refuse("~, abs(), round()", _NO_OPERATOR)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Operand, **kwargs: Any) -> Proxy:
+        name = _UFUNCS.get(ufunc.__name__)
+        if name is None or method != "__call__" or kwargs:
+            how = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
+            options = f" with {', '.join(kwargs)}" if kwargs else ""
+            fail(f"{how}{options} is not an operator; use a function of mirage or mirage.apply('name', ...)")
+        if name in ("pow", "maximum"):
+            from mirage.frontends import ops
+
+            return ops.pow(*inputs) if name == "pow" else ops.maximum(*inputs)
+        return apply(name, *inputs)
+
+    def __array_function__(self, func: Callable[..., Any], *args: object) -> NoReturn:
+        fail(f"numpy.{func.__name__} of a traced tensor: use a function of mirage or a method of the tensor")

@@ -1,0 +1,274 @@
+"""Programs as text, in Python's syntax; printing and parsing are inverse.
+
+    def attend(q: float32[b, s, 64], k: float32[b, t, 64]) -> float32[b, s, t]:
+        v0 = transpose(k, perm=(0, 2, 1))
+        v1 = matmul(q, v0)
+        v2 = constant(value=1/8)
+        v3 = mul(v1, v2)
+        return v3
+
+One operator per line, applied to names, attributes by keyword. Dims are expressions over integers and names.
+A number is an integer, an exact quotient such as 1/3, or a decimal such as 0.1: the nearest binary64 value.
+Text is read with `ast`; nothing in it is ever executed.
+"""
+
+from __future__ import annotations
+
+import ast
+from fractions import Fraction
+from typing import Any, NoReturn
+
+from mirage.errors import DTypeError, MirageError, ParseError
+from mirage.ir.dims import Dim, dim_text, to_dim
+from mirage.ir.operator import get_operator
+from mirage.ir.program import Node, Program, ProgramBuilder
+from mirage.ir.types import TensorType, check_dtype, shape_text
+
+#: longest text that is parsed, in characters
+MAX_TEXT = 1_000_000
+
+
+def print_program(program: Program) -> str:
+    """The program as text that `parse_program` reads back to an equal one."""
+    names = _value_names(program)
+    params = ", ".join(f"{n}: {t}" for n, t in zip(program.input_names, program.input_types, strict=True))
+    types = ", ".join(map(str, program.output_types))
+    returns = types if len(program.outputs) == 1 else f"({types})"
+    lines = [f"def {program.name}({params}) -> {returns}:"]
+    for name, node in zip(names, program.nodes, strict=True):
+        if node.op != "input":
+            lines.append(f"    {name} = {_call(node, names)}")
+    lines.append(f"    return {', '.join(names[i] for i in program.outputs)}")
+    return "\n".join(lines) + "\n"
+
+
+def _value_names(program: Program) -> list[str]:
+    """Inputs keep their names; the rest are v0, v1, ... with a prefix that no input has."""
+    prefix = "v"
+    while any(n.startswith(prefix) and n[len(prefix) :].isdigit() for n in program.input_names):
+        prefix += "v"
+    names: list[str] = []
+    count = 0
+    for node in program.nodes:
+        if node.op == "input":
+            names.append(node.attr["name"])
+        else:
+            names.append(f"{prefix}{count}")
+            count += 1
+    return names
+
+
+def _call(node: Node, names: list[str]) -> str:
+    kinds = {a.name: a.kind for a in get_operator(node.op).attributes}
+    args = [names[i] for i in node.inputs] + [f"{k}={attr_text(kinds[k], v)}" for k, v in node.attrs]
+    return f"{node.op}({', '.join(args)})"
+
+
+def attr_text(kind: str, value: Any) -> str:
+    """The text of a canonical attribute value of a kind."""
+    match kind:
+        case "number":
+            return number_text(value)
+        case "dim":
+            return dim_text(value)
+        case "ints" | "dims":
+            return f"({', '.join(str(v) for v in value)}{',' if len(value) == 1 else ''})"
+    return repr(value)
+
+
+def number_text(value: Fraction) -> str:
+    """Exact text of a number: an integer, a decimal where that is exact in binary64, else a quotient."""
+    if value.denominator < 1000 and abs(value.numerator) < 10**6:
+        return str(value)
+    return repr(float(value)) if Fraction(float(value)) == value else str(value)
+
+
+def parse_program(text: str) -> Program:
+    """The program that the text describes.
+
+    Raises ParseError, with the line, where the text is not of the form above; and the errors of operators
+    (ShapeError, UnknownOperator and others) with the line in front.
+    """
+    if len(text) > MAX_TEXT:
+        raise ParseError(f"program text of {len(text)} characters; at most {MAX_TEXT} are parsed")
+    try:
+        body = ast.parse(text).body
+    except SyntaxError as e:
+        raise ParseError(f"line {e.lineno or 1}: {e.msg}; expected Python syntax") from None
+    except (ValueError, MemoryError, RecursionError):
+        raise ParseError("line 1: expected Python syntax without null characters or deep nesting") from None
+    if len(body) != 1 or not isinstance(body[0], ast.FunctionDef):
+        line = body[1].lineno if len(body) > 1 and isinstance(body[0], ast.FunctionDef) else 1
+        raise ParseError(f"line {line}: expected one function, def NAME(x: float32[n], ...):")
+    return _Parser(body[0]).parse()
+
+
+class _Parser:
+    def __init__(self, tree: ast.FunctionDef) -> None:
+        self.tree = tree
+        self.builder = ProgramBuilder(tree.name)
+        self.values: dict[str, int] = {}
+
+    def parse(self) -> Program:
+        self.parameters()
+        *statements, last = self.tree.body
+        for s in statements:
+            self.assignment(s)
+        if not isinstance(last, ast.Return):
+            _expected(last, "return NAME, ... as the last line")
+        elements = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
+        try:
+            program = self.builder.finish([self.value(e, last) for e in elements])
+        except MirageError as e:
+            raise _at(last, e) from None
+        self.check_returns(program)
+        return program
+
+    def parameters(self) -> None:
+        a = self.tree.args
+        if a.vararg or a.kwarg or a.kwonlyargs or a.posonlyargs or a.defaults:
+            _expected(self.tree, "parameters of the form NAME: float32[n, 64] only")
+        for p in a.args:
+            if p.annotation is None:
+                _expected(p, f"a type, {p.arg}: float32[n, 64]")
+            try:
+                self.values[p.arg] = self.builder.input(p.arg, _type(p.annotation))
+            except MirageError as e:
+                raise _at(p, e) from None
+
+    def assignment(self, s: ast.stmt) -> None:
+        match s:
+            case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=op)) as call):
+                pass
+            case _:
+                _expected(s, "NAME = operator(NAME, ..., attribute=VALUE)")
+        if target in self.values:
+            raise ParseError(f"line {s.lineno}: {target!r} is assigned twice; give each value its own name")
+        inputs = [self.value(x, s) for x in call.args]
+        try:
+            kinds = {a.name: a.kind for a in get_operator(op).attributes}
+            attrs: dict[str, Any] = {}
+            for k in call.keywords:
+                if k.arg is None:
+                    _expected(s, "attributes by name, not **")
+                attrs[k.arg] = _attribute(kinds.get(k.arg, "str"), k.value, k.arg)
+            self.values[target] = self.builder.op(op, *inputs, **attrs)
+        except MirageError as e:
+            raise _at(s, e) from None
+
+    def value(self, node: ast.expr | None, statement: ast.stmt) -> int:
+        if not isinstance(node, ast.Name):
+            _expected(node or statement, "the name of a parameter or of an earlier value")
+        if node.id not in self.values:
+            known = ", ".join(list(self.values)[-6:]) or "none"
+            raise ParseError(f"line {node.lineno}: {node.id!r} is not defined; the latest values are {known}")
+        return self.values[node.id]
+
+    def check_returns(self, program: Program) -> None:
+        given = self.tree.returns
+        if given is None:
+            return
+        try:
+            types = tuple(_type(t) for t in (given.elts if isinstance(given, ast.Tuple) else [given]))
+        except MirageError as e:
+            raise _at(given, e) from None
+        if types != program.output_types:
+            raise ParseError(
+                f"line {given.lineno}: the result is declared as {_types_text(types)}, "
+                f"but its lines compute {_types_text(program.output_types)}; correct one of them"
+            )
+
+
+def _types_text(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(f"{t.dtype}[{shape_text(t.shape)}]" for t in types)
+
+
+def _expected(node: ast.AST, what: str) -> NoReturn:
+    raise ParseError(f"line {getattr(node, 'lineno', 1)}: expected {what}; found {_source(node)!r}")
+
+
+def _source(node: ast.AST) -> str:
+    """The node's text, shortened; a function is named by its first line."""
+    try:
+        text = ast.unparse(node).splitlines()[0]
+    except RecursionError:
+        return "..."
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _at(node: ast.stmt | ast.expr | ast.arg, error: MirageError) -> MirageError:
+    """The error with the node's line in front, unless it names a line already."""
+    text = str(error)
+    return type(error)(text if text.startswith("line ") else f"line {node.lineno}: {text}")
+
+
+def _type(node: ast.expr) -> TensorType:
+    match node:
+        case ast.Subscript(value=ast.Name(id=dtype), slice=ast.Tuple(elts=dims)):
+            return TensorType(tuple(_dim(d) for d in dims), _dtype(dtype, node))
+        case ast.Subscript(value=ast.Name(id=dtype), slice=dim):
+            return TensorType((_dim(dim),), _dtype(dtype, node))
+    _expected(node, "a type such as float32[n, 64] or float32[()]")
+
+
+def _dtype(name: str, node: ast.expr) -> str:
+    try:
+        return check_dtype(name)
+    except DTypeError as e:
+        raise _at(node, e) from None
+
+
+def _dim(node: ast.expr) -> Dim:
+    """A dim is read by the same rules wherever it is written; see `mirage.ir.dims`."""
+    try:
+        return to_dim(ast.unparse(node))
+    except RecursionError:
+        _expected(node, "a dim such as 4*n")
+    except MirageError as e:
+        raise _at(node, e) from None
+
+
+def _attribute(kind: str, node: ast.expr, name: str) -> Any:
+    match kind:
+        case "number":
+            number = _number(node)
+            if number is None:
+                _expected(node, f"a number for {name}, such as 2, 0.5 or 1/3")
+            return number
+        case "dim":
+            return _dim(node)
+        case "dims":
+            # -1 is a size to infer, see `reshape`
+            return tuple(-1 if repr(_literal(d)) == "-1" else _dim(d) for d in _elements(node))
+        case "ints":
+            found = [_literal(d) for d in _elements(node)]
+            if any(isinstance(v, bool) or not isinstance(v, int) for v in found):
+                _expected(node, f"integers for {name}, such as (0, 2, 1)")
+            return tuple(found)
+    value = _literal(node)
+    if value is None:
+        _expected(node, f"a literal for {name}")
+    return value
+
+
+def _elements(node: ast.expr) -> list[ast.expr]:
+    return node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
+
+
+def _literal(node: ast.expr) -> Any:
+    """The value of a literal or of a negated number; None for anything else."""
+    match node:
+        case ast.Constant(value=bool() | int() | float() | str() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+            return -value
+    return None
+
+
+def _number(node: ast.expr) -> Fraction | float | int | None:
+    match node:
+        case ast.BinOp(left=left, op=ast.Div(), right=right):
+            a, b = _literal(left), _literal(right)
+            return Fraction(a, b) if type(a) is int and type(b) is int and b != 0 else None
+    value = _literal(node)
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
