@@ -1,0 +1,184 @@
+"""Exp-degrees of hand-written muGraphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+
+import pytest
+
+from mirage.ir.axes import to_axes
+from mirage.ir.functions import EXP
+from mirage.ir.operator import REGISTRY, elementwise
+from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import tensor
+from mirage.mugraph.degree import Site, analyze, program_is_stable
+from mirage.mugraph.graph import MuGraph, Ref, Role
+from tests.verify.graphs import (
+    PAIRS,
+    L,
+    P,
+    S,
+    W,
+    attention,
+    block,
+    defined,
+    flash,
+    flash_decoding,
+    mugraph,
+    node,
+    one,
+    read,
+    replace_node,
+    replace_roles,
+    sum_over,
+)
+
+
+@pytest.mark.parametrize("make", [g for _, g in PAIRS])
+def test_hand_written_graphs_are_safe(make: Callable[[], MuGraph]) -> None:
+    assert analyze(make()).safe
+
+
+def test_flash_attention_has_one_site_with_the_queries_as_rows() -> None:
+    found = analyze(flash())
+    assert found.sites == (Site((3, 6), ("h", "s")),)
+    assert [found.degree[(3, i), 0] for i in (5, 6, 7, 10, 11)] == [{}, {0: 1}, {0: 1}, {0: 1}, {}]
+
+
+def test_partial_results_of_degree_one_cross_kernels() -> None:
+    found = analyze(flash_decoding())
+    assert found.safe
+    assert found.degree[(3,), 0] == found.degree[(3,), 1] == found.degree[(4, 2), 0] == {0: 1}
+    assert found.degree[(4,), 0] == {}
+
+
+def test_a_softmax_without_normalisation_is_unsafe() -> None:
+    found = analyze(replace_node(flash(), (3, 11), op="neg", operands=(Ref(10),)))
+    assert not found.safe
+    assert "output 0 has degree 1 in exp 0" in found.reason
+
+
+def test_adding_a_term_that_does_not_scale_is_unsafe() -> None:
+    found = analyze(replace_node(flash(), (3, 11), op="add", operands=(Ref(10), Ref(3))))
+    assert not found.safe
+    assert "add at kernel 3, node 11 adds terms of degrees 1 in exp 0 and 0" in found.reason
+
+
+@pytest.mark.parametrize("op", ["relu", "sigmoid", "exp", "sqrt"])
+def test_a_nonlinear_function_needs_degree_zero(op: str) -> None:
+    found = analyze(replace_node(flash(), (3, 11), op=op, operands=(Ref(10),)))
+    assert not found.safe
+    assert f"{op} at kernel 3, node 11 applies {op} to a term of degree 1" in found.reason
+
+
+def test_accumulators_of_degree_two_are_unsafe() -> None:
+    found = analyze(replace_node(flash(), (3, 9), op="matmul", operands=(Ref(6), Ref(6))))
+    assert not found.safe
+    assert "accumulates a tensor of degree 2" in found.reason
+
+
+def elementwise_exp(role: Role) -> MuGraph:
+    """exp(x) / exp(x) with y's rows, n under the given role."""
+    b = ProgramBuilder("ratio")
+    x = b.input("x", tensor("m", "n"))
+    e = b.op("exp", x)
+    p = b.finish([b.op("div", e, e)])
+    mn = ("m", "n")
+    nodes = [read(0, one(*mn)), node("exp", (0,), mn), node("div", (1, 1), mn)]
+    if role is L:
+        nodes.append(node("accumulator", (2,), mn, attrs=(("mode", "concat"), ("axis", "n"))))
+    g = block(nodes, (len(nodes) - 1,), {"m": P, "n": role})
+    return mugraph(to_axes(p), [defined(g, (Ref(0),), one(*mn))], Ref(1))
+
+
+def test_rows_may_not_differ_along_a_loop() -> None:
+    assert analyze(elementwise_exp(P)).safe
+    found = analyze(elementwise_exp(L))
+    assert not found.safe
+    assert "n, which is looped over" in found.reason
+
+
+def softmax_in_two_kernels(first_role: Role) -> MuGraph:
+    """exp in one kernel, the sum and quotient in the next."""
+    b = ProgramBuilder("softmax")
+    p = b.finish([b.op("softmax", b.input("x", tensor("m", "n")))])
+    mn = ("m", "n")
+    first = block([read(0, one(*mn)), node("exp", (0,), mn)], (1,), {"m": P, "n": first_role})
+    nodes = [read(0, one(*mn)), node("sum", (0,), ("m",), reduce=("n",)), node("div", (0, 1), mn)]
+    two = block(nodes, (2,), {"m": P, "n": W})
+    kernels = [defined(first, (Ref(0),), one(*mn)), defined(two, (Ref(1),), one(*mn))]
+    return mugraph(to_axes(p), kernels, Ref(2))
+
+
+def test_blocks_that_share_no_maximum_are_unsafe() -> None:
+    assert analyze(softmax_in_two_kernels(W)).safe
+    found = analyze(softmax_in_two_kernels(P))
+    assert not found.safe
+    assert "n is summed, but blocks along it share no maximum" in found.reason
+
+
+def test_a_partial_result_does_not_meet_a_whole_one() -> None:
+    g = flash_decoding()
+    second = replace_node(g, (4, 4), operands=(Ref(1), Ref(2)), dims=(one("t.grid", "h", "s", "d64_2"),))
+    found = analyze(second)
+    assert not found.safe
+    assert "partial result" in found.reason
+
+
+def test_a_split_in_one_role_but_not_reduced() -> None:
+    # the rows then differ along an axis that the blocks split
+    g = replace_roles(elementwise_exp(L), 1, n=S)
+    assert "n, which is looped over" in analyze(g).reason
+
+
+def test_predefined_exp_is_a_site_of_the_kernel_graph() -> None:
+    b = ProgramBuilder("softmax")
+    p = b.finish([b.op("softmax", b.input("x", tensor("m", "n")))])
+    mn = ("m", "n")
+    kernels = [node("exp", (0,), mn), node("sum", (1,), ("m",), reduce=("n",)), node("div", (1, 2), mn)]
+    found = analyze(mugraph(to_axes(p), kernels, Ref(3)))
+    assert found.safe
+    assert found.sites == (Site((1,), ("m",)),)
+
+
+def test_two_exps_have_a_site_each() -> None:
+    ap = to_axes(attention())
+    g = flash()
+    loop = g.kernel.nodes[3].graph
+    assert loop is not None
+    nodes = loop.nodes
+    twice = [*nodes[:11], node("exp", (3,), ("h", "s", "t")), node("sum", (11,), ("h", "s"), reduce=("t",))]
+    twice += [sum_over("t", 12, ("h", "s")), node("div", (10, 13), ("h", "s", "d64_2"))]
+    inner = block(twice, (14,), loop.role)
+    found = analyze(mugraph(ap, [replace(g.kernel.nodes[3], graph=inner)], Ref(3)))
+    assert [s.path for s in found.sites] == [(3, 6), (3, 11)]
+    assert found.degree[(3, 14), 0] == {0: 1, 1: -1}
+    assert not found.safe
+
+
+@pytest.fixture
+def user_operators() -> Iterator[None]:
+    elementwise("test_shrink", lambda al, x: al.div(x, al.add(x, x)))
+    elementwise("test_soft", lambda al, x: al.div(x, al.add(al.constant(Fraction(1)), al.function(EXP, x))))
+    yield
+    del REGISTRY["test_shrink"], REGISTRY["test_soft"]
+
+
+@pytest.mark.usefixtures("user_operators")
+def test_users_operators_follow_from_their_definition() -> None:
+    g = flash()
+    assert analyze(replace_node(g, (3, 11), op="test_shrink", operands=(Ref(10),))).safe
+    assert not analyze(replace_node(g, (3, 11), op="test_soft", operands=(Ref(10),))).safe
+
+
+def unary(op: str) -> Program:
+    b = ProgramBuilder(op)
+    return b.finish([b.op(op, b.input("x", tensor("m", "n")))])
+
+
+@pytest.mark.usefixtures("user_operators")
+def test_stability_of_programs() -> None:
+    ops = ("softmax", "silu", "tanh", "gelu", "sigmoid", "exp", "test_soft")
+    assert [op for op in ops if not program_is_stable(unary(op))] == ["exp", "test_soft"]
