@@ -68,6 +68,9 @@ def apply(name: str, *operands: Operand, **attrs: Any) -> Proxy:
     user's line in front.
     """
     b = builder(name)
+    for key, value in attrs.items():
+        if isinstance(value, Proxy):
+            fail(f"{name}: {key}={value!r} is a tensor; {key} has to be a constant")
     inputs = [operand(b, name, x) for x in operands]
     return Proxy(b, b.op(name, *inputs, where=caller(), **attrs))
 
@@ -219,9 +222,8 @@ class Proxy:
         return self
 
     def __pow__(self, exponent: Scalar) -> Proxy:
-        if isinstance(exponent, Proxy):
-            fail("pow: the exponent is a tensor; only a constant exponent is supported")
-        named = {2: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(float(exponent))
+        constant = float(exponent) if isinstance(exponent, int | float | Fraction) else 0.0
+        named = {2.0: "square", 0.5: "sqrt", -0.5: "rsqrt"}.get(constant)
         return apply(named, self) if named else apply("pow", self, exponent=exponent)
 
     def __rpow__(self, base: Operand) -> NoReturn:

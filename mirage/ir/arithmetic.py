@@ -74,10 +74,15 @@ class Arithmetic(ABC, Generic[A]):
 
     def lift(self, x: A, rank: int, to: int) -> A:
         """Insert dims of size 1 behind the lead so that `x` of `rank` dims broadcasts as one of `to` dims."""
-        if rank == to or rank == 0:
+        if rank == to:
             return x
         lead = self.lead
-        return self.apply(lambda a: a.reshape(a.shape[:lead] + (1,) * (to - rank) + a.shape[lead:]), x)
+
+        def insert(a: np.ndarray) -> np.ndarray:
+            # a scalar constant has no lead and broadcasts as it is
+            return a.reshape(a.shape[:lead] + (1,) * (to - rank) + a.shape[lead:]) if a.ndim else a
+
+        return self.apply(insert, x)
 
 
 class FloatArithmetic(Arithmetic[np.ndarray]):

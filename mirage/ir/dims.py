@@ -33,7 +33,7 @@ def to_dim(value: DimLike, where: str = "dim") -> Dim:
     if isinstance(value, bool):
         raise DimError(f"{where}: {value!r} is not a size; use a non-negative integer or a name")
     if isinstance(value, sympy.Expr):
-        return value
+        return _canonical(value, where)
     if isinstance(value, int) or hasattr(value, "__index__"):
         size = int(value)
         if size < 0:
@@ -45,6 +45,20 @@ def to_dim(value: DimLike, where: str = "dim") -> Dim:
 
 
 @lru_cache(maxsize=4096)
+def _canonical(dim: Dim, where: str) -> Dim:
+    """The expanded form, so that equal dims are equal objects; raises DimError unless an integer polynomial."""
+    if dim.is_Integer or (dim.is_Symbol and dim == symbol(dim.name)):
+        return dim
+    known = all(s == symbol(s.name) for s in dim.free_symbols)
+    if not known or not dim.is_polynomial(*dim.free_symbols):
+        raise DimError(f"{where}: {dim} is not a dim; use sums and products of dim names and integers")
+    expanded = sympy.expand(dim)
+    if any(not c.is_Integer for c in expanded.as_coefficients_dict().values()):
+        raise DimError(f"{where}: {dim} is not an integer for every size; write the dim as a product such as '4*n'")
+    return expanded
+
+
+@lru_cache(maxsize=4096)
 def _parse(text: str, where: str) -> Dim:
     if len(text) > 200:
         raise DimError(f"{where}: dim text of {len(text)} characters; write a dim in at most 200")
@@ -52,13 +66,25 @@ def _parse(text: str, where: str) -> Dim:
         tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         raise DimError(f"{where}: cannot read {text!r}; write an integer, a name or a product such as '4*n'") from None
-    dim = sympy.expand(_convert(tree, text, where))
+    dim = _convert(tree, text, where)
     if dim.is_Integer and dim < 0:
         raise DimError(f"{where}: {text!r} is negative; sizes are 0 or more")
     return dim
 
 
+#: terms and bits that an intermediate result may have: short text can denote a huge polynomial
+_MAX_TERMS, _MAX_BITS = 64, 63
+
+
 def _convert(node: ast.expr, text: str, where: str) -> Dim:
+    dim = _convert_any(node, text, where)
+    terms = sympy.Add.make_args(dim)
+    if len(terms) > _MAX_TERMS or any(t.as_coeff_Mul()[0].p.bit_length() > _MAX_BITS for t in terms):
+        raise DimError(f"{where}: {text[:40]!r} has more terms or digits than a size can; write a smaller dim")
+    return dim
+
+
+def _convert_any(node: ast.expr, text: str, where: str) -> Dim:
     match node:
         case ast.Constant(value=int() as value) if not isinstance(value, bool):
             return sympy.Integer(value)
@@ -74,11 +100,11 @@ def _convert(node: ast.expr, text: str, where: str) -> Dim:
                 case ast.Sub():
                     return a - b
                 case ast.Mult():
-                    return a * b
-                case ast.Pow() if b.is_Integer and 0 <= b <= 8:
+                    return sympy.expand(a * b)
+                case ast.Pow() if b.is_Integer and 0 <= b <= 64 and a.is_Atom:
                     return a**b
                 case ast.FloorDiv():
-                    quotient = divide(sympy.expand(a), sympy.expand(b))
+                    quotient = divide(a, b)
                     if quotient is not None:
                         return quotient
                     raise DimError(f"{where}: in {text!r}, {b} does not divide {a} for every size; write the dim as a product")
@@ -115,7 +141,10 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
         raise DimError(f"dim {dim}: no size for {sorted(missing)}; give sizes={{'{min(missing)}': ...}}")
     if dim.is_Symbol:
         return int(sizes[dim.name])
-    return int(dim.subs({s: sizes[s.name] for s in dim.free_symbols}))
+    size = int(dim.subs({s: sizes[s.name] for s in dim.free_symbols}))
+    if size < 0:
+        raise DimError(f"dim {dim} is {size} at {dict(sizes)}; choose sizes that make every dim 0 or more")
+    return size
 
 
 def solve(dim: Dim, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:

@@ -39,14 +39,14 @@ Attrs = Mapping[str, Any]
 
 
 def _to_fraction(value: Any) -> Fraction:
-    if isinstance(value, bool) or not isinstance(value, int | float | Fraction | str):
-        if not hasattr(value, "__float__") or isinstance(value, bool):
-            raise ValueError("expected a finite number")
-        value = float(value)
+    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
+        raise ValueError("expected a number")
     try:
-        return Fraction(value)
-    except (OverflowError, ZeroDivisionError):
+        exact = Fraction(value if isinstance(value, int | float | Fraction) else float(value))
+        float(exact)
+    except (OverflowError, ValueError):
         raise ValueError("expected a finite number") from None
+    return exact
 
 
 def _to_int(value: Any) -> int:
@@ -68,7 +68,7 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "bool": _to_bool,
     "number": _to_fraction,
     "dim": to_dim,
-    "dims": lambda v: tuple(to_dim(d) for d in v),
+    "dims": lambda v: tuple(to_dim(d) for d in (v if isinstance(v, tuple | list) else (v,))),
     "str": str,
 }
 
@@ -105,7 +105,7 @@ class Operator(ABC):
             value = given.get(a.name, a.default)
             if value is _REQUIRED:
                 raise AttributeValueError(f"{self.name}: attribute {a.name!r} is missing; pass {a.name}=...")
-            if value is None:
+            if value is None and a.default is None:
                 continue
             try:
                 attrs[a.name] = CONVERTERS[a.kind](value)
@@ -169,6 +169,8 @@ REGISTRY: dict[str, Operator] = {}
 
 def register(op: Operator) -> Operator:
     """Add an operator; raises DuplicateOperator if its name is taken."""
+    if not op.name.isidentifier():
+        raise AttributeValueError(f"operator name {op.name!r} is not an identifier; use letters, digits and _")
     if op.name in REGISTRY:
         raise DuplicateOperator(f"operator {op.name!r} is registered already; choose another name")
     REGISTRY[op.name] = op

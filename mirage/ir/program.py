@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -77,11 +78,18 @@ class Program:
         return print_program(self)
 
 
+def _identifier(what: str, name: str) -> str:
+    """The name, which has to be one in program text too."""
+    if not name.isidentifier() or keyword.iskeyword(name):
+        raise TraceError(f"{what} name {name!r} is not an identifier; use letters, digits and _")
+    return name
+
+
 class ProgramBuilder:
     """Appends nodes, inferring types and sharing equal ones."""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name = _identifier("program", name)
         self.nodes: list[Node] = []
         self._index: dict[Node, int] = {}
 
@@ -91,7 +99,7 @@ class ProgramBuilder:
     def input(self, name: str, type: TensorType) -> int:
         if any(n.op == "input" and n.attr["name"] == name for n in self.nodes):
             raise TraceError(f"input {name!r} is declared twice; give each input its own name")
-        self.nodes.append(Node("input", (), (("name", name),), type))
+        self.nodes.append(Node("input", (), (("name", _identifier("input", name)),), type))
         return len(self.nodes) - 1
 
     def op(self, op: str, *inputs: int, where: str = "", **attrs: Any) -> int:
@@ -112,7 +120,7 @@ class ProgramBuilder:
         return self._index[node]
 
     def finish(self, outputs: Sequence[int]) -> Program:
-        """The program that returns these nodes, without the nodes that nothing uses."""
+        """The program that returns these nodes: inputs first, without the nodes that nothing uses."""
         if not outputs:
             raise TraceError(f"{self.name}: the program returns nothing; return at least one tensor")
         for i in outputs:
@@ -127,7 +135,8 @@ class ProgramBuilder:
         for i in range(len(self.nodes) - 1, -1, -1):
             if i in used:
                 used.update(self.nodes[i].inputs)
-        keep = [i for i, n in enumerate(self.nodes) if i in used or n.op == "input"]
+        keep = [i for i, n in enumerate(self.nodes) if n.op == "input"]
+        keep += [i for i, n in enumerate(self.nodes) if i in used and n.op != "input"]
         new = {old: k for k, old in enumerate(keep)}
         nodes = tuple(
             Node(n.op, tuple(new[j] for j in n.inputs), n.attrs, n.type, n.where) for n in (self.nodes[i] for i in keep)

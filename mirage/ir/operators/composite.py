@@ -11,7 +11,7 @@ import sympy
 
 from mirage.errors import ShapeError
 from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, register, same_dtype
-from mirage.ir.operators.contraction import normalize_axes, normalize_axis
+from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_type
 from mirage.ir.types import TensorType, shape_text
 
 if TYPE_CHECKING:
@@ -57,9 +57,7 @@ class Composite(Operator):
 
 class _Mean(Composite):
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        from mirage.ir.operators.contraction import SUM
-
-        return SUM.infer(types, attrs)
+        return reduced_type(self.name, types[0], attrs)
 
 
 def _mean(b: ProgramBuilder, x: int, axes: tuple[int, ...], keepdims: bool) -> int:

@@ -76,16 +76,19 @@ class Matmul(Operator):
 MATMUL = register(Matmul("matmul", 2, 2, (), ALL_LEVELS))
 
 
+def reduced_type(op: str, x: TensorType, attrs: Attrs) -> TensorType:
+    """The type of `x` reduced over `attrs["axes"]`; raises ShapeError."""
+    axes = normalize_axes(op, attrs["axes"], x.rank)
+    if attrs["keepdims"]:
+        return TensorType(tuple(sympy.Integer(1) if i in axes else d for i, d in enumerate(x.shape)), x.dtype)
+    return TensorType(tuple(d for i, d in enumerate(x.shape) if i not in axes), x.dtype)
+
+
 class Sum(Operator):
     """Sum over `axes`, which are removed, or kept with size 1."""
 
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
-        (x,) = types
-        axes = normalize_axes(self.name, attrs["axes"], x.rank)
-        one = sympy.Integer(1)
-        if attrs["keepdims"]:
-            return TensorType(tuple(one if i in axes else d for i, d in enumerate(x.shape)), x.dtype)
-        return TensorType(tuple(d for i, d in enumerate(x.shape) if i not in axes), x.dtype)
+        return reduced_type(self.name, types[0], attrs)
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]

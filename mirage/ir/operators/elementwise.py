@@ -53,10 +53,11 @@ CLAMP_OP = register(
 def _pow(al: Any, x: Any, exponent: Fraction) -> Any:
     """Small integer and half-integer powers are products and roots, which proofs understand; others are opaque."""
     n = abs(exponent)
-    if n.denominator > 2 or n > 8:
+    # x**0 too: a constant would lose the operand's shape
+    if n == 0 or n.denominator > 2 or n > 8:
         return al.function(POW, x, exponent)
     factors = [x] * int(n) + ([al.function(SQRT, x)] if n.denominator == 2 else [])
-    result = factors[0] if factors else al.constant(Fraction(1))
+    result = factors[0]
     for f in factors[1:]:
         result = al.mul(result, f)
     return al.div(al.constant(Fraction(1)), result) if exponent < 0 else result

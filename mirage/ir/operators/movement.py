@@ -38,6 +38,8 @@ class Reshape(Operator):
         """The shape with -1 replaced; raises ShapeError if the element counts differ."""
         total = sympy.expand(sympy.prod(x.shape))
         holes = [i for i, d in enumerate(shape) if d == -1]
+        if any(d.is_Integer and d < -1 for d in shape):
+            raise ShapeError(f"reshape: shape ({shape_text(shape)}) has a negative dim; only -1 may be inferred")
         known = sympy.expand(sympy.prod([d for d in shape if d != -1]))
         sides = f"[{shape_text(x.shape)}] to [{shape_text(shape)}]"
         if len(holes) > 1:
