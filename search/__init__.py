@@ -1,0 +1,1 @@
+"""The search for muGraphs: abstract expressions and pruning, generation, optimization."""
