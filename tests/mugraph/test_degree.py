@@ -116,7 +116,7 @@ def test_blocks_that_share_no_maximum_are_unsafe() -> None:
     assert analyze(softmax_in_two_kernels(W)).safe
     found = analyze(softmax_in_two_kernels(P))
     assert not found.safe
-    assert "n is summed, but blocks along it share no maximum" in found.reason
+    assert "n is summed, but its blocks share no maximum" in found.reason
 
 
 def test_a_partial_result_does_not_meet_a_whole_one() -> None:
