@@ -156,7 +156,8 @@ def solve(dim: Dim, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | No
     for root in sympy.solve(rest - size, free[0]):
         if root.is_Integer and root >= 0:
             return free[0].name, int(root)
-    return (free[0].name, 0) if size == 0 and rest.subs(free[0], 0) == 0 else None
+    # the symbols are positive, so sympy leaves out 0
+    return (free[0].name, 0) if rest.subs(free[0], 0) == size else None
 
 
 def dim_text(dim: Dim) -> str:

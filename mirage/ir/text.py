@@ -151,7 +151,8 @@ class _Parser:
             for k in call.keywords:
                 if k.arg is None:
                     _expected(s, "attributes by name, not **")
-                attrs[k.arg] = _attribute(kinds.get(k.arg, "str"), k.value, k.arg)
+                # an unknown name is refused by the operator, whatever its value
+                attrs[k.arg] = _attribute(kinds[k.arg], k.value, k.arg) if k.arg in kinds else None
             self.values[target] = self.builder.op(op, *inputs, **attrs)
         except MirageError as e:
             raise _at(s, e) from None

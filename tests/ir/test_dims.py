@@ -1,0 +1,159 @@
+"""Symbolic dims: reading, exact division, binding; and the types made of them."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+import sympy
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from mirage.errors import DimError, DTypeError
+from mirage.ir.dims import dim_text, divide, evaluate, solve, symbol, symbols_of, to_dim
+from mirage.ir.types import TensorType, tensor
+
+NAMES = ["a", "b", "n"]
+
+
+@st.composite
+def dims(draw: st.DrawFn) -> sympy.Expr:
+    """A polynomial over the names with non-negative coefficients."""
+    terms = draw(
+        st.lists(st.tuples(st.integers(0, 9), st.lists(st.sampled_from(NAMES), max_size=3)), max_size=3)
+    )
+    return to_dim(sympy.Add(*(sympy.Mul(c, *map(symbol, names)) for c, names in terms)))
+
+
+sizes = st.fixed_dictionaries({n: st.integers(1, 50) for n in NAMES})
+
+
+@given(dims())
+def test_text_is_read_back(d: sympy.Expr) -> None:
+    assert to_dim(dim_text(d)) == d
+
+
+@given(dims(), dims(), sizes)
+def test_arithmetic_in_text_is_arithmetic_on_sizes(a: sympy.Expr, b: sympy.Expr, s: dict[str, int]) -> None:
+    x, y = evaluate(a, s), evaluate(b, s)
+    assert evaluate(to_dim(f"({a}) * ({b})"), s) == x * y
+    assert evaluate(to_dim(f"({a}) + ({b})"), s) == x + y
+    assert evaluate(to_dim(f"({a}) - ({b}) + ({b})"), s) == x
+
+
+@given(dims(), dims())
+def test_equal_polynomials_are_equal_dims(a: sympy.Expr, b: sympy.Expr) -> None:
+    assert to_dim(sympy.Mul(a, sympy.Add(b, 1, evaluate=False), evaluate=False)) == to_dim(a * b + a)
+
+
+@given(dims(), dims())
+def test_division_inverts_multiplication(a: sympy.Expr, b: sympy.Expr) -> None:
+    assume(a != 0 and b != 0)
+    assert divide(to_dim(a * b), b) == a
+    assert to_dim(f"({to_dim(a * b)}) // ({b})") == a
+
+
+@given(dims(), dims(), sizes)
+def test_quotients_are_exact(a: sympy.Expr, b: sympy.Expr, s: dict[str, int]) -> None:
+    quotient = divide(a, b)
+    if quotient is not None:
+        assert evaluate(quotient, s) * evaluate(b, s) == evaluate(a, s)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [("n", "2"), ("6", "4"), ("n", "b"), ("n + 1", "n"), ("n", "0"), ("4*n", "8")]
+)
+def test_inexact_division(a: str, b: str) -> None:
+    assert divide(to_dim(a), to_dim(b)) is None
+    with pytest.raises(DimError, match="does not divide"):
+        to_dim(f"({a}) // ({b})")
+
+
+@given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 1000))
+def test_solve_inverts_evaluate(c: int, k: int, n: int) -> None:
+    d = to_dim(f"{c}*n + {k}*b")
+    assert solve(d, c * n + k * 3, {"b": 3}) == ("n", n)
+
+
+@pytest.mark.parametrize(("dim", "size"), [("4*n", 6), ("n*b", 6), ("n + 8", 4), ("7", 7), ("2*n - n", -1)])
+def test_solve_without_solution(dim: str, size: int) -> None:
+    assert solve(to_dim(dim), size, {}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (-1, "negative"),
+        ("-2", "negative"),
+        (True, "not a size"),
+        (1.5, "not a dim"),
+        (None, "not a dim"),
+        ("", "cannot read"),
+        ("n m", "cannot read"),
+        ("n / 2", "only integers"),
+        ("f(n)", "only integers"),
+        ("n.real", "only integers"),
+        ("__import__('os')", "only integers"),
+        ("1.5", "only integers"),
+        ("n ** m", "only integers"),
+        ("(n + m) ** 2", "only integers"),
+        ("(" * 300, "300 characters"),
+        ("n\0", "cannot read"),
+        (symbol("n") / 2, "not an integer for every size"),
+        (sympy.Float(2) * symbol("n"), "not an integer"),
+        (sympy.sqrt(symbol("n")), "not a dim"),
+        (sympy.floor(symbol("n") / 2), "not a dim"),
+        (sympy.Symbol("n"), "not a dim"),
+    ],
+)
+def test_what_is_not_a_dim(value: object, message: str) -> None:
+    with pytest.raises(DimError, match=message) as e:
+        to_dim(value, "x, dim 0")
+    assert str(e.value).startswith("x, dim 0: ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "*".join(["(a+b+c)"] * 25),
+        "9" * 100,
+        "*".join(["9**60"] * 30),
+        "9**64",
+        "*".join(f"({chr(97 + i)}+1)" for i in range(26)),
+    ],
+)
+def test_short_text_cannot_denote_a_huge_dim(text: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(DimError, match="more terms or digits"):
+        to_dim(text)
+    assert time.perf_counter() - start < 2
+
+
+def test_names() -> None:
+    assert to_dim("n") is symbol("n")
+    assert symbols_of(to_dim("4*n*b + 1")) == {"n", "b"}
+    for bad in ["lambda", "2n", "a-b", ""]:
+        with pytest.raises(DimError, match="not an identifier"):
+            symbol(bad)
+
+
+def test_evaluate_names_what_is_missing() -> None:
+    with pytest.raises(DimError, match=r"dim b\*n: no size for \['b'\]; give sizes=\{'b'"):
+        evaluate(to_dim("n*b"), {"n": 1})
+    with pytest.raises(DimError, match=r"dim n - 3 is -1"):
+        evaluate(to_dim("n - 3"), {"n": 2})
+
+
+def test_tensor_types() -> None:
+    t = tensor("b", "4*n", 64)
+    assert str(t) == "float32[b, 4*n, 64]"
+    assert t == TensorType((symbol("b"), to_dim("n*4"), sympy.Integer(64)))
+    assert t.bind({"b": 2, "n": 3}) == (2, 12, 64)
+    assert str(tensor()) == "float32[()]"
+    for dtype in ["float64", np.float64, np.dtype("float64")]:
+        assert tensor("n", dtype=dtype).dtype == "float64"  # type: ignore[arg-type]
+    with pytest.raises(DTypeError, match=r"'int8' is not supported; use one of float32, float64"):
+        tensor("n", dtype="int8")
+    with pytest.raises(DimError, match=r"tensor\(\), dim 1: size -4 is negative"):
+        tensor("n", -4)
