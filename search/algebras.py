@@ -1,0 +1,75 @@
+"""The two readings of every value of a search: its exact form and its abstract expression."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.ir.functions import ScalarFunction
+from mirage.ir.operator import Elementwise, get_operator
+from mirage.search.abstract import AbstractAlgebra, Poly
+from mirage.verify.exact import ExactAlgebra, Form
+
+
+class Algebras:
+    """Both algebras over the axis parts of one plan, and the program's own values (`targets`, one per node) in them."""
+
+    def __init__(self, program: AxisProgram, parts: Mapping[str, tuple[str, ...]]) -> None:
+        self.exact = ExactAlgebra(parts)
+        self.abstract = AbstractAlgebra()
+        self.parts = parts
+        self._concats: dict[object, ScalarFunction] = {}
+        self._abstract_results: dict[tuple[Any, ...], Poly] = {}
+        self.targets: list[tuple[Form, Poly]] = []
+        for n in program.nodes:
+            if n.op == "input":
+                name = n.attr["name"]
+                self.targets.append((self.exact.tensor(name, n.axes), self.abstract.tensor(name)))
+            else:
+                args = [self.targets[k] for k in n.operands]
+                over = self.all_parts(n.reduce)
+                exact = self.exact_of(n, [f for f, _ in args], over)
+                self.targets.append((exact, self.abstract_of(n, [a for _, a in args], over)))
+
+    def all_parts(self, axes: Sequence[str]) -> frozenset[str]:
+        """The parts of these axes."""
+        return frozenset(p for a in axes for p in self.parts.get(a, (a,)))
+
+    def abstract_of(self, n: AxisNode, args: Sequence[Poly], over: frozenset[str]) -> Poly:
+        """The abstract expression of an operator's result; memoised."""
+        key = (n.op, n.attrs, n.joined, over, *args)
+        found = self._abstract_results.get(key)
+        if found is None:
+            if n.op == "concat":
+                total = args[0]
+                for x in args[1:]:
+                    total = self.abstract.add(total, x)
+                found = self.abstract.function(self._concat(n.joined), total)
+            else:
+                found = _read(self.abstract, n, args, over)
+            self._abstract_results[key] = found
+        return found
+
+    def exact_of(self, n: AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
+        """The exact form of an operator's result."""
+        if n.op == "concat":
+            assert n.joined is not None
+            return self.exact.concat(args, n.joined)
+        return _read(self.exact, n, args, over)
+
+    def _concat(self, joined: object) -> ScalarFunction:
+        """The abstract atom of a concat: a function of the sum of what it joins, so that each is a subexpression."""
+        if joined not in self._concats:
+            self._concats[joined] = ScalarFunction(f"concat {joined}", lambda x: x, "")
+        return self._concats[joined]
+
+
+def _read(al: Any, n: AxisNode, args: Sequence[Any], over: frozenset[str]) -> Any:
+    if n.op == "matmul":
+        return al.sum(al.mul(args[0], args[1]), over)
+    if n.op in ("sum", "accumulator"):
+        return al.sum(args[0], over)
+    op = get_operator(n.op)
+    assert isinstance(op, Elementwise)
+    return op.apply(al, args, n.attr)

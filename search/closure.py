@@ -1,0 +1,262 @@
+"""Generation: every value that a kernel can compute and that can contribute to the target.
+
+Values are closed under the program's operators, bottom-up. A value is identified by its exact form and its abstract
+expression, so that equal prefixes are built once; each keeps all the ways to derive it. A value whose abstract expression
+is no subexpression of the target's is pruned (paper, section 4.3). Graphs are derivations of the target, extracted later
+(`extract.py`): the set of all graphs is never written out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from mirage.errors import TermTooLarge
+from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.mugraph.graph import partial_axis
+from mirage.search.abstract import Poly
+from mirage.search.algebras import Algebras
+from mirage.search.cost import CostModel
+from mirage.search.indexed import IndexPruner
+from mirage.search.plan import KernelPlan
+from mirage.search.pruners import Pruner
+from mirage.search.stats import SearchStats
+from mirage.verify.exact import Form
+
+
+class Value:
+    """A tensor that a block of one kernel can compute."""
+
+    __slots__ = ("after", "axes", "derivations", "form", "number", "operators", "poly", "source", "varying")
+
+    def __init__(self, number: int, form: Form, poly: Poly, axes: tuple[str, ...], varying: bool, after: bool) -> None:
+        self.number = number
+        self.form = form
+        self.poly = poly
+        #: axes of the block tensor, partial ones included
+        self.axes = axes
+        #: changes with the loop iteration
+        self.varying = varying
+        #: exists only after the loop
+        self.after = after
+        self.derivations: list[Derivation] = []
+        #: least number of operators on a path to it
+        self.operators = 0
+        #: for a leaf: the program node or the earlier kernel's value that it reads
+        self.source: AxisNode | Value | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Derivation:
+    """One operator application that yields a value."""
+
+    op: str
+    attrs: tuple[tuple[str, Any], ...]
+    operands: tuple[Value, ...]
+    reduce: tuple[str, ...]
+    joined: tuple[str, tuple[str, ...]] | None
+    cost: float
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The operators that a search may use: those of the program, on any operands."""
+
+    unary: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+    binary: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+    sums: tuple[tuple[str, ...], ...]
+    matmuls: tuple[tuple[str, ...], ...]
+    concats: tuple[AxisNode, ...]
+
+    @staticmethod
+    def of(program: AxisProgram) -> Vocabulary:
+        def distinct(items: Any) -> Any:
+            return tuple(dict.fromkeys(items))
+
+        plain = [n for n in program.nodes if n.op not in ("input", "constant", "size", "sum", "matmul", "concat")]
+        return Vocabulary(
+            distinct((n.op, n.attrs) for n in plain if len(n.operands) == 1),
+            distinct((n.op, n.attrs) for n in plain if len(n.operands) == 2),
+            distinct(n.reduce for n in program.nodes if n.op == "sum"),
+            distinct(n.reduce for n in program.nodes if n.op == "matmul"),
+            tuple(n for n in program.nodes if n.op == "concat"),
+        )
+
+
+class Closure:
+    """All admitted values of one kernel."""
+
+    def __init__(
+        self,
+        program: AxisProgram,
+        algebras: Algebras,
+        plan: KernelPlan,
+        pruner: Pruner,
+        indices: IndexPruner | None,
+        cost: CostModel,
+        stats: SearchStats,
+        *,
+        limit: int,
+        canonical: bool,
+        deadline: float,
+    ) -> None:
+        self.program = program
+        self.al = algebras
+        self.plan = plan
+        self.pruner = pruner
+        self.indices = indices
+        self.cost = cost
+        self.stats = stats
+        self.limit = limit
+        self.canonical = canonical
+        self.deadline = deadline
+        self.timed_out = False
+        self.vocabulary = Vocabulary.of(program)
+        self.values: list[Value] = []
+        self._index: dict[Hashable, Value] = {}
+        self._tried: set[tuple[Any, ...]] = set()
+        self._tile_of = {self._tile(a): a for a in program.axes}
+        self._partial_part = f"{plan.partial}.grid" if plan.partial else None
+        self._split_tile = self._tile(plan.partial) if plan.partial else None
+        self._loop_part = f"{plan.loop}.loop" if plan.loop else None
+
+    def _tile(self, axis: str) -> str:
+        return self.al.parts.get(axis, (axis,))[-1]
+
+    # -- values
+
+    def leaf(self, form: Form, poly: Poly, source: AxisNode | Value) -> Value:
+        """A value that the kernel reads (an input, a constant, or an earlier kernel's result)."""
+        value = Value(len(self.values), form, poly, self._axes(form), self._varies(form), False)
+        value.source = source
+        self.values.append(value)
+        self._index[form, poly, False, id(source)] = value
+        return value
+
+    def _axes(self, form: Form) -> tuple[str, ...]:
+        partial: list[str] = []
+        if self._partial_part in form.free and self._split_tile not in form.free:
+            partial.append(partial_axis(self.plan.partial or ""))
+        return (*partial, *(a for a in self.program.axes if self._tile(a) in form.free))
+
+    def _varies(self, form: Form) -> bool:
+        return self._loop_part in form.free
+
+    def _is_partial(self, value: Value) -> bool:
+        return bool(value.axes) and self.plan.partial is not None and value.axes[0] == partial_axis(self.plan.partial)
+
+    def run(self) -> None:
+        """Close the leaves under the vocabulary; stops at the deadline with `timed_out` set."""
+        done = 0
+        while done < len(self.values):
+            value = self.values[done]
+            done += 1
+            if done % 16 == 0 and time.perf_counter() > self.deadline:
+                self.timed_out = True
+                return
+            self._extend(value, self.values[:done])
+        return
+
+    def _extend(self, v: Value, earlier: Sequence[Value]) -> None:
+        """Apply every operator that has `v` as its newest operand."""
+        if v.operators >= self.limit:
+            return
+        if v.form.free:
+            for op, attrs in self.vocabulary.unary:
+                self._apply(op, attrs, (v,))
+        for over in self.vocabulary.sums:
+            if set(over) <= set(v.axes):
+                self._apply("sum", (), (v,), over)
+        if self._is_partial(v):
+            self._apply("sum", (), (v,), v.axes[:1])
+        if v.varying and self.plan.loop not in v.axes:
+            self._apply("accumulator", (("mode", "sum"), ("axis", self.plan.loop)), (v,))
+        for u in earlier:
+            if not self._compatible(u, v):
+                self.stats.prune("phase")
+                continue
+            for op, attrs in self.vocabulary.binary:
+                self._apply(op, attrs, (u, v))
+                if op in ("sub", "div") and u is not v:
+                    self._apply(op, attrs, (v, u))
+            for over in self.vocabulary.matmuls:
+                if set(over) <= set(u.axes) & set(v.axes):
+                    self._apply("matmul", (), (u, v), over)
+        self._concats(v)
+
+    def _compatible(self, u: Value, v: Value) -> bool:
+        """Whether two values exist at the same time, and do not confuse a partial index with the axis itself."""
+        if (u.varying and v.after) or (v.varying and u.after):
+            return False
+        if not u.form.free and not v.form.free:
+            return False
+        if self.plan.partial is not None and self._is_partial(u) != self._is_partial(v):
+            return self.plan.partial not in u.axes and self.plan.partial not in v.axes
+        return True
+
+    def _concats(self, v: Value) -> None:
+        """Concats of the program's own operands, as soon as the last of them exists."""
+        for n in self.vocabulary.concats:
+            wanted = [self.al.targets[i][0] for i in n.operands]
+            if v.form in wanted:
+                found = [next((u for u in self.values if u.form is f), None) for f in wanted]
+                operands = tuple(u for u in found if u is not None)
+                if len(operands) == len(wanted) and len({u.after for u in operands}) == 1:
+                    self._apply("concat", n.attrs, operands, joined=n.joined)
+
+    def _apply(
+        self,
+        op: str,
+        attrs: tuple[tuple[str, Any], ...],
+        operands: tuple[Value, ...],
+        over: tuple[str, ...] = (),
+        joined: tuple[str, tuple[str, ...]] | None = None,
+    ) -> None:
+        node = AxisNode(op, (), attrs, (), over, joined)
+        bound = self._bound_parts(op, over)
+        self.stats.checks += 1
+        try:
+            poly = self.al.abstract_of(node, [u.poly for u in operands], bound)
+            if not self.pruner.admits(poly):
+                self.stats.prune("abstract expression")
+                return
+            form = self.al.exact_of(node, [u.form for u in operands], bound)
+            if self.indices is not None and not self.indices.admits(form):
+                self.stats.prune("indices")
+                return
+        except TermTooLarge:
+            self.stats.prune("expression size")
+            return
+        after = op == "accumulator" or any(u.after for u in operands)
+        operators = 1 + max(u.operators for u in operands)
+        axes = self._axes(form)
+        space = dict.fromkeys([a for u in operands for a in u.axes] + list(axes))
+        repeats = 1.0 if self.plan.loop in space or not any(u.varying for u in operands) else self.cost.iterations(self.plan.loop)
+        derivation = Derivation(op, attrs, operands, over, joined, self.cost.operator(op, list(space), repeats))
+        key: Hashable = (form, poly, after) if self.canonical else (op, attrs, over, *(u.number for u in operands))
+        value = self._index.get(key)
+        if value is None:
+            value = Value(len(self.values), form, poly, axes, self._varies(form), after)
+            value.operators = operators
+            self.values.append(value)
+            self._index[key] = value
+            self.stats.prefixes += 1
+        elif value.source is not None or any(u is value for u in operands):
+            return
+        value.operators = min(value.operators, operators)
+        value.derivations.append(derivation)
+
+    def _bound_parts(self, op: str, over: tuple[str, ...]) -> frozenset[str]:
+        """The axis parts that an operator sums: a tile sum leaves the loop and the grid to others."""
+        if op == "accumulator":
+            return frozenset({self._loop_part or ""})
+        if self.plan.partial and over == (partial_axis(self.plan.partial),):
+            return frozenset({self._partial_part or ""})
+        bound = self.al.all_parts(over)
+        if self.plan.loop in over:
+            bound -= {self._loop_part or ""}
+            if self.plan.split:
+                bound -= {f"{self.plan.loop}.grid"}
+        return bound

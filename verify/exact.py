@@ -1,0 +1,215 @@
+"""Proof for all sizes: the exact normal form of a value over named axes.
+
+A form is a polynomial: rational coefficients times monomials, a monomial being a product of powers of *indexed* factors
+under a set of summed (bound) indices. Where the abstract expression (paper, section 4.3) forgets indices, a factor here
+keeps one index per axis part, bound indices are scoped to their monomial and renamed apart when monomials are multiplied,
+and monomials are compared up to renaming. Equal forms are equal functions at every size, wherever both are defined.
+Unequal forms prove nothing.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import sympy
+
+from mirage.errors import TermTooLarge
+from mirage.ir.functions import ScalarFunction
+
+#: (part, id): id 0 is a free index, positive ids are bound in the monomial
+Index = tuple[tuple[str, int], ...]
+#: (payload number, indices, exponent)
+Factor = tuple[int, Index, int]
+#: (bound parts with their counts, factors)
+Monomial = tuple[tuple[tuple[str, int], ...], tuple[Factor, ...]]
+
+#: monomials of one form, beyond which it is given up
+MAX_MONOMIALS = 512
+#: renamings of bound indices tried for one monomial
+MAX_RENAMINGS = 5040
+
+
+class Form:
+    """An interned normal form: equality is identity within one `ExactAlgebra`."""
+
+    __slots__ = ("bound", "free", "terms")
+
+    def __init__(self, terms: tuple[tuple[Monomial, Fraction], ...], free: frozenset[str], bound: frozenset[str]) -> None:
+        self.terms = terms
+        #: parts on which the value depends
+        self.free = free
+        #: parts that are summed somewhere inside
+        self.bound = bound
+
+
+class ExactAlgebra:
+    """The algebra of exact forms over the axis parts of one search or proof.
+
+    `parts` maps an axis to the parts into which it is divided (one part if it is not); all forms that are to be compared
+    must come from one instance. Operations raise TermTooLarge beyond `MAX_MONOMIALS`.
+    """
+
+    def __init__(self, parts: Mapping[str, tuple[str, ...]]) -> None:
+        self.parts = dict(parts)
+        self._forms: dict[tuple[tuple[Monomial, Fraction], ...], Form] = {}
+        self._payloads: dict[object, int] = {}
+        self._payload_bound: list[frozenset[str]] = []
+        self._insides: list[list[Form]] = []
+        self._products: dict[tuple[Form, Form], Form] = {}
+
+    # -- interning
+
+    def _payload(self, key: object, inside: Sequence[Form] = ()) -> int:
+        number = self._payloads.get(key)
+        if number is None:
+            number = self._payloads[key] = len(self._payload_bound)
+            self._payload_bound.append(frozenset().union(*(f.bound for f in inside)))
+            self._insides.append(list(inside))
+        return number
+
+    def inside(self, payload: int) -> list[Form]:
+        """The forms inside a factor: a function's argument, a denominator, the parts of a concat."""
+        return self._insides[payload]
+
+    def _form(self, terms: Mapping[Monomial, Fraction]) -> Form:
+        if len(terms) > MAX_MONOMIALS:
+            raise TermTooLarge(f"a value has {len(terms)} monomials, more than {MAX_MONOMIALS}; split the program")
+        key = tuple(sorted((m, c) for m, c in terms.items() if c != 0))
+        form = self._forms.get(key)
+        if form is None:
+            free: set[str] = set()
+            bound: set[str] = set()
+            for (bs, factors), _ in key:
+                bound.update(p for p, _ in bs)
+                for number, index, _ in factors:
+                    free.update(p for p, i in index if i == 0)
+                    bound |= self._payload_bound[number]
+            form = self._forms[key] = Form(key, frozenset(free), frozenset(bound))
+        return form
+
+    def _atom(self, key: object, free: frozenset[str], inside: Sequence[Form] = (), power: int = 1) -> Form:
+        index = tuple((p, 0) for p in sorted(free))
+        return self._form({((), ((self._payload(key, inside), index, power),)): Fraction(1)})
+
+    # -- monomials
+
+    def _multiply(self, a: Monomial, b: Monomial) -> Monomial:
+        counts = dict(a[0])
+        factors: dict[tuple[int, Index], int] = {(n, ix): e for n, ix, e in a[1]}
+        for number, index, power in b[1]:
+            moved = tuple((p, i + counts.get(p, 0) if i else 0) for p, i in index)
+            factors[number, moved] = factors.get((number, moved), 0) + power
+        for p, n in b[0]:
+            counts[p] = counts.get(p, 0) + n
+        return self._canonical(counts, [(n, ix, e) for (n, ix), e in factors.items() if e])
+
+    def _canonical(self, counts: dict[str, int], factors: list[Factor]) -> Monomial:
+        bound = tuple(sorted(counts.items()))
+        several = [(p, n) for p, n in bound if n > 1]
+        if not several:
+            return bound, tuple(sorted(factors))
+        if math.prod(math.factorial(n) for _, n in several) > MAX_RENAMINGS:
+            return bound, tuple(sorted(factors))  # equal monomials may look different: sound, less complete
+        best: tuple[Factor, ...] | None = None
+        names = [p for p, _ in several]
+        for choice in itertools.product(*(itertools.permutations(range(1, n + 1)) for _, n in several)):
+            to = dict(zip(names, choice, strict=True))
+            renamed = tuple(
+                sorted((f, tuple((p, to[p][i - 1] if i and p in to else i) for p, i in ix), e) for f, ix, e in factors)
+            )
+            if best is None or renamed < best:
+                best = renamed
+        assert best is not None
+        return bound, best
+
+    # -- the algebra
+
+    def tensor(self, name: str, axes: tuple[str, ...]) -> Form:
+        """An input with a free index per part of its axes."""
+        return self._atom(("input", name), frozenset(p for a in axes for p in self.parts.get(a, (a,))))
+
+    def constant(self, value: Fraction) -> Form:
+        return self._form({((), ()): value})
+
+    def dim(self, size: sympy.Expr) -> Form:
+        if size.is_Integer:
+            return self.constant(Fraction(int(size)))
+        return self._atom(("size", str(size)), frozenset())
+
+    def add(self, x: Form, y: Form) -> Form:
+        terms = dict(x.terms)
+        for m, c in y.terms:
+            terms[m] = terms.get(m, Fraction(0)) + c
+        return self._form(terms)
+
+    def neg(self, x: Form) -> Form:
+        return self._form({m: -c for m, c in x.terms})
+
+    def sub(self, x: Form, y: Form) -> Form:
+        return self.add(x, self.neg(y))
+
+    def mul(self, x: Form, y: Form) -> Form:
+        found = self._products.get((x, y))
+        if found is not None:
+            return found
+        if len(x.terms) * len(y.terms) > MAX_MONOMIALS:
+            raise TermTooLarge(f"a product of {len(x.terms)} by {len(y.terms)} monomials exceeds {MAX_MONOMIALS}")
+        terms: dict[Monomial, Fraction] = {}
+        for m, c in x.terms:
+            for n, d in y.terms:
+                product = self._multiply(m, n)
+                terms[product] = terms.get(product, Fraction(0)) + c * d
+        result = self._products[x, y] = self._products[y, x] = self._form(terms)
+        return result
+
+    def div(self, x: Form, y: Form) -> Form:
+        return self.mul(x, self._inverse(y))
+
+    def _inverse(self, y: Form) -> Form:
+        if len(y.terms) == 1:
+            ((bound, factors), c) = y.terms[0]
+            if not bound:
+                inverted = tuple(sorted((n, ix, -e) for n, ix, e in factors))
+                return self._form({((), inverted): 1 / c})
+        if not y.terms:
+            return self._atom(("inverse of zero",), frozenset())
+        # a sum is inverted as one factor, with its first coefficient moved out
+        lead = y.terms[0][1]
+        monic = self._form({m: c / lead for m, c in y.terms})
+        inverse = self._atom(("sum", monic), monic.free, [monic], -1)
+        return self._form({m: c / lead for m, c in inverse.terms})
+
+    def function(self, fn: ScalarFunction, x: Form, *params: Fraction) -> Form:
+        return self._atom(("function", fn.name, params, x), x.free, [x])
+
+    def sum(self, x: Form, parts: frozenset[str]) -> Form:
+        terms: dict[Monomial, Fraction] = {}
+        for (bound, factors), c in x.terms:
+            counts = dict(bound)
+            depends = {p for _, ix, _ in factors for p, i in ix if i == 0}
+            found = list(factors)
+            for p in sorted(parts):
+                if p in depends:
+                    counts[p] = counts.get(p, 0) + 1
+                    new = counts[p]
+                    found = [(n, tuple((q, new if q == p and i == 0 else i) for q, i in ix), e) for n, ix, e in found]
+                else:
+                    found = self._times(found, (self._payload(("part size", p)), (), 1))
+            m = self._canonical(counts, found)
+            terms[m] = terms.get(m, Fraction(0)) + c
+        return self._form(terms)
+
+    @staticmethod
+    def _times(factors: list[Factor], new: Factor) -> list[Factor]:
+        merged = {(n, ix): e for n, ix, e in factors}
+        merged[new[0], new[1]] = merged.get((new[0], new[1]), 0) + new[2]
+        return [(n, ix, e) for (n, ix), e in merged.items() if e]
+
+    def concat(self, xs: Sequence[Form], joined: tuple[str, tuple[str, ...]]) -> Form:
+        """Values joined along one axis: opaque, because it's linear only in all of them together."""
+        free = frozenset().union(*(x.free for x in xs)) - {p for a in joined[1] for p in self.parts.get(a, (a,))}
+        free |= frozenset(self.parts.get(joined[0], (joined[0],)))
+        return self._atom(("concat", joined, tuple(xs)), free, xs)
