@@ -136,7 +136,7 @@ def rms_norm(x: Proxy, weight: Proxy | None = None, axis: int = -1, eps: float =
 def layer_norm(
     x: Proxy, weight: Proxy | None = None, bias: Proxy | None = None, axis: int = -1, eps: float = 1e-6
 ) -> Proxy:
-    """(x - mean(x)) / sqrt(var(x) + eps) along `axis`, times `weight`, plus `bias`, of the last dim's shape."""
+    """(x - mean(x)) / sqrt(var(x) + eps) along `axis`, times `weight` plus `bias` of the last dim's shape."""
     if weight is None and bias is not None:
         return apply("layer_norm", x, axis=axis, eps=eps) + bias
     return apply("layer_norm", *(v for v in (x, weight, bias) if v is not None), axis=axis, eps=eps)

@@ -29,10 +29,14 @@ Axes: TypeAlias = int | Sequence[int] | None
 BUILDER: ContextVar[ProgramBuilder] = ContextVar("builder")
 
 
+#: modules that may stand between the user's line and a proxy's method
+_NOT_THE_USER = ("mirage.frontends.", "contextlib", "numpy.", "sympy.")
+
+
 def caller() -> str:
-    """The user's line, `file.py:LINE: code`: the innermost one outside this subpackage."""
+    """The user's line, `file.py:LINE: code`."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("mirage.frontends."):
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_NOT_THE_USER):
         frame = frame.f_back
     file, line = frame.f_code.co_filename, frame.f_lineno
     code = linecache.getline(file, line, frame.f_globals).strip()
