@@ -1,0 +1,1 @@
+"""Kernels: what prints, compiles, runs and times them, one subpackage per target."""

@@ -1,0 +1,333 @@
+/* Register-blocked matrix products on strided tiles; m, k and n are run-time values, tails are masked.
+ *
+ *     mi_gemm_outer   o[m,n] (+)= sum_k x[m,k] y[k,n]     operands in cache, or a y that many rows of x reuse
+ *     mi_gemm_stream  the same product                    few rows of x, y read once from memory
+ *     mi_gemm_dot     o[m,n] (+)= sum_k x[m,k] y[n,k]     both contiguous along k
+ *
+ * Strides count elements. Rows of o are contiguous along n, and so are those of y in the first two. Nothing is read
+ * past the last element of a row, nothing is written past n. With `accumulate` zero, o is overwritten (with zeros where
+ * k is 0); o must not overlap x or y.
+ */
+#ifndef MIRAGE_GEMM_H
+#define MIRAGE_GEMM_H
+
+#include "mirage_vec.h"
+
+/* Register block of mi_gemm_outer: MI_OUTER_MR rows by MI_OUTER_NV vectors of sums, beside one row of y vectors. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define MI_OUTER_MR 8 /* 32 vector registers: 24 sums, 3 of y */
+#else
+#define MI_OUTER_MR 4 /* 16: 12 sums, 3 of y, 1 broadcast */
+#endif
+#define MI_OUTER_NV 3
+/* A panel of y is this many rows by MI_OUTER_NV vectors: 24 KiB, resident in the first-level cache. */
+#define MI_OUTER_KC (24 * 1024 / (MI_OUTER_NV * MI_VEC_BYTES))
+
+typedef struct {
+    ptrdiff_t k;
+    const mi_real *x;
+    ptrdiff_t xs_m, xs_k;
+    const mi_real *y;
+    ptrdiff_t ys_k;
+    mi_real *o;
+    ptrdiff_t os_m;
+    int tail; /* columns in the last vector, 1 to MI_W */
+    int accumulate;
+} mi_outer_args;
+
+/* MR rows by NV vectors of o; MR, NV and MASKED are constants, so the sums live in registers. */
+MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const mi_outer_args *a)
+{
+    mi_vec sum[MI_OUTER_MR * MI_OUTER_NV];
+    const mi_real *x[MI_OUTER_MR];
+    const mi_real *y = a->y;
+    const ptrdiff_t xs_k = a->xs_k, ys_k = a->ys_k;
+    const mi_mask mask = mi_mask_n(a->tail);
+    MI_UNROLL for (int i = 0; i < MR * NV; i++) sum[i] = (mi_vec){0};
+    MI_UNROLL for (int i = 0; i < MR; i++) x[i] = a->x + i * a->xs_m;
+    MI_NO_UNROLL for (ptrdiff_t k = 0; k < a->k; k++)
+    {
+        mi_vec row[MI_OUTER_NV];
+        MI_UNROLL for (int j = 0; j < NV - 1; j++) row[j] = mi_load(y + j * MI_W);
+        row[NV - 1] = MASKED ? mi_load_mask(y + (NV - 1) * MI_W, mask) : mi_load(y + (NV - 1) * MI_W);
+        y += ys_k;
+        MI_UNROLL for (int i = 0; i < MR; i++)
+        {
+            mi_real xi = x[i][k * xs_k];
+            MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += xi * row[j];
+        }
+    }
+    MI_UNROLL for (int i = 0; i < MR; i++)
+    {
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            mi_real *o = a->o + i * a->os_m + j * MI_W;
+            if (j == NV - 1 && a->tail < MI_W) {
+                if (a->accumulate) sum[i * NV + j] += mi_load_mask(o, mask);
+                mi_store_mask(o, sum[i * NV + j], mask);
+            } else {
+                if (a->accumulate) sum[i * NV + j] += mi_load(o);
+                mi_store(o, sum[i * NV + j]);
+            }
+        }
+    }
+}
+
+#define MI_OUTER_TILE(MR, NV) \
+    MI_NOINLINE void mi_outer_##MR##x##NV(const mi_outer_args *a) \
+    { \
+        if (MI_CHEAP_MASKS || a->tail < MI_W) mi_outer_tile(MR, NV, 1, a); \
+        else mi_outer_tile(MR, NV, 0, a); \
+    }
+#define MI_OUTER_ROWS(MR) \
+    MI_OUTER_TILE(MR, 1) \
+    MI_OUTER_TILE(MR, 2) \
+    MI_OUTER_TILE(MR, 3) \
+    MI_NOINLINE void mi_outer_##MR(int nv, const mi_outer_args *a) \
+    { \
+        if (nv == 3) mi_outer_##MR##x3(a); \
+        else if (nv == 2) mi_outer_##MR##x2(a); \
+        else mi_outer_##MR##x1(a); \
+    }
+MI_OUTER_ROWS(1)
+MI_OUTER_ROWS(2)
+MI_OUTER_ROWS(4)
+#if MI_OUTER_MR == 8
+MI_OUTER_ROWS(8)
+#endif
+
+MI_NOINLINE void mi_gemm_outer(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
+    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    /* Rows of y at a large power-of-two stride would share a few sets of the cache: with enough rows of x to pay for
+     * it, each panel is copied to a contiguous buffer first. */
+    mi_vec panel[MI_OUTER_KC * MI_OUTER_NV];
+    const int pack = m >= 3 * MI_OUTER_MR;
+    ptrdiff_t k0 = 0;
+    do {
+        const ptrdiff_t kc = k - k0 < MI_OUTER_KC ? k - k0 : MI_OUTER_KC;
+        ptrdiff_t n0 = 0;
+        while (n0 < n) {
+            /* three vectors at a time, but never leave a single one: four are two and two */
+            const ptrdiff_t left = (n - n0 + MI_W - 1) / MI_W;
+            const int nv = left > 4 ? 3 : left == 4 ? 2 : (int)left;
+            const ptrdiff_t end = n0 + nv * MI_W < n ? n0 + nv * MI_W : n;
+            const int tail = (int)(end - n0) - (nv - 1) * MI_W;
+            const mi_real *yk = y + k0 * ys_k + n0;
+            mi_outer_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk, ys_k, o + n0, os_m, tail, accumulate || k0 > 0};
+            if (pack) {
+                const mi_mask mask = mi_mask_n(tail);
+                for (ptrdiff_t i = 0; i < kc; i++) {
+                    for (int j = 0; j < nv - 1; j++) panel[i * nv + j] = mi_load(yk + i * ys_k + j * MI_W);
+                    panel[i * nv + nv - 1] = mi_load_mask(yk + i * ys_k + (nv - 1) * MI_W, mask);
+                }
+                a.y = (const mi_real *)panel;
+                a.ys_k = nv * MI_W;
+            }
+            ptrdiff_t rows = m;
+            while (rows > 0) {
+                int mr = 1;
+#if MI_OUTER_MR == 8
+                if (rows >= 8) mi_outer_8(nv, &a), mr = 8;
+                else
+#endif
+                if (rows >= 4) mi_outer_4(nv, &a), mr = 4;
+                else if (rows >= 2) mi_outer_2(nv, &a), mr = 2;
+                else mi_outer_1(nv, &a);
+                a.x += mr * xs_m;
+                a.o += mr * os_m;
+                rows -= mr;
+            }
+            n0 = end;
+        }
+        k0 += kc;
+    } while (k0 < k);
+}
+
+/* ---- stream ---- */
+
+#define MI_STREAM_K 8 /* rows of y read side by side */
+/* o of a strip stays in the first-level cache: this many bytes for all rows of a group together */
+#define MI_STREAM_BYTES (8 * 1024)
+
+/* o[MR,n] += x[MR,KR] y[KR,n]; x is packed with MI_STREAM_K elements per row. MR and KR are constants. */
+MI_INLINE void mi_stream_block(
+    const int MR, const int KR, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, mi_real *o,
+    ptrdiff_t os_m)
+{
+    ptrdiff_t j = 0;
+    for (; j + 2 * MI_W <= n; j += 2 * MI_W) {
+        mi_vec a[8], b[8];
+        MI_UNROLL for (int i = 0; i < MR; i++) a[i] = mi_load(o + i * os_m + j), b[i] = mi_load(o + i * os_m + j + MI_W);
+        MI_UNROLL for (int r = 0; r < KR; r++)
+        {
+            mi_vec ya = mi_load(y + r * ys_k + j), yb = mi_load(y + r * ys_k + j + MI_W);
+            MI_UNROLL for (int i = 0; i < MR; i++)
+            {
+                a[i] += x[i * MI_STREAM_K + r] * ya;
+                b[i] += x[i * MI_STREAM_K + r] * yb;
+            }
+        }
+        MI_UNROLL for (int i = 0; i < MR; i++) mi_store(o + i * os_m + j, a[i]), mi_store(o + i * os_m + j + MI_W, b[i]);
+    }
+    while (j < n) {
+        const int count = n - j < MI_W ? (int)(n - j) : MI_W;
+        const mi_mask mask = mi_mask_n(count);
+        mi_vec a[8];
+        MI_UNROLL for (int i = 0; i < MR; i++) a[i] = mi_load_mask(o + i * os_m + j, mask);
+        MI_UNROLL for (int r = 0; r < KR; r++)
+        {
+            mi_vec ya = mi_load_mask(y + r * ys_k + j, mask);
+            MI_UNROLL for (int i = 0; i < MR; i++) a[i] += x[i * MI_STREAM_K + r] * ya;
+        }
+        MI_UNROLL for (int i = 0; i < MR; i++) mi_store_mask(o + i * os_m + j, a[i], mask);
+        j += count;
+    }
+}
+
+#define MI_STREAM_ROWS(MR) \
+    MI_NOINLINE void mi_stream_##MR( \
+        int kr, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m) \
+    { \
+        if (kr == MI_STREAM_K) mi_stream_block(MR, MI_STREAM_K, n, x, y, ys_k, o, os_m); \
+        else for (int r = 0; r < kr; r++) mi_stream_block(MR, 1, n, x + r, y + r * ys_k, ys_k, o, os_m); \
+    }
+MI_STREAM_ROWS(1)
+MI_STREAM_ROWS(2)
+MI_STREAM_ROWS(4)
+
+MI_NOINLINE void mi_gemm_stream(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
+    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    for (ptrdiff_t m0 = 0; m0 < m; m0 += 8) {
+        const int rows = m - m0 < 8 ? (int)(m - m0) : 8;
+        const ptrdiff_t strip = MI_STREAM_BYTES / MI_REAL_BYTES;
+        for (ptrdiff_t n0 = 0; n0 < n; n0 += strip) {
+            const ptrdiff_t nc = n - n0 < strip ? n - n0 : strip;
+            mi_real *on = o + m0 * os_m + n0;
+            if (!accumulate) {
+                for (int i = 0; i < rows; i++) __builtin_memset(on + i * os_m, 0, (size_t)nc * sizeof(mi_real));
+            }
+            for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_STREAM_K) {
+                const int kr = k - k0 < MI_STREAM_K ? (int)(k - k0) : MI_STREAM_K;
+                const mi_real *yk = y + k0 * ys_k + n0;
+                mi_real xb[8 * MI_STREAM_K];
+                for (int i = 0; i < rows; i++) {
+                    for (int r = 0; r < kr; r++) xb[i * MI_STREAM_K + r] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
+                }
+                int i = 0;
+                for (; i + 4 <= rows; i += 4) mi_stream_4(kr, nc, xb + i * MI_STREAM_K, yk, ys_k, on + i * os_m, os_m);
+                if (rows & 2) mi_stream_2(kr, nc, xb + i * MI_STREAM_K, yk, ys_k, on + i * os_m, os_m), i += 2;
+                if (rows & 1) mi_stream_1(kr, nc, xb + i * MI_STREAM_K, yk, ys_k, on + i * os_m, os_m);
+            }
+        }
+    }
+}
+
+/* ---- dot ---- */
+
+/* Partial sums over interleaved parts of k, where MI_W sums alone would wait for each other. */
+#define MI_DOT_PARTS (MI_W <= 4 ? 2 : 1)
+
+/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. MR and NC are constants. */
+MI_INLINE void mi_dot_tile(
+    const int MR, const int NC, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
+    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    mi_vec sum[MI_DOT_PARTS][MI_W];
+    const mi_real *xr[MI_W], *yr[MI_W];
+    MI_UNROLL for (int i = 0; i < MR; i++) xr[i] = x + i * xs_m;
+    MI_UNROLL for (int j = 0; j < NC; j++) yr[j] = y + (j < columns ? j : columns - 1) * ys_n;
+    MI_UNROLL for (int i = 0; i < MI_DOT_PARTS * MI_W; i++) sum[i / MI_W][i % MI_W] = (mi_vec){0};
+    ptrdiff_t at = 0;
+    MI_NO_UNROLL for (; at + MI_DOT_PARTS * MI_W <= k; at += MI_DOT_PARTS * MI_W)
+    {
+        MI_UNROLL for (int p = 0; p < MI_DOT_PARTS; p++)
+        {
+            mi_vec xv[MI_W];
+            MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load(xr[i] + at + p * MI_W);
+            MI_UNROLL for (int j = 0; j < NC; j++)
+            {
+                mi_vec yv = mi_load(yr[j] + at + p * MI_W);
+                MI_UNROLL for (int i = 0; i < MR; i++) sum[p][i * NC + j] += xv[i] * yv;
+            }
+        }
+    }
+    MI_NO_UNROLL for (; at < k; at += MI_W)
+    {
+        const mi_mask mask = mi_mask_n(k - at < MI_W ? (int)(k - at) : MI_W);
+        mi_vec xv[MI_W];
+        MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load_mask(xr[i] + at, mask);
+        MI_UNROLL for (int j = 0; j < NC; j++)
+        {
+            mi_vec yv = mi_load_mask(yr[j] + at, mask);
+            MI_UNROLL for (int i = 0; i < MR; i++) sum[0][i * NC + j] += xv[i] * yv;
+        }
+    }
+    MI_UNROLL for (int p = 1; p < MI_DOT_PARTS; p++)
+    {
+        MI_UNROLL for (int i = 0; i < MI_W; i++) sum[0][i] += sum[p][i];
+    }
+    mi_vec total = mi_hsum_each(sum[0]);
+    if (MR == 1) {
+        if (accumulate) total += mi_load_n(o, columns);
+        mi_store_n(o, total, columns);
+        return;
+    }
+    mi_real lanes[MI_W];
+    mi_store(lanes, total);
+    MI_UNROLL for (int i = 0; i < MR; i++)
+    {
+        MI_UNROLL for (int j = 0; j < NC; j++)
+        {
+            if (j < columns) o[i * os_m + j] = accumulate ? o[i * os_m + j] + lanes[i * NC + j] : lanes[i * NC + j];
+        }
+    }
+}
+
+/* All n columns of MR rows. */
+#define MI_DOT_ROWS(MR) \
+    MI_NOINLINE void mi_dot_##MR( \
+        ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, mi_real *o, \
+        ptrdiff_t os_m, int accumulate) \
+    { \
+        enum { NC = MI_W / MR }; \
+        for (ptrdiff_t j = 0; j < n; j += NC) { \
+            const int columns = n - j < NC ? (int)(n - j) : NC; \
+            mi_dot_tile(MR, NC, k, columns, x, xs_m, y + j * ys_n, ys_n, o + j, os_m, accumulate); \
+        } \
+    }
+MI_DOT_ROWS(1)
+MI_DOT_ROWS(2)
+#if MI_W >= 4
+MI_DOT_ROWS(4)
+#endif
+#if MI_W >= 8
+MI_DOT_ROWS(8)
+#endif
+
+MI_NOINLINE void mi_gemm_dot(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, mi_real *o,
+    ptrdiff_t os_m, int accumulate)
+{
+    while (m > 0) {
+        int mr = 1;
+#if MI_W >= 8
+        if (m >= 8) mi_dot_8(k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 8;
+        else
+#endif
+#if MI_W >= 4
+        if (m >= 4) mi_dot_4(k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 4;
+        else
+#endif
+        if (m >= 2) mi_dot_2(k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 2;
+        else mi_dot_1(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+        x += mr * xs_m;
+        o += mr * os_m;
+        m -= mr;
+    }
+}
+
+#endif

@@ -1,0 +1,259 @@
+/* One vector type and the elementwise functions of generated CPU kernels.
+ *
+ * `#define MI_REAL float` or `double` before the first include chooses the element type of the translation unit.
+ * Written with the vector extensions of GCC (12 or newer) and Clang; the masked accesses and 2^n scaling of AVX and
+ * AVX-512 use the compiler's builtins where it has them (<immintrin.h> would double the compile time of a kernel) and
+ * have a portable form beside them.
+ */
+#ifndef MIRAGE_VEC_H
+#define MIRAGE_VEC_H
+
+#include <math.h>
+#include <stddef.h>
+
+#ifndef MI_REAL
+#define MI_REAL float
+#endif
+#define MI_IS_FLOAT_float 1
+#define MI_IS_FLOAT_double 0
+#define MI_CAT_(a, b) a##b
+#define MI_CAT(a, b) MI_CAT_(a, b)
+#define MI_IS_FLOAT MI_CAT(MI_IS_FLOAT_, MI_REAL)
+
+#if defined(__AVX512F__)
+#define MI_VEC_BYTES 64
+#elif defined(__AVX__)
+#define MI_VEC_BYTES 32
+#else
+#define MI_VEC_BYTES 16
+#endif
+
+#if MI_IS_FLOAT
+#define MI_REAL_BYTES 4
+#else
+#define MI_REAL_BYTES 8
+#endif
+#define MI_W (MI_VEC_BYTES / MI_REAL_BYTES) /* lanes: 2, 4, 8 or 16 */
+
+#define MI_INLINE static inline __attribute__((always_inline, unused))
+#define MI_NOINLINE static __attribute__((noinline, unused))
+#if defined(__clang__)
+#define MI_UNROLL _Pragma("clang loop unroll(full)")
+#define MI_NO_UNROLL _Pragma("clang loop unroll(disable)")
+#else
+#define MI_UNROLL _Pragma("GCC unroll 64")
+#define MI_NO_UNROLL _Pragma("GCC unroll 1")
+#endif
+
+typedef MI_REAL mi_real;
+#if MI_IS_FLOAT
+typedef int mi_int;
+#define MI_SIGN_BIT (-0x7fffffff - 1)
+#else
+typedef long long mi_int;
+#define MI_SIGN_BIT (-0x7fffffffffffffffLL - 1)
+#endif
+typedef mi_real mi_vec __attribute__((vector_size(MI_VEC_BYTES)));
+typedef mi_int mi_ivec __attribute__((vector_size(MI_VEC_BYTES))); /* comparisons: all bits set where true */
+typedef mi_real mi_vec_unaligned __attribute__((vector_size(MI_VEC_BYTES), aligned(MI_REAL_BYTES), may_alias));
+
+/* ---- lanes ---- */
+
+MI_INLINE mi_vec mi_broadcast(mi_real a) { return a - (mi_vec){0}; }
+
+MI_INLINE mi_vec mi_select(mi_ivec m, mi_vec a, mi_vec b)
+{
+#if defined(__SSE2__) && MI_W == 2 && !defined(__clang__)
+    __asm__("" : "+x"(m)); /* GCC 12 crashes where it sees a comparison of two doubles select */
+#endif
+    return (mi_vec)((m & (mi_ivec)a) | (~m & (mi_ivec)b));
+}
+
+/* mi_max and mi_min are like the x86 instructions: b where either operand is NaN. Clang makes one instruction of the
+ * select, GCC of the loop. */
+#if defined(__clang__) || MI_W == 2
+#define MI_CHOOSE(a, relation, b) return mi_select(a relation b, a, b);
+#else
+#define MI_CHOOSE(a, relation, b) \
+    mi_vec r; \
+    MI_UNROLL for (int i = 0; i < MI_W; i++) r[i] = a[i] relation b[i] ? a[i] : b[i]; \
+    return r;
+#endif
+MI_INLINE mi_vec mi_max(mi_vec a, mi_vec b) { MI_CHOOSE(a, >, b) }
+MI_INLINE mi_vec mi_min(mi_vec a, mi_vec b) { MI_CHOOSE(a, <, b) }
+
+MI_INLINE mi_vec mi_abs(mi_vec a) { return (mi_vec)((mi_ivec)a & ~MI_SIGN_BIT); }
+
+/* ---- loads and stores: no alignment assumed ---- */
+
+MI_INLINE mi_vec mi_load(const mi_real *p) { return (mi_vec) * (const mi_vec_unaligned *)p; }
+MI_INLINE void mi_store(mi_real *p, mi_vec v) { *(mi_vec_unaligned *)p = (mi_vec_unaligned)v; }
+
+/* mi_mask_n(n), 0 <= n <= MI_W, selects the first n lanes. Masked accesses touch no memory outside these lanes; masked
+ * loads fill the others with zero. MI_CHEAP_MASKS: a masked load costs no more than a plain one. */
+#if defined(__has_builtin)
+#if MI_VEC_BYTES == 64 && __has_builtin(__builtin_ia32_loadups512_mask)
+#define MI_CHEAP_MASKS 1
+#elif MI_VEC_BYTES == 32 && __has_builtin(__builtin_ia32_maskloadps256)
+#define MI_CHEAP_MASKS 1
+#endif
+#endif
+#ifndef MI_CHEAP_MASKS
+#define MI_CHEAP_MASKS 0
+#endif
+
+#if MI_CHEAP_MASKS && MI_VEC_BYTES == 64
+#if MI_IS_FLOAT
+typedef unsigned short mi_mask;
+#define MI_MASK_LOAD(p, m) __builtin_ia32_loadups512_mask((const void *)(p), (mi_vec){0}, m)
+#define MI_MASK_STORE(p, v, m) __builtin_ia32_storeups512_mask((void *)(p), v, m)
+#else
+typedef unsigned char mi_mask;
+#define MI_MASK_LOAD(p, m) __builtin_ia32_loadupd512_mask((const void *)(p), (mi_vec){0}, m)
+#define MI_MASK_STORE(p, v, m) __builtin_ia32_storeupd512_mask((void *)(p), v, m)
+#endif
+MI_INLINE mi_mask mi_mask_n(int n) { return (mi_mask)((1u << n) - 1u); }
+MI_INLINE mi_vec mi_load_mask(const mi_real *p, mi_mask m) { return MI_MASK_LOAD(p, m); }
+MI_INLINE void mi_store_mask(mi_real *p, mi_vec v, mi_mask m) { MI_MASK_STORE(p, v, m); }
+
+#elif MI_CHEAP_MASKS && MI_VEC_BYTES == 32
+typedef mi_ivec mi_mask;
+#if MI_IS_FLOAT
+#define MI_MASK_LOAD(p, m) __builtin_ia32_maskloadps256((const void *)(p), m)
+#define MI_MASK_STORE(p, v, m) __builtin_ia32_maskstoreps256((void *)(p), m, v)
+MI_INLINE mi_mask mi_mask_n(int n) { return (mi_ivec){0, 1, 2, 3, 4, 5, 6, 7} < n; }
+#else
+#define MI_MASK_LOAD(p, m) __builtin_ia32_maskloadpd256((const void *)(p), m)
+#define MI_MASK_STORE(p, v, m) __builtin_ia32_maskstorepd256((void *)(p), m, v)
+MI_INLINE mi_mask mi_mask_n(int n) { return (mi_ivec){0, 1, 2, 3} < (mi_int)n; }
+#endif
+MI_INLINE mi_vec mi_load_mask(const mi_real *p, mi_mask m) { return MI_MASK_LOAD(p, m); }
+MI_INLINE void mi_store_mask(mi_real *p, mi_vec v, mi_mask m) { MI_MASK_STORE(p, v, m); }
+
+#else
+typedef int mi_mask;
+MI_INLINE mi_mask mi_mask_n(int n) { return n; }
+
+/* Copies n < 2 * MI_W elements in halving powers of two: no call, no loop over elements. */
+MI_INLINE void mi_copy_n(mi_real *to, const mi_real *from, int n)
+{
+    int at = 0;
+    MI_UNROLL for (int part = MI_W; part; part /= 2)
+    {
+        if (n & part) {
+            __builtin_memcpy(to + at, from + at, (size_t)part * sizeof(mi_real));
+            at += part;
+        }
+    }
+}
+
+MI_INLINE mi_vec mi_load_mask(const mi_real *p, mi_mask n)
+{
+    mi_real lanes[MI_W] = {0};
+    mi_copy_n(lanes, p, n);
+    return mi_load(lanes);
+}
+
+MI_INLINE void mi_store_mask(mi_real *p, mi_vec v, mi_mask n)
+{
+    mi_real lanes[MI_W];
+    mi_store(lanes, v);
+    mi_copy_n(p, lanes, n);
+}
+#endif
+
+/* The first n lanes, 0 <= n <= MI_W. */
+MI_INLINE mi_vec mi_load_n(const mi_real *p, int n) { return mi_load_mask(p, mi_mask_n(n)); }
+MI_INLINE void mi_store_n(mi_real *p, mi_vec v, int n) { mi_store_mask(p, v, mi_mask_n(n)); }
+
+/* Lane i from p[i * stride]; stride counts elements. */
+MI_INLINE mi_vec mi_load_strided(const mi_real *p, ptrdiff_t stride)
+{
+    mi_real lanes[MI_W];
+    MI_UNROLL for (int i = 0; i < MI_W; i++) lanes[i] = p[i * stride];
+    return mi_load(lanes);
+}
+
+MI_INLINE mi_vec mi_load_strided_n(const mi_real *p, ptrdiff_t stride, int n)
+{
+    mi_real lanes[MI_W] = {0};
+    for (int i = 0; i < n; i++) lanes[i] = p[i * stride];
+    return mi_load(lanes);
+}
+
+MI_INLINE void mi_store_strided_n(mi_real *p, ptrdiff_t stride, mi_vec v, int n)
+{
+    mi_real lanes[MI_W];
+    mi_store(lanes, v);
+    for (int i = 0; i < n; i++) p[i * stride] = lanes[i];
+}
+
+/* v with its lanes from n on replaced by those of `fill`, e.g. -inf before a horizontal maximum. */
+MI_INLINE mi_vec mi_fill_tail(mi_vec v, int n, mi_vec fill)
+{
+    mi_real index[MI_W];
+    MI_UNROLL for (int i = 0; i < MI_W; i++) index[i] = (mi_real)i;
+    return mi_select(mi_load(index) < mi_broadcast((mi_real)n), v, fill);
+}
+
+/* ---- horizontal reductions: butterfly over lanes whose indices differ in one bit h ---- */
+
+#if MI_W == 16
+#define MI_LANES(f, h) \
+    f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h), f(8, h), f(9, h), f(10, h), f(11, h), \
+        f(12, h), f(13, h), f(14, h), f(15, h)
+#define MI_BITS(f) f(8) f(4) f(2) f(1)
+#elif MI_W == 8
+#define MI_LANES(f, h) f(0, h), f(1, h), f(2, h), f(3, h), f(4, h), f(5, h), f(6, h), f(7, h)
+#define MI_BITS(f) f(4) f(2) f(1)
+#elif MI_W == 4
+#define MI_LANES(f, h) f(0, h), f(1, h), f(2, h), f(3, h)
+#define MI_BITS(f) f(2) f(1)
+#else
+#define MI_LANES(f, h) f(0, h), f(1, h)
+#define MI_BITS(f) f(1)
+#endif
+
+#define MI_KEEP_(l, h) (((l) & (h)) ? MI_W + (l) : (l))
+#define MI_SWAP_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : ((l) ^ (h)))
+/* lane l of a where bit h of l is clear, of b where it is set; MI_SWAP takes lane l ^ h instead */
+#define MI_KEEP(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_KEEP_, h))
+#define MI_SWAP(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_SWAP_, h))
+
+MI_INLINE mi_real mi_hsum(mi_vec v)
+{
+#define MI_STEP(h) v = v + MI_SWAP(v, v, h);
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+    return v[0];
+}
+
+MI_INLINE mi_real mi_hmax(mi_vec v)
+{
+#define MI_STEP(h) v = mi_max(v, MI_SWAP(v, v, h));
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+    return v[0];
+}
+
+MI_INLINE mi_real mi_hmin(mi_vec v)
+{
+#define MI_STEP(h) v = mi_min(v, MI_SWAP(v, v, h));
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+    return v[0];
+}
+
+/* Lane i of the result is the sum of all lanes of v[i]; v[MI_W] is overwritten. */
+MI_INLINE mi_vec mi_hsum_each(mi_vec *v)
+{
+#define MI_STEP(h) \
+    MI_UNROLL for (int i = 0; i < h; i++) v[i] = MI_KEEP(v[i], v[i + h], h) + MI_SWAP(v[i], v[i + h], h);
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+    return v[0];
+}
+
+#include "mirage_math.h"
+
+#endif

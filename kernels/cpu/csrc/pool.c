@@ -1,0 +1,250 @@
+/* The thread pool: one per process, described in mirage_pool.h.
+ *
+ * The pool's state is one word: the number of the job, whether it is open, and how many workers are inside it. A worker
+ * joins by incrementing an open word, so a worker that the system does not schedule holds nobody up: the caller takes
+ * its cells, closes the job and waits only for those inside. Job fields change only while the word is closed and empty.
+ */
+#include "mirage_pool.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+
+#define MAX_THREADS 1024
+#define CHUNKS_PER_THREAD 16
+#define SPIN_NANOSECONDS 30000 /* longer than the gap between two kernels of a program, shorter than a time slice */
+#define OPEN ((uint64_t)1 << 31)
+#define INSIDE (OPEN - 1)
+#define JOB(word) ((uint32_t)((word) >> 32))
+
+typedef struct {
+    void *memory;
+    size_t bytes;
+} buffer;
+
+static struct {
+    mi_cell *cell;
+    void *args;
+    long n_cells, chunk;
+    int n_threads;
+    atomic_long next;   /* first cell that nobody has taken */
+    atomic_int tickets; /* thread numbers handed out */
+    buffer scratch[MAX_THREADS];
+} job;
+
+static pthread_mutex_t running = PTHREAD_MUTEX_INITIALIZER; /* held by the call that uses the workers */
+static pthread_mutex_t sleeping = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t opened = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t emptied = PTHREAD_COND_INITIALIZER;
+static _Atomic uint64_t word;
+static atomic_int sleepers;       /* workers in `opened` */
+static atomic_int caller_waiting; /* the caller is in `emptied` */
+static int n_workers;             /* guarded by `running` */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Scratch of calls that run on their own thread alone. */
+static pthread_key_t own_scratch;
+static _Thread_local int own_busy;
+
+static void pause_core(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int reserve(buffer *b, size_t bytes)
+{
+    if (b->bytes >= bytes) return 0;
+    const size_t rounded = (bytes + 63) / 64 * 64;
+    void *memory = rounded < bytes ? NULL : aligned_alloc(64, rounded);
+    if (!memory) return -1;
+    free(b->memory);
+    b->memory = memory;
+    b->bytes = rounded;
+    return 0;
+}
+
+static void take_cells(int thread)
+{
+    for (;;) {
+        const long first = atomic_fetch_add_explicit(&job.next, job.chunk, memory_order_relaxed);
+        if (first >= job.n_cells) return;
+        const long end = job.n_cells - first < job.chunk ? job.n_cells : first + job.chunk;
+        for (long i = first; i < end; i++) job.cell(job.args, i, thread, job.scratch[thread].memory);
+    }
+}
+
+static int is_new(uint64_t w, uint32_t last) { return (w & OPEN) && JOB(w) != last; }
+
+/* The word of an open job other than `last`; spins a little, then sleeps. */
+static uint64_t await_job(uint32_t last)
+{
+    const int64_t until = nanoseconds() + SPIN_NANOSECONDS;
+    uint64_t w;
+    do {
+        for (int i = 0; i < 32; i++) {
+            w = atomic_load(&word);
+            if (is_new(w, last)) return w;
+            pause_core();
+        }
+    } while (nanoseconds() < until);
+    pthread_mutex_lock(&sleeping);
+    atomic_fetch_add(&sleepers, 1);
+    while (!is_new(w = atomic_load(&word), last)) pthread_cond_wait(&opened, &sleeping);
+    atomic_fetch_sub(&sleepers, 1);
+    pthread_mutex_unlock(&sleeping);
+    return w;
+}
+
+static void *work(void *last_job)
+{
+    uint32_t last = (uint32_t)(uintptr_t)last_job;
+    for (;;) {
+        uint64_t w = await_job(last);
+        while (is_new(w, last)) {
+            if (!atomic_compare_exchange_weak(&word, &w, w + 1)) continue;
+            last = JOB(w);
+            const int thread = atomic_fetch_add(&job.tickets, 1);
+            if (thread < job.n_threads) take_cells(thread);
+            if ((atomic_fetch_sub(&word, 1) & (OPEN | INSIDE)) == 1 && atomic_load(&caller_waiting)) {
+                pthread_mutex_lock(&sleeping);
+                pthread_cond_signal(&emptied);
+                pthread_mutex_unlock(&sleeping);
+            }
+            break;
+        }
+    }
+    return NULL;
+}
+
+static void await_empty(void)
+{
+    const int64_t until = nanoseconds() + SPIN_NANOSECONDS;
+    do {
+        for (int i = 0; i < 32; i++) {
+            if (!(atomic_load(&word) & INSIDE)) return;
+            pause_core();
+        }
+    } while (nanoseconds() < until);
+    pthread_mutex_lock(&sleeping);
+    atomic_store(&caller_waiting, 1);
+    while (atomic_load(&word) & INSIDE) pthread_cond_wait(&emptied, &sleeping);
+    atomic_store(&caller_waiting, 0);
+    pthread_mutex_unlock(&sleeping);
+}
+
+/* The child of a fork has none of the workers; buffers in use at that moment are left behind. */
+static void after_fork(void)
+{
+    running = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    sleeping = (pthread_mutex_t)PTHREAD_MUTEX_INITIALIZER;
+    opened = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    emptied = (pthread_cond_t)PTHREAD_COND_INITIALIZER;
+    atomic_store(&word, 0);
+    atomic_store(&sleepers, 0);
+    atomic_store(&caller_waiting, 0);
+    n_workers = 0;
+    for (int i = 0; i < MAX_THREADS; i++) job.scratch[i] = (buffer){NULL, 0};
+}
+
+static void free_own(void *b)
+{
+    free(((buffer *)b)->memory);
+    free(b);
+}
+
+static void initialize(void)
+{
+    pthread_key_create(&own_scratch, free_own);
+    pthread_atfork(NULL, NULL, after_fork);
+}
+
+/* Workers are optional, as the caller takes what they do not: one that cannot be created is done without. */
+static void create_workers(int wanted)
+{
+    sigset_t all, before;
+    sigfillset(&all); /* signals belong to the application's threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (n_workers < wanted) {
+        pthread_t thread;
+        if (pthread_create(&thread, NULL, work, (void *)(uintptr_t)JOB(atomic_load(&word)))) break;
+        pthread_detach(thread);
+        n_workers++;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static int run_alone(mi_cell *cell, void *args, long n_cells, size_t scratch_bytes)
+{
+    buffer nested = {NULL, 0}, *b = &nested;
+    const int outermost = !own_busy;
+    if (outermost) {
+        b = pthread_getspecific(own_scratch);
+        if (!b) {
+            b = calloc(1, sizeof *b);
+            if (!b) return -1;
+            if (pthread_setspecific(own_scratch, b)) {
+                free(b);
+                return -1;
+            }
+        }
+    }
+    if (reserve(b, scratch_bytes)) return -1;
+    own_busy = 1;
+    for (long i = 0; i < n_cells; i++) cell(args, i, 0, b->memory);
+    if (outermost) own_busy = 0;
+    free(nested.memory);
+    return 0;
+}
+
+mi_pool_run_fn mi_pool_run;
+
+int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes)
+{
+    pthread_once(&once, initialize);
+    if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
+    if (n_threads > n_cells) n_threads = (int)n_cells;
+    if (n_threads <= 1 || pthread_mutex_trylock(&running)) return run_alone(cell, args, n_cells, scratch_bytes);
+
+    for (int i = 0; i < n_threads; i++) {
+        if (reserve(&job.scratch[i], scratch_bytes)) {
+            pthread_mutex_unlock(&running);
+            return -1;
+        }
+    }
+    create_workers(n_threads - 1);
+    job.cell = cell;
+    job.args = args;
+    job.n_cells = n_cells;
+    job.n_threads = n_threads;
+    job.chunk = n_cells / ((long)n_threads * CHUNKS_PER_THREAD);
+    if (job.chunk < 1) job.chunk = 1;
+    atomic_store(&job.next, 0);
+    atomic_store(&job.tickets, 1);
+
+    const uint64_t number = (uint64_t)(JOB(atomic_load(&word)) + 1) << 32;
+    atomic_store(&word, number | OPEN);
+    if (atomic_load(&sleepers)) {
+        pthread_mutex_lock(&sleeping);
+        for (int i = 1; i < n_threads; i++) pthread_cond_signal(&opened);
+        pthread_mutex_unlock(&sleeping);
+    }
+    take_cells(0);
+    atomic_fetch_and(&word, ~OPEN);
+    await_empty();
+    pthread_mutex_unlock(&running);
+    return 0;
+}

@@ -1,0 +1,30 @@
+"""The thread pool of CPU kernels, compiled and loaded once per process."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+
+from mirage.kernels.cpu import toolchain
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """The pool's library, with `mi_pool_run` typed as in mirage_pool.h.
+
+    Raises NoCompilerError, CompilerError or UnsafeCacheError, as `toolchain.compile` and `toolchain.load`.
+    """
+    source = (toolchain.HEADERS / "pool.c").read_text(encoding="utf-8")
+    loaded = toolchain.load(toolchain.compile(source, name="pool"))
+    run = loaded.mi_pool_run
+    run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_size_t]
+    run.restype = ctypes.c_int
+    return loaded
+
+
+@functools.cache
+def run_address() -> int:
+    """Address of `mi_pool_run`, for the launchers of generated kernels (type `mi_pool_run_fn *`)."""
+    address = ctypes.cast(library().mi_pool_run, ctypes.c_void_p).value
+    assert address is not None
+    return address

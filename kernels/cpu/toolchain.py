@@ -1,0 +1,198 @@
+"""The C toolchain: compile source text to a shared library, cached by content, and load it.
+
+A library lives in `<cache folder>/kernels/<name>-<key>.so`. The key is a hash of everything that its machine
+code depends on, so a library is never stale; it appears under its final name complete or not at all, so
+processes may race for it and may be killed at any time.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import importlib.util
+import os
+import platform
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from mirage.errors import CompilerError, NoCompilerError, UnsafeCacheError
+from mirage.settings import cache_dir, extra_cflags
+
+HEADERS = Path(__file__).parent / "csrc"
+
+# Not -ffast-math: it breaks the exponent arithmetic of exp.
+FLAGS = (
+    "-O3",
+    "-march=native",
+    "-ffp-contract=fast",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-fno-signed-zeros",
+    "-shared",
+    "-fPIC",
+    "-pthread",
+)
+LIBRARIES = ("-lm",)
+MESSAGE_LINES = 20
+# Lines of /proc/cpuinfo, on x86 and on ARM, that tell processors apart.
+CPU_LINES = {"vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part"}
+
+
+@dataclass(frozen=True)
+class Compiler:
+    """A C compiler: the command that starts it, and the text by which it identifies itself."""
+
+    command: tuple[str, ...]
+    version: str
+
+
+def find_compiler() -> Compiler:
+    """The C compiler that `CC` names, else the first of cc, gcc, clang and the ziglang package.
+
+    Raises NoCompilerError if there is none, or if `CC` names one that does not run.
+    """
+    # the environment is the key: a process may change it between two calls
+    return _find_compiler(os.environ.get("CC", ""), os.environ.get("PATH", ""))
+
+
+@functools.cache
+def _find_compiler(cc: str, path: str) -> Compiler:
+    chosen = shlex.split(cc)
+    if chosen:
+        found = _identify(chosen, path)
+        if found is None:
+            raise NoCompilerError(
+                f"CC={cc!r} does not run (`{cc} --version` failed); "
+                "set CC to a C compiler such as gcc or clang, or unset it"
+            )
+        return found
+    candidates = [["cc"], ["gcc"], ["clang"]]
+    if importlib.util.find_spec("ziglang") is not None:
+        candidates.append([sys.executable, "-m", "ziglang", "cc"])
+    for candidate in candidates:
+        found = _identify(candidate, path)
+        if found is not None:
+            return found
+    raise NoCompilerError(
+        "no C compiler: none of cc, gcc, clang is on PATH, and the ziglang package is not installed; "
+        "install gcc or clang, or `pip install ziglang`, or set CC to a compiler"
+    )
+
+
+def _identify(command: list[str], path: str) -> Compiler | None:
+    program = shutil.which(command[0], path=path)
+    if program is None:
+        return None
+    full = (program, *command[1:])
+    try:
+        done = subprocess.run([*full, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return Compiler(full, done.stdout) if done.returncode == 0 else None
+
+
+def compile(source: str, *, name: str) -> Path:
+    """The shared library made of C `source`, from the cache if it was compiled before.
+
+    `source` may include the headers of this package, such as "mirage_gemm.h". `name` starts the file
+    name, for people to read.
+
+    Raises NoCompilerError, CompilerError if the compiler rejects the source, and UnsafeCacheError if another
+    user could have written the cache.
+    """
+    compiler = find_compiler()
+    flags = (*FLAGS, *extra_cflags())
+    folder = _kernels_folder()
+    stem = re.sub(r"\W", "_", name, flags=re.ASCII)
+    path = folder / f"{stem}-{_key(source, compiler, flags)}.so"
+    if path.exists():
+        _check_private(path)
+        return path
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
+        c_file, library = Path(build, f"{stem}.c"), Path(build, f"{stem}.so")
+        c_file.write_text(source, encoding="utf-8")
+        command = [*compiler.command, *flags, f"-I{HEADERS}", str(c_file), "-o", str(library), *LIBRARIES]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            message = "\n".join(done.stderr.strip().splitlines()[:MESSAGE_LINES])
+            raise CompilerError(
+                f"the C compiler rejected kernel {name!r} (exit status {done.returncode})\n"
+                f"{shlex.join(command)}\n{message}"
+            )
+        library.chmod(0o700)
+        with library.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(library, path)
+    return path
+
+
+def load(path: Path) -> ctypes.CDLL:
+    """The shared library at `path`, loaded once per process.
+
+    Raises UnsafeCacheError if another user owns or can write the file or its folder, and CompilerError if it
+    does not load.
+    """
+    _check_private(path.parent)
+    _check_private(path)
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        raise CompilerError(
+            f"cannot load {path}: {error}; delete the file, and it is compiled again"
+        ) from error
+
+
+def _kernels_folder() -> Path:
+    folder = cache_dir() / "kernels"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _check_private(folder)
+    return folder
+
+
+def _check_private(path: Path) -> None:
+    """Loading a library runs its code, so nobody else may have had a chance to write it."""
+    status = path.stat()
+    if status.st_uid != os.geteuid():
+        raise UnsafeCacheError(
+            f"{path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
+            "set MIRAGE_CACHE_DIR to a folder of your own"
+        )
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise UnsafeCacheError(
+            f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):o}); "
+            f"check what is in it, then `chmod go-w {shlex.quote(str(path))}`, "
+            "or set MIRAGE_CACHE_DIR to a folder of your own"
+        )
+
+
+def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:
+    parts = [source, _headers(), *compiler.command, compiler.version, *flags, *LIBRARIES, _cpu()]
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode()
+        digest.update(len(data).to_bytes(8, "little") + data)
+    return digest.hexdigest()[:32]
+
+
+@functools.cache
+def _headers() -> str:
+    return "".join(f"{file.name}\n{file.read_text(encoding='utf-8')}" for file in sorted(HEADERS.glob("*.h")))
+
+
+@functools.cache
+def _cpu() -> str:
+    """What `-march=native` depends on: a cache folder may be shared by unlike machines."""
+    lines = [platform.system(), platform.machine(), platform.processor()]
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
+        lines += [line for line in first.splitlines() if line.split("\t")[0].strip() in CPU_LINES]
+    return "\n".join(lines)
