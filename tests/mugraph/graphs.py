@@ -106,7 +106,7 @@ def flash_attention() -> Case:
 
 
 def flash_decoding() -> Case:
-    """FlashDecoding (Mirage, Fig. 4b): keys split over the grid, a second kernel combines the partial results."""
+    """FlashDecoding (Mirage, Fig. 4b): keys split over the grid, a second kernel combines the results."""
     program = attention_program()
     p = to_axes(program)
     first = block(_attention_loop(p), (8, 10), b=P, h=P, d8=W, s=P, d64=W, t=S, d64_2=W)
@@ -178,7 +178,7 @@ def joined_program() -> Program:
 
 
 def joined() -> Case:
-    """A concat accumulator (the exponents of `y`, tile by tile), a concat, and sums of rows after the loop."""
+    """A concat accumulator (exponents of `y`, tile by tile), a concat, and sums of rows after the loop."""
     program = joined_program()
     p = to_axes(program)
     x, y = (v.dims for v in p.inputs)

@@ -14,6 +14,7 @@ from mirage.ir.axes import AxisInput, AxisOutput
 from mirage.ir.dims import symbol
 from mirage.ir.operator import Level
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
+from mirage.mugraph.thread import construct_threads, thread_groups
 from mirage.mugraph.validate import validate
 from tests.mugraph.graphs import (
     CASES,
@@ -55,7 +56,7 @@ def mu(nodes: list[Node], *outputs: Ref, dims: tuple[str, ...] = ("m", "n"), **m
 def of_block(
     nodes: list[Node], roles: dict[str, Role], out: tuple[str, ...] = ("m", "n"), level: Level = Level.BLOCK
 ) -> MuGraph:
-    """A muGraph of one kernel over x, y, z: nodes 0, 1, 2 of its graph read them, its last node is the output."""
+    """A muGraph of one kernel over x, y, z: nodes 0, 1, 2 read them, the last node is the output."""
     body = block([*reads(X.dims, Y.dims, Z.dims), *nodes], (len(nodes) + 2,), **roles)
     dims = tuple(a for a in out if not a.endswith(".grid"))
     return mu([kernel(replace(body, level=level), (Ref(0), Ref(1), Ref(2)), one(*out))], Ref(3), dims=dims)
@@ -495,3 +496,13 @@ def test_changing_any_role_or_axis_is_noticed_or_still_valid(case: Any) -> None:
                     validate(replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes))))
                 except MirageError as e:
                     assert type(e) is GraphError
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_constructed_thread_graphs_are_valid(name: str) -> None:
+    graph = CASES[name]().graph
+    nodes = list(graph.kernel.nodes)
+    for k, n in enumerate(nodes):
+        if n.graph is not None and not any(inner.graph for inner in n.graph.nodes):
+            nodes[k] = replace(n, graph=construct_threads(n.graph, thread_groups(n.graph)))
+    validate(replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes))))

@@ -1,0 +1,171 @@
+"""MuGraphs as indented text, for people to read and for the head of generated code.
+
+    def flash(q: [b, h*d8, s, d64], ...), float32, axes b=b, h=h, d8=8, ...:
+      v3 = kernel(q, k, v), grid b, h, s:
+        for t:
+          w0 = load(q) [b.tile, h.tile*d8, s.tile, d64], imap {b: 0, h: 1, s: 2}, fmap {t: phi}
+          ...
+        then:
+          w11 = div(w10, w8) [b.tile, h.tile*d8, s.tile, d64_2]
+        store w11 to [b, h*d8, s, d64_2], omap {b: 0, h: 1, s: 2}
+      return v3
+
+A shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration,
+`a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map gives the position of the
+dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from mirage.ir.axes import AxisDims
+from mirage.ir.dims import dim_text
+from mirage.ir.operator import Level, get_operator
+from mirage.ir.text import attr_text
+from mirage.mugraph.graph import Graph, MuGraph, Node, Role
+
+_PART = {Level.BLOCK: "tile", Level.THREAD: "thread"}
+_VERBS = {"input": "load", "accumulator": "accumulate", "graph": "graph"}
+_NAMES = {Level.KERNEL: "v", Level.BLOCK: "w", Level.THREAD: "r"}
+
+
+def print_mugraph(graph: MuGraph) -> str:
+    """The muGraph as text: per kernel its grid, loop, maps and operators, with shapes in parts of axes."""
+    inputs = ", ".join(f"{plain(x.name)}: {dims_text(x.dims)}" for x in graph.inputs)
+    axes = ", ".join(f"{a}={dim_text(d)}" for a, d in graph.axes.items())
+    lines = [f"def {plain(graph.name)}({inputs}), {graph.dtype}, axes {axes}:"]
+    names = [plain(x.name) for x in graph.inputs]
+    lines += _Printer(graph.kernel, names, "  ").lines()
+    return "\n".join(lines) + "\n"
+
+
+def dims_text(dims: AxisDims, parts: Mapping[str, str] | None = None) -> str:
+    """Dims in brackets; `parts` renames the axes of which only a part is seen."""
+    shown = ("*".join((parts or {}).get(a, a) for a in d) or "1" for d in dims)
+    return f"[{', '.join(shown)}]"
+
+
+def part_names(graph: Graph, node: int) -> dict[str, str]:
+    """Axis -> its name in the shape of a node: `a.tile` where the node sees only a part of a."""
+    part = _PART.get(graph.level)
+    whole = {Role.WHOLE, Role.LOOP} if node in graph.after_loop else {Role.WHOLE}
+    return {a: f"{a}.{part}" for a, r in graph.roles if r not in whole}
+
+
+def map_text(axes: Mapping[str, int | None]) -> str:
+    """A map as `{b: 0, t: phi}`."""
+    return "{" + ", ".join(f"{a}: {'phi' if i is None else i}" for a, i in axes.items()) + "}"
+
+
+def operator_text(node: Node) -> str:
+    """The operator, its attributes and the axes that it combines: `sum over t`, `maximum(value=0)`."""
+    attrs = attrs_text(node)
+    return " ".join(
+        x for x in (_VERBS.get(node.op, node.op) + (f"({attrs})" if attrs else ""), over_text(node)) if x
+    )
+
+
+def attrs_text(node: Node) -> str:
+    """The attributes of a registered operator, by name."""
+    if node.op in _VERBS:
+        return ""
+    kinds = {a.name: a.kind for a in get_operator(node.op).attributes}
+    return ", ".join(f"{k}={attr_text(kinds[k], v)}" for k, v in node.attrs)
+
+
+def over_text(node: Node) -> str:
+    """The axes that an operator reduces, joins or accumulates over."""
+    if node.joined is not None:
+        return f"along {' + '.join(node.joined[1])} = {node.joined[0]}"
+    if node.op == "accumulator":
+        joins = "along" if node.attr["mode"] == "concat" else "over"
+        return f"{joins} {node.attr['axis']}"
+    return f"over {', '.join(node.reduce)}" if node.reduce else ""
+
+
+def plain(name: str) -> str:
+    """A user's name without characters that could end a comment or a line."""
+    return re.sub(r"[^\w.\- ]", "_", name)
+
+
+class _Printer:
+    """Prints one graph; `operands` are the names of its inputs in the surrounding graph."""
+
+    def __init__(self, graph: Graph, operands: Sequence[str], indent: str) -> None:
+        self.graph = graph
+        self.operands = operands
+        self.indent = indent
+        letter = _NAMES[graph.level]
+        while graph.level is Level.KERNEL and any(re.fullmatch(rf"{letter}\d+", x) for x in operands):
+            letter += "v"  # no value is named as an input is
+        self.names = [f"{letter}{i}" for i in range(len(graph.nodes))]
+        if graph.level is Level.KERNEL:
+            for i, n in enumerate(graph.nodes):
+                if n.op == "input":
+                    self.names[i] = operands[n.attr["index"]]
+
+    def name(self, node: int, out: int) -> str:
+        return f"{self.names[node]}.{out}" if len(self.graph.nodes[node].dims) > 1 else self.names[node]
+
+    def lines(self) -> list[str]:
+        before = [
+            i for i in range(len(self.graph.nodes)) if i not in self.graph.after_loop or self.accumulates(i)
+        ]
+        after = [i for i in range(len(self.graph.nodes)) if i not in before]
+        if not self.graph.loop:
+            lines = self.nodes(before + after, self.indent)
+        else:
+            lines = [
+                f"{self.indent}for {', '.join(self.graph.loop)}:",
+                *self.nodes(before, self.indent + "  "),
+            ]
+            if after:
+                lines += [f"{self.indent}then:", *self.nodes(after, self.indent + "  ")]
+        if self.graph.level is Level.KERNEL:
+            lines.append(
+                f"{self.indent}return {', '.join(self.name(r.node, r.out) for r in self.graph.outputs)}"
+            )
+        return lines
+
+    def accumulates(self, i: int) -> bool:
+        return self.graph.nodes[i].op == "accumulator"
+
+    def nodes(self, indices: Sequence[int], indent: str) -> list[str]:
+        lines: list[str] = []
+        for i in indices:
+            n = self.graph.nodes[i]
+            if n.graph is not None:
+                lines += self.nested(i, n.graph, indent)
+            elif not (n.op == "input" and self.graph.level is Level.KERNEL):
+                lines.append(indent + self.line(i, n))
+        return lines
+
+    def line(self, i: int, n: Node) -> str:
+        shape = dims_text(n.dims[0], part_names(self.graph, i))
+        maps = ""
+        args = [self.name(r.node, r.out) for r in n.operands]
+        if n.op == "input":
+            args = [self.operands[n.attr["index"]]]
+            maps = f", imap {map_text(self.graph.imap(i))}"
+        if n.op in ("input", "accumulator") and self.graph.loop:
+            maps += f", fmap {map_text(self.graph.fmap(i))}"
+        if attrs := attrs_text(n):
+            args.append(attrs)
+        over = over_text(n)
+        call = f"{_VERBS.get(n.op, n.op)}({', '.join(args)}){' ' + over if over else ''}"
+        return f"{self.names[i]} = {call} {shape}{maps}"
+
+    def nested(self, i: int, graph: Graph, indent: str) -> list[str]:
+        n = self.graph.nodes[i]
+        args = [self.name(r.node, r.out) for r in n.operands]
+        kind = "kernel" if graph.level is Level.BLOCK else "threads"
+        lines = [f"{indent}{self.names[i]} = {kind}({', '.join(args)}), grid {', '.join(graph.grid) or '1'}:"]
+        inner = _Printer(graph, args, indent + "  ")
+        lines += inner.lines()
+        own = part_names(self.graph, i)
+        for k, (ref, dims) in enumerate(zip(graph.outputs, n.dims, strict=True)):
+            shape, where = dims_text(dims, own), map_text(graph.omap(k, dims))
+            lines.append(f"{indent}  store {inner.name(ref.node, ref.out)} to {shape}, omap {where}")
+        return lines
