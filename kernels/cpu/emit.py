@@ -1,0 +1,220 @@
+"""A muGraph and its schedule as C source (Mirage, section 2: grid, for-loop, thread graphs).
+
+One function per graph-defined kernel computes a cell of its grid; `mirage_run` runs the kernels in order on a pool of
+threads. Axis sizes and strides are arguments, so that the code serves every shape; literal sizes are constants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from mirage.errors import DimError, GraphError
+from mirage.ir.dims import evaluate, symbols_of
+from mirage.ir.types import DTYPES
+from mirage.kernels.cpu.emit_algebra import FunctionSources
+from mirage.kernels.cpu.emit_block import VECTOR_BYTES, BlockEmitter, Program, Tensor
+from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
+from mirage.kernels.cpu.layout import c_names
+from mirage.kernels.cpu.writer import Writer, comment_text
+from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
+
+#: size assumed for a dim symbol that the hints do not name
+DEFAULT_HINT = 256
+
+_PREAMBLE = """\
+typedef struct {
+    const long *sizes;         /* of every axis, then the dims that the program computes with */
+    mi_real *const *tensors;   /* inputs, then the results of each kernel */
+    const long *strides;       /* in elements, of all axes of all tensors in this order */
+} mirage_args;
+
+static inline long blocks(long size, long tile) { return (size + tile - 1) / tile; }
+static inline long least(long a, long b) { return a < b ? a : b; }
+static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * MI_W; }
+"""
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """The C source, and what its arguments are.
+
+    `tensors` are the axes of the kernel-level tensors: the inputs, then per kernel its outputs, then the companions with
+    running maxima. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
+    """
+
+    source: str
+    axes: tuple[str, ...]
+    dims: tuple[sympy.Expr, ...]
+    tensors: tuple[tuple[str, ...], ...]
+    inputs: int
+    outputs: tuple[int, ...]
+
+
+def hint_sizes(mugraph: MuGraph, schedule: Schedule, hints: Mapping[str, int]) -> dict[str, int]:
+    """The expected size of every axis, for expected sizes of (some of) the dim symbols."""
+    wanted = set().union(*(symbols_of(d) for d in mugraph.axes.values()))
+    bound = {s: hints.get(s, DEFAULT_HINT) for s in wanted}
+    found = {a: max(evaluate(d, bound), 1) for a, d in mugraph.axes.items()}
+    found.update(schedule.axis_sizes(mugraph, bound).items() - found.items())
+    return {a: max(n, 1) for a, n in found.items()}
+
+
+class Emitter:
+    """Plans all kernels of a muGraph for one schedule.
+
+    Raises ScheduleError if the schedule does not fit the muGraph, and GraphError for nodes that this backend does not
+    print.
+    """
+
+    def __init__(
+        self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int]
+    ) -> None:
+        schedule.check(mugraph)
+        self.mugraph = mugraph
+        self.schedule = schedule
+        self.functions = FunctionSources()
+        splits = {a: sympy.Integer(n) for a, n in schedule.axis_sizes(mugraph, _ones(mugraph)).items() if a not in mugraph.axes}
+        self.sizes = {**mugraph.axes, **splits}
+        self.names = c_names(self.sizes)
+        self.dims: dict[sympy.Expr, str] = {}
+        self._collect_dims()
+        self.tensors: list[Tensor] = []
+        hints = hint_sizes(mugraph, schedule, hints)
+        itemsize = DTYPES[mugraph.dtype].itemsize
+        program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, itemsize)
+        self.kernels = self._kernels(program, companions(mugraph, maximum))
+
+    def _collect_dims(self) -> None:
+        for node in self.mugraph.kernels:
+            assert node.graph is not None
+            for n in node.graph.nodes:
+                if n.op == "size" and n.attr["dim"] not in self.dims:
+                    dim = n.attr["dim"]
+                    index = len(self.sizes) + sum(1 for d in self.dims if not d.is_Integer)
+                    self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
+
+    def _tensor(self, axes: tuple[str, ...]) -> Tensor:
+        offset = sum(len(t.axes) for t in self.tensors)
+        self.tensors.append(Tensor(len(self.tensors), offset, axes))
+        return self.tensors[-1]
+
+    def _kernels(self, program: Program, known: dict[int, Companion]) -> list[BlockEmitter]:
+        values: dict[tuple[int, int], Tensor] = {}
+        given = [self._tensor(x.axes) for x in self.mugraph.inputs]
+        kernels: list[BlockEmitter] = []
+        carried: dict[int, tuple[Companion, Tensor]] = {}
+        for i, n in enumerate(self.mugraph.kernel.nodes):
+            if n.op == "input":
+                values[i, 0] = given[n.attr["index"]]
+                continue
+            if n.op != "graph":
+                raise GraphError(f"{n.op}: predefined kernel operators are library calls; print graph-defined kernels only")
+            outputs = [self._tensor(n.axes(k)) for k in range(len(n.dims))]
+            values.update({(i, k): t for k, t in enumerate(outputs)})
+            for s, c in known.items():
+                if program.maximum.sites[s].path[0] == i:
+                    carried[s] = c, self._tensor(c.axes)
+            block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
+            inputs = [values[r.node, r.out] for r in n.operands]
+            number = len(kernels)
+            schedule = self.schedule.kernels[number]
+            kernels.append(BlockEmitter(number, i, block, schedule, program, inputs, outputs, dict(carried)))
+        self.outputs = tuple(values[r.node, r.out].index for r in self.mugraph.kernel.outputs)
+        return kernels
+
+    def emit(self) -> Emitted:
+        """Print the C source."""
+        body = Writer()
+        for k in self.kernels:
+            body.line()
+            k.cell(body)
+            body.line()
+            self._scratch(body, k)
+        self._run(body)
+        w = Writer()
+        w.line("/* Generated from a muGraph:")
+        w.line(" *")
+        for line in _describe(self.mugraph, self.schedule):
+            w.line(f" * {comment_text(line)}".rstrip())
+        w.line(" */")
+        w.line(f"#define MI_REAL {'double' if self.mugraph.dtype == 'float64' else 'float'}")
+        w.add(['#include "mirage_gemm.h"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
+        w.add(_PREAMBLE.splitlines())
+        if any(k.states for k in self.kernels):
+            w.line()
+            w.add(RUNNING_MAXIMUM.splitlines())
+        for source in self.functions.sources.values():
+            w.line()
+            w.add(source.splitlines())
+        constants = {a: s for a, s in self.sizes.items() if s.is_Integer}
+        if constants:
+            w.line()
+            w.line(f"enum {{ {', '.join(f'n_{self.names[a]} = {s}' for a, s in constants.items())} }};")
+        w.lines += body.lines
+        dims = tuple(d for d in self.dims if not d.is_Integer)
+        tensors = tuple(t.axes for t in self.tensors)
+        return Emitted(w.text(), tuple(self.sizes), dims, tensors, len(self.mugraph.inputs), self.outputs)
+
+    def _scratch(self, w: Writer, k: BlockEmitter) -> None:
+        w.comment("Bytes of scratch that a cell uses.")
+        w.line(f"static size_t scratch_{k.number}(const mirage_args *args)")
+        with w.block():
+            w.line("(void)args;")
+            k.declare_sizes(w)
+            w.line("size_t count = 0;")
+            for b in k.scratch:
+                w.line(f"count += (size_t)({b.count(self.names)}); /* {b.name} */")
+            w.line("return count * sizeof(mi_real);")
+
+    def _run(self, w: Writer) -> None:
+        w.line()
+        w.comment("Runs all kernels; 0, or -1 if there is no memory for scratch.")
+        w.line("int mirage_run(const mirage_args *args, mi_pool_run_fn *pool, int threads)")
+        with w.block():
+            for k in self.kernels:
+                with w.block():
+                    for a in k.graph.grid:
+                        if a not in k.axes.literal:
+                            w.line(f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];")
+                    unused = [f"(void)n_{self.names[a]};" for a in k.graph.grid if a not in k.axes.literal]
+                    w.add([" ".join(unused)] if unused else [])
+                    w.line(f"if (pool(cell_{k.number}, (void *)args, {k.cells()}, threads, scratch_{k.number}(args))) return -1;")
+            w.line("return 0;")
+
+
+def emit(mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int]) -> str:
+    """C source of a muGraph; `hints` are typical sizes of the dim symbols, by which layouts are chosen.
+
+    Raises ScheduleError and GraphError as `Emitter` does.
+    """
+    return Emitter(mugraph, schedule, maximum, hints).emit().source
+
+
+def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES) -> int:
+    """Bytes of scratch that a cell of a kernel uses at these sizes of the dim symbols."""
+    block = emitter.kernels[kernel]
+    itemsize = DTYPES[emitter.mugraph.dtype].itemsize
+    lengths = block.axes.lengths(emitter.schedule.axis_sizes(emitter.mugraph, sizes))
+    return itemsize * sum(b.elements(lengths, vector_bytes // itemsize) for b in block.scratch)
+
+
+def _ones(mugraph: MuGraph) -> dict[str, int]:
+    return {s: 1 for d in mugraph.axes.values() for s in symbols_of(d)}
+
+
+def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
+    try:
+        text = str(mugraph)
+    except (ImportError, DimError):
+        text = mugraph.name
+    tiles = [
+        f"kernel {k}: tiles {', '.join(f'{a}={n}' for a, n in s.tiles) or 'none'}; "
+        f"splits {', '.join(f'{a}={n}' for a, n in s.splits) or 'none'}"
+        for k, s in enumerate(schedule.kernels)
+    ]
+    return [*text.splitlines(), "", *tiles]

@@ -1,0 +1,223 @@
+"""Thread graphs as vector code: one loop nest per group of elementwise operators and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import sympy
+
+from mirage.ir.operator import Elementwise, get_operator
+from mirage.kernels.cpu.emit_algebra import CAlgebra, FunctionSources
+from mirage.kernels.cpu.emit_loops import Nest, vector_axis
+from mirage.kernels.cpu.layout import BlockAxes, View
+from mirage.kernels.cpu.writer import Writer
+from mirage.mugraph.graph import Graph, Node
+
+
+@dataclass(frozen=True)
+class GroupPlan:
+    """Members, and the loops: `outer` axes, then the vector axis and the reduced ones."""
+
+    members: tuple[int, ...]
+    outer: tuple[str, ...]
+    reduce: tuple[str, ...]
+    vector: str | None
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """Axes of the iteration space, the vector axis last: the storage order of elementwise results."""
+        rest = [*self.outer, *(a for a in self.reduce if a != self.vector)]
+        return (*rest, self.vector) if self.vector is not None else tuple(rest)
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where a result goes; `accumulate` adds it to what is there."""
+
+    view: View
+    accumulate: bool = False
+
+
+def plan_group(
+    axes: BlockAxes, graph: Graph, members: Sequence[int], looping: bool, units: Sequence[str | None]
+) -> GroupPlan:
+    """Loop order of a group whose operands and results are contiguous along `units`."""
+    n = graph.nodes[members[0]]
+    reduce = next((graph.nodes[i].reduce for i in members if graph.nodes[i].op == "sum"), ())
+    table = [a for a, _ in graph.roles]
+    space = sorted({*n.axes(), *n.reduce}, key=table.index)
+    vector = vector_axis(axes, looping, space, units)
+    outer = tuple(a for a in space if a not in reduce and a != vector)
+    return GroupPlan(tuple(members), outer, tuple(a for a in space if a in reduce), vector)
+
+
+class GroupEmitter:
+    """Prints groups of one graph."""
+
+    def __init__(
+        self, graph: Graph, axes: BlockAxes, functions: FunctionSources, dims: Mapping[sympy.Expr, str]
+    ) -> None:
+        self.graph = graph
+        self.axes = axes
+        self.functions = functions
+        self.dims = dims
+
+    def elementwise(self, n: Node, args: Sequence[str], shifts: Sequence[str]) -> tuple[str, list[str]]:
+        """C expression of an elementwise node, and the arguments of its exps."""
+        op = get_operator(n.op)
+        assert isinstance(op, Elementwise)
+        algebra = CAlgebra(self.functions, self.dims, shifts)
+        return str(op.apply(algebra, args, n.attr)), algebra.arguments
+
+    def group(
+        self,
+        w: Writer,
+        plan: GroupPlan,
+        looping: bool,
+        view: Callable[[int], View],
+        targets: Mapping[int, Target],
+        shifts: Mapping[int, Sequence[View]],
+    ) -> None:
+        """Print a group: operands through `view`, results that are stored to `targets`."""
+        nest = Nest(w, self.axes, looping)
+        v, inside = plan.vector, set(plan.members)
+        sums = [i for i in plan.members if self.graph.nodes[i].op == "sum"]
+        reads: dict[str, View] = {}
+        for i in plan.members:
+            for r in self.graph.nodes[i].operands:
+                if r.node not in inside:
+                    reads.setdefault(f"v{r.node}", view(r.node))
+            for k, s in enumerate(shifts.get(i, ())):
+                reads.setdefault(f"shift{i}_{k}", s)
+        loads = _Loads(nest, reads, v)
+
+        def body(lanes: str) -> None:
+            loads.ready(plan.order, lanes, keep=False)
+            for i in plan.members:
+                n = self.graph.nodes[i]
+                if n.op == "sum":
+                    value = f"v{n.operands[0].node}"
+                    if lanes and v in plan.reduce:
+                        value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(0))"
+                    w.line(f"sum{i} += {value};")
+                    continue
+                names = [f"shift{i}_{k}" for k in range(len(shifts.get(i, ())))]
+                text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names)
+                w.line(f"const mi_vec v{i} = {text};")
+                if i in targets:
+                    nest.store(targets[i].view, v, lanes, f"v{i}", targets[i].accumulate)
+
+        def start_sums() -> None:
+            for i in sums:
+                w.line(f"mi_vec sum{i} = mi_broadcast(0);")
+
+        with nest.over(plan.outer):
+            loads.ready(plan.outer)
+            if not plan.reduce:
+                nest.vectors(v, body)
+            elif v in plan.reduce:
+                start_sums()
+                before = [a for a in plan.reduce if a != v]
+                with nest.over(before):
+                    loads.ready([*plan.outer, *before])
+                    nest.vectors(v, body)
+                for i in sums:
+                    if i in targets:
+                        total = f"mi_broadcast(mi_hsum(sum{i}))"
+                        nest.store(targets[i].view, None, "", total, targets[i].accumulate)
+            else:
+
+                def across(lanes: str) -> None:
+                    start_sums()
+                    loads.ready([*plan.outer, *([v] if v else [])], lanes)
+                    with nest.over(plan.reduce):
+                        body(lanes)
+                    for i in sums:
+                        if i in targets:
+                            nest.store(targets[i].view, v, lanes, f"sum{i}", targets[i].accumulate)
+                    loads.forget(plan.outer)
+
+                nest.vectors(v, across)
+
+    def maximum(
+        self,
+        w: Writer,
+        i: int,
+        site: int,
+        rows: Sequence[str],
+        looping: bool,
+        view: Callable[[int], View],
+        state: tuple[View, View, View],
+        shifts: Sequence[View],
+        plan: GroupPlan,
+    ) -> None:
+        """Print the update of the row maxima for the site-th exp of node i.
+
+        `state` holds the rows' maxima, shifts and factors; the C variable `grown` becomes true where a maximum grew.
+        """
+        n = self.graph.nodes[i]
+        nest = Nest(w, self.axes, looping)
+        v = plan.vector
+        reduce = [a for a in plan.order if a not in rows]
+        outer = [a for a in plan.order if a in rows and a != v]
+        reads = {f"v{r.node}": view(r.node) for r in n.operands}
+        reads.update({f"shift{i}_{k}": s for k, s in enumerate(shifts)})
+        loads = _Loads(nest, reads, v)
+
+        def body(lanes: str) -> None:
+            loads.ready(plan.order, lanes, keep=False)
+            _, arguments = self.elementwise(
+                n, [f"v{r.node}" for r in n.operands], [f"shift{i}_{k}" for k in range(len(shifts))]
+            )
+            value = arguments[site]
+            if lanes and v in reduce:
+                value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(-MI_INFINITY))"
+            w.line(f"high = mi_max({value}, high);")
+
+        def update(value: str, lanes: str) -> None:
+            pointers = ", ".join(s.at(nest.index) for s in state)
+            w.line(f"grown |= running_maximum({pointers}, {value}, {lanes});")
+
+        with nest.over(outer):
+            loads.ready(outer)
+            if v is None or v in reduce:
+                w.line("mi_vec high = mi_broadcast(-MI_INFINITY);")
+                before = [a for a in reduce if a != v]
+                with nest.over(before):
+                    loads.ready([*outer, *before])
+                    nest.vectors(v, body)
+                update("mi_broadcast(mi_hmax(high))", "1")
+            else:
+
+                def across(lanes: str) -> None:
+                    w.line("mi_vec high = mi_broadcast(-MI_INFINITY);")
+                    loads.ready([*outer, *([v] if v else [])], lanes)
+                    with nest.over(reduce):
+                        body(lanes)
+                    update("high", lanes or "MI_W")
+                    loads.forget(outer)
+
+                nest.vectors(v, across)
+
+
+class _Loads:
+    """Prints each load once, in the outermost loop where its index is known."""
+
+    def __init__(self, nest: Nest, reads: Mapping[str, View], vector: str | None) -> None:
+        self.nest = nest
+        self.reads = reads
+        self.vector = vector
+        self.hoisted: set[str] = set()
+
+    def ready(self, bound: Sequence[str], lanes: str = "", keep: bool = True) -> None:
+        """Print the loads whose axes are bound; they are printed again later unless to `keep`."""
+        for name, view in self.reads.items():
+            if name not in self.hoisted and view.strides.keys() <= set(bound):
+                self.nest.w.line(f"const mi_vec {name} = {self.nest.load(view, self.vector, lanes)};")
+                if keep:
+                    self.hoisted.add(name)
+
+    def forget(self, bound: Sequence[str]) -> None:
+        """Loads below the loops `bound` are printed again: the next copy of a body has a scope of its own."""
+        self.hoisted = {n for n in self.hoisted if self.reads[n].strides.keys() <= set(bound)}

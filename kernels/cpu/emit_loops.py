@@ -1,0 +1,121 @@
+"""Loop nests over block tensors, and the loads and stores in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from mirage.kernels.cpu.layout import BlockAxes, View
+from mirage.kernels.cpu.writer import Writer
+
+Index = dict[str, str]
+
+
+class Nest:
+    """Prints nested loops over axes of a block; `looping` says whether inside the kernel's for-loop."""
+
+    def __init__(self, w: Writer, axes: BlockAxes, looping: bool) -> None:
+        self.w = w
+        self.axes = axes
+        self.looping = looping
+        self.index: Index = {}
+
+    @contextmanager
+    def over(self, names: Sequence[str]) -> Iterator[None]:
+        """One plain loop per axis, outermost first; none for axes of constant extent 1."""
+        if not names:
+            yield
+            return
+        a, *rest = names
+        if self.axes.constant(a, self.looping) == 1:
+            self.index[a] = "0"
+            with self.over(rest):
+                yield
+            return
+        i = self.index[a] = f"i_{self.axes.names[a]}"
+        extent = self.axes.extent(a, self.looping)
+        with self.w.block(f"for (long {i} = 0; {i} < {extent}; {i}++)"), self.over(rest):
+            yield
+
+    def vectors(self, axis: str | None, body: Callable[[str], None]) -> None:
+        """Print `body(lanes)` for whole vectors along an axis and, masked, for what is left."""
+        if axis is None:
+            body("1")
+            return
+        i = self.index[axis] = f"i_{self.axes.names[axis]}"
+        constant = self.axes.constant(axis, self.looping)
+        extent = self.axes.extent(axis, self.looping)
+        if constant is not None and constant <= 2:
+            # fewer lanes than any vector has
+            self.index[axis] = "0"
+            with self.w.block():
+                body(extent)
+            return
+        with self.w.block():
+            self.w.line(f"long {i} = 0;")
+            with self.w.block(f"for (; {i} + MI_W <= {extent}; {i} += MI_W)"):
+                body("")
+            with self.w.block(f"if ({i} < {extent})"):
+                self.w.line(f"const int lanes = (int)({extent} - {i});")
+                body("lanes")
+
+    def load(self, view: View, axis: str | None, lanes: str) -> str:
+        """C expression: the elements at the current index, as a vector along `axis`. No `lanes` means all."""
+        if view.scalar:
+            return f"mi_broadcast({view.scalar})"
+        at = view.at(self.index)
+        if axis is None or axis not in view.strides:
+            return f"mi_broadcast(*({at}))"
+        if view.unit == axis:
+            return f"mi_load_n({at}, {lanes})" if lanes else f"mi_load({at})"
+        stride = view.strides[axis]
+        return f"mi_load_strided_n({at}, {stride}, {lanes})" if lanes else f"mi_load_strided({at}, {stride})"
+
+    def store(self, view: View, axis: str | None, lanes: str, value: str, accumulate: bool = False) -> None:
+        """Print the store of a vector along `axis` at the current index."""
+        at = view.at(self.index)
+        if axis is None or axis not in view.strides:
+            self.w.line(f"*({at}) {'+=' if accumulate else '='} ({value})[0];")
+            return
+        if accumulate:
+            value = f"{self.load(view, axis, lanes)} + {value}"
+        if view.unit == axis:
+            self.w.line(f"mi_store_n({at}, {value}, {lanes});" if lanes else f"mi_store({at}, {value});")
+        else:
+            self.w.line(f"mi_store_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
+
+
+def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], units: Sequence[str | None]) -> str | None:
+    """The axis to vectorise: the one along which most operands and results are contiguous, then the longest."""
+    if not space:
+        return None
+    votes = {a: sum(u == a for u in units) for a in space}
+    return max(space, key=lambda a: (votes[a] > 0 and axes.hint(a, looping) > 1, votes[a], axes.hint(a, looping)))
+
+
+def copy(
+    w: Writer, axes: BlockAxes, looping: bool, source: View, target: View, space: Sequence[str], accumulate: bool = False
+) -> None:
+    """Print target = source (or +=) over these axes, whatever the two layouts."""
+    axis = vector_axis(axes, looping, space, [target.unit, source.unit, target.unit])
+    nest = Nest(w, axes, looping)
+    with nest.over([a for a in space if a != axis]):
+        nest.vectors(axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate))
+
+
+def scale(w: Writer, axes: BlockAxes, looping: bool, target: View, factor: View, space: Sequence[str]) -> None:
+    """Print target *= factor over these axes."""
+    axis = vector_axis(axes, looping, space, [target.unit])
+    nest = Nest(w, axes, looping)
+
+    def body(lanes: str) -> None:
+        product = f"{nest.load(target, axis, lanes)} * {nest.load(factor, axis, lanes)}"
+        nest.store(target, axis, lanes, product)
+
+    with nest.over([a for a in space if a != axis]):
+        nest.vectors(axis, body)
+
+
+def fill(w: Writer, axes: BlockAxes, looping: bool, target: View, value: str, space: Sequence[str]) -> None:
+    """Print target = value (C text of type mi_real) over these axes."""
+    copy(w, axes, looping, View("", scalar=value), target, space)

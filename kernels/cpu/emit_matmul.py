@@ -1,0 +1,145 @@
+"""Contractions as calls of the matrix micro-kernels (mirage_gemm.h)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from mirage.kernels.cpu.emit_loops import Nest
+from mirage.kernels.cpu.layout import BlockAxes, View
+from mirage.kernels.cpu.writer import Writer
+from mirage.mugraph.graph import Node
+
+# Costs in multiply-adds, for comparing plans only.
+_CALL = 200.0
+_COPY = 4.0
+#: at most so many rows go through the kernel that reads its second operand once, if that has at least so many elements
+_STREAM_ROWS = 8
+_STREAM_ELEMENTS = 16384
+
+
+@dataclass(frozen=True)
+class MatmulPlan:
+    """One row, one column and one contracted axis for the micro-kernel; the other axes are loops around it.
+
+    `swap`: the second operand gives the rows. `dot`: both operands are contiguous along `k`; else the columns' operand
+    is contiguous along `n`. `pack` maps an operand (0 or 1) to the axis along which a copy of it is contiguous.
+    """
+
+    swap: bool
+    dot: bool
+    m: str | None
+    n: str | None
+    k: str
+    loops: tuple[str, ...]
+    sums: tuple[str, ...]
+    pack: tuple[tuple[int, str], ...]
+    stream: bool
+
+    @property
+    def packed(self) -> dict[int, str]:
+        return dict(self.pack)
+
+
+def plan_matmul(
+    axes: BlockAxes,
+    node: Node,
+    operands: Sequence[Sequence[str]],
+    units: Sequence[str | None],
+    looping: bool,
+    prefer: str | None,
+    lanes: int,
+) -> MatmulPlan:
+    """The cheapest plan at the expected sizes, for operands contiguous along `units`; results best contiguous along `prefer`."""
+    out = node.axes()
+
+    def size(names: Sequence[str | None]) -> float:
+        found = 1.0
+        for a in names:
+            found *= axes.hint(a, looping) if a is not None else 1
+        return found
+
+    best: tuple[float, MatmulPlan] | None = None
+    for swap in (False, True):
+        first, second = (1, 0) if swap else (0, 1)
+        rows = [a for a in out if a in operands[first] and a not in operands[second]]
+        cols = [a for a in out if a in operands[second] and a not in operands[first]]
+        for m in rows or [None]:
+            for n in cols or [None]:
+                for k in node.reduce:
+                    for dot in (False, True) if n is not None else (True,):
+                        pack: dict[int, str] = {}
+                        if dot:
+                            pack = {i: k for i in (first, second) if units[i] != k}
+                        elif n is not None and units[second] != n:
+                            pack = {second: n}
+                        cost = size([*out, *node.reduce]) / _efficiency(dot, size([m]), size([n]), size([k]), lanes)
+                        cost += _CALL * size([*out, *node.reduce]) / size([m, n, k])
+                        cost += sum(_COPY * size(sorted({*operands[i], a})) for i, a in pack.items())
+                        if prefer is not None and n != prefer:
+                            cost += _COPY * size(out)
+                        if best is None or cost < best[0]:
+                            loops = tuple(a for a in out if a not in (m, n))
+                            sums = tuple(a for a in node.reduce if a != k)
+                            few = not dot and second not in pack and size([m]) <= _STREAM_ROWS
+                            stream = few and size([k, n]) >= _STREAM_ELEMENTS
+                            found = MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), stream)
+                            best = cost, found
+    assert best is not None
+    return best[1]
+
+
+def _efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
+    """Estimated share of the multiply-add peak."""
+
+    def whole(x: float, step: int) -> float:
+        return x / (-(-x // step) * step)
+
+    if dot:
+        # horizontal sums cost about two vectors of k; a single row or column reuses nothing
+        return whole(k, lanes) * k / (k + 2 * lanes) * (0.9 if min(m, n) >= 4 else 0.5)
+    return whole(n, lanes) * k / (k + 8) * (1.0 if m >= 4 else 0.6)
+
+
+def emit_matmul(
+    w: Writer,
+    axes: BlockAxes,
+    plan: MatmulPlan,
+    looping: bool,
+    x: View,
+    y: View,
+    target: View,
+    accumulate: bool,
+    streamed: Callable[[int], bool],
+) -> None:
+    """Print target (+)= x y; `target` is contiguous along `plan.n`. `streamed` tells operands read from memory once."""
+    rows, cols = (y, x) if plan.swap else (x, y)
+    nest = Nest(w, axes, looping)
+
+    def extent(a: str | None) -> str:
+        return axes.extent(a, looping) if a is not None else "1"
+
+    with nest.over(plan.loops), nest.over(plan.sums):
+        # later terms of an outer sum add to the first one
+        later = [i for i in (nest.index[a] for a in plan.sums) if i != "0"]
+        mode = "1" if accumulate or not later else f"({' | '.join(later)}) > 0"
+        mode = "0" if not accumulate and not later else mode
+        m, n, k = extent(plan.m), extent(plan.n), extent(plan.k)
+        left = f"{rows.at(nest.index)}, {rows.stride(plan.m)}"
+        o = f"{target.at(nest.index)}, {target.stride(plan.m)}, {mode}"
+        if plan.dot:
+            right = f"{cols.at(nest.index)}, {cols.stride(plan.n)}"
+            w.line(f"mi_gemm_dot({m}, {k}, {n}, {left}, {right}, {o});")
+            return
+        right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
+        args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
+        if plan.stream and streamed(0 if plan.swap else 1):
+            if m.isdigit() and int(m) <= _STREAM_ROWS:
+                w.line(f"mi_gemm_stream{args}")
+                return
+            w.line(f"if ({m} <= {_STREAM_ROWS})")
+            w.line(f"    mi_gemm_stream{args}")
+            w.line("else")
+            w.line(f"    mi_gemm_outer{args}")
+        else:
+            w.line(f"mi_gemm_outer{args}")

@@ -1,0 +1,257 @@
+"""A compiled muGraph that runs on NumPy arrays of any sizes."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import InputError, MirageError
+from mirage.ir.axes import AxisDims
+from mirage.ir.dims import evaluate
+from mirage.ir.types import DTYPES
+from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.emit import Emitter
+from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
+from mirage.settings import num_threads
+
+
+#: sizes, and layouts of the arrays for each, whose C arguments and tensors between kernels are kept
+_KEPT = 16
+
+
+def _bound(table: dict[Any, Any]) -> None:
+    """Make room for one more entry: the oldest goes."""
+    while len(table) >= _KEPT:
+        del table[next(iter(table))]
+
+
+class _Args(ctypes.Structure):
+    """`mirage_args` of the generated C."""
+
+    _fields_ = (("sizes", ctypes.c_void_p), ("tensors", ctypes.c_void_p), ("strides", ctypes.c_void_p))
+
+
+class _Frame:
+    """Arguments of one call: C arrays whose constant parts are filled, and the tensors between kernels."""
+
+    def __init__(self, sizes: Sequence[int], tensors: Sequence[tuple[int, ...] | None], strides: Sequence[int], dtype: Any) -> None:
+        self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
+        self.tensors = (ctypes.c_void_p * max(len(tensors), 1))()
+        self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
+        #: tensors between kernels; none where a call gives the memory
+        self.own = [None if shape is None else np.empty(shape, dtype) for shape in tensors]
+        for i, a in enumerate(self.own):
+            if a is not None:
+                self.tensors[i] = a.ctypes.data
+        self.args = _Args(*(ctypes.addressof(x) for x in (self.sizes, self.tensors, self.strides)))
+        self.reference = ctypes.byref(self.args)
+
+
+class _Shape:
+    """What a call needs that depends on the sizes alone."""
+
+    def __init__(self, exe: CpuExecutable, sizes: Mapping[str, int]) -> None:
+        graph = exe.mugraph
+        self.axes = exe.schedule.axis_sizes(graph, sizes)
+        self.values = [self.axes[a] for a in exe.emitted.axes] + [evaluate(d, sizes) for d in exe.emitted.dims]
+        self.inputs = [self._shape(x.dims) for x in graph.inputs]
+        self.outputs = [self._shape(o.dims) for o in graph.outputs]
+        self.frames: dict[tuple[Any, ...], list[_Frame]] = {}
+
+    def _shape(self, dims: AxisDims) -> tuple[int, ...]:
+        return tuple(prod(self.axes[a] for a in d) for d in dims)
+
+    def axis_strides(self, array: np.ndarray, dims: AxisDims, order: Sequence[str]) -> list[int] | None:
+        """Strides in elements along these axes; None if the last has a stride other than 1 or some are no whole elements."""
+        found: dict[str, int] = {}
+        for d, step in zip(dims, array.strides, strict=True):
+            for a in reversed(d):
+                found[a] = step
+                step *= self.axes[a]
+        if any(found[a] % array.itemsize for a in order if self.axes[a] > 1):
+            return None
+        if order and self.axes[order[-1]] > 1 and found[order[-1]] != array.itemsize:
+            return None
+        return [found[a] // array.itemsize for a in order]
+
+
+class CpuExecutable:
+    """A muGraph, printed as C for one schedule, compiled and loaded.
+
+    `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. May be called from several
+    threads at once. `source` is the C code.
+
+    Raises ScheduleError or GraphError if the muGraph cannot be printed, NoCompilerError or CompilerError if it cannot be
+    compiled.
+    """
+
+    def __init__(
+        self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int] | None = None
+    ) -> None:
+        self.mugraph = mugraph
+        self.schedule = schedule
+        self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
+        self.dtype = DTYPES[mugraph.dtype]
+        library = toolchain.load(toolchain.compile(self.source, name=mugraph.name))
+        self._run = library.mirage_run
+        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+        self._run.restype = ctypes.c_int
+        self._pool = pool.run_address()
+        self._lock = threading.Lock()
+        self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
+        #: tensor -> result that its kernel writes itself: the first one with the same axes and the same last axis
+        self._direct: dict[int, int] = {}
+        for k, t in enumerate(self.emitted.outputs):
+            own, axes = [a for d in mugraph.outputs[k].dims for a in d], self.emitted.tensors[t]
+            same = sorted(own) == sorted(axes) and own[-1:] == list(axes[-1:])
+            if t >= self.emitted.inputs and t not in self._direct and same:
+                self._direct[t] = k
+
+    @property
+    def source(self) -> str:
+        """The C source."""
+        return self.emitted.source
+
+    def __call__(
+        self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if given.
+
+        Inputs are read through their strides; only one whose last axis is not contiguous is copied. `out` must not
+        overlap the inputs. Raises InputError for arrays of another number, shape or dtype.
+        """
+        key = tuple(sizes.items())
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = _Shape(self, sizes)
+            with self._lock:
+                _bound(self._shapes)
+                self._shapes[key] = shape
+        arrays = self._checked(inputs, shape)
+        results = self._results(out, shape)
+        layout = (*(a.strides for a in arrays), *(r.strides for r in results))
+        free = shape.frames.get(layout)
+        if free is None:
+            arrays, results_in = self._prepare(shape, arrays, results)
+            layout = (*(a.strides for a in arrays), *(r.strides for r in results_in))
+            with self._lock:
+                _bound(shape.frames)
+                free = shape.frames.setdefault(layout, [])
+        else:
+            results_in = results
+        try:
+            frame = free.pop()
+        except IndexError:
+            frame = self._frame(shape, arrays, results_in)
+        for i, a in enumerate(arrays):
+            frame.tensors[i] = a.__array_interface__["data"][0]
+        for t, k in self._direct.items():
+            frame.tensors[t] = results_in[k].__array_interface__["data"][0]
+        if self._run(frame.reference, self._pool, num_threads()):
+            raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
+        self._finish(shape, frame, arrays, results, results_in)
+        free.append(frame)
+        return results
+
+    def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
+        if len(inputs) != len(shape.inputs):
+            raise InputError(f"{self.mugraph.name}: takes {len(shape.inputs)} arrays, got {len(inputs)}")
+        arrays: list[np.ndarray] = []
+        for x, a, want in zip(self.mugraph.inputs, inputs, shape.inputs, strict=True):
+            array = np.asarray(a)
+            if array.dtype != self.dtype:
+                raise InputError(
+                    f"{self.mugraph.name}: input {x.name} has dtype {array.dtype}, not {self.dtype}; convert it with astype"
+                )
+            if array.shape != want:
+                raise InputError(
+                    f"{self.mugraph.name}: input {x.name} has shape {array.shape}, but the sizes make it {want}; "
+                    "pass the sizes of these arrays"
+                )
+            arrays.append(array if array.flags.aligned else array.copy())
+        return arrays
+
+    def _results(self, out: Sequence[np.ndarray] | None, shape: _Shape) -> list[np.ndarray]:
+        if out is None:
+            return [np.empty(s, self.dtype) for s in shape.outputs]
+        if [o.shape for o in out] != shape.outputs or any(o.dtype != self.dtype or not o.flags.writeable for o in out):
+            found = ", ".join(f"{o.dtype}{o.shape}" for o in out)
+            wanted = ", ".join(f"{self.dtype}{s}" for s in shape.outputs)
+            raise InputError(f"{self.mugraph.name}: out is {found}; pass writable arrays {wanted}")
+        return list(out)
+
+    def _order(self, t: int) -> tuple[str, ...]:
+        return self.emitted.tensors[t]
+
+    def _prepare(
+        self, shape: _Shape, arrays: list[np.ndarray], results: list[np.ndarray]
+    ) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        """Contiguous copies of inputs, and contiguous results, where the kernels cannot use the given ones."""
+        inputs = [
+            a if shape.axis_strides(a, x.dims, self._order(i)) is not None else np.ascontiguousarray(a)
+            for i, (x, a) in enumerate(zip(self.mugraph.inputs, arrays, strict=True))
+        ]
+        outs = list(results)
+        for t, k in self._direct.items():
+            if shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
+                outs[k] = np.empty(shape.outputs[k], self.dtype)
+        return inputs, outs
+
+    def _frame(self, shape: _Shape, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> _Frame:
+        tensors: list[tuple[int, ...] | None] = []
+        strides: list[int] = []
+        for t, axes in enumerate(self.emitted.tensors):
+            given: tuple[np.ndarray, AxisDims] | None = None
+            if t < self.emitted.inputs:
+                given = arrays[t], self.mugraph.inputs[t].dims
+            elif t in self._direct:
+                k = self._direct[t]
+                given = results[k], self.mugraph.outputs[k].dims
+            if given is not None:
+                found = shape.axis_strides(*given, axes)
+                assert found is not None
+                strides += found
+                tensors.append(None)
+            else:
+                extents = tuple(shape.axes[a] for a in axes)
+                strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
+                tensors.append(extents)
+        return _Frame(shape.values, tensors, strides, self.dtype)
+
+    def _finish(
+        self,
+        shape: _Shape,
+        frame: _Frame,
+        arrays: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+        written: Sequence[np.ndarray],
+    ) -> None:
+        """Fill the results that no kernel wrote: repeated, broadcast or copied tensors."""
+        for k, t in enumerate(self.emitted.outputs):
+            if self._direct.get(t) == k:
+                if written[k] is not results[k]:
+                    results[k][...] = written[k]
+                continue
+            dims = self.mugraph.outputs[k].dims
+            axes = tuple(a for d in dims for a in d)
+            order = self._order(t)
+            if t < self.emitted.inputs:
+                value = arrays[t]
+            elif t in self._direct:
+                value = written[self._direct[t]]
+                order = tuple(a for d in self.mugraph.outputs[self._direct[t]].dims for a in d)
+            else:
+                own = frame.own[t]
+                assert own is not None
+                value = own
+            value = value.reshape([shape.axes[a] for a in order])
+            value = value.transpose([order.index(a) for a in axes if a in order])
+            value = value.reshape([shape.axes[a] if a in order else 1 for a in axes])
+            results[k][...] = np.broadcast_to(value, [shape.axes[a] for a in axes]).reshape(shape.outputs[k])
