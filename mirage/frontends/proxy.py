@@ -30,7 +30,7 @@ BUILDER: ContextVar[ProgramBuilder] = ContextVar("builder")
 
 
 #: modules that may stand between the user's line and a proxy's method
-_NOT_THE_USER = ("mirage.frontends.", "contextlib", "numpy.", "sympy.")
+_NOT_THE_USER = ("mirage.frontends.", "contextlib")
 
 
 def caller() -> str:
