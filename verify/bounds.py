@@ -1,0 +1,307 @@
+"""The error bound of the random tests (Mirage, Theorems 2 and 3), computed for a graph at concrete sizes.
+
+Every entry of every tensor is a fraction of sums of k terms f * exp(h / u) with polynomials f, h and u of
+bounded degree; the bounds on k and the degrees follow from reading the operators' definitions over the
+algebra of fractions. Two outputs N / D and N' / D' are equal iff N D' - N' D, which has at most k(N) k(D')
++ k(N') k(D) terms, is zero.
+
+One test accepts a nonzero sum of k >= 2 such terms with probability at most 1 - 1/k + k^2 d / q + d / p:
+
+- two of the exponents' values agree with probability at most 2 d / q per pair (Schwartz-Zippel mod q);
+- a coefficient that is not zero vanishes with probability at most d / p (Schwartz-Zippel mod p);
+- otherwise the sum's values at the powers of a generator of the roots of unity are a linear recurrence of
+  order k that is not zero, so among any k of them in a row one is not zero: a random root hits zero with
+  probability at most 1 - 1/k.
+
+The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import sympy
+
+from mirage.errors import GraphError
+from mirage.ir.functions import EXP, ScalarFunction
+from mirage.ir.operator import Elementwise, get_operator
+from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.verify.field import Primes
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A sum of at most `count` terms f * exp(h / u), deg f <= `degree`, deg h <= `above`, deg u <=
+    `below`.
+    """
+
+    count: int = 1
+    degree: int = 0
+    above: int = 0
+    below: int = 0
+
+    def __mul__(self, other: Terms) -> Terms:
+        above = max(self.above + other.below, other.above + self.below)
+        return Terms(self.count * other.count, self.degree + other.degree, above, self.below + other.below)
+
+    def __add__(self, other: Terms) -> Terms:
+        return Terms(
+            self.count + other.count if self.has_exp or other.has_exp else 1,
+            max(self.degree, other.degree),
+            max(self.above, other.above),
+            max(self.below, other.below),
+        )
+
+    def __pow__(self, n: int) -> Terms:
+        if n == 0:
+            return ONE
+        above = self.above + (n - 1) * self.below
+        return Terms(self.count**n, self.degree * n, above, self.below * n)
+
+    def times(self, n: int) -> Terms:
+        """A sum of n such sums."""
+        return Terms(self.count * n if self.has_exp else 1, self.degree, self.above, self.below)
+
+    @property
+    def has_exp(self) -> bool:
+        return self.count > 1 or self.above > 0
+
+    @property
+    def largest_degree(self) -> int:
+        return max(self.degree, self.above, self.below)
+
+
+ONE = Terms()
+
+
+@dataclass(frozen=True)
+class Factor:
+    """A denominator: which quotient made it, its terms, and the axes that it varies over."""
+
+    name: int
+    terms: Terms
+    axes: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Quotient:
+    """A bound on every entry of a tensor: numerator, powers of denominators, and the axes that it
+    varies over.
+    """
+
+    above: Terms
+    below: Mapping[Factor, int] = field(default_factory=dict)
+    axes: frozenset[str] = frozenset()
+
+    def denominator(self) -> Terms:
+        return math.prod((f.terms**n for f, n in self.below.items()), start=ONE)
+
+    @property
+    def has_exp(self) -> bool:
+        return self.above.has_exp or any(f.terms.has_exp for f in self.below)
+
+
+@dataclass
+class Facts:
+    """What the reading of a graph found besides its outputs."""
+
+    factors: int = 0
+    #: evaluations of random functions, and the largest degree of their arguments
+    calls: int = 0
+    call_degree: int = 0
+    #: why Theorem 2 does not apply, if it does not
+    obstacles: set[str] = field(default_factory=set)
+
+
+class Fractions:
+    """The algebra of `Quotient`s."""
+
+    def __init__(self, facts: Facts, sizes: Mapping[str, int]) -> None:
+        self.facts = facts
+        self.sizes = sizes
+
+    def constant(self, value: Fraction) -> Quotient:
+        return Quotient(ONE)
+
+    def dim(self, size: sympy.Expr) -> Quotient:
+        return Quotient(ONE)
+
+    def add(self, x: Quotient, y: Quotient) -> Quotient:
+        below = {f: max(x.below.get(f, 0), y.below.get(f, 0)) for f in (*x.below, *y.below)}
+        sides = [
+            math.prod((f.terms ** (n - v.below.get(f, 0)) for f, n in below.items()), start=v.above)
+            for v in (x, y)
+        ]
+        return Quotient(sides[0] + sides[1], below, x.axes | y.axes)
+
+    sub = add
+
+    def mul(self, x: Quotient, y: Quotient) -> Quotient:
+        below = {f: x.below.get(f, 0) + y.below.get(f, 0) for f in (*x.below, *y.below)}
+        return Quotient(x.above * y.above, below, x.axes | y.axes)
+
+    def div(self, x: Quotient, y: Quotient) -> Quotient:
+        return self.mul(x, Quotient(y.denominator(), self.factor(y.above, y.axes), y.axes))
+
+    def factor(self, terms: Terms, axes: frozenset[str]) -> dict[Factor, int]:
+        """A new denominator, unless it is a constant."""
+        if terms == ONE:
+            return {}
+        self.facts.factors += 1
+        return {Factor(self.facts.factors, terms, axes): 1}
+
+    def neg(self, x: Quotient) -> Quotient:
+        return x
+
+    def function(self, fn: ScalarFunction, x: Quotient, *params: Fraction) -> Quotient:
+        below = x.denominator()
+        if fn is EXP and not x.has_exp and (x.above, below) != (ONE, ONE):
+            return Quotient(Terms(1, 0, x.above.degree, below.degree), {}, x.axes)
+        if x.has_exp:
+            self.facts.obstacles.add(f"{fn.name} is applied to a result of exp")
+        self.facts.calls += math.prod(self.sizes.get(a, 1) for a in x.axes)
+        self.facts.call_degree = max(self.facts.call_degree, x.above.degree, below.degree)
+        return Quotient(Terms(1, 1), {}, x.axes)
+
+    def sum(self, x: Quotient, axes: Sequence[str], count: int) -> Quotient:
+        """A sum of `count` entries along axes: denominators that vary along them are multiplied up."""
+        gone = frozenset(axes)
+        above = x.above.times(count)
+        below: dict[Factor, int] = {}
+        for f, n in x.below.items():
+            if f.axes & gone and count > 1:
+                above = above * f.terms ** (n * (count - 1))
+                self.facts.factors += 1
+                f = Factor(self.facts.factors, f.terms**count, f.axes - gone)
+            below[f] = below.get(f, 0) + n
+        return Quotient(above, below, x.axes - gone)
+
+
+class _Reading:
+    """Reads a muGraph over `Fractions`."""
+
+    def __init__(self, graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> None:
+        self.sizes = dict(sizes)
+        self.facts = Facts()
+        self.algebra = Fractions(self.facts, self.sizes)
+        schedules = iter(schedule.kernels)
+        values: dict[tuple[int, int], Quotient] = {}
+        for i, n in enumerate(graph.kernel.nodes):
+            args = [values[r.node, r.out] for r in n.operands]
+            if n.op == "input":
+                values[i, 0] = Quotient(Terms(1, 1), {}, frozenset(n.axes()))
+            elif n.op == "graph":
+                assert n.graph is not None
+                for k, v in enumerate(self.block(n.graph, args, next(schedules))):
+                    values[i, k] = v
+            else:
+                values[i, 0] = self.node(n, args, self.sizes)
+        self.outputs = [values[r.node, r.out] for r in graph.kernel.outputs]
+
+    def block(self, graph: Graph, inputs: Sequence[Quotient], schedule: KernelSchedule) -> list[Quotient]:
+        """Within the loop, a looped axis is an axis of the tile, and another, `axis.loop`, of the
+        iterations.
+        """
+        sizes, loops = dict(self.sizes), {}
+        for a, role in graph.roles:
+            per = sizes[a] if role is Role.WHOLE else schedule.bounds(graph, a, sizes[a])[1]
+            if role in (Role.LOOP, Role.SPLIT):
+                loops[a] = -(-per // schedule.tile[a])
+            sizes[a] = min(sizes[a], schedule.tile.get(a, per))
+        marks = {a: {f"{a}.loop", *([partial_axis(a)] if graph.role[a] is Role.SPLIT else [])} for a in loops}
+        values: list[Quotient] = []
+        for n in graph.nodes:
+            args = [values[r.node] for r in n.operands]
+            if n.op == "input":
+                x = inputs[n.attr["index"]]
+                below: dict[Factor, int] = {}
+                for f, k in x.below.items():
+                    f = Factor(f.name, f.terms, _marked(f.axes, marks))
+                    below[f] = below.get(f, 0) + k
+                values.append(Quotient(x.above, below, _marked(x.axes, marks)))
+            elif n.op == "accumulator":
+                a = n.attr["axis"]
+                count = loops.get(a, 1) if n.attr["mode"] == "sum" else 1
+                values.append(self.algebra.sum(args[0], (f"{a}.loop",), count))
+            elif n.op == "graph":
+                assert n.graph is not None
+                tiles = tuple((a, sizes[a]) for a, _ in n.graph.roles)
+                values.append(self.block(n.graph, args, KernelSchedule(tiles))[0])
+            else:
+                values.append(self.node(n, args, sizes))
+        return [values[r.node] for r in graph.outputs]
+
+    def node(self, n: Node, args: list[Quotient], sizes: Mapping[str, int]) -> Quotient:
+        if n.op in ("sum", "matmul"):
+            x = self.algebra.mul(*args) if n.op == "matmul" else args[0]
+            return self.algebra.sum(x, n.reduce, math.prod(sizes[a] for a in n.reduce))
+        if n.op == "concat":
+            # an entry is one of the operands': no more than their sum
+            total = args[0]
+            for x in args[1:]:
+                total = self.algebra.add(total, x)
+            return Quotient(total.above, total.below, total.axes | frozenset(n.axes()))
+        op = get_operator(n.op)
+        if not isinstance(op, Elementwise):
+            raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")
+        result: Quotient = op.apply(self.algebra, args, n.attr)
+        return result
+
+
+def _marked(axes: frozenset[str], marks: Mapping[str, set[str]]) -> frozenset[str]:
+    return axes.union(*(marks[a] for a in axes if a in marks))
+
+
+@dataclass(frozen=True)
+class GraphTerms:
+    """Bounds on a graph's outputs at one set of sizes, and what its random functions cost."""
+
+    outputs: tuple[tuple[Terms, Terms], ...]
+    calls: int
+    call_degree: int
+    obstacles: tuple[str, ...]
+
+
+def read_terms(graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> GraphTerms:
+    """Numerator and denominator of every output; `sizes` of all axes, partial ones included."""
+    r = _Reading(graph, schedule, sizes)
+    outputs = tuple((v.above, v.denominator()) for v in r.outputs)
+    return GraphTerms(outputs, r.facts.calls, r.facts.call_degree, tuple(sorted(r.facts.obstacles)))
+
+
+@dataclass(frozen=True)
+class Bound:
+    """k and d of Theorem 2 for the difference of two graphs, and the probability that one test misses it."""
+
+    k: int
+    d: int
+    acceptance: float
+
+    def tests(self, delta: float) -> int:
+        """Tests after which all of them miss with probability at most delta (Theorem 3)."""
+        return max(1, math.ceil(math.log(delta) / math.log(self.acceptance)))
+
+
+def compare(a: GraphTerms, b: GraphTerms, primes: Primes) -> Bound | str:
+    """The bound for two graphs, or in words why there is none."""
+    if a.obstacles or b.obstacles:
+        return "outside the theorem: " + "; ".join(sorted({*a.obstacles, *b.obstacles}))
+    k = d = 1
+    for (n1, d1), (n2, d2) in zip(a.outputs, b.outputs, strict=True):
+        difference = n1 * d2 + n2 * d1
+        k = max(k, difference.count)
+        d = max(d, difference.largest_degree)
+    if d * k**4 >= primes.q:
+        return f"d k^4 = {d} * {k}^4 is not below q = {primes.q}"
+    # random functions: two different arguments that agree in both fields, in any pair of calls
+    calls = a.calls + b.calls
+    degree = 2 * max(a.call_degree, b.call_degree)
+    collision = math.comb(calls, 2) * (degree / primes.p) * (degree / primes.q)
+    zero = d / primes.p if k <= 1 else 1 - 1 / k + k * k * d / primes.q + d / primes.p
+    if zero + collision >= 1:
+        return f"the bound for one test, {zero + collision}, is not below 1"
+    return Bound(k, d, zero + collision)

@@ -1,0 +1,302 @@
+"""Arithmetic over two finite fields (Mirage, section 5 and Table 3), many random tests at once.
+
+A value is a pair (x mod p, x mod q) with primes q | p - 1. `exp` maps x mod q to a power of a q-th root of
+unity mod p; what comes out of it has no part mod q. Any other function is a random one: equal arguments
+have equal results.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from random import Random
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import FieldError
+from mirage.ir.arithmetic import Arithmetic
+from mirage.ir.functions import EXP, ScalarFunction
+
+IntArray = np.ndarray
+
+#: bits of each digit of the tables of powers of the generator
+_DIGIT = 10
+
+
+@dataclass(frozen=True)
+class Primes:
+    """Primes p and q with q | p - 1, both below 2^31, and a generator of the q-th roots of unity mod p."""
+
+    p: int
+    q: int
+    generator: int
+
+    def __post_init__(self) -> None:
+        if not (2 < self.q < self.p < 1 << 31) or (self.p - 1) % self.q:
+            raise FieldError(f"p={self.p}, q={self.q}: p must be below 2^31 and q a divisor of p - 1")
+        if not (sympy.isprime(self.p) and sympy.isprime(self.q)):
+            raise FieldError(f"p={self.p}, q={self.q}: both must be prime")
+        if self.generator % self.p == 1 or pow(self.generator, self.q, self.p) != 1:
+            raise FieldError(
+                f"{self.generator} does not generate the roots of unity of order {self.q} mod {self.p}"
+            )
+
+
+@lru_cache(maxsize=64)
+def draw_primes(seed: int) -> Primes:
+    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow."""
+    rng = Random(f"primes {seed}")
+    while True:
+        q = rng.randrange(1 << 29, 1 << 30) | 1
+        p = 2 * q + 1
+        if sympy.isprime(q) and sympy.isprime(p):
+            # every square other than 1 has order q
+            return Primes(p, q, pow(rng.randrange(2, p - 1), 2, p))
+
+
+@lru_cache(maxsize=16)
+def _power_tables(primes: Primes) -> list[IntArray]:
+    """generator ** (digit << shift) mod p for every digit of an exponent below 2^30."""
+    tables = []
+    base = primes.generator
+    for _ in range(3):
+        table = np.ones(1 << _DIGIT, dtype=np.int64)
+        for i in range(_DIGIT):
+            table[1 << i : 2 << i] = table[: 1 << i] * pow(base, 1 << i, primes.p) % primes.p
+        tables.append(table)
+        base = pow(base, 1 << _DIGIT, primes.p)
+    return tables
+
+
+class Pair:
+    """Values mod p, and mod q where they have them ("-" in Table 3 is None). `fresh` marks zeros to be
+    written to.
+    """
+
+    __slots__ = ("fresh", "p", "q")
+
+    def __init__(self, p: IntArray, q: IntArray | None, fresh: bool = False) -> None:
+        self.p = p
+        self.q = q
+        self.fresh = fresh
+
+
+class FieldArithmetic(Arithmetic[Pair]):
+    """`tests` independent random tests, side by side along the lead dim.
+
+    `roots` are the exponents (one per test, mod q) that make the generator each test's root of unity.
+    Division by zero is recorded per test in `invalid`, and means nothing there. `outside_lax` collects in
+    words what the theorem of the paper does not cover. `dims` maps size expressions to values; others come
+    from `sizes`.
+    """
+
+    lead = 1
+
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        primes: Primes,
+        roots: IntArray,
+        seed: int,
+        dims: Callable[[sympy.Expr], int] | None = None,
+    ) -> None:
+        super().__init__(sizes)
+        self.primes = primes
+        self.tests = len(roots)
+        self.roots = roots
+        self.seed = seed
+        self.dims = dims
+        self.invalid = np.zeros(self.tests, dtype=bool)
+        self.outside_lax: set[str] = set()
+
+    def constant(self, value: Fraction) -> Pair:
+        parts = []
+        for m in (self.primes.p, self.primes.q):
+            if value.denominator % m == 0:
+                raise FieldError(f"constant {value}: its denominator is 0 modulo {m}; choose another seed")
+            parts.append(np.asarray(value.numerator * pow(value.denominator, -1, m) % m, dtype=np.int64))
+        return Pair(parts[0], parts[1])
+
+    def dim(self, size: sympy.Expr) -> Pair:
+        return super().dim(size) if self.dims is None else self.constant(Fraction(self.dims(size)))
+
+    def _both(self, f: Callable[[Any, Any, int], IntArray], x: Pair, y: Pair) -> Pair:
+        q = None if x.q is None or y.q is None else f(*_aligned(x.q, y.q), self.primes.q)
+        return Pair(f(*_aligned(x.p, y.p), self.primes.p), q)
+
+    def add(self, x: Pair, y: Pair) -> Pair:
+        return self._both(lambda a, b, m: (a + b) % m, x, y)
+
+    def sub(self, x: Pair, y: Pair) -> Pair:
+        return self._both(lambda a, b, m: (a - b) % m, x, y)
+
+    def mul(self, x: Pair, y: Pair) -> Pair:
+        return self._both(lambda a, b, m: a * b % m, x, y)
+
+    def div(self, x: Pair, y: Pair) -> Pair:
+        return self._both(lambda a, b, m: a * self._inverse(b, m) % m, x, y)
+
+    def neg(self, x: Pair) -> Pair:
+        return Pair(-x.p % self.primes.p, None if x.q is None else -x.q % self.primes.q)
+
+    def _inverse(self, y: IntArray, m: int) -> IntArray:
+        zero = y == 0
+        if zero.any():
+            self.invalid |= zero.reshape(self.tests, -1).any(axis=1) if y.ndim else True
+            y = np.where(zero, 1, y)
+        return inverse(y, m)
+
+    def function(self, fn: ScalarFunction, x: Pair, *params: Fraction) -> Pair:
+        # a scalar constant has no dim of tests, so its power, which differs from test to test, can't be a
+        # root's
+        if fn is EXP and x.q is not None and x.q.ndim:
+            return Pair(self._root_power(x.q), None)
+        if fn is EXP:
+            what = "a constant" if x.q is not None else "an exp's result"
+            self.outside_lax.add(f"the exp of {what} is taken as a random function")
+        else:
+            self.outside_lax.add(f"{fn.name} is taken as a random function")
+        text = f"{fn.name} {params} {self.seed} {x.q is None}"
+        keys = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype=np.uint64)
+        h = _mix(x.p.astype(np.uint64) ^ keys[0])
+        if x.q is not None:
+            h = _mix(h ^ x.q.astype(np.uint64))
+        low = (h % np.uint64(self.primes.p)).astype(np.int64)
+        if fn is EXP:
+            return Pair(low, None)
+        return Pair(low, (_mix(h ^ keys[1]) % np.uint64(self.primes.q)).astype(np.int64))
+
+    def _root_power(self, x: IntArray) -> IntArray:
+        p, q = self.primes.p, self.primes.q
+        e = x * self.roots.reshape(-1, *(1,) * (x.ndim - 1)) % q
+        digits = (e >> (_DIGIT * i) & ((1 << _DIGIT) - 1) for i in range(3))
+        a, b, c = (t[d] for t, d in zip(_power_tables(self.primes), digits, strict=True))
+        return np.asarray(a * b % p * c % p)
+
+    def apply(self, fn: Callable[..., Any], *xs: Pair) -> Pair:
+        p = np.asarray(fn(*(x.p for x in xs)))
+        qs = [x.q for x in xs if x.q is not None]
+        if len(qs) == len(xs):
+            return Pair(p, np.asarray(fn(*qs)))
+        for x in xs:
+            # a value without a part mod q was written into zeros: they have none either
+            if x.fresh:
+                x.q = None
+        return Pair(p, None)
+
+    def einsum(self, x: Pair, y: Pair, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]) -> Pair:
+        def contract(a: IntArray, b: IntArray, m: int) -> IntArray:
+            return _einsum(a, b, list(xl), list(yl), list(ol), m)
+
+        q = None if x.q is None or y.q is None else contract(x.q, y.q, self.primes.q)
+        return Pair(contract(x.p, y.p, self.primes.p), q)
+
+    def sum(self, x: Pair, axes: tuple[int, ...]) -> Pair:
+        def total(a: IntArray, m: int) -> IntArray:
+            return np.asarray(np.sum(a, axis=axes) % m)
+
+        return Pair(total(x.p, self.primes.p), None if x.q is None else total(x.q, self.primes.q))
+
+    def zeros(self, shape: Sequence[int]) -> Pair:
+        full = (self.tests, *shape)
+        return Pair(np.zeros(full, dtype=np.int64), np.zeros(full, dtype=np.int64), fresh=True)
+
+    def shape(self, x: Pair) -> tuple[int, ...]:
+        return tuple(x.p.shape[1:])
+
+
+def _aligned(x: IntArray, y: IntArray) -> tuple[IntArray, IntArray]:
+    """A tensor without axes still has the dim of tests, in front, where broadcasting alone would put it
+    last.
+    """
+    if x.ndim == 1 and y.ndim > 1:
+        x = x.reshape(-1, *(1,) * (y.ndim - 1))
+    elif y.ndim == 1 and x.ndim > 1:
+        y = y.reshape(-1, *(1,) * (x.ndim - 1))
+    return x, y
+
+
+def draw(shape: Sequence[int], tests: int, primes: Primes, rng: np.random.Generator) -> Pair:
+    """Uniform values of shape [tests, *shape]."""
+    p, q = (rng.integers(0, m, (tests, *shape), dtype=np.int64) for m in (primes.p, primes.q))
+    return Pair(p, q)
+
+
+def inverse(y: IntArray, m: int) -> IntArray:
+    """Inverses mod the prime m of values that are not 0: one power for all of them (Montgomery's trick,
+    as a tree).
+    """
+    if y.size == 0:
+        return y
+    size = 1 << math.ceil(math.log2(y.size))
+    level = np.ones(size, dtype=np.int64)
+    level[: y.size] = np.ravel(y)
+    levels = [level]
+    while len(level) > 1:
+        level = level[0::2] * level[1::2] % m
+        levels.append(level)
+    inv = np.array([pow(int(level[0]), -1, m)], dtype=np.int64)
+    for level in reversed(levels[:-1]):
+        # the inverse of one factor is that of the product times the other factor
+        inv = (level.reshape(-1, 2)[:, ::-1] * inv[:, None] % m).ravel()
+    return inv[: y.size].reshape(np.shape(y))
+
+
+def _mix(h: Any) -> Any:
+    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words that scatters
+    them.
+    """
+    with np.errstate(over="ignore"):
+        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return h ^ (h >> np.uint64(31))
+
+
+def _einsum(x: IntArray, y: IntArray, xl: list[int], yl: list[int], ol: list[int], m: int) -> IntArray:
+    """Sum of products mod m; a tensor with one dim more than labels has the lead in front."""
+    lead = -1
+    xl, yl = ([lead] * (a.ndim - len(ls)) + ls for a, ls in ((x, xl), (y, yl)))
+    ol = [lead, *ol] if lead in xl or lead in yl else ol
+    xs, ys, os = set(xl), set(yl), set(ol)
+    for v in [v for v in xl if v not in ys and v not in os]:
+        x, xl = x.sum(axis=xl.index(v)) % m, [w for w in xl if w != v]
+    for v in [v for v in yl if v not in xs and v not in os]:
+        y, yl = y.sum(axis=yl.index(v)) % m, [w for w in yl if w != v]
+    batch = [v for v in ol if v in xl and v in yl]
+    rows = [v for v in ol if v in xl and v not in yl]
+    cols = [v for v in ol if v in yl and v not in xl]
+    summed = [v for v in xl if v in yl and v not in os]
+    xt = x.transpose([xl.index(v) for v in batch + rows + summed])
+    yt = y.transpose([yl.index(v) for v in batch + cols + summed])
+    nb, nr, nc = len(batch), len(rows), len(cols)
+    bs, rs, cs, ss = xt.shape[:nb], xt.shape[nb : nb + nr], yt.shape[nb : nb + nc], xt.shape[nb + nr :]
+    k = math.prod(ss)
+    r = _matmul(xt.reshape((*bs, math.prod(rs), k)), yt.reshape((*bs, math.prod(cs), k)), m)
+    order = batch + rows + cols
+    return r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol])
+
+
+def _matmul(x: IntArray, y: IntArray, m: int) -> IntArray:
+    """x @ y^T mod m for [..., i, k] and [..., j, k], batches broadcasting."""
+    k = x.shape[-1]
+    if k <= 16:
+        r = np.zeros(
+            (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), dtype=np.int64
+        )
+        for i in range(k):
+            r += x[..., :, None, i] * y[..., None, :, i] % m
+        return r % m
+    # digits of 16 bits: sums of up to 2^21 products are exact in float64
+    if k > 1 << 21:
+        raise FieldError(f"a contraction over {k} elements is too long to be exact; verify at smaller sizes")
+    mask = (1 << 16) - 1
+    xs, ys = ([(a >> 16).astype(np.float64), (a & mask).astype(np.float64)] for a in (x, y.swapaxes(-1, -2)))
+    high, low = (np.matmul(xs[i], ys[i]).astype(np.int64) % m for i in (0, 1))
+    cross = (np.matmul(xs[0], ys[1]).astype(np.int64) + np.matmul(xs[1], ys[0]).astype(np.int64)) % m
+    return np.asarray(((((high << 16) + cross) % m << 16) + low) % m)
