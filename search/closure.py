@@ -85,6 +85,20 @@ class Vocabulary:
         )
 
 
+#: values of one kernel, beyond which its closure is cut
+MAX_VALUES = 500
+
+
+#: operators whose operands may be exchanged
+COMMUTATIVE = frozenset({"add", "mul", "matmul"})
+
+
+def _same(a: Derivation, b: Derivation) -> bool:
+    if a.op != b.op or (a.attrs, a.reduce, a.joined) != (b.attrs, b.reduce, b.joined):
+        return False
+    return a.operands == b.operands or (a.op in COMMUTATIVE and a.operands == b.operands[::-1])
+
+
 class Closure:
     """All admitted values of one kernel."""
 
@@ -112,7 +126,7 @@ class Closure:
         self.limit = limit
         self.canonical = canonical
         self.deadline = deadline
-        self.timed_out = False
+        self.cut = ""
         self.vocabulary = Vocabulary.of(program)
         self.values: list[Value] = []
         self._index: dict[Hashable, Value] = {}
@@ -148,16 +162,37 @@ class Closure:
         return bool(value.axes) and self.plan.partial is not None and value.axes[0] == partial_axis(self.plan.partial)
 
     def run(self) -> None:
-        """Close the leaves under the vocabulary; stops at the deadline with `timed_out` set."""
+        """Close the leaves under the vocabulary, the program's own values first; `cut` says why it stopped early."""
+        self._seed()
         done = 0
         while done < len(self.values):
+            if done % 8 == 0 and time.perf_counter() > self.deadline:
+                self.cut = "budget spent"
+                return
+            if len(self.values) > MAX_VALUES:
+                self.cut = f"{MAX_VALUES} prefixes per kernel"
+                return
             value = self.values[done]
             done += 1
-            if done % 16 == 0 and time.perf_counter() > self.deadline:
-                self.timed_out = True
-                return
             self._extend(value, self.values[:done])
-        return
+
+    def _seed(self) -> None:
+        """The program's own values, so that a search that is cut short still has the fused program."""
+        own: dict[int, Value] = {}
+        leaves = {v.form: v for v in self.values}
+        for i, n in enumerate(self.program.nodes):
+            form = self.al.targets[i][0]
+            if form in leaves:
+                own[i] = leaves[form]
+                continue
+            operands = tuple(own[k] for k in n.operands if k in own)
+            if len(operands) < len(n.operands) or (len(operands) == 2 and not self._compatible(*operands)):
+                continue
+            value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined)
+            if value is not None and value.varying and self.plan.loop in n.reduce:
+                value = self._apply("accumulator", (("mode", "sum"), ("axis", self.plan.loop)), (value,))
+            if value is not None:
+                own[i] = value
 
     def _extend(self, v: Value, earlier: Sequence[Value]) -> None:
         """Apply every operator that has `v` as its newest operand."""
@@ -179,7 +214,7 @@ class Closure:
                 continue
             for op, attrs in self.vocabulary.binary:
                 self._apply(op, attrs, (u, v))
-                if op in ("sub", "div") and u is not v:
+                if op not in COMMUTATIVE and u is not v:
                     self._apply(op, attrs, (v, u))
             for over in self.vocabulary.matmuls:
                 if set(over) <= set(u.axes) & set(v.axes):
@@ -213,7 +248,8 @@ class Closure:
         operands: tuple[Value, ...],
         over: tuple[str, ...] = (),
         joined: tuple[str, tuple[str, ...]] | None = None,
-    ) -> None:
+    ) -> Value | None:
+        """The value of an operator application, unless it is pruned."""
         node = AxisNode(op, (), attrs, (), over, joined)
         bound = self._bound_parts(op, over)
         self.stats.checks += 1
@@ -221,14 +257,14 @@ class Closure:
             poly = self.al.abstract_of(node, [u.poly for u in operands], bound)
             if not self.pruner.admits(poly):
                 self.stats.prune("abstract expression")
-                return
+                return None
             form = self.al.exact_of(node, [u.form for u in operands], bound)
             if self.indices is not None and not self.indices.admits(form):
                 self.stats.prune("indices")
-                return
+                return None
         except TermTooLarge:
             self.stats.prune("expression size")
-            return
+            return None
         after = op == "accumulator" or any(u.after for u in operands)
         operators = 1 + max(u.operators for u in operands)
         axes = self._axes(form)
@@ -244,9 +280,11 @@ class Closure:
             self._index[key] = value
             self.stats.prefixes += 1
         elif value.source is not None or any(u is value for u in operands):
-            return
+            return value
         value.operators = min(value.operators, operators)
-        value.derivations.append(derivation)
+        if not any(_same(derivation, d) for d in value.derivations):
+            value.derivations.append(derivation)
+        return value
 
     def _bound_parts(self, op: str, over: tuple[str, ...]) -> frozenset[str]:
         """The axis parts that an operator sums: a tile sum leaves the loop and the grid to others."""

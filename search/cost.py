@@ -16,6 +16,8 @@ SUM_NS = 0.06
 FLOP_NS = 0.04
 #: ns per element written to and read back from another kernel
 TRANSFER_NS = 0.6
+#: ns to run one operator of a block at all
+OPERATOR_NS = 20.0
 #: ns to start a kernel
 LAUNCH_NS = 3000.0
 #: loop tile (elements) and grid splits assumed while nothing is scheduled yet
@@ -39,12 +41,12 @@ class CostModel:
         """ns of one operator over an iteration space (axes of the result and reduced ones), run `repeats` times."""
         volume = self.volume(space) * repeats
         if op == "matmul":
-            return volume * MATMUL_NS
+            return OPERATOR_NS + volume * MATMUL_NS
         if op in ("sum", "accumulator", "concat"):
-            return volume * SUM_NS
+            return OPERATOR_NS + volume * SUM_NS
         definition = get_operator(op)
         assert isinstance(definition, Elementwise)
-        return volume * FLOP_NS * max(definition.flops, 1)
+        return OPERATOR_NS + volume * FLOP_NS * max(definition.flops, 1)
 
     def transfer(self, axes: Sequence[str]) -> float:
         """ns to hand a tensor from one kernel to the next."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +31,10 @@ class Choice:
 
 
 class Extraction:
-    """Iterates over `Choice`s in order of cost; `complete` tells whether all were given before it stopped."""
+    """Iterates over `Choice`s, cheapest completion first; `complete` tells whether all were given before it stopped.
+
+    `leaf_cost` is the price of reading a leaf, `accept_leaves` limits which may be read together.
+    """
 
     def __init__(
         self,
@@ -48,48 +52,65 @@ class Extraction:
         self.accept_leaves = accept_leaves
         self.complete = True
         self._least: dict[Value, float] = {}
+        self._completions: dict[Value, frozenset[Value]] = {}
 
-    def _cheapest(self, value: Value) -> float:
-        if value.source is not None:
-            return self.leaf_cost(value)
-        if value not in self._least:
-            self._least[value] = min(d.cost for d in value.derivations)
-        return self._least[value]
+    def _complete(self, value: Value) -> frozenset[Value]:
+        """The values of the cheapest graph found for a value alone, itself included."""
+        found = self._completions.get(value)
+        if found is None:
+            if value.source is not None:
+                self._least[value] = self.leaf_cost(value)
+                found = frozenset((value,))
+            else:
+                best = math.inf
+                for d in value.derivations:
+                    below = frozenset((value,)).union(*(self._complete(u) for u in d.operands))
+                    price = d.cost + sum(self._least[u] for u in below if u is not value)
+                    if price < best:
+                        best, found = price, below
+                        self._least[value] = d.cost
+                assert found is not None
+            self._completions[value] = found
+        return found
+
+    def _bound(self, spent: float, pending: frozenset[Value], chosen: Mapping[Value, Derivation]) -> float:
+        """The cost of the graph that completes each pending value in its own cheapest way."""
+        missing = frozenset().union(*(self._complete(v) for v in pending))
+        return spent + sum(self._least[v] for v in missing if v not in chosen)
 
     def __iter__(self) -> Iterator[Choice]:
         ticket = itertools.count()
         first = frozenset(self.goals)
-        start = sum(self._cheapest(v) for v in first)
         # (bound, tie-break, spent, open values, chosen, leaves)
-        heap: list[
-            tuple[float, int, float, frozenset[Value], dict[Value, Derivation], frozenset[Value]]
-        ] = [(start, next(ticket), 0.0, first, {}, frozenset())]
+        heap: list[tuple[float, int, float, frozenset[Value], dict[Value, Derivation], frozenset[Value]]]
+        heap = [(self._bound(0.0, first, {}), next(ticket), 0.0, first, {}, frozenset())]
         steps = 0
         while heap:
-            bound, _, spent, pending, chosen, leaves = heapq.heappop(heap)
+            _, _, spent, pending, chosen, leaves = heapq.heappop(heap)
             steps += 1
             if steps > MAX_STEPS or (steps % 64 == 0 and time.perf_counter() > self.deadline):
                 self.complete = False
                 return
-            if not pending:
-                yield Choice(self.goals, chosen, leaves, spent)
+            inner = [v for v in pending if v.source is None]
+            if not inner:
+                reads = leaves | pending
+                if self.accept_leaves(reads):
+                    yield Choice(self.goals, chosen, reads, spent + sum(self.leaf_cost(v) for v in pending))
                 continue
-            value = max(pending, key=lambda v: v.number)
+            value = max(inner, key=lambda v: v.number)
             rest = pending - {value}
-            if value.source is not None:
-                grown = leaves | {value}
-                if self.accept_leaves(grown):
-                    paid = spent + self.leaf_cost(value)
-                    heapq.heappush(heap, (bound, next(ticket), paid, rest, chosen, grown))
-                continue
-            base = bound - self._cheapest(value)
             for d in value.derivations:
-                new = [u for u in dict.fromkeys(d.operands) if u not in chosen and u not in leaves and u not in rest]
-                open_ = rest.union(new)
+                new = frozenset(u for u in d.operands if u not in chosen)
+                open_ = rest | new
                 if len(chosen) + 1 + sum(1 for v in open_ if v.source is None) > self.limit:
                     continue
-                more = base + d.cost + sum(self._cheapest(u) for u in new)
-                heapq.heappush(heap, (more, next(ticket), spent + d.cost, open_, {**chosen, value: d}, leaves))
+                if not self.accept_leaves(frozenset(v for v in open_ if v.source is not None)):
+                    continue
+                now = {**chosen, value: d}
+                # the newest of many equally cheap ones goes first, so that graphs are finished early
+                heapq.heappush(
+                    heap, (self._bound(spent + d.cost, open_, now), -next(ticket), spent + d.cost, open_, now, leaves)
+                )
 
 
 def topological(choice: Choice) -> list[Value]:

@@ -27,6 +27,10 @@ SLACK = 2
 MAX_RESULTS = 2
 
 
+#: share of the time left to a plan that one closure may take; the rest is for extraction
+CLOSURE_SHARE = 0.4
+
+
 @dataclass(frozen=True)
 class SearchOptions:
     """What a search may do.
@@ -129,13 +133,13 @@ def _search_all(
     executor: Executor | None,
 ) -> Iterator[_Found]:
     if executor is None:
-        for plan in todo:
-            yield _search_plan(program, plan, axis_sizes, options, options.budget - (time.perf_counter() - start))
+        for k, plan in enumerate(todo):
+            left = options.budget - (time.perf_counter() - start)
+            # an even share of what is left, or twice that while others may need less
+            yield _search_plan(program, plan, axis_sizes, options, min(left, 2 * left / (len(todo) - k)))
         return
-    futures = [
-        executor.submit(_search_plan, program, plan, axis_sizes, options, options.budget - (time.perf_counter() - start))
-        for plan in todo
-    ]
+    share = 2 * options.budget / len(todo)
+    futures = [executor.submit(_search_plan, program, plan, axis_sizes, options, share) for plan in todo]
     for future in futures:
         yield future.result()
 
@@ -171,9 +175,11 @@ class _PlanSearch:
 
     def closure(self, kernel: KernelPlan, results: Sequence[Value] = ()) -> Closure:
         """All values of a kernel that reads the program's inputs and an earlier kernel's results."""
+        now = time.perf_counter()
+        deadline = now + (self.deadline - now) * CLOSURE_SHARE
         c = Closure(
             self.program, self.al, kernel, self.pruner, self.indices, self.cost, self.stats,
-            limit=self.limit, canonical=self.options.canonical, deadline=self.deadline,
+            limit=self.limit, canonical=self.options.canonical, deadline=deadline,
         )  # fmt: skip
         for n, (form, poly) in zip(self.program.nodes, self.al.targets, strict=True):
             if n.op in ("input", "constant", "size"):
@@ -181,8 +187,7 @@ class _PlanSearch:
         for v in results:
             c.leaf(v.form, v.poly, v)
         c.run()
-        if c.timed_out:
-            self.cut = "budget spent"
+        self.cut = self.cut or c.cut
         return c
 
     def goals(self, c: Closure) -> list[list[Value]]:
