@@ -1,0 +1,159 @@
+"""Proof that a muGraph computes its program at every size: both are read in the exact algebra and compared.
+
+Every axis that some kernel loops over or splits is divided into grid, loop and tile parts. A sum inside the loop binds
+the tile, an accumulator the loop, a sum over partial results the grid; only all three together are the program's sum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage.errors import TermTooLarge
+from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.ir.operator import Elementwise, get_operator
+from mirage.mugraph.graph import Graph, MuGraph, Node, Role
+from mirage.verify.exact import ExactAlgebra, Form
+
+
+class _NotProved(Exception):
+    """The graph does something that the exact algebra cannot follow; the message says what."""
+
+
+def prove(program: AxisProgram, graph: MuGraph) -> str:
+    """ "proved" if the muGraph equals the program at every size, else "not proved"."""
+    try:
+        divided = _divided(graph)
+        parts = {a: (f"{a}.grid", f"{a}.loop", f"{a}.tile") for a in divided}
+        al = ExactAlgebra(parts)
+        reader = _Reader(al)
+        wanted = reader.program(program)
+        found = reader.mugraph(graph)
+    except (TermTooLarge, _NotProved):
+        return "not proved"
+    return "proved" if all(a is b for a, b in zip(wanted, found, strict=True)) else "not proved"
+
+
+def _divided(graph: MuGraph) -> list[str]:
+    split: list[str] = []
+    divided: dict[str, None] = {}
+    for n in graph.kernels:
+        assert n.graph is not None
+        for a, role in n.graph.roles:
+            if role in (Role.LOOP, Role.SPLIT) and a in graph.axes:
+                divided[a] = None
+                if role is Role.SPLIT:
+                    split.append(a)
+    if len(set(split)) < len(split):
+        raise _NotProved("an axis is split in two kernels")
+    return list(divided)
+
+
+class _Reader:
+    def __init__(self, al: ExactAlgebra) -> None:
+        self.al = al
+
+    def program(self, program: AxisProgram) -> list[Form]:
+        values: list[Form] = []
+        for n in program.nodes:
+            if n.op == "input":
+                values.append(self.al.tensor(n.attr["name"], n.axes))
+            else:
+                values.append(self.operator(n, [values[i] for i in n.operands], self.parts(n.reduce)))
+        return [values[o.value] for o in program.outputs]
+
+    def mugraph(self, graph: MuGraph) -> list[Form]:
+        values: dict[tuple[int, int], Form] = {}
+        for i, n in enumerate(graph.kernel.nodes):
+            args = [values[r.node, r.out] for r in n.operands]
+            if n.op == "input":
+                x = graph.inputs[n.attr["index"]]
+                values[i, 0] = self.al.tensor(x.name, x.axes)
+            elif n.op == "graph":
+                assert n.graph is not None
+                for k, form in enumerate(self.block(n.graph, args)):
+                    values[i, k] = form
+            else:
+                values[i, 0] = self.operator(n, args, self.parts(n.reduce))
+        return [values[r.node, r.out] for r in graph.kernel.outputs]
+
+    def parts(self, axes: Sequence[str]) -> frozenset[str]:
+        return frozenset(p for a in axes for p in self.al.parts.get(a, (a,)))
+
+    def block(self, graph: Graph, inputs: Sequence[Form]) -> list[Form]:
+        values: list[Form] = []
+        for n in graph.nodes:
+            args = [values[r.node] for r in n.operands]
+            if n.op == "input":
+                values.append(inputs[n.attr["index"]])
+            elif n.op == "accumulator":
+                values.append(self.accumulate(graph, n, args[0]))
+            elif n.op == "graph":
+                assert n.graph is not None
+                values.extend(self.thread(n.graph, graph, args))
+            else:
+                self.check_partial(args)
+                values.append(self.operator(n, args, self.summed(graph, n.reduce)))
+        return [values[r.node] for r in graph.outputs]
+
+    def check_partial(self, args: Sequence[Form]) -> None:
+        """A partial index and the axis itself are different indices; a form cannot hold both."""
+        for a, names in self.al.parts.items():
+            if len(names) == 3:
+                partial = [names[0] in x.free and names[2] not in x.free and names[1] not in x.free for x in args]
+                whole = [names[2] in x.free for x in args]
+                if any(partial) and any(whole):
+                    raise _NotProved(f"partial results over {a} meet a tensor with axis {a}")
+
+    def summed(self, graph: Graph, axes: Sequence[str]) -> frozenset[str]:
+        """What a sum over these axes binds in one iteration of one block."""
+        bound: set[str] = set()
+        for a in axes:
+            names = self.al.parts.get(a)
+            role = graph.role.get(a)
+            if names is None:
+                bound.add(a)  # an undivided axis, or a partial one, whose name is that of its part
+            elif role is Role.SPLIT:
+                bound.add(names[2])
+            elif role is Role.LOOP:
+                bound |= {names[0], names[2]}
+            else:
+                bound |= set(names)
+        return frozenset(bound)
+
+    def accumulate(self, graph: Graph, n: Node, x: Form) -> Form:
+        if n.attr["mode"] == "sum":
+            return self.al.sum(x, frozenset(f"{a}.loop" for a in graph.loop))
+        if len(graph.loop) > 1:
+            raise _NotProved("a concatenating accumulator under several loops")
+        return x
+
+    def thread(self, graph: Graph, block: Graph, inputs: Sequence[Form]) -> list[Form]:
+        """A thread graph's sums and accumulators together do what one block operator does."""
+        values: list[Form] = []
+        for n in graph.nodes:
+            args = [values[r.node] for r in n.operands]
+            if n.op == "input":
+                values.append(inputs[n.attr["index"]])
+            elif n.op == "accumulator":
+                before = graph.nodes[n.operands[0].node]
+                if n.attr["mode"] == "sum" and not (before.op == "sum" and set(graph.loop) <= set(before.reduce)):
+                    raise _NotProved("a thread accumulator that does not finish a sum")
+                values.append(args[0])
+            elif n.op == "graph":
+                raise _NotProved("a graph below the thread level")
+            else:
+                values.append(self.operator(n, args, self.summed(block, n.reduce)))
+        return [values[r.node] for r in graph.outputs]
+
+    def operator(self, n: Node | AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
+        if n.op == "matmul":
+            return self.al.sum(self.al.mul(args[0], args[1]), over)
+        if n.op == "sum":
+            return self.al.sum(args[0], over)
+        if n.op == "concat":
+            assert n.joined is not None
+            return self.al.concat(args, n.joined)
+        op = get_operator(n.op)
+        assert isinstance(op, Elementwise)
+        form: Form = op.apply(self.al, args, n.attr)
+        return form
