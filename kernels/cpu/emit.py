@@ -7,7 +7,7 @@ threads. Axis sizes and strides are arguments, so that the code serves every sha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -19,9 +19,10 @@ from mirage.kernels.cpu.emit_block import VECTOR_BYTES, BlockEmitter, Program, T
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.layout import c_names
 from mirage.kernels.cpu.writer import Writer, comment_text
-from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from mirage.mugraph.thread import inline_threads
 
 #: size assumed for a dim symbol that the hints do not name
 DEFAULT_HINT = 256
@@ -75,6 +76,10 @@ class Emitter:
         self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int]
     ) -> None:
         schedule.check(mugraph)
+        if any(n.graph for k in mugraph.kernels if k.graph for n in k.graph.nodes):
+            mugraph = _without_threads(mugraph)
+            # paths into thread graphs have changed
+            maximum = analyze(mugraph) if maximum.safe else maximum
         self.mugraph = mugraph
         self.schedule = schedule
         self.functions = FunctionSources()
@@ -201,6 +206,13 @@ def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vecto
     itemsize = DTYPES[emitter.mugraph.dtype].itemsize
     lengths = block.axes.lengths(emitter.schedule.axis_sizes(emitter.mugraph, sizes))
     return itemsize * sum(b.elements(lengths, vector_bytes // itemsize) for b in block.scratch)
+
+
+def _without_threads(mugraph: MuGraph) -> MuGraph:
+    """The muGraph whose block graphs hold the operators of their thread graphs: those are made again, by rule."""
+    kernel = mugraph.kernel
+    nodes = tuple(replace(n, graph=inline_threads(n.graph)) if n.graph is not None else n for n in kernel.nodes)
+    return replace(mugraph, kernel=replace(kernel, nodes=nodes))
 
 
 def _ones(mugraph: MuGraph) -> dict[str, int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mirage.kernels.cpu.emit_loops import Nest
+from mirage.kernels.cpu.emit_loops import Nest, fill
 from mirage.kernels.cpu.layout import BlockAxes, View
 from mirage.kernels.cpu.writer import Writer
 from mirage.mugraph.graph import Node
@@ -14,7 +14,7 @@ from mirage.mugraph.graph import Node
 _CALL = 200.0
 _COPY = 4.0
 #: at most so many rows go through the kernel that reads its second operand once, if that has at least so many elements
-_STREAM_ROWS = 8
+_STREAM_ROWS = 4
 _STREAM_ELEMENTS = 16384
 
 
@@ -119,11 +119,10 @@ def emit_matmul(
     def extent(a: str | None) -> str:
         return axes.extent(a, looping) if a is not None else "1"
 
-    with nest.over(plan.loops), nest.over(plan.sums):
-        # later terms of an outer sum add to the first one
-        later = [i for i in (nest.index[a] for a in plan.sums) if i != "0"]
-        mode = "1" if accumulate or not later else f"({' | '.join(later)}) > 0"
-        mode = "0" if not accumulate and not later else mode
+    if plan.sums and not accumulate:
+        fill(w, axes, looping, target, "0", [a for a in target.strides if a in (*plan.loops, plan.m, plan.n)])
+    mode = "1" if plan.sums or accumulate else "0"
+    with nest.over([*plan.loops, *plan.sums]):
         m, n, k = extent(plan.m), extent(plan.n), extent(plan.k)
         left = f"{rows.at(nest.index)}, {rows.stride(plan.m)}"
         o = f"{target.at(nest.index)}, {target.stride(plan.m)}, {mode}"

@@ -7,6 +7,7 @@ space, so that values used only inside it are never stored.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirage.ir.operator import Elementwise, Level, get_operator
 from mirage.mugraph.graph import Graph, Node, Ref, Role
@@ -157,3 +158,31 @@ def _thread_graph(graph: Graph, part: Sequence[int]) -> tuple[Graph, list[int]]:
     last = graph.nodes[part[-1]]
     roles = tuple((a, Role.PARALLEL) for a in last.axes()) + tuple((a, Role.LOOP) for a in last.reduce)
     return Graph(Level.THREAD, tuple(nodes), (Ref(new[part[-1]]),), roles), reads
+
+
+def inline_threads(graph: Graph) -> Graph:
+    """The block graph with its thread graphs' operators in place of the "graph" nodes.
+
+    A thread graph sees whole block tensors, so its accumulators change nothing and are left out.
+    """
+    if not any(n.graph for n in graph.nodes):
+        return graph
+    nodes: list[Node] = []
+    new: dict[int, int] = {}
+    for i, n in enumerate(graph.nodes):
+        operands = tuple(Ref(new[r.node], r.out) for r in n.operands)
+        if n.graph is None:
+            nodes.append(replace(n, operands=operands))
+            new[i] = len(nodes) - 1
+            continue
+        inner: dict[int, int] = {}
+        for j, m in enumerate(n.graph.nodes):
+            if m.op == "input":
+                inner[j] = operands[m.attr["index"]].node
+            elif m.op == "accumulator":
+                inner[j] = inner[m.operands[0].node]
+            else:
+                nodes.append(replace(m, operands=tuple(Ref(inner[r.node]) for r in m.operands)))
+                inner[j] = len(nodes) - 1
+        new[i] = inner[n.graph.outputs[0].node]
+    return replace(graph, nodes=tuple(nodes), outputs=tuple(Ref(new[r.node], r.out) for r in graph.outputs))

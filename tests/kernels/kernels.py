@@ -1,0 +1,112 @@
+"""Programs as single-kernel muGraphs, and the check that a compiled kernel equals its program."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from mirage.ir.axes import AxisProgram, to_axes
+from mirage.ir.interpret import run_reference
+from mirage.ir.operator import Level
+from mirage.ir.program import Program
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.mugraph.degree import RunningMaximum, analyze
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+
+
+def single_kernel(program: Program, **roles: Role) -> MuGraph:
+    """The program as one kernel with these roles (others: parallel in all outputs, whole elsewhere).
+
+    A reduction over a loop axis is followed by its accumulator.
+    """
+    p = to_axes(program)
+    free = set(p.axes).intersection(*({a for d in o.dims for a in d} for o in p.outputs))
+    free -= set(p.reduction_axes()) | {a for n in p.nodes if n.joined for a in (n.joined[0], *n.joined[1])}
+    used = {a for n in p.nodes for a in (*n.axes, *n.reduce)}
+    role = {a: roles.get(a, Role.PARALLEL if a in free else Role.WHOLE) for a in p.axes if a in used}
+    nodes: list[Node] = []
+    new: dict[int, Ref] = {}
+    inputs = iter(range(len(p.inputs)))
+    for i, n in enumerate(p.nodes):
+        dims = (tuple((a,) for a in n.axes),)
+        if n.op == "input":
+            k = next(inputs)
+            nodes.append(Node("input", (), (p.inputs[k].dims,), (("index", k),)))
+        else:
+            nodes.append(Node(n.op, tuple(new[j] for j in n.operands), dims, n.attrs, n.reduce, n.joined))
+            for a in n.reduce:
+                if role[a] is Role.LOOP:
+                    nodes.append(Node("accumulator", (Ref(len(nodes) - 1),), dims, (("mode", "sum"), ("axis", a))))
+        new[i] = Ref(len(nodes) - 1)
+    block = Graph(Level.BLOCK, tuple(nodes), tuple(new[o.value] for o in p.outputs), tuple(role.items()))
+    return one_kernel(p, block)
+
+
+def one_kernel(p: AxisProgram, block: Graph) -> MuGraph:
+    """The muGraph of one kernel that reads all inputs."""
+    outs = [block.nodes[r.node].axes() for r in block.outputs]
+    full = [{a for d in o.dims for a in d} for o in p.outputs]
+    dims = tuple(
+        o.dims if set(axes) == own else tuple((a,) for a in axes)
+        for o, axes, own in zip(p.outputs, outs, full, strict=True)
+    )
+    nodes = [Node("input", (), (x.dims,), (("index", k),)) for k, x in enumerate(p.inputs)]
+    nodes.append(Node("graph", tuple(Ref(k) for k in range(len(p.inputs))), dims, graph=block))
+    kernel = Graph(Level.KERNEL, tuple(nodes), tuple(Ref(len(p.inputs), k) for k in range(len(outs))))
+    return MuGraph(p.name, p.axes, p.inputs, kernel, p.outputs, p.dtype)
+
+
+def tiles(graph: MuGraph, tile: int | Mapping[str, int], splits: int = 3) -> Schedule:
+    """A schedule with this tile for every divided axis (16 for those that a mapping lacks)."""
+
+    def of(a: str) -> int:
+        return tile if isinstance(tile, int) else tile.get(a, 16)
+
+    return Schedule(
+        tuple(
+            KernelSchedule(
+                tuple((a, of(a)) for a, r in n.graph.roles if r is not Role.WHOLE),
+                tuple((a, splits) for a, r in n.graph.roles if r is Role.SPLIT),
+            )
+            for n in graph.kernels
+            if n.graph is not None
+        )
+    )
+
+
+def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+
+
+def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
+    """Largest difference relative to the largest magnitude of each result; NaN and infinities must be at the same places."""
+    worst = 0.0
+    for g, w in zip(got, want, strict=True):
+        assert g.shape == w.shape
+        finite = np.isfinite(w)
+        np.testing.assert_array_equal(np.where(finite, 0, g), np.where(finite, 0, w))
+        if finite.any():
+            worst = max(worst, float(np.abs(g[finite] - w[finite]).max() / max(np.abs(w[finite]).max(), 1e-30)))
+    return worst
+
+
+def check(
+    program: Program,
+    graph: MuGraph,
+    schedule: Schedule,
+    sizes: Mapping[str, int],
+    inputs: Sequence[np.ndarray] | None = None,
+    maximum: RunningMaximum | None = None,
+    hints: Mapping[str, int] | None = None,
+) -> CpuExecutable:
+    """Compile, run, and compare with the program in float64."""
+    exe = CpuExecutable(graph, schedule, maximum or analyze(graph), hints or sizes)
+    inputs = random_inputs(program, sizes) if inputs is None else inputs
+    got = exe(inputs, sizes)
+    bound = 2e-5 if program.dtype == "float32" else 1e-12
+    found = error(got, run_reference(program, inputs, sizes, "float64"))
+    assert found < bound, f"{graph.name} {schedule} {dict(sizes)}: {found}"
+    return exe
