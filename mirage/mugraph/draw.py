@@ -71,6 +71,11 @@ def _width(text: str, size: float) -> float:
     return size * sum(0.40 if c in narrow else 0.98 if c in wide else 0.66 for c in text)
 
 
+def _safe(text: str) -> str:
+    """Text for XML, which has no control characters."""
+    return escape("".join(c if c.isprintable() else "\ufffd" for c in text))
+
+
 def _label(
     text: str, x: float, y: float, size: float, bold: bool = False, color: str = _INK, anchor: str = ""
 ) -> str:
