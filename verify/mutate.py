@@ -1,0 +1,155 @@
+"""Wrong muGraphs on purpose: small random changes that a verifier must notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from fractions import Fraction
+from random import Random
+
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
+
+_BINARY = ("add", "sub", "mul", "div")
+_UNARY = ("exp", "sqrt", "relu", "sigmoid", "tanh", "silu", "square", "neg", "rsqrt", "gelu")
+
+#: a change of one node of a graph, or None where it doesn't apply
+Change = Callable[[Graph, int, Random], Graph | None]
+
+
+def _with(graph: Graph, i: int, node: Node) -> Graph:
+    return replace(graph, nodes=(*graph.nodes[:i], node, *graph.nodes[i + 1 :]))
+
+
+def _changed_operator(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    for family in (_BINARY, _UNARY):
+        if n.op in family:
+            return _with(g, i, replace(n, op=rng.choice([o for o in family if o != n.op])))
+    return None
+
+
+def _swapped_operands(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    return _with(g, i, replace(n, operands=n.operands[::-1])) if n.op in ("sub", "div") else None
+
+
+def _dropped(g: Graph, i: int) -> Graph:
+    """The graph in which users of node i use its first operand."""
+    (to, *_) = g.nodes[i].operands
+
+    def ref(r: Ref) -> Ref:
+        r = to if r.node == i else r
+        return Ref(r.node - (r.node > i), r.out)
+
+    kept = [n for k, n in enumerate(g.nodes) if k != i]
+    nodes = tuple(replace(n, operands=tuple(ref(r) for r in n.operands)) for n in kept)
+    return replace(g, nodes=nodes, outputs=tuple(ref(r) for r in g.outputs))
+
+
+def _dropped_accumulator(g: Graph, i: int, rng: Random) -> Graph | None:
+    return _dropped(g, i) if g.nodes[i].op == "accumulator" else None
+
+
+def _dropped_node(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    return _dropped(g, i) if n.op in (*_BINARY, *_UNARY) and n.operands[0] else None
+
+
+def _missing_partial_sum(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    return _dropped(g, i) if n.op == "sum" and any(a.endswith(".grid") for a in n.reduce) else None
+
+
+def _changed_operand(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    if not n.operands or n.graph is not None:
+        return None
+    k = rng.randrange(len(n.operands))
+    others = [j for j in range(i) if Ref(j) != n.operands[k] and g.nodes[j].graph is None]
+    if not others:
+        return None
+    changed = (*n.operands[:k], Ref(rng.choice(others)), *n.operands[k + 1 :])
+    return _with(g, i, replace(n, operands=changed))
+
+
+def _changed_reduce(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    others = sorted({a for m in g.nodes for a in m.axes() if a not in n.reduce})
+    if not n.reduce or not others:
+        return None
+    old, new = rng.choice(n.reduce), rng.choice(others)
+    swap = {old: new, new: old}
+    dims = tuple(tuple(tuple(swap.get(a, a) for a in d) for d in ds) for ds in n.dims)
+    return _with(g, i, replace(n, reduce=tuple(swap.get(a, a) for a in n.reduce), dims=dims))
+
+
+def _exchanged_inputs(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    others = [j for j in g.inputs if j != i]
+    if n.op != "input" or not others:
+        return None
+    j = rng.choice(others)
+    return _with(_with(g, i, replace(n, attrs=g.nodes[j].attrs)), j, replace(g.nodes[j], attrs=n.attrs))
+
+
+def _wrong_constant(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    if n.op != "constant":
+        return None
+    value = Fraction(n.attr["value"])
+    wrong = rng.choice(
+        [value * 2, value + 1, -value, value * (1 + Fraction(1, 1 << 40)), 1 / value if value else 1]
+    )
+    return _with(g, i, replace(n, attrs=(("value", Fraction(wrong)),))) if wrong != value else None
+
+
+def _wrong_role(g: Graph, i: int, rng: Random) -> Graph | None:
+    if not g.roles:
+        return None
+    k = rng.randrange(len(g.roles))
+    axis, role = g.roles[k]
+    new = rng.choice([r for r in Role if r is not role])
+    return replace(g, roles=(*g.roles[:k], (axis, new), *g.roles[k + 1 :]))
+
+
+CHANGES: dict[str, Change] = {
+    "changed operator": _changed_operator,
+    "swapped operands": _swapped_operands,
+    "dropped accumulator": _dropped_accumulator,
+    "dropped node": _dropped_node,
+    "missing partial sum": _missing_partial_sum,
+    "changed operand": _changed_operand,
+    "changed reduction": _changed_reduce,
+    "exchanged inputs": _exchanged_inputs,
+    "wrong constant": _wrong_constant,
+    "wrong role": _wrong_role,
+}
+
+
+def _graphs(graph: MuGraph) -> list[int | None]:
+    """Where nodes can be changed: the kernel graph (None), and the block graphs of these kernel nodes."""
+    return [None, *(i for i, n in enumerate(graph.kernel.nodes) if n.graph is not None)]
+
+
+def mutants(graph: MuGraph, rng: Random) -> Iterator[tuple[str, MuGraph]]:
+    """Endless random changes of a muGraph, each with its kind (a key of `CHANGES`).
+
+    Kinds are equally likely where they apply. A mutant may be malformed, and it may be equal to the graph
+    by chance.
+    """
+    while True:
+        kind = rng.choice(list(CHANGES))
+        places = []
+        for at in _graphs(graph):
+            inner = graph.kernel if at is None else graph.kernel.nodes[at].graph
+            assert inner is not None
+            places += [(at, inner, i) for i in range(len(inner.nodes))]
+        rng.shuffle(places)
+        for at, inner, i in places:
+            changed = CHANGES[kind](inner, i, rng)
+            if changed is None:
+                continue
+            if at is not None:
+                changed = _with(graph.kernel, at, replace(graph.kernel.nodes[at], graph=changed))
+            yield kind, replace(graph, kernel=changed)
+            break
