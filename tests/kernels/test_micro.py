@@ -146,8 +146,8 @@ def sizes(library: Library) -> list[tuple[int, int, int]]:
     every_n = [1, w - 1, w, w + 1, 2 * w + 1, 3 * w, 4 * w, 5 * w - 1, 97]
     cases = [(m, k, n) for m in (1, 2, 3, 5, 7, 8, 9) for k in (1, w - 1, w, 2 * w + 1, 37) for n in every_n]
     cases += [(m, k, n) for m in (1, 4, 13, 24, 31) for k in (kc, kc + 1) for n in (1, 3 * w + 1, 4 * w)]
-    # strips of mi_gemm_stream end inside these rows
-    cases += [(m, 9, n) for m in (1, 9) for n in (2047, 2049, 4099)]
+    # blocks and strips of mi_gemm_stream end inside these
+    cases += [(m, 9, n) for m in (1, 3, 8) for n in (4095, 4097, 6150)]
     return [case for case in cases if min(case) > 0]
 
 

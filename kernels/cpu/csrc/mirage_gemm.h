@@ -42,10 +42,13 @@ MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const
     const mi_real *x[MI_OUTER_MR];
     const mi_real *y = a->y;
     const ptrdiff_t xs_k = a->xs_k, ys_k = a->ys_k;
-    const mi_mask mask = mi_mask_n(a->tail);
+    mi_real *o = a->o;
+    const ptrdiff_t os_m = a->os_m;
+    const int tail = a->tail, accumulate = a->accumulate;
+    const mi_mask mask = mi_mask_n(tail);
     MI_UNROLL for (int i = 0; i < MR * NV; i++) sum[i] = (mi_vec){0};
     MI_UNROLL for (int i = 0; i < MR; i++) x[i] = a->x + i * a->xs_m;
-    MI_NO_UNROLL for (ptrdiff_t k = 0; k < a->k; k++)
+    MI_NO_UNROLL for (ptrdiff_t k = a->k; k > 0; k--)
     {
         mi_vec row[MI_OUTER_NV];
         MI_UNROLL for (int j = 0; j < NV - 1; j++) row[j] = mi_load(y + j * MI_W);
@@ -53,7 +56,8 @@ MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const
         y += ys_k;
         MI_UNROLL for (int i = 0; i < MR; i++)
         {
-            mi_real xi = x[i][k * xs_k];
+            mi_real xi = *x[i];
+            x[i] += xs_k;
             MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += xi * row[j];
         }
     }
@@ -61,13 +65,13 @@ MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const
     {
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
-            mi_real *o = a->o + i * a->os_m + j * MI_W;
-            if (j == NV - 1 && a->tail < MI_W) {
-                if (a->accumulate) sum[i * NV + j] += mi_load_mask(o, mask);
-                mi_store_mask(o, sum[i * NV + j], mask);
+            mi_real *to = o + i * os_m + j * MI_W;
+            if (j == NV - 1 && tail < MI_W) {
+                if (accumulate) sum[i * NV + j] += mi_load_mask(to, mask);
+                mi_store_mask(to, sum[i * NV + j], mask);
             } else {
-                if (a->accumulate) sum[i * NV + j] += mi_load(o);
-                mi_store(o, sum[i * NV + j]);
+                if (accumulate) sum[i * NV + j] += mi_load(to);
+                mi_store(to, sum[i * NV + j]);
             }
         }
     }
@@ -148,79 +152,86 @@ MI_NOINLINE void mi_gemm_outer(
 /* ---- stream ---- */
 
 #define MI_STREAM_K 8 /* rows of y read side by side */
-/* o of a strip stays in the first-level cache: this many bytes for all rows of a group together */
-#define MI_STREAM_BYTES (8 * 1024)
+#define MI_STREAM_COLUMNS 4096 /* at most so many at once: a few pages of each row */
+#define MI_STREAM_BYTES (64 * 1024) /* sums of all rows: in the second-level cache, most in the first */
 
-/* o[MR,n] += x[MR,KR] y[KR,n]; x is packed with MI_STREAM_K elements per row. MR and KR are constants. */
+/* sums[MR,n] += x[KR,MR] y[KR,n] for constant MR and KR; rows of sums are `stride` apart and padded to whole vectors.
+ * The rows of y that follow at distance `next` are fetched into the second-level cache on the way: the processor's own
+ * prefetch starts anew in every row. */
 MI_INLINE void mi_stream_block(
-    const int MR, const int KR, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, mi_real *o,
-    ptrdiff_t os_m)
+    const int MR, const int KR, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, ptrdiff_t next,
+    mi_real *sums, ptrdiff_t stride)
 {
-    ptrdiff_t j = 0;
-    for (; j + 2 * MI_W <= n; j += 2 * MI_W) {
-        mi_vec a[8], b[8];
-        MI_UNROLL for (int i = 0; i < MR; i++) a[i] = mi_load(o + i * os_m + j), b[i] = mi_load(o + i * os_m + j + MI_W);
-        MI_UNROLL for (int r = 0; r < KR; r++)
-        {
-            mi_vec ya = mi_load(y + r * ys_k + j), yb = mi_load(y + r * ys_k + j + MI_W);
-            MI_UNROLL for (int i = 0; i < MR; i++)
-            {
-                a[i] += x[i * MI_STREAM_K + r] * ya;
-                b[i] += x[i * MI_STREAM_K + r] * yb;
-            }
-        }
-        MI_UNROLL for (int i = 0; i < MR; i++) mi_store(o + i * os_m + j, a[i]), mi_store(o + i * os_m + j + MI_W, b[i]);
-    }
-    while (j < n) {
-        const int count = n - j < MI_W ? (int)(n - j) : MI_W;
-        const mi_mask mask = mi_mask_n(count);
+    for (ptrdiff_t j = 0; j < n; j += MI_W) {
         mi_vec a[8];
-        MI_UNROLL for (int i = 0; i < MR; i++) a[i] = mi_load_mask(o + i * os_m + j, mask);
+        /* x that exceeds the registers is read again as scalars: spilled vectors would fill the cache */
+        if (MR * KR > 24) __asm__ volatile("" : : "r"(x) : "memory");
+        MI_UNROLL for (int i = 0; i < MR; i++) a[i] = mi_load(sums + i * stride + j);
+        const int whole = n - j >= MI_W;
+        const mi_mask mask = mi_mask_n(whole ? MI_W : (int)(n - j));
         MI_UNROLL for (int r = 0; r < KR; r++)
         {
-            mi_vec ya = mi_load_mask(y + r * ys_k + j, mask);
-            MI_UNROLL for (int i = 0; i < MR; i++) a[i] += x[i * MI_STREAM_K + r] * ya;
+            const mi_real *p = y + r * ys_k + j;
+            __builtin_prefetch(p + next, 0, 2);
+            mi_vec v = MI_CHEAP_MASKS || !whole ? mi_load_mask(p, mask) : mi_load(p);
+            MI_UNROLL for (int i = 0; i < MR; i++) a[i] += x[r * MR + i] * v;
         }
-        MI_UNROLL for (int i = 0; i < MR; i++) mi_store_mask(o + i * os_m + j, a[i], mask);
-        j += count;
+        MI_UNROLL for (int i = 0; i < MR; i++) mi_store(sums + i * stride + j, a[i]);
     }
 }
 
 #define MI_STREAM_ROWS(MR) \
     MI_NOINLINE void mi_stream_##MR( \
-        int kr, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m) \
+        ptrdiff_t k, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, ptrdiff_t next, mi_real *sums, \
+        ptrdiff_t stride) \
     { \
-        if (kr == MI_STREAM_K) mi_stream_block(MR, MI_STREAM_K, n, x, y, ys_k, o, os_m); \
-        else for (int r = 0; r < kr; r++) mi_stream_block(MR, 1, n, x + r, y + r * ys_k, ys_k, o, os_m); \
+        if (k == MI_STREAM_K) mi_stream_block(MR, MI_STREAM_K, n, x, y, ys_k, next, sums, stride); \
+        else \
+            for (ptrdiff_t r = 0; r < k; r++) \
+                mi_stream_block(MR, 1, n, x + r * MR, y + r * ys_k, ys_k, 0, sums, stride); \
     }
 MI_STREAM_ROWS(1)
 MI_STREAM_ROWS(2)
 MI_STREAM_ROWS(4)
+MI_STREAM_ROWS(8)
 
 MI_NOINLINE void mi_gemm_stream(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
+    /* a contiguous buffer, as rows of o at a large power-of-two stride would share one set of the cache */
+    mi_vec buffer[MI_STREAM_BYTES / MI_VEC_BYTES];
+    mi_real *sums = (mi_real *)buffer;
     for (ptrdiff_t m0 = 0; m0 < m; m0 += 8) {
         const int rows = m - m0 < 8 ? (int)(m - m0) : 8;
-        const ptrdiff_t strip = MI_STREAM_BYTES / MI_REAL_BYTES;
-        for (ptrdiff_t n0 = 0; n0 < n; n0 += strip) {
-            const ptrdiff_t nc = n - n0 < strip ? n - n0 : strip;
-            mi_real *on = o + m0 * os_m + n0;
-            if (!accumulate) {
-                for (int i = 0; i < rows; i++) __builtin_memset(on + i * os_m, 0, (size_t)nc * sizeof(mi_real));
-            }
+        const int mr = rows > 4 ? 8 : rows > 2 ? 4 : rows; /* rows beyond m are zeros, and dropped */
+        const ptrdiff_t fit = MI_STREAM_BYTES / MI_REAL_BYTES / mr;
+        const ptrdiff_t stride = fit < MI_STREAM_COLUMNS ? fit : MI_STREAM_COLUMNS;
+        for (ptrdiff_t n0 = 0; n0 < n; n0 += stride) {
+            const ptrdiff_t nc = n - n0 < stride ? n - n0 : stride;
+            const size_t used = (size_t)((nc + MI_W - 1) / MI_W) * MI_VEC_BYTES;
+            for (int i = 0; i < mr; i++) __builtin_memset(sums + i * stride, 0, used);
             for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_STREAM_K) {
-                const int kr = k - k0 < MI_STREAM_K ? (int)(k - k0) : MI_STREAM_K;
+                const ptrdiff_t kc = k - k0 < MI_STREAM_K ? k - k0 : MI_STREAM_K;
+                const ptrdiff_t next = k - k0 >= 2 * MI_STREAM_K ? MI_STREAM_K * ys_k : 0;
                 const mi_real *yk = y + k0 * ys_k + n0;
-                mi_real xb[8 * MI_STREAM_K];
-                for (int i = 0; i < rows; i++) {
-                    for (int r = 0; r < kr; r++) xb[i * MI_STREAM_K + r] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
+                mi_real xk[MI_STREAM_K * 8] = {0};
+                for (ptrdiff_t r = 0; r < kc; r++) {
+                    for (int i = 0; i < rows; i++) xk[r * mr + i] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
                 }
-                int i = 0;
-                for (; i + 4 <= rows; i += 4) mi_stream_4(kr, nc, xb + i * MI_STREAM_K, yk, ys_k, on + i * os_m, os_m);
-                if (rows & 2) mi_stream_2(kr, nc, xb + i * MI_STREAM_K, yk, ys_k, on + i * os_m, os_m), i += 2;
-                if (rows & 1) mi_stream_1(kr, nc, xb + i * MI_STREAM_K, yk, ys_k, on + i * os_m, os_m);
+                if (mr == 8) mi_stream_8(kc, nc, xk, yk, ys_k, next, sums, stride);
+                else if (mr == 4) mi_stream_4(kc, nc, xk, yk, ys_k, next, sums, stride);
+                else if (mr == 2) mi_stream_2(kc, nc, xk, yk, ys_k, next, sums, stride);
+                else mi_stream_1(kc, nc, xk, yk, ys_k, next, sums, stride);
+            }
+            for (int i = 0; i < rows; i++) {
+                mi_real *to = o + (m0 + i) * os_m + n0;
+                for (ptrdiff_t j = 0; j < nc; j += MI_W) {
+                    const mi_mask mask = mi_mask_n(nc - j < MI_W ? (int)(nc - j) : MI_W);
+                    mi_vec v = mi_load(sums + i * stride + j);
+                    if (accumulate) v += mi_load_mask(to + j, mask);
+                    mi_store_mask(to + j, v, mask);
+                }
             }
         }
     }
@@ -309,8 +320,8 @@ MI_DOT_ROWS(8)
 #endif
 
 MI_NOINLINE void mi_gemm_dot(
-    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, mi_real *o,
-    ptrdiff_t os_m, int accumulate)
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
+    mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     while (m > 0) {
         int mr = 1;

@@ -10,8 +10,8 @@
 typedef void mi_cell(void *args, long index, int thread, void *scratch);
 
 /* Runs cell(args, i, ...) for every i in [0, n_cells), on at most n_threads threads, the caller among them. Returns 0,
- * or -1, having run nothing, if there is no memory for the scratch. May be called from several threads, and from a cell:
- * while one call holds the pool, the others run on their own thread alone. */
+ * or -1, having run nothing, if there is no memory for the scratch. May be called from several threads, and from a
+ * cell: while one call holds the pool, the others run on their own thread alone. */
 typedef int mi_pool_run_fn(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes);
 
 #endif
