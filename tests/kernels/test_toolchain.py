@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import subprocess
 import sys
 import threading
@@ -109,7 +110,7 @@ def test_cc_that_does_not_run(cache: Path, monkeypatch: pytest.MonkeyPatch, cc: 
 
 
 def test_cc_with_arguments(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CC", f"{toolchain.find_compiler().command[0]} -DANSWER=9")
+    monkeypatch.setenv("CC", f"{shlex.join(toolchain.find_compiler().command)} -DANSWER=9")
     assert toolchain.load(toolchain.compile("int f(void) { return ANSWER; }", name="f")).f() == 9
 
 
