@@ -56,10 +56,14 @@ class Emitted:
     outputs: tuple[int, ...]
 
 
+def bind_hints(mugraph: MuGraph, hints: Mapping[str, int]) -> dict[str, int]:
+    """A size for every dim symbol: the hint, or a default."""
+    return {s: hints.get(s, DEFAULT_HINT) for d in mugraph.axes.values() for s in symbols_of(d)}
+
+
 def hint_sizes(mugraph: MuGraph, schedule: Schedule, hints: Mapping[str, int]) -> dict[str, int]:
     """The expected size of every axis, for expected sizes of (some of) the dim symbols."""
-    wanted = set().union(*(symbols_of(d) for d in mugraph.axes.values()))
-    bound = {s: hints.get(s, DEFAULT_HINT) for s in wanted}
+    bound = bind_hints(mugraph, hints)
     found = {a: max(evaluate(d, bound), 1) for a, d in mugraph.axes.items()}
     found.update(schedule.axis_sizes(mugraph, bound).items() - found.items())
     return {a: max(n, 1) for a, n in found.items()}

@@ -13,9 +13,10 @@ from mirage.mugraph.graph import Node
 # Costs in multiply-adds, for comparing plans only.
 _CALL = 200.0
 _COPY = 4.0
-#: at most so many rows go through the kernel that reads its second operand once, if that has at least so many elements
-_STREAM_ROWS = 4
-_STREAM_ELEMENTS = 16384
+# The kernel that reads its second operand once, in order, wins where that operand comes from memory: for few rows, and
+# for up to twice as many where its rows are long.
+_FEW_ROWS, _STREAM_ROWS = 4, 8
+_LONG_ROW, _STREAM_ELEMENTS = 512, 16384
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def plan_matmul(
                             pack = {i: k for i in (first, second) if units[i] != k}
                         elif n is not None and units[second] != n:
                             pack = {second: n}
-                        cost = size([*out, *node.reduce]) / _efficiency(dot, size([m]), size([n]), size([k]), lanes)
+                        cost = size([*out, *node.reduce]) / efficiency(dot, size([m]), size([n]), size([k]), lanes)
                         cost += _CALL * size([*out, *node.reduce]) / size([m, n, k])
                         cost += sum(_COPY * size(sorted({*operands[i], a})) for i, a in pack.items())
                         if prefer is not None and n != prefer:
@@ -81,15 +82,16 @@ def plan_matmul(
                         if best is None or cost < best[0]:
                             loops = tuple(a for a in out if a not in (m, n))
                             sums = tuple(a for a in node.reduce if a != k)
-                            few = not dot and second not in pack and size([m]) <= _STREAM_ROWS
-                            stream = few and size([k, n]) >= _STREAM_ELEMENTS
+                            most = _STREAM_ROWS if size([n]) >= _LONG_ROW else _FEW_ROWS
+                            large = size([k, n]) >= _STREAM_ELEMENTS
+                            stream = not dot and second not in pack and size([m]) <= most and large
                             found = MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), stream)
                             best = cost, found
     assert best is not None
     return best[1]
 
 
-def _efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
+def efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
     """Estimated share of the multiply-add peak."""
 
     def whole(x: float, step: int) -> float:

@@ -70,6 +70,8 @@ class _Shape:
 
     def axis_strides(self, array: np.ndarray, dims: AxisDims, order: Sequence[str]) -> list[int] | None:
         """Strides in elements along these axes; None if the last has a stride other than 1 or some are no whole elements."""
+        if array.size == 0:
+            return [0] * len(order)
         found: dict[str, int] = {}
         for d, step in zip(dims, array.strides, strict=True):
             for a in reversed(d):
