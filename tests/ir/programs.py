@@ -1,0 +1,86 @@
+"""Random programs, and the same program written in another way."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from random import Random
+
+from mirage.ir.axes import AxisInput, AxisNode, AxisOutput, AxisProgram
+from mirage.ir.canonical import Renaming
+from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import tensor
+
+
+def random_program(rng: Random, operators: int = 6) -> Program:
+    """Elementwise operators, sums, matmuls, reshapes and constants over [m, 2*n] and [2*n, m] tensors."""
+    b = ProgramBuilder("random")
+    wide = [b.input(f"x{i}", tensor("m", "2*n")) for i in range(rng.randint(1, 3))]
+    tall = [b.input(f"y{i}", tensor("2*n", "m")) for i in range(rng.randint(0, 2))]
+    for _ in range(operators):
+        x = rng.choice(wide)
+        match rng.randrange(9):
+            case 0 | 1:
+                wide.append(b.op(rng.choice(["add", "mul", "sub"]), x, rng.choice(wide)))
+            case 2:
+                wide.append(b.op(rng.choice(["exp", "sigmoid", "relu"]), x))
+            case 3:
+                wide.append(b.op("mul", x, b.op("sum", x, axes=(rng.randrange(2),), keepdims=True)))
+            case 4:
+                wide.append(b.op("mul", x, b.op("constant", value=Fraction(rng.randint(1, 3), 2))))
+            case 5:
+                tall.append(b.op("transpose", x, perm=(1, 0)))
+            case 6:
+                split = b.op("reshape", x, shape=("m", 2, "n"))
+                wide.append(b.op("reshape", b.op("softmax", split, axis=1), shape=("m", "2*n")))
+            case 7 if tall:
+                square = b.op("matmul", x, rng.choice(tall))
+                wide.append(b.op("mul", x, b.op("sum", square, axes=(1,), keepdims=True)))
+            case 8:
+                wide.append(b.op("sub", x, b.op("mean", x, axes=(1,), keepdims=True)))
+    outputs = [wide[-1], *rng.sample(wide, k=1)] if rng.random() < 0.3 else [wide[-1]]
+    return b.finish(list(dict.fromkeys(outputs)))
+
+
+def rewritten(p: AxisProgram, rng: Random) -> tuple[AxisProgram, Renaming]:
+    """The program with other names, inputs in another order, and values computed in another order."""
+    symbols = sorted({s.name for d in p.axes.values() for s in d.free_symbols})
+    names = rng.sample([f"q{i}" for i in range(50)], len(symbols))
+    order = rng.sample(range(len(p.inputs)), len(p.inputs))
+    axes = rng.sample(list(p.axes), len(p.axes))
+    new_axes = dict(zip(axes, rng.sample([f"b{i}" for i in range(80)], len(axes)), strict=True))
+    at = {k: new for new, k in enumerate(order)}
+    r = Renaming(new_axes, dict(zip(symbols, names, strict=True)), tuple(at[k] for k in range(len(order))))
+    inputs = [i for i, n in enumerate(p.nodes) if n.op == "input"]
+    sequence = [inputs[k] for k in order]
+    rest = [i for i in range(len(p.nodes)) if i not in inputs]
+    while rest:
+        i = rng.choice([i for i in rest if set(p.nodes[i].operands) <= set(sequence)])
+        rest.remove(i)
+        sequence.append(i)
+    place = {i: k for k, i in enumerate(sequence)}
+
+    def rename(names: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(new_axes[a] for a in names)
+
+    def node(i: int) -> AxisNode:
+        n = p.nodes[i]
+        attrs = n.attrs
+        if n.op == "input":
+            attrs = (("name", f"z{place[i]}"),)
+        if n.op == "size":
+            attrs = (("dim", r.dim(n.attr["dim"])),)
+        joined = None if n.joined is None else (new_axes[n.joined[0]], rename(n.joined[1]))
+        kept = tuple(a for a in new_axes.values() if a in rename(n.axes))
+        return AxisNode(
+            n.op, tuple(place[j] for j in n.operands), attrs, kept, rename(n.reduce)[::-1], joined
+        )
+
+    found = AxisProgram(
+        "other",
+        {new: r.dim(p.axes[a]) for a, new in new_axes.items()},
+        tuple(AxisInput(f"z{k}", tuple(rename(d) for d in p.inputs[i].dims)) for k, i in enumerate(order)),
+        tuple(node(i) for i in sequence),
+        tuple(AxisOutput(place[o.value], tuple(rename(d) for d in o.dims)) for o in p.outputs),
+        p.dtype,
+    )
+    return found, r
