@@ -9,18 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import mirage as mi
-
-# 4096 keys and values; one new token, 32 drafted tokens, 512 tokens of a prompt
-_ATTENTION = {"decode": {"b": 1, "s": 1}, "speculative": {"b": 1, "s": 32}, "prefill": {"b": 1, "s": 512}}
-
-
-def _attention_sizes(**sizes: int) -> dict[str, dict[str, int]]:
-    return {name: {**s, "t": 4096, **sizes} for name, s in _ATTENTION.items()}
-
-
-def _attention(q: Any, k: Any, v: Any) -> Any:
-    return mi.softmax(q @ k.mT / q.shape[-1] ** 0.5) @ v
-
+from mirage.frontends.attention import attention, attention_sizes, gqa_decode, qknorm_attention
 
 @mi.program(
     x=mi.tensor("b", 4096),
@@ -34,48 +23,26 @@ def rmsnorm_linear(x: Any, g: Any, w: Any) -> Any:
 
 
 @mi.program(
-    q=mi.tensor("b", "8*h", "s", 128),
-    k=mi.tensor("b", "h", "t", 128),
-    v=mi.tensor("b", "h", "t", 128),
-    sizes=_attention_sizes(h=8),
-)
-def gqa_decode(q: Any, k: Any, v: Any) -> Any:
-    """Grouped-query attention: 8 query heads share each key-value head."""
-    return _attention(q, mi.repeat(k, 8, axis=1), mi.repeat(v, 8, axis=1))
-
-
-@mi.program(
     q=mi.tensor("b", "h", "s", 64),
     k=mi.tensor("b", "h", "t", 64),
     v=mi.tensor("b", "h", "t", 64),
-    sizes=_attention_sizes(h=8),
+    sizes=attention_sizes(h=8),
 )
 def mha_decode(q: Any, k: Any, v: Any) -> Any:
     """Multi-head attention."""
-    return _attention(q, k, v)
+    return attention(q, k, v)
 
 
 @mi.program(
     q=mi.tensor("b", "h", "s", 64),
     k=mi.tensor("b", 1, "t", 64),
     v=mi.tensor("b", 1, "t", 64),
-    sizes=_attention_sizes(h=16),
+    sizes=attention_sizes(h=16),
 )
 def mqa_decode(q: Any, k: Any, v: Any) -> Any:
     """Multi-query attention: all query heads share one key-value head."""
     h = q.shape[1]
-    return _attention(q, mi.repeat(k, h, axis=1), mi.repeat(v, h, axis=1))
-
-
-@mi.program(
-    q=mi.tensor("b", "h", "s", 64),
-    k=mi.tensor("b", "h", "t", 64),
-    v=mi.tensor("b", "h", "t", 64),
-    sizes=_attention_sizes(h=8),
-)
-def qknorm_attention(q: Any, k: Any, v: Any) -> Any:
-    """Attention over normalised queries and keys."""
-    return _attention(mi.rms_norm(q), mi.rms_norm(k), v)
+    return attention(q, mi.repeat(k, h, axis=1), mi.repeat(v, h, axis=1))
 
 
 @mi.program(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
+
+from mirage.errors import FormatError
 
 
 @dataclass
@@ -35,6 +37,18 @@ class SearchStats:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for why, count in other.pruned.items():
             self.prune(why, count)
+
+    @staticmethod
+    def from_json(obj: Any) -> SearchStats:
+        """Raises FormatError for anything but what `to_json` writes."""
+        names = {f.name for f in fields(SearchStats)}
+        if not isinstance(obj, dict) or set(obj) != names or not isinstance(obj["pruned"], dict):
+            raise FormatError(f"search statistics: expected exactly {', '.join(sorted(names))}")
+        for name, value in obj.items():
+            wanted = type(getattr(SearchStats(), name))
+            if not isinstance(value, (int, float) if wanted is float else wanted):
+                raise FormatError(f"search statistics: {name} is {value!r}, not of type {wanted.__name__}")
+        return SearchStats(**obj)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

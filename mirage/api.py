@@ -1,0 +1,285 @@
+"""The library's front door: superoptimize, verify, load."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from mirage.cache import ResultStore
+from mirage.errors import BudgetError, DimError, FormatError, InputError, TraceError, VerificationError
+from mirage.frontends.spec import TensorFunction
+from mirage.ir.program import Program
+from mirage.ir.serial import program_from_json
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.library import LibraryProgram
+from mirage.kernels.target import get_target
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.recall import Memory, recheck
+from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
+from mirage.search.generate import SearchOptions, generate
+from mirage.search.stats import SearchStats
+from mirage.search.tune import Candidate, Tuner
+from mirage.superoptimized import Superoptimized
+from mirage.verify.certificate import Certificate
+from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
+from mirage.verify.proof import prove, prove_programs
+from mirage.verify.safety import offered
+
+#: shares of the budget: search, verification; tuning takes the rest
+SEARCH_SHARE = 0.4
+VERIFY_SHARE = 0.2
+
+Progress = Callable[[str], None]
+
+
+def superoptimize(
+    program: Program | TensorFunction,
+    *,
+    target: str = "cpu",
+    sizes: Mapping[str, int] | None = None,
+    budget: float = 30.0,
+    pruner: str | None = "normal-form",
+    canonical: bool = True,
+    max_kernels: int = 2,
+    max_operators: int | None = None,
+    cache: ResultStore | bool = True,
+    executor: Executor | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Superoptimized:
+    """The fastest verified way to run a program, for every size of its symbolic dims.
+
+    `sizes` (dim symbol -> elements) are those it is tuned at; the default is the first set of a `TensorFunction`.
+    `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
+    ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
+    the results store to use, True for the default one, False for none. `executor` runs the search's plans. The same seed
+    gives the same search and the same tests.
+
+    Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, BudgetError,
+    UnknownTarget, UnknownPruner. Source: Mirage, Fig. 1.
+    """
+    say = progress or (lambda _: None)
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
+        raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
+    machine = get_target(target)
+    traced, bound = _program(program), _sizes(program, sizes)
+    options = SearchOptions(pruner, canonical, max_kernels, max_operators, budget=budget * SEARCH_SHARE)
+    options.check()
+    verifier = Verifier(traced, seed)
+    whole = pruner == "normal-form" and canonical and max_kernels == 2 and max_operators is None
+    memory = Memory(_store(cache), verifier.axis_program, machine) if whole and cache is not False else None
+    seconds: dict[str, float] = {}
+
+    start = time.perf_counter()
+    remembered = memory.graphs(verifier) if memory else None
+    if remembered is not None:
+        candidates, stats, found = remembered
+        seconds["verify"] = time.perf_counter() - start
+        tuned = memory.tuned(verifier, bound, candidates) if memory else None
+        if tuned is not None:
+            return Superoptimized(
+                traced, verifier, bound, machine, tuned.candidates, tuned.baselines, stats, seconds,
+                cache_hit=True, candidates=found, tune_stop="from the cache",
+            )  # fmt: skip
+    else:
+        say("searching")
+        result = generate(
+            verifier.axis_program, bound, options, executor=executor,
+            progress=lambda done, total: say(f"searching: plan {done} of {total}"),
+        )  # fmt: skip
+        stats, found = result.stats, len(result.graphs)
+        seconds["search"] = stats.seconds
+        start = time.perf_counter()
+        candidates = _verify(traced, verifier, result.graphs, result.costs, start + budget * VERIFY_SHARE, stats, say)
+        seconds["verify"] = time.perf_counter() - start
+        if memory is not None:
+            memory.keep_graphs(candidates, stats, found)
+
+    start = time.perf_counter()
+    spent = seconds.get("search", 0.0) + seconds["verify"]
+    baselines = {
+        "reference": lambda xs, ss: _reference(traced, xs, ss),
+        "library": LibraryProgram(verifier.axis_program),
+    }
+    tuner = Tuner(traced, bound, machine, baselines, budget=max(budget - spent, 0.2 * budget), seed=seed, progress=say)
+    tuned = tuner.run(candidates)
+    seconds["tune"] = time.perf_counter() - start
+    answer = Superoptimized(
+        traced, verifier, bound, machine, tuned.candidates, tuned.baselines, stats, seconds,
+        cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
+        tune_stop=tuned.stop_reason,
+    )  # fmt: skip
+    if memory is not None:
+        memory.keep_tuned(bound, tuned, answer.best.timing.median_us)
+    return answer
+
+
+def _reference(program: Program, inputs: Any, sizes: Mapping[str, int]) -> Any:
+    from mirage.ir.interpret import run_reference
+
+    return run_reference(program, inputs, sizes)
+
+
+def _verify(
+    program: Program,
+    verifier: Verifier,
+    graphs: Sequence[MuGraph],
+    costs: Sequence[float],
+    deadline: float,
+    stats: SearchStats,
+    say: Progress,
+) -> list[Candidate]:
+    """The graphs that pass, with their certificates, cheapest first; unsafe ones are left out of a stable program."""
+    found: list[Candidate] = []
+    for i, (graph, cost) in enumerate(zip(graphs, costs, strict=True)):
+        if time.perf_counter() > deadline:
+            stats.stop_reason += f"; {len(graphs) - i} candidates not verified, budget spent"
+            break
+        say(f"verifying: {i + 1} of {len(graphs)}")
+        certificate = verifier.check(graph)
+        if certificate.equal and offered(program, graph):
+            proof = prove(verifier.axis_program, graph)
+            found.append(Candidate(graph, certificate.with_proof(proof), analyze(graph), cost))
+    return found
+
+
+def _program(program: object) -> Program:
+    if isinstance(program, TensorFunction):
+        return program.trace()
+    if not isinstance(program, Program):
+        raise TraceError(
+            f"superoptimize: {type(program).__name__} is not a program; pass mi.trace(fn, x=mi.tensor(...)) or a function "
+            "decorated with @mi.program(...)"
+        )
+    return program
+
+
+def _sizes(program: object, sizes: Mapping[str, int] | None) -> dict[str, int]:
+    traced = _program(program)
+    given = dict(sizes or {})
+    if isinstance(program, TensorFunction) and program.sizes:
+        given = {**next(iter(program.sizes.values())), **given}
+    wanted = traced.symbols()
+    for name in given:
+        if name not in wanted:
+            raise DimError(f"sizes: {name!r} is not a dim of {traced.name}; its dims are {', '.join(wanted) or 'all fixed'}")
+    for name in wanted:
+        n = given.get(name)
+        if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:  # type: ignore[arg-type]
+            raise DimError(f"sizes: dim {name!r} of {traced.name} needs a positive size to tune at, got {n!r}; pass sizes={{{name!r}: ...}}")
+    return {name: int(given[name]) for name in wanted}
+
+
+def _store(cache: ResultStore | bool) -> ResultStore:
+    return ResultStore() if cache is True or cache is False else cache
+
+
+class LazySuperoptimized:
+    """A function that superoptimizes itself at the sizes of its first call."""
+
+    def __init__(self, function: TensorFunction, options: Mapping[str, Any]) -> None:
+        self.function = function
+        self.options = options
+        self.result: Superoptimized | None = None
+
+    def __call__(self, *arrays: Any) -> Any:
+        if self.result is None:
+            from mirage.runtime.arrays import check_inputs
+            from mirage.runtime.binding import SizeBinder
+
+            program = self.function.trace()
+            shapes = [a.shape for a in check_inputs(program, arrays)]
+            sizes = SizeBinder(program).bind(shapes)
+            self.result = superoptimize(program, sizes={k: max(n, 1) for k, n in sizes.items()}, **self.options)
+        return self.result(*arrays)
+
+
+def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) -> Callable[[Any], LazySuperoptimized]:
+    """Decorator form: `@superoptimized(x=tensor("b", 4096), w=tensor(4096, "n"))`.
+
+    The first call superoptimizes at its sizes, with `options` for `superoptimize`; its result is `.result`.
+    """
+    from mirage.frontends.spec import program as declare
+
+    def decorate(fn: Any) -> LazySuperoptimized:
+        function = fn if isinstance(fn, TensorFunction) else declare(**specs)(fn)
+        return LazySuperoptimized(function, dict(options or {}))
+
+    return decorate
+
+
+def verify(
+    a: Program | TensorFunction | MuGraph | Superoptimized,
+    b: Program | TensorFunction | MuGraph | Superoptimized,
+    *,
+    seed: int = 0,
+) -> Certificate:
+    """The evidence that two programs, or a program and a muGraph, compute the same.
+
+    A result stands for its best graph where it is `b`, and for its program where it is `a`. Raises VerificationError if
+    neither side is a program, GraphError or InputError if their inputs differ.
+    """
+    left = a.program if isinstance(a, Superoptimized) else a
+    right = (b.best.graph or b.program) if isinstance(b, Superoptimized) else b
+    x = left if isinstance(left, MuGraph) else _program(left)
+    y = right if isinstance(right, MuGraph) else _program(right)
+    if isinstance(x, MuGraph):
+        x, y = y, x
+    if isinstance(x, MuGraph):
+        raise VerificationError("verify: two muGraphs and no program; pass the program that one of them was made for")
+    if isinstance(y, MuGraph):
+        certificate = verify_graph(x, y, seed=seed)
+        return certificate.with_proof(prove(Verifier(x, seed).axis_program, y)) if certificate.equal else certificate
+    certificate = verify_programs(x, y, seed=seed)
+    return certificate.with_proof(prove_programs(x, y)) if certificate.equal else certificate
+
+
+def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
+    """A saved result, verified again and compiled for this machine.
+
+    Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
+    """
+    try:
+        text = Path(path).read_text()
+        obj = json.loads(text)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
+    except (ValueError, RecursionError):
+        raise FormatError(f"{path}: not JSON; pass a file that save() wrote") from None
+    if not isinstance(obj, dict) or obj.get("format") != "mirage result":
+        raise FormatError(f"{path}: not a saved result; pass a file that save() wrote")
+    if obj.get("schema") != SCHEMA:
+        raise FormatError(f"{path}: schema {obj.get('schema')!r} is not {SCHEMA}; superoptimize the program again")
+    try:
+        program = program_from_json(obj["program"])
+        records = candidates_from_json(obj["graphs"])
+        sizes = _sizes(program, {k: v for k, v in obj["sizes"].items() if isinstance(k, str)})
+        baselines = baselines_from_json(obj["baselines"])
+        machine = get_target(str(obj["target"]))
+        stats = SearchStats.from_json(obj["stats"])
+        candidates = int(obj["candidates"])
+    except (KeyError, AttributeError, TypeError, ValueError) as e:
+        raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None
+    verifier = Verifier(program, seed)
+    graphs: list[Candidate] = []
+    start = time.perf_counter()
+    for r in records:
+        c = recheck(verifier, r)
+        if c is None:
+            raise VerificationError(f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered")
+        if r.schedule is not None and r.timing is not None:
+            executable = CpuExecutable(r.graph, r.schedule, c.maximum, sizes)
+            c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing)
+        graphs.append(c)
+    seconds = {"verify": time.perf_counter() - start}
+    return Superoptimized(
+        program, verifier, sizes, machine, graphs, baselines, stats, seconds, cache_hit=True, candidates=candidates,
+        tune_stop="from a file",
+    )  # fmt: skip

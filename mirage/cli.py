@@ -1,0 +1,242 @@
+"""The command line: `mirage demo | superoptimize | show | verify | cache`.
+
+Errors are one line and exit code 2; `--debug` shows the traceback.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+import mirage.api as api
+from mirage.cache import ResultStore
+from mirage.errors import DimError, InputError, MirageError
+from mirage.ir.program import Program
+from mirage.superoptimized import Superoptimized
+
+app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+cache_app = typer.Typer(help="The results store.", no_args_is_help=True)
+app.add_typer(cache_app, name="cache")
+out = Console()
+err = Console(stderr=True)
+_debug = {"on": False}
+
+
+@app.callback()
+def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+    _debug["on"] = debug
+
+
+@contextmanager
+def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
+    """A progress line on the terminal; nothing when the output is for a program."""
+    if quiet or not err.is_terminal:
+        yield lambda _: None
+        return
+    with err.status("") as status:
+        yield status.update
+
+
+def load_target(text: str) -> Any:
+    """What `FILE.py:function`, a saved result, a program text file or a program's JSON names.
+
+    A Python file is the user's own code and is imported; nothing else is run. Raises InputError naming the path.
+    """
+    from mirage.frontends.files import load_function, load_program
+
+    path, _, name = text.partition(":")
+    if path.endswith(".py"):
+        return load_function(Path(path), name)
+    if not Path(text).is_file():
+        raise InputError(f"{text}: no such file; pass FILE.py:function, a program's text or JSON, or a saved result")
+    obj = load_program(Path(text))
+    return api.load(text) if obj is None else obj
+
+
+def _set_sizes(pairs: list[str]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for pair in pairs:
+        name, eq, value = pair.partition("=")
+        if not eq or not value.strip().isdigit():
+            raise DimError(f"--set {pair!r}: write NAME=SIZE, such as --set t=4096")
+        sizes[name.strip()] = int(value)
+    return sizes
+
+
+def result_json(result: Superoptimized) -> dict[str, Any]:
+    """The figures of a result, for programs."""
+    stats = result.stats
+    return {
+        "program": result.program.name,
+        "target": result.target.name,
+        "sizes": result.sizes,
+        "search_seconds": round(result.seconds.get("search", 0.0), 4),
+        "verify_seconds": round(result.seconds.get("verify", 0.0), 4),
+        "tune_seconds": round(result.seconds.get("tune", 0.0), 4),
+        "prefixes": stats.prefixes,
+        "checks": stats.checks,
+        "candidates": result.candidates,
+        "verified": len(result.graphs),
+        "verified_by_kernels": {
+            str(n): sum(len(c.graph.kernels) == n for c in result.graphs)
+            for n in sorted({len(c.graph.kernels) for c in result.graphs})
+        },
+        "proved": sum(c.certificate.proof == "proved" for c in result.graphs),
+        "stop_reason": stats.stop_reason,
+        "certificate": result.certificate.to_json(),
+        "best": result.best.kind,
+        "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
+        "reference_us": result.baselines["reference"].median_us,
+        "library_us": result.baselines["library"].median_us,
+        "best_us": result.best.timing.median_us,
+        "limit_us": result.limit_us,
+        "cache_hit": result.cache_hit,
+    }
+
+
+@app.command()
+def superoptimize(
+    what: Annotated[str, typer.Argument(metavar="FILE.py:function", help="The program.")],
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Size of a dim: NAME=SIZE.")] = None,
+    sizes: Annotated[str, typer.Option(help="Named set of sizes of the program.")] = "",
+    budget: Annotated[float, typer.Option(help="Seconds for search, verification and tuning.")] = 30.0,
+    pruner: Annotated[str, typer.Option(help="normal-form, smt or none.")] = "normal-form",
+    target: Annotated[str, typer.Option(help="What to compile for.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the best graph to this file.")] = None,
+) -> None:
+    """Search, verify and tune a program, and report what was found."""
+    program = load_target(what)
+    if isinstance(program, Superoptimized):
+        program = program.program
+    given = _named_sizes(program, sizes) | _set_sizes(set_ or [])
+    with _status(as_json) as say:
+        result = api.superoptimize(
+            program, target=target, sizes=given or None, budget=budget, cache=not no_cache, seed=seed, progress=say,
+            pruner=None if pruner == "none" else pruner,
+        )  # fmt: skip
+    if save is not None:
+        result.save(save)
+    drawing = result._repr_svg_()
+    if svg is not None and drawing is not None:
+        svg.write_text(drawing)
+    if as_json:
+        print(json.dumps(result_json(result)))
+        return
+    out.print(result.report())
+    out.print(str(result.certificate), highlight=False, markup=False)
+
+
+def _named_sizes(program: Any, name: str) -> dict[str, int]:
+    sets = getattr(program, "sizes", {})
+    if not name:
+        return {}
+    if not isinstance(sets, dict) or name not in sets:
+        raise DimError(f"--sizes {name!r}: the program has no such set; it has {', '.join(sets) or 'none'}")
+    return dict(sets[name])
+
+
+@app.command()
+def show(
+    what: Annotated[str, typer.Argument(help="FILE.py:function, a program's text, or a saved result.")],
+    svg: Annotated[Path | None, typer.Option(help="Draw the best graph of a saved result to this file.")] = None,
+    source: Annotated[bool, typer.Option("--source", help="Print the C source of a saved result.")] = False,
+) -> None:
+    """Print a program, or the best graph of a saved result."""
+    thing = load_target(what)
+    if isinstance(thing, Superoptimized):
+        if svg is not None:
+            drawing = thing._repr_svg_()
+            if drawing is None:
+                raise InputError(f"{what}: the {thing.best.kind} version is best; there is no graph to draw")
+            svg.write_text(drawing)
+        print(thing.source if source else thing.best.graph or thing.program)
+        return
+    if svg is not None or source:
+        raise InputError(f"{what}: only a saved result has a drawing or a source; save one with superoptimize --save")
+    print(thing if isinstance(thing, Program) else thing.trace())
+
+
+@app.command()
+def verify(
+    a: Annotated[str, typer.Argument(metavar="A", help="A program, or a saved result.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="A program, or a saved result.")],
+    seed: Annotated[int, typer.Option(help="Seed of the random tests.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
+) -> None:
+    """Are two programs equivalent? Exit code 0 if so, 1 if not."""
+    certificate = api.verify(load_target(a), load_target(b), seed=seed)
+    print(json.dumps(certificate.to_json()) if as_json else certificate)
+    if not certificate.equal:
+        raise typer.Exit(1)
+
+
+@app.command()
+def demo(
+    budget: Annotated[float, typer.Option(help="Seconds for each program.")] = 30.0,
+    drawings: Annotated[Path, typer.Option(help="Folder for the drawings.")] = Path("demo"),
+) -> None:
+    """Superoptimize two attention programs and compare with NumPy and PyTorch."""
+    from mirage.demo import run_demo
+
+    run_demo(out, err, budget, drawings)
+
+
+@cache_app.command("list")
+def cache_list() -> None:
+    """The records of the results store."""
+    store = ResultStore()
+    table = Table(title=store.place, title_justify="left")
+    for name in ("key", "program", "target", "dtype", "created", "best us"):
+        table.add_column(name)
+    for r in store.list():
+        best = "graphs" if r.best_us is None else f"{r.best_us:,.1f}"
+        table.add_row(r.key[:12], r.program, r.target, r.dtype, r.created, best)
+    out.print(table)
+
+
+@cache_app.command("export")
+def cache_export(path: Annotated[Path, typer.Argument(help="JSON file to write.")]) -> None:
+    """Write all records to a file."""
+    print(f"{ResultStore().export(path)} records written to {path}")
+
+
+@cache_app.command("import")
+def cache_import(path: Annotated[Path, typer.Argument(help="JSON file that export wrote.")]) -> None:
+    """Merge the records of a file; what they hold is verified before it is used."""
+    print(f"{ResultStore().import_(path)} records imported from {path}")
+
+
+@cache_app.command("clear")
+def cache_clear() -> None:
+    """Delete all records."""
+    print(f"{ResultStore().clear()} records deleted")
+
+
+def main() -> None:
+    """Entry point: MirageErrors become one line on standard error."""
+    try:
+        app()
+    except MirageError as e:
+        if _debug["on"]:
+            raise
+        err.print(f"mirage: {e}".replace("\n", " "), style="red", highlight=False, markup=False, soft_wrap=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        err.print("mirage: interrupted; finished results are in the cache", markup=False)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""The demonstration: two attention programs against NumPy and, where it is installed, PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import mirage.api as api
+from mirage.frontends.attention import gqa_decode, qknorm_attention
+from mirage.frontends.spec import TensorFunction
+from mirage.kernels.profile import interleave
+from mirage.search.tune import random_inputs
+from mirage.superoptimized import Superoptimized
+
+#: query heads that share one head of keys and values in gqa_decode
+GROUP = 8
+
+
+def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
+    """Superoptimize both programs, print certificate and latencies, and draw the best graphs into a folder."""
+    drawings.mkdir(parents=True, exist_ok=True)
+    for function in (qknorm_attention, gqa_decode):
+        with err.status(function.name) as status:
+            result = api.superoptimize(
+                function, budget=budget, progress=lambda text, name=function.name: status.update(f"{name}: {text}")
+            )
+        out.print(result.report())
+        out.print(str(result.certificate), highlight=False, markup=False)
+        path = drawings / f"{function.name}.svg"
+        drawing = result._repr_svg_()
+        if drawing is not None:
+            path.write_text(drawing)
+            out.print(f"drawing: {path}", highlight=False)
+        out.print(comparison(function, result))
+
+
+def comparison(function: TensorFunction, result: Superoptimized) -> Table:
+    """Latencies of the result and of what a user would run instead, in one interleaved run."""
+    inputs = random_inputs(result.program, result.sizes, 1)
+    runs: dict[str, Callable[[], object]] = {"mirage": lambda: result(*inputs)}
+    runs["NumPy"] = lambda: result.reference(inputs, result.sizes)
+    runs |= torch_versions(function.name, inputs)
+    timings = interleave(runs, seconds=3.0)
+    table = Table(title=f"{function.name}, float32", title_justify="left")
+    for name in ("version", "min us", "median us", "mirage is faster by"):
+        table.add_column(name, justify="left" if name == "version" else "right")
+    mine = timings["mirage"]
+    for name, t in timings.items():
+        table.add_row(name, f"{t.min_us:,.0f}", f"{t.median_us:,.0f}", f"{t.median_us / mine.median_us:.2f}")
+    return table
+
+
+def torch_versions(name: str, inputs: list[np.ndarray]) -> dict[str, Callable[[], object]]:
+    """PyTorch eager: as written, and in its best form; nothing where it is not installed."""
+    try:
+        import torch
+        import torch.nn.functional as F
+    except ImportError:
+        return {}
+    q, k, v = (torch.from_numpy(x) for x in inputs)
+    if name == "qknorm_attention":
+
+        def norm(x: torch.Tensor) -> torch.Tensor:
+            return F.rms_norm(x, (x.shape[-1],), eps=1e-6)
+
+        return {
+            "PyTorch eager": lambda: torch.softmax(norm(q) @ norm(k).mT / 8.0, -1) @ v,
+            "PyTorch SDPA": lambda: F.scaled_dot_product_attention(norm(q), norm(k), v),
+        }
+
+    def folded() -> object:
+        # the group's queries as rows of one head, which is how eager avoids repeating keys and values
+        rows = q.reshape(q.shape[0], k.shape[1], GROUP * q.shape[2], q.shape[3])
+        return F.scaled_dot_product_attention(rows, k, v).reshape(q.shape)
+
+    return {
+        "PyTorch eager": lambda: torch.softmax(
+            q @ k.repeat_interleave(GROUP, 1).mT / q.shape[-1] ** 0.5, -1
+        ) @ v.repeat_interleave(GROUP, 1),
+        "PyTorch SDPA, enable_gqa": lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        "PyTorch SDPA, group folded": folded,
+    }  # fmt: skip

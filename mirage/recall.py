@@ -1,0 +1,141 @@
+"""What the results store remembers of a program: its graphs, and per set of sizes the tuned choice.
+
+Keys hold the canonical structure of the program over named axes, so that equal programs share results whatever their
+names. What is recalled is verified again: a record that fails is a warning and a miss.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from mirage.cache import CorruptRecordWarning, ResultStore
+from mirage.cache.records import sha256
+from mirage.errors import MirageError
+from mirage.ir.axes import AxisProgram
+from mirage.ir.canonical import Canonical, canonical
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.target import Target
+from mirage.mugraph.degree import analyze
+from mirage.records import (
+    SCHEMA,
+    GraphRecord,
+    baselines_from_json,
+    baselines_to_json,
+    candidates_from_json,
+    candidates_to_json,
+)
+from mirage.search.stats import SearchStats
+from mirage.search.tune import Candidate, Tuned
+from mirage.verify.equivalence import Verifier
+from mirage.verify.proof import prove
+from mirage.verify.safety import offered
+
+#: graphs kept of one program, cheapest first
+KEPT = 64
+
+
+def recheck(verifier: Verifier, record: GraphRecord) -> Candidate | None:
+    """The record's graph with fresh evidence, or None if it does not compute the verifier's program."""
+    try:
+        certificate = verifier.check(record.graph)
+        if not certificate.equal or not offered(verifier.program, record.graph):
+            return None
+        proof = prove(verifier.axis_program, record.graph)
+    except MirageError:
+        return None
+    return Candidate(record.graph, certificate.with_proof(proof), analyze(record.graph), record.cost)
+
+
+class Memory:
+    """The records of one program on one target."""
+
+    def __init__(self, store: ResultStore, program: AxisProgram, target: Target) -> None:
+        self.store = store
+        self.program = program
+        self.target = target
+        self.names: Canonical = canonical(program)
+
+    def _key(self, *more: str) -> str:
+        return sha256("\n".join([f"schema {SCHEMA}", self.names.text, self.target.name, self.program.dtype, *more]))
+
+    def _tuned_key(self, sizes: Mapping[str, int]) -> str:
+        canonical_sizes = sorted((self.names.symbols[s], n) for s, n in sizes.items())
+        return self._key("tuned", str(canonical_sizes), self.target.model, str(self.target.cores))
+
+    def _read(self, key: str) -> dict[str, Any] | None:
+        return self.store.get(key)
+
+    def _write(self, key: str, payload: Mapping[str, Any], best_us: float | None) -> None:
+        self.store.put(
+            key, payload, program=self.program.name, target=self.target.name, dtype=self.program.dtype, best_us=best_us
+        )
+
+    def _foreign(self, key: str, why: object) -> None:
+        warnings.warn(f"record {key[:12]} of the results store is not used: {why}", CorruptRecordWarning, stacklevel=4)
+
+    def graphs(self, verifier: Verifier) -> tuple[list[Candidate], SearchStats, int] | None:
+        """The verified graphs of an earlier search, its statistics and its number of candidates."""
+        key = self._key("graphs")
+        payload = self._read(key)
+        if payload is None:
+            return None
+        try:
+            records = candidates_from_json(payload["graphs"])
+            stats = SearchStats.from_json(payload["stats"])
+            found = int(payload["candidates"])
+        except (MirageError, KeyError, TypeError, ValueError) as e:
+            self._foreign(key, e)
+            return None
+        candidates = self._recalled(key, verifier, records)
+        return None if candidates is None else (candidates, stats, found)
+
+    def _recalled(self, key: str, verifier: Verifier, records: Sequence[GraphRecord]) -> list[Candidate] | None:
+        found = []
+        for r in records:
+            c = recheck(verifier, replace(r, graph=self.names.graph_from_canonical(r.graph)))
+            if c is None:
+                self._foreign(key, "a graph in it does not compute this program")
+                return None
+            found.append(replace(c, schedule=self.names.schedule_from_canonical(r.schedule), timing=r.timing))
+        return found
+
+    def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, found: int) -> None:
+        """Remember a search's verified graphs."""
+        graphs = [replace(c, graph=self.names.graph_to_canonical(c.graph)) for c in candidates[:KEPT]]
+        payload = {"graphs": candidates_to_json(graphs), "stats": stats.to_json(), "candidates": found}
+        self._write(self._key("graphs"), payload, None)
+
+    def tuned(self, verifier: Verifier, sizes: Mapping[str, int], known: Sequence[Candidate]) -> Tuned | None:
+        """The tuned choice at these sizes on this machine, compiled."""
+        key = self._tuned_key(sizes)
+        payload = self._read(key)
+        if payload is None:
+            return None
+        try:
+            records = candidates_from_json(payload["graphs"])
+            baselines = baselines_from_json(payload["baselines"])
+            candidates = self._recalled(key, verifier, records)
+            if candidates is None:
+                return None
+            ready = [
+                replace(c, executable=CpuExecutable(c.graph, c.schedule, c.maximum, sizes)) if c.schedule else c
+                for c in candidates
+            ]
+        except (MirageError, KeyError, TypeError, ValueError) as e:
+            self._foreign(key, e)
+            return None
+        rest = [c for c in known if all(c.graph.kernel != r.graph.kernel for r in ready)]
+        return Tuned([*ready, *rest], baselines, 0, [], "from the cache")
+
+    def keep_tuned(self, sizes: Mapping[str, int], tuned: Tuned, best_us: float) -> None:
+        """Remember the measured graphs at these sizes."""
+        measured = [c for c in tuned.candidates if c.timing is not None and c.executable is not None][:4]
+        graphs = [
+            replace(c, graph=self.names.graph_to_canonical(c.graph), schedule=self.names.schedule_to_canonical(c.schedule))
+            for c in measured
+        ]
+        payload = {"graphs": candidates_to_json(graphs), "baselines": baselines_to_json(tuned.baselines)}
+        self._write(self._tuned_key(sizes), payload, best_us)

@@ -1,0 +1,221 @@
+"""Choosing among verified graphs by measurement (paper, section 6): schedules are enumerated, compiled and profiled.
+
+All rivals of a round run interleaved, so that noise hits them alike. The program as NumPy runs it and its library version
+are always among them, so the answer is never slower than what the user had.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from mirage.errors import MirageError
+from mirage.ir.dims import evaluate
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.profile import Timing, interleave
+from mirage.kernels.target import Target
+from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
+from mirage.verify.certificate import Certificate
+
+#: graphs that are compiled at all, and those of them for which every schedule is tried
+ROUND_ONE = 12
+ROUND_TWO = 4
+
+Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A verified graph with its evidence, and, once tuned, its schedule, kernel and latency."""
+
+    graph: MuGraph
+    certificate: Certificate
+    maximum: RunningMaximum
+    cost: float
+    schedule: Schedule | None = None
+    executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
+    timing: Timing | None = None
+
+
+@dataclass
+class Tuned:
+    """Candidates with the measured ones first, fastest first, and the latencies of the baselines."""
+
+    candidates: list[Candidate]
+    baselines: dict[str, Timing]
+    compiled: int
+    rejected: list[str]
+    stop_reason: str
+
+
+def random_inputs(program: Program, sizes: Mapping[str, int], seed: int) -> list[np.ndarray]:
+    """Standard normal inputs of the program's shapes and dtype."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+
+
+def close_to(wanted: Sequence[np.ndarray], found: Sequence[np.ndarray], reference: Sequence[np.ndarray]) -> bool:
+    """Whether results are as near to float64 (`wanted`) as the reference's own results, within a small factor."""
+    for w, f, r in zip(wanted, found, reference, strict=True):
+        scale = max(float(np.max(np.abs(w), initial=0.0)), 1e-30)
+        eps = float(np.finfo(f.dtype).eps)
+        allowed = 16 * float(np.max(np.abs(r - w), initial=0.0)) + 64 * eps * scale
+        if not np.all(np.isfinite(f)) or float(np.max(np.abs(f - w), initial=0.0)) > allowed:
+            return False
+    return True
+
+
+def idle_factor(graph: MuGraph, sizes: Mapping[str, int], cores: int) -> float:
+    """By how much a graph is slower for want of blocks: cores per block that its least parallel kernel can have."""
+    axis_sizes = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
+    cells = [math.prod(axis_sizes.get(a, cores) for a in n.graph.grid) for n in graph.kernels if n.graph is not None]
+    return max(1.0, cores / max(min(cells, default=cores), 1))
+
+
+def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int], cores: int) -> list[Candidate]:
+    """Up to `count` candidates: the cheapest of each plan first, then the second cheapest of each, and so on."""
+    by_plan: dict[str, list[tuple[float, Candidate]]] = {}
+    for c in candidates:
+        by_plan.setdefault(c.graph.origin, []).append((c.cost * idle_factor(c.graph, sizes, cores), c))
+    ranked: list[tuple[int, float, Candidate]] = []
+    for plan in by_plan.values():
+        ranked += [(rank, cost, c) for rank, (cost, c) in enumerate(sorted(plan, key=lambda item: item[0]))]
+    return [c for *_, c in sorted(ranked, key=lambda item: item[:2])[:count]]
+
+
+class Tuner:
+    """Tunes the candidates of one program at one set of sizes, within `budget` seconds."""
+
+    def __init__(
+        self,
+        program: Program,
+        sizes: Mapping[str, int],
+        target: Target,
+        baselines: Mapping[str, Runner],
+        *,
+        budget: float,
+        seed: int,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.program = program
+        self.sizes = dict(sizes)
+        self.target = target
+        self.baselines = baselines
+        self.deadline = time.perf_counter() + budget
+        self.budget = budget
+        self.progress = progress
+        self.inputs = random_inputs(program, sizes, seed)
+        self.rejected: list[str] = []
+        self.compiled = 0
+        self._wanted: list[np.ndarray] | None = None
+        self._reference: list[np.ndarray] | None = None
+
+    def left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def run(self, candidates: Sequence[Candidate]) -> Tuned:
+        """The candidates, measured where time allowed."""
+        first = self.compile([(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)], self.budget * 0.45)
+        ranked = self.race(first, self.left() * 0.25)
+        leaders: dict[int, Candidate] = {}
+        for c in ranked:
+            leaders.setdefault(id(c.graph), c)
+        more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
+        ranked = self.race(ranked[:ROUND_TWO] + self.compile(more, self.left() * 0.6), self.left() * 0.4)
+        best: dict[int, Candidate] = {}
+        for c in ranked:
+            best.setdefault(id(c.graph), c)
+        final = list(best.values())[:3]
+        timings = self.measure(final, max(self.left(), 0.3))
+        final = [replace(c, timing=timings[str(i)]) for i, c in enumerate(final)]
+        final.sort(key=lambda c: c.timing.median_us if c.timing else np.inf)
+        done = {id(c.graph) for c in final}
+        others = [c for c in ranked if id(c.graph) not in done]
+        seen = done | {id(c.graph) for c in others}
+        rest = [c for c in candidates if id(c.graph) not in seen]
+        reason = "complete" if self.left() > 0 else "budget spent"
+        baselines = {name: timings[name] for name in self.baselines}
+        return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
+
+    def schedules(self, c: Candidate) -> list[Schedule]:
+        """Sizes worth trying; none if nothing fits the target's memory."""
+        try:
+            return schedules(c.graph, self.sizes, self.target.l2_bytes, self.target.cores)
+        except MirageError as e:
+            self.rejected.append(f"{c.graph.origin}: {e}")
+            return []
+
+    def compile(self, work: Sequence[tuple[Candidate, Sequence[Schedule]]], seconds: float) -> list[Candidate]:
+        """Compiled and checked candidates; one compiler per core."""
+        stop = min(time.perf_counter() + seconds, self.deadline)
+        jobs = [(c, s) for rank in range(max((len(ss) for _, ss in work), default=0)) for c, ss in work for s in ss[rank : rank + 1]]
+        done: list[Candidate] = []
+
+        def build(job: tuple[Candidate, Schedule]) -> Candidate | str | None:
+            if time.perf_counter() > stop:
+                return None
+            c, schedule = job
+            try:
+                return replace(c, schedule=schedule, executable=CpuExecutable(c.graph, schedule, c.maximum, self.sizes))
+            except MirageError as e:
+                return f"{c.graph.origin}: {e}"
+
+        with ThreadPoolExecutor(max(self.target.cores, 1)) as pool:
+            for built in pool.map(build, jobs):
+                if isinstance(built, str):
+                    self.rejected.append(built)
+                elif built is not None and self.correct(built):
+                    done.append(built)
+                self.compiled += built is not None
+                self.progress(f"{self.compiled} kernels compiled")
+        return done
+
+    def correct(self, c: Candidate) -> bool:
+        """Whether the kernel's results are those of the program; a kernel that is wrong is reported and never used."""
+        if self._wanted is None:
+            self._wanted = run_reference(self.program, self.inputs, self.sizes, "float64")
+            self._reference = run_reference(self.program, self.inputs, self.sizes)
+        assert c.executable is not None and self._reference is not None
+        if close_to(self._wanted, c.executable(self.inputs, self.sizes), self._reference):
+            return True
+        message = f"{c.graph.origin}: the compiled kernel's results differ from the program's; it is not used"
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
+        self.rejected.append(message)
+        return False
+
+    def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
+        """Fastest first, by the median of an interleaved run."""
+        if not candidates:
+            return []
+        fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
+        timings = interleave(fns, seconds=max(seconds, 0.05))
+        timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
+        return sorted(timed, key=lambda c: c.timing.median_us if c.timing else np.inf)
+
+    def measure(self, finalists: Sequence[Candidate], seconds: float) -> dict[str, Timing]:
+        """Finalists (by position) and baselines (by name) in one interleaved run."""
+        fns = {str(i): self.call(c.executable) for i, c in enumerate(finalists) if c.executable is not None}
+        fns |= {name: self.call(run) for name, run in self.baselines.items()}
+        return interleave(fns, seconds=min(seconds, 3.0))
+
+    def call(self, run: Runner | CpuExecutable | None) -> Callable[[], object]:
+        assert run is not None
+        return lambda: run(self.inputs, self.sizes)
+
+
+def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:
+    best: dict[int, Candidate] = {}
+    for c in candidates:
+        best.setdefault(id(c.graph), c)
+    return list(best.values())
