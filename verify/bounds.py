@@ -13,7 +13,8 @@ One test accepts a nonzero sum of k >= 2 such terms with probability at most 1 -
   order k that is not zero, so among any k of them in a row one is not zero: a random root hits zero with
   probability at most 1 - 1/k.
 
-The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p.
+The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. As in
+the theorem, the bound is over tests in which no denominator is zero: others are drawn again.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Terms:
     below: int = 0
 
     def __mul__(self, other: Terms) -> Terms:
-        above = max(self.above + other.below, other.above + self.below)
+        # the exponent 0 of a term without exp stays 0 over any denominator
+        sides = (x.above + y.below for x, y in ((self, other), (other, self)) if x.has_exp)
+        above = max(sides, default=0)
         return Terms(self.count * other.count, self.degree + other.degree, above, self.below + other.below)
 
     def __add__(self, other: Terms) -> Terms:

@@ -11,12 +11,14 @@ import sympy
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import Dim, divide
+from mirage.ir.dims import evaluate as dim_value
 from mirage.ir.program import AttrItems
 from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
-#: elements of a tensor over all axes; redrawn above it
+#: elements of the largest tensor, or four times as many as with sizes of 2: larger draws are replaced
 _MAX_ELEMENTS = 256
+_ATTEMPTS = 50
 #: blocks of one kernel
 _MAX_CELLS = 4
 
@@ -30,33 +32,45 @@ class AxisSizes:
 
     def __init__(self, program: AxisProgram) -> None:
         self.program = program
+        self.symbols = sorted({s.name for d in program.axes.values() for s in d.free_symbols})
         self.tied: set[Dim] = set()
         for n in program.nodes:
             if n.op == "size":
                 self.tied.update(program.axes[a] for a in self._factors(n.attrs) or ())
+            elif n.joined is not None:
+                self.tied.update(program.axes[a] for a in n.joined[1])
 
     def _factors(self, attrs: AttrItems) -> tuple[str, ...] | None:
         return factor_axes(dict(attrs)["dim"], self.program.axes)
 
     def draw(self, count: int, largest: int, rng: Random) -> list[dict[str, int]]:
-        """`count` size tables; in three of them every axis takes a size of 1 or 2, the largest and one
-        between.
-        """
+        """`count` size tables; over three of them every axis takes sizes 2, the largest, and 1 or 2."""
+        spaces = [{*n.axes, *n.reduce} for n in self.program.nodes]
+        limit = max(_MAX_ELEMENTS, 4 << max(map(len, spaces)))
+        tables: list[dict[str, int]] = []
+        for _ in range(_ATTEMPTS):
+            tables = self._draw(count, largest, rng)
+            if all(math.prod(t[a] for a in space) <= limit for t in tables for space in spaces):
+                break
+        return tables
+
+    def _draw(self, count: int, largest: int, rng: Random) -> list[dict[str, int]]:
+        tied: dict[Dim, list[int]] = {}
         rows: dict[str, list[int]] = {}
-        while True:
-            shared: dict[Dim, list[int]] = {}
-            for a, dim in self.program.axes.items():
-                choices = [largest, 2] + [rng.randint(1, 2) for _ in range(count - 2)]
-                rng.shuffle(choices)
-                rows[a] = shared.setdefault(dim, choices) if dim in self.tied else choices
-            tables = [{a: row[i] for a, row in rows.items()} for i in range(count)]
-            for n in self.program.nodes:
-                if n.joined is not None:
-                    for t in tables:
-                        t[n.joined[0]] = sum(t[a] for a in n.joined[1])
-            many = 2 ** len(rows)
-            if all(math.prod(t.values()) <= max(_MAX_ELEMENTS, 4 * many) for t in tables):
-                return tables
+        for a, dim in self.program.axes.items():
+            choices = [largest, 2] + [rng.randint(1, 2) for _ in range(count - 2)]
+            rng.shuffle(choices)
+            rows[a] = tied.setdefault(dim, choices) if dim in self.tied else choices
+        tables = [{a: row[i] for a, row in rows.items()} for i in range(count)]
+        joins = [n.joined for n in self.program.nodes if n.joined is not None]
+        for t in tables:
+            for joined, parts in joins:
+                t[joined] = sum(t[a] for a in parts)
+            if any(t[joined] != sum(t[a] for a in parts) for joined, parts in joins):
+                # joins whose parts are related otherwise than one by one: the sizes as the program has them
+                symbols = {s: rng.randint(2, largest) for s in self.symbols}
+                t.update({a: dim_value(d, symbols) for a, d in self.program.axes.items()})
+        return tables
 
     def value(self, dim: sympy.Expr, sizes: Mapping[str, int], seed: int) -> int:
         """What a `size` node is worth: the product of its axes' sizes, or an arbitrary number where it

@@ -1,0 +1,139 @@
+"""The computed error bound of the random tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mirage.ir.axes import to_axes
+from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import tensor
+from mirage.mugraph.reference import reference_graph
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.verify.bounds import ONE, Bound, GraphTerms, Terms, compare, read_terms
+from mirage.verify.field import Primes, draw_primes
+from tests.verify.graphs import attention, flash, flash_decoding
+
+PRIMES = draw_primes(0)
+TERMS = st.builds(Terms, st.integers(2, 4), st.integers(0, 3), st.integers(1, 3), st.integers(0, 3))
+SIZES = {"h": 2, "s": 2, "d64": 3, "t": 3, "d64_2": 2}
+
+
+def program_terms(program: Program, **sizes: int) -> GraphTerms:
+    return read_terms(reference_graph(to_axes(program)), Schedule(()), sizes)
+
+
+@given(TERMS, TERMS, TERMS)
+def test_terms_multiply_and_add_like_sums_of_exponentials(a: Terms, b: Terms, c: Terms) -> None:
+    assert a * b == b * a and (a * b) * c == a * (b * c) and a * ONE == a
+    assert a + b == b + a and (a + b) + c == a + (b + c)
+    assert (a * (b + c)).count == (a * b + a * c).count
+    assert a**3 == a * a * a and a**0 == ONE
+
+
+def test_polynomials_stay_one_term() -> None:
+    x = Terms(1, 1)
+    assert x * x + x == Terms(1, 2)
+    assert x.times(5) == x
+
+
+def test_softmax_has_a_term_per_summed_entry() -> None:
+    (above, below), *rest = program_terms(attention(), **SIZES).outputs
+    assert not rest
+    # three keys: three exponentials times v over three exponentials, exponents of degree 2 in q and k
+    assert above == Terms(3, 1, 2, 0)
+    assert below == Terms(3, 0, 2, 0)
+
+
+def test_attention_against_itself() -> None:
+    terms = program_terms(attention(), **SIZES)
+    bound = compare(terms, terms, PRIMES)
+    assert isinstance(bound, Bound)
+    assert (bound.k, bound.d) == (18, 2)
+    assert bound.acceptance == pytest.approx(1 - 1 / 18 + 18**2 * 2 / PRIMES.q + 2 / PRIMES.p, rel=1e-12)
+    assert bound.acceptance ** bound.tests(2.0**-40) <= 2.0**-40
+    assert bound.acceptance ** (bound.tests(2.0**-40) - 1) > 2.0**-40
+
+
+def test_loops_and_splits_count_all_their_parts() -> None:
+    tiles = (("h", 1), ("s", 1), ("t", 1))
+    loop = read_terms(flash(), Schedule((KernelSchedule(tiles),)), SIZES)
+    assert loop.outputs == program_terms(attention(), **SIZES).outputs
+    schedule = Schedule((KernelSchedule(tiles, (("t", 3),)), KernelSchedule((*tiles, ("d64_2", 1)))))
+    split = read_terms(flash_decoding(), schedule, {**SIZES, "t.grid": 3})
+    assert split.outputs == loop.outputs
+
+
+def polynomial(*ops: str) -> Program:
+    b = ProgramBuilder("p")
+    x, y = (b.input(n, tensor("m", "n")) for n in "xy")
+    for op in ops:
+        x = b.op(op, x, y)
+    return b.finish([x])
+
+
+def test_denominators_multiply_up_only_along_axes_that_they_vary_over() -> None:
+    b = ProgramBuilder("p")
+    x, y, z = b.input("x", tensor("m", "n")), b.input("y", tensor("m", "n")), b.input("z", tensor("m", 1))
+    varying = b.finish([b.op("sum", b.op("div", x, y), axes=(1,))])
+    fixed = b.finish([b.op("sum", b.op("div", x, z), axes=(1,))])
+    assert program_terms(varying, m=2, n=4).outputs == ((Terms(1, 4), Terms(1, 4)),)
+    assert program_terms(fixed, m=2, n=4).outputs == ((Terms(1, 1), Terms(1, 1)),)
+
+
+def test_a_common_denominator_is_not_multiplied() -> None:
+    b = ProgramBuilder("p")
+    x, y = (b.input(n, tensor("m")) for n in "xy")
+    q = b.op("div", x, y)
+    assert program_terms(b.finish([b.op("add", q, q)]), m=2).outputs == ((Terms(1, 1), Terms(1, 1)),)
+
+
+def test_without_exp_the_bound_is_schwartz_zippel() -> None:
+    terms = program_terms(polynomial("mul", "add", "mul"), m=2, n=2)
+    bound = compare(terms, terms, PRIMES)
+    assert bound == Bound(1, 3, 3 / PRIMES.p)
+    assert bound.tests(2.0**-40) == 2
+
+
+def test_a_condition_of_the_theorem_that_fails_gives_no_bound() -> None:
+    terms = program_terms(attention(), **{**SIZES, "t": 200})
+    found = compare(terms, terms, PRIMES)
+    assert isinstance(found, str)
+    assert found == f"d k^4 = 2 * 80000^4 is not below q = {PRIMES.q}"
+
+
+def test_functions_of_exponentials_are_outside_the_theorem() -> None:
+    b = ProgramBuilder("p")
+    x = b.input("x", tensor("m"))
+    inside, outside = (b.finish([b.op(*ops)]) for ops in (("relu", x), ("relu", b.op("exp", x))))
+    terms = program_terms(inside, m=3)
+    assert (terms.calls, terms.call_degree) == (3, 1)
+    assert isinstance(compare(terms, terms, PRIMES), Bound)
+    beyond = program_terms(outside, m=3)
+    assert compare(terms, beyond, PRIMES) == "outside the theorem: relu is applied to a result of exp"
+
+
+@pytest.mark.parametrize("k", [2, 3, 5])
+def test_the_bound_holds_for_a_sum_of_exponentials(k: int) -> None:
+    """With the paper's small primes, how often a sum of k exponentials of independent variables is zero."""
+    primes = Primes(227, 113, 4)
+    powers = np.array([pow(4, i, 227) for i in range(113)])
+    rng = np.random.default_rng(k)
+    exponents = rng.integers(0, 113, (100_000, k))
+    roots = rng.integers(0, 113, (100_000, 1))
+    zero = (powers[exponents * roots % 113].sum(axis=1) % 227 == 0).mean()
+    assert zero <= 1 - 1 / k + k * k / primes.q + 1 / primes.p
+
+
+def test_a_sum_that_vanishes_for_many_roots_stays_below_the_bound() -> None:
+    """1 + w^a - 2 w^b for every pair of constant exponents, over all 113 roots of unity w modulo 227."""
+    powers = np.array([pow(4, i, 227) for i in range(113)])
+    root = np.arange(113)
+    worst = 0.0
+    for a in range(1, 113):
+        for b in range(a + 1, 113):
+            total = 1 + powers[root * a % 113] - 2 * powers[root * b % 113]
+            worst = max(worst, float((total % 227 == 0).mean()))
+    assert 1 / 113 < worst <= 1 - 1 / 3

@@ -1,0 +1,341 @@
+"""Equal and different pairs of programs and muGraphs."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import pytest
+
+from mirage.errors import AxisError, GraphError, InputError, VerificationError
+from mirage.ir.axes import to_axes
+from mirage.ir.functions import SIGMOID
+from mirage.ir.operator import REGISTRY, elementwise
+from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import tensor
+from mirage.mugraph.graph import MuGraph, Ref
+from mirage.mugraph.reference import reference_graph
+from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
+from mirage.verify.field import Primes
+from tests.verify.graphs import (
+    PAIRS,
+    L,
+    P,
+    W,
+    adapter,
+    attention,
+    block,
+    defined,
+    flash,
+    flash_decoding,
+    fused_norm_linear,
+    gated_mlp,
+    mugraph,
+    node,
+    norm_linear,
+    one,
+    read,
+    replace_node,
+    replace_roles,
+    split_adapter,
+    sum_over,
+)
+
+DELTA = 2.0**-40
+
+
+@pytest.mark.parametrize(("program", "graph"), PAIRS)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_hand_written_graphs_are_equal(
+    program: Callable[[], Program], graph: Callable[[], MuGraph], seed: int
+) -> None:
+    c = verify_graph(program(), graph(), seed=seed)
+    assert c.equal and not c.counterexample and c.safe_maximum and c.proof == "not tried"
+    assert c.error_bound is not None and c.error_bound <= DELTA
+    assert len(c.draws) == 3 and all(d.error is not None and d.error <= DELTA for d in c.draws)
+
+
+@pytest.mark.parametrize("make", [attention, gated_mlp, norm_linear, adapter])
+def test_the_reference_graph_is_the_program(make: Callable[[], Program]) -> None:
+    program = make()
+    assert verify_graph(program, reference_graph(to_axes(program))).equal
+
+
+def test_every_axis_is_drawn_larger_than_one_and_with_tails() -> None:
+    c = verify_graph(attention(), flash())
+    for a in to_axes(attention()).axes:
+        drawn = {d.sizes[a] for d in c.draws}
+        assert {2, 3} <= drawn
+
+
+ATTENTION_ERRORS = {
+    "the scale is missing": lambda g: replace_node(g, (3, 5), op="add"),
+    "another scale": lambda g: replace_node(
+        g, (3, 4), attrs=(("value", Fraction(1, 8) + Fraction(1, 2**60)),)
+    ),
+    "not normalised": lambda g: replace_node(g, (3, 11), op="mul"),
+    "quotient upside down": lambda g: replace_node(g, (3, 11), operands=(Ref(8), Ref(10))),
+    "another function": lambda g: replace_node(g, (3, 6), op="sigmoid"),
+    "a linear function": lambda g: replace_node(g, (3, 6), op="neg"),
+    "normalised by the scores": lambda g: replace_node(g, (3, 7), operands=(Ref(5),)),
+}
+
+
+@pytest.mark.parametrize("error", ATTENTION_ERRORS)
+def test_wrong_attention_is_rejected(error: str) -> None:
+    c = verify_graph(attention(), ATTENTION_ERRORS[error](flash()))
+    assert not c.equal and c.error_bound is None
+    assert re.match(
+        r"output 0\[\d, \d, \d\] in test 0 is \d+ for the program and \d+ for the graph, modulo p; "
+        r"axes h=\d, .*; schedule \[\{'tiles': \{'h': .*; seed 0$",
+        c.counterexample,
+    )
+
+
+def test_a_missing_epsilon_is_rejected() -> None:
+    graph = replace_node(fused_norm_linear(), (3, 12), op="sub")
+    assert not verify_graph(norm_linear(), graph).equal
+
+
+def test_a_mean_over_another_size_is_rejected() -> None:
+    from mirage.ir.dims import to_dim
+
+    graph = replace_node(fused_norm_linear(), (3, 9), attrs=(("dim", to_dim("n")),))
+    assert not verify_graph(norm_linear(), graph).equal
+
+
+def test_sums_over_the_wrong_axis_are_rejected() -> None:
+    b = ProgramBuilder("rows")
+    x = b.input("x", tensor("n", "n"))
+    right, wrong = (b.finish([b.op("sub", x, b.op("sum", x, axes=(a,), keepdims=True))]) for a in (0, 1))
+    assert verify_programs(right, right).equal
+    c = verify_programs(right, wrong)
+    assert not c.equal and "output 0[0, 0] in test 0" in c.counterexample
+
+
+def test_a_graph_for_another_program_is_refused() -> None:
+    with pytest.raises(GraphError, match="verify it against the program that it was made for"):
+        verify_graph(attention(), split_adapter())
+
+
+def test_a_malformed_graph_is_refused() -> None:
+    with pytest.raises(GraphError):
+        verify_graph(attention(), replace_roles(flash(), 3, t=P))
+
+
+def test_the_same_seed_gives_the_same_certificate() -> None:
+    first, second = (verify_graph(attention(), flash_decoding(), seed=7) for _ in range(2))
+    assert first == second
+    assert first != verify_graph(attention(), flash_decoding(), seed=8)
+
+
+def test_a_verifier_gives_each_graph_its_certificate() -> None:
+    v = Verifier(attention())
+    wrong = replace_node(flash(), (3, 11), op="mul")
+    found = [v.check(g) for g in (flash(), wrong, flash_decoding(), flash())]
+    assert [c.equal for c in found] == [True, False, True, True]
+    assert found[0] == found[3] == verify_graph(attention(), flash())
+
+
+@pytest.mark.parametrize("delta", [0.5, 2.0**-10, 2.0**-80])
+def test_delta_decides_the_number_of_tests(delta: float) -> None:
+    c = verify_graph(attention(), flash(), delta=delta)
+    assert c.error_bound is not None and c.error_bound <= delta
+    assert (c.tests > verify_graph(attention(), flash()).tests) == (delta < DELTA)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1.0, float("nan")])
+def test_delta_is_a_probability(delta: float) -> None:
+    with pytest.raises(InputError, match="not a probability"):
+        Verifier(attention(), delta=delta)
+
+
+def test_small_primes_redraw_divisions_by_zero_and_give_no_bound() -> None:
+    """The primes of the paper: about 1 in 20 tests divides by zero here, and d k^4 < q fails."""
+    v = Verifier(attention())
+    v.primes = Primes(227, 113, 4)
+    c = v.check(flash())
+    assert c.equal and (c.p, c.q) == (227, 113)
+    assert sum(d.redrawn for d in c.draws) > 0 and all(d.tests == 256 for d in c.draws if d.tests < 512)
+    assert c.error_bound is None and any("no error bound: d k^4 =" in n for n in c.notes)
+
+
+def test_a_program_that_always_divides_by_zero_is_never_equal() -> None:
+    b = ProgramBuilder("nowhere")
+    x = b.input("x", tensor("m"))
+    p = b.finish([b.op("div", x, b.op("sub", x, x))])
+    c = verify_graph(p, reference_graph(to_axes(p)))
+    assert not c.equal and "divides by zero in every random test" in c.counterexample
+
+
+def two_exps(extra: bool) -> Program:
+    b = ProgramBuilder("two_exps")
+    x = b.input("x", tensor("m"))
+    e = b.op("exp", b.op("exp", x))
+    return b.finish([b.op("mul", e, e) if extra else e])
+
+
+def test_two_exps_on_a_path_are_outside_lax() -> None:
+    p = two_exps(False)
+    c = verify_graph(p, reference_graph(to_axes(p)))
+    assert c.equal and not c.lax and c.error_bound is None
+    assert "outside Lax: the exp of an exp's result is taken as a random function" in c.notes
+    assert "no error bound: outside the theorem: exp is applied to a result of exp" in c.notes
+    assert not verify_programs(p, two_exps(True)).equal
+
+
+def test_lax_programs_are_marked() -> None:
+    assert verify_graph(attention(), flash()).lax
+    assert not verify_graph(norm_linear(), fused_norm_linear()).lax
+
+
+@pytest.fixture
+def user_operators() -> Iterator[None]:
+    elementwise("test_twice", lambda al, x: al.add(x, x))
+    elementwise("test_gate", lambda al, x, y: al.mul(x, al.function(SIGMOID, y)), arity=2)
+    yield
+    del REGISTRY["test_twice"], REGISTRY["test_gate"]
+
+
+@pytest.mark.usefixtures("user_operators")
+def test_users_operators_follow_from_their_definition() -> None:
+    b = ProgramBuilder("user")
+    x, y = b.input("x", tensor("m", "n")), b.input("y", tensor("m", "n"))
+    user = b.finish([b.op("test_gate", b.op("test_twice", x), y)])
+    plain = b.finish([b.op("mul", b.op("add", x, x), b.op("sigmoid", y))])
+    swapped = b.finish([b.op("test_gate", b.op("test_twice", y), x)])
+    assert verify_programs(user, plain).equal
+    assert not verify_programs(user, swapped).equal
+
+
+def test_programs_of_the_same_function() -> None:
+    b = ProgramBuilder("chain")
+    x, y, z = (b.input(n, tensor("n", "n")) for n in "xyz")
+    left = b.finish([b.op("matmul", b.op("matmul", x, y), z)])
+    right = b.finish([b.op("matmul", x, b.op("matmul", y, z))])
+    other = b.finish([b.op("matmul", b.op("matmul", y, x), z)])
+    c = verify_programs(left, right)
+    assert c.equal and c.lax and c.error_bound is not None and c.error_bound <= DELTA
+    assert not verify_programs(left, other).equal
+
+
+def test_softmax_is_its_expansion() -> None:
+    b = ProgramBuilder("softmax")
+    x = b.input("x", tensor("m", "n"))
+    e = b.op("exp", x)
+    mine = b.finish([b.op("div", e, b.op("sum", e, axes=(1,), keepdims=True))])
+    bare = b.finish([e])
+    theirs = b.finish([b.op("softmax", x)])
+    assert verify_programs(theirs, mine).equal
+    assert not verify_programs(theirs, bare).equal
+
+
+def test_exponents_add_up() -> None:
+    b = ProgramBuilder("exps")
+    x, y = b.input("x", tensor("m")), b.input("y", tensor("m"))
+    product = b.finish([b.op("mul", b.op("exp", x), b.op("exp", y))])
+    total = b.finish([b.op("exp", b.op("add", x, y))])
+    difference = b.finish([b.op("exp", b.op("sub", x, y))])
+    assert verify_programs(product, total).equal
+    assert not verify_programs(product, difference).equal
+
+
+def test_programs_of_different_types_are_refused() -> None:
+    with pytest.raises(InputError, match="differ in type"):
+        verify_programs(attention(), norm_linear())
+
+
+def test_programs_without_an_axis_form_have_no_bound() -> None:
+    b = ProgramBuilder("gram")
+    x = b.input("x", tensor("n", "n"))
+    p = b.finish([b.op("add", x, b.op("transpose", x, perm=(1, 0)))])
+    with pytest.raises(AxisError):
+        Verifier(p)
+    c = verify_programs(p, p)
+    assert c.equal and c.error_bound is None and any("has no axis form" in n for n in c.notes)
+
+
+def variance(centred: bool) -> Program:
+    """sum of (x - mean)^2, or sum of x^2 - n mean^2: equal only if a sum of n ones is n."""
+    b = ProgramBuilder("variance")
+    x = b.input("x", tensor("m", 48))
+    mean = b.op("mean", x, axes=(1,), keepdims=True)
+    if centred:
+        return b.finish([b.op("sum", b.op("square", b.op("sub", x, mean)), axes=(1,))])
+    total = b.op("sum", b.op("square", x), axes=(1,))
+    n = b.op("size", dim=48)
+    return b.finish([b.op("sub", total, b.op("mul", n, b.op("square", b.op("mean", x, axes=(1,)))))])
+
+
+def test_sizes_of_shrunk_literal_axes_are_those_drawn() -> None:
+    """One pass for the variance: sum over x^2 and over x in one loop."""
+    program = variance(centred=True)
+    assert verify_programs(program, variance(centred=False)).equal
+    ap = to_axes(program)
+    size = next(n.attrs for n in ap.nodes if n.op == "size")
+    (row,) = {a for o in ap.outputs for d in o.dims for a in d}
+    (long,) = set(ap.axes) - {row}
+    m = (row,)
+    nodes = [
+        read(0, one(row, long)),
+        node("sum", (0,), m, reduce=(long,)),
+        sum_over(long, 1, m),
+        node("square", (0,), (row, long)),
+        node("sum", (3,), m, reduce=(long,)),
+        sum_over(long, 4, m),
+        node("size", (), (), attrs=size),
+        node("square", (2,), m),
+        node("div", (7, 6), m),
+        node("sub", (5, 8), m),
+    ]
+    g = block(nodes, (9,), {row: P, long: L})
+    graph = mugraph(ap, [defined(g, (Ref(0),), one(row))], Ref(1))
+    assert verify_graph(program, graph).equal
+    assert not verify_graph(program, replace_node(graph, (1, 8), op="mul")).equal
+
+
+def test_concatenated_operands() -> None:
+    """x | y times w: a joined axis has the sum of its parts' sizes."""
+    b = ProgramBuilder("concat")
+    x, y, w = b.input("x", tensor("m", "k")), b.input("y", tensor("m", "l")), b.input("w", tensor("k+l", "n"))
+    p = b.finish([b.op("matmul", b.op("concat", x, y, axis=1), w)])
+    swapped = b.finish([b.op("matmul", b.op("concat", b.op("neg", x), y, axis=1), w)])
+    assert verify_graph(p, reference_graph(to_axes(p))).equal
+    assert not verify_programs(p, swapped).equal
+
+
+def test_every_output_is_compared() -> None:
+    b = ProgramBuilder("two")
+    x = b.input("x", tensor("m", "n"))
+    first, second = b.op("sum", x, axes=(1,)), b.op("sum", b.op("square", x), axes=(1,))
+    right, wrong = b.finish([first, second]), b.finish([first, b.op("square", first)])
+    assert verify_graph(right, reference_graph(to_axes(right))).equal
+    c = verify_programs(right, wrong)
+    assert not c.equal and c.counterexample.startswith("output 1[0] in test 0 is ")
+
+
+def test_a_wrong_axis_form_is_an_error_of_ours() -> None:
+    v = Verifier(attention())
+    nodes = list(v.reference.kernel.nodes)
+    k = next(i for i, n in enumerate(nodes) if n.op == "mul")
+    nodes[k] = dataclasses.replace(nodes[k], op="add")
+    v.reference = dataclasses.replace(
+        v.reference, kernel=dataclasses.replace(v.reference.kernel, nodes=tuple(nodes))
+    )
+    with pytest.raises(VerificationError, match="its axis form differs"):
+        _ = v.lowering
+
+
+@pytest.mark.parametrize(("n", "how"), [(64, "8 random tests"), (2048, "float64"), (8192, "not compared")])
+def test_the_axis_form_is_compared_at_literal_sizes(n: int, how: str) -> None:
+    b = ProgramBuilder("linear")
+    x, w = b.input("x", tensor("m", n)), b.input("w", tensor(n, n))
+    p = b.finish([b.op("matmul", x, w)])
+    c = verify_graph(p, reference_graph(to_axes(p)))
+    assert c.equal and any(how in note for note in c.notes)
+
+
+def test_a_tile_that_is_whole_is_equal_too() -> None:
+    assert verify_graph(attention(), replace_roles(flash(), 3, h=W)).equal
