@@ -1,0 +1,351 @@
+"""The library version of a program, which competes with generated kernels: one NumPy or BLAS call per operator.
+
+Over named axes a repeat costs nothing: an axis that an operand of a matmul lacks is folded into the rows or
+columns of the other one (grouped-query attention is one batched matmul; Mirage, Fig. 4c). Arrays keep the
+layout that they come in, and a transposed operand reaches BLAS as a view.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import InputError, MirageError
+from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
+from mirage.ir.dims import evaluate
+from mirage.ir.functions import EXP, ScalarFunction
+from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.types import DTYPES
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.reference import reference_graph
+
+Axes = tuple[str, ...]
+Extents = Mapping[str, int]
+View = Callable[[Any], Any]
+
+#: bindings of the dim symbols whose extents are kept
+_KEPT = 16
+
+
+@dataclass
+class _Step:
+    """One NumPy call. `axes` names the dims of its result in memory order.
+
+    `run(arrays, extents, out)` computes it from the operands' arrays; `out`, where not None, is the array of
+    operand `overwrites`, which nothing reads later. `fresh` results are arrays that no one else holds.
+    """
+
+    operands: tuple[int, ...]
+    axes: Axes
+    run: Callable[[list[Any], Extents, Any], Any] | None = None
+    fresh: bool = True
+    in_place: bool = False
+    overwrites: int | None = None
+    dead: list[int] = field(default_factory=list)
+
+
+def _aligned(axes: Axes, to: Axes) -> View | None:
+    """The view of an array over `axes` that broadcasts as one over `to`; None where it does so itself."""
+    present = [a for a in to if a in axes]
+    if not axes or axes == to[len(to) - len(axes) :]:
+        return None
+    perm = tuple(axes.index(a) for a in present)
+    first = to.index(present[0])
+    index = tuple(slice(None) if a in axes else None for a in to[first:])
+    return lambda x: x.transpose(perm)[index]
+
+
+def _merged(extents: Extents, *groups: Sequence[str]) -> list[int]:
+    return [prod(extents[a] for a in g) for g in groups]
+
+
+class _Planner:
+    """The algebra of NumPy calls: a value is the index of a step; equal steps are shared."""
+
+    def __init__(self, program: AxisProgram) -> None:
+        self.program = program
+        self.dtype = DTYPES[program.dtype]
+        self.steps: list[_Step] = []
+        self.scalars: dict[int, sympy.Expr | Fraction] = {}
+        self.shared: dict[Any, int] = {}
+        safe = analyze(reference_graph(program))
+        #: per node, the rows of each of its exps in order, where their maximum may be subtracted
+        self.rows: dict[int, list[Axes]] = {}
+        for site in safe.sites if safe.safe else ():
+            self.rows.setdefault(site.path[0], []).append(site.rows)
+        self.node_rows: list[Axes] = []
+
+    def plan(self) -> list[int]:
+        """Fills `steps`; returns the step of every node of the program."""
+        inputs = iter(range(len(self.program.inputs)))
+        new: list[int] = []
+        for i, n in enumerate(self.program.nodes):
+            self.node_rows = list(self.rows.get(i, ()))
+            if n.op == "input":
+                k = next(inputs)
+                new.append(self._add(("input", k), (), self.program.inputs[k].axes, None, fresh=False))
+            else:
+                new.append(self._node(n, [new[j] for j in n.operands]))
+        return new
+
+    def _node(self, n: AxisNode, args: list[int]) -> int:
+        if n.op == "matmul":
+            return self.matmul(args[0], args[1], n.reduce)
+        if n.op == "sum":
+            return self.reduce(np.add, args[0], n.reduce)
+        if n.op == "concat":
+            return self.concat(n, args)
+        op = get_operator(n.op)
+        if not isinstance(op, Elementwise):
+            raise MirageError(f"{n.op}: not an operator over named axes; lower the program with to_axes")
+        return int(op.apply(self, args, n.attr))
+
+    def _add(
+        self,
+        key: Any,
+        operands: tuple[int, ...],
+        axes: Axes,
+        run: Any,
+        *,
+        fresh: bool = True,
+        in_place: bool = False,
+    ) -> int:
+        key = (key, operands)
+        if key not in self.shared:
+            self.shared[key] = len(self.steps)
+            self.steps.append(_Step(operands, axes, run, fresh, in_place))
+        return self.shared[key]
+
+    def constant(self, value: Fraction) -> int:
+        return self._scalar(Fraction(value))
+
+    def dim(self, size: sympy.Expr) -> int:
+        return self._scalar(size)
+
+    def _scalar(self, value: sympy.Expr | Fraction) -> int:
+        i = self._add(("scalar", value), (), (), None, fresh=False)
+        self.scalars[i] = value
+        return i
+
+    def _layout(self, operands: Sequence[int]) -> Axes:
+        """That of the operand that has all axes; else the order of the program's table."""
+        axes = {a for i in operands for a in self.steps[i].axes}
+        full = (self.steps[i].axes for i in operands if len(self.steps[i].axes) == len(axes))
+        return next(full, self.program.order(axes))
+
+    def _ufunc(self, ufunc: np.ufunc, *operands: int) -> int:
+        layout = self._layout(operands)
+        views = [_aligned(self.steps[i].axes, layout) for i in operands]
+
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            return ufunc(*(a if v is None else v(a) for a, v in zip(arrays, views, strict=True)), out=out)
+
+        return self._add(ufunc, operands, layout, run, in_place=True)
+
+    def add(self, x: int, y: int) -> int:
+        return self._ufunc(np.add, x, y)
+
+    def sub(self, x: int, y: int) -> int:
+        return self._ufunc(np.subtract, x, y)
+
+    def mul(self, x: int, y: int) -> int:
+        return self._ufunc(np.multiply, x, y)
+
+    def div(self, x: int, y: int) -> int:
+        return self._ufunc(np.divide, x, y)
+
+    def neg(self, x: int) -> int:
+        return self._ufunc(np.negative, x)
+
+    def function(self, fn: ScalarFunction, x: int, *params: Fraction) -> int:
+        if fn is EXP and self.node_rows:
+            rows = self.node_rows.pop(0)
+            reduced = tuple(a for a in self.steps[x].axes if a not in rows)
+            x = self.sub(x, self.reduce(np.maximum, x, reduced, initial=-np.inf))
+        native = f"{self.dtype.char}->{self.dtype.char}"
+        if isinstance(fn.numpy, np.ufunc) and native in fn.numpy.types and not params:
+            return self._ufunc(fn.numpy, x)
+        values = tuple(float(p) for p in params)
+
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            result = np.asarray(fn.numpy(arrays[0], *values), dtype=self.dtype)
+            # a function may return its argument, which is someone else's
+            return result.copy() if np.may_share_memory(result, arrays[0]) else result
+
+        return self._add((fn.name, params), (x,), self.steps[x].axes, run)
+
+    def reduce(self, ufunc: np.ufunc, x: int, reduced: Sequence[str], initial: float | None = None) -> int:
+        axes = self.steps[x].axes
+        where = tuple(axes.index(a) for a in reduced)
+        more = {} if initial is None else {"initial": self.dtype.type(initial)}
+
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            return ufunc.reduce(arrays[0], axis=where, dtype=self.dtype, **more)
+
+        rest = tuple(a for a in axes if a not in reduced)
+        return self._add((ufunc, "reduce", frozenset(reduced)), (x,), rest, run)
+
+    def matmul(self, x: int, y: int, reduced: Sequence[str]) -> int:
+        """One batched matmul: axes of both operands are batch dims, those of one are its rows or columns."""
+        alone = [
+            tuple(a for a in reduced if a in self.steps[i].axes and a not in self.steps[j].axes)
+            for i, j in ((x, y), (y, x))
+        ]
+        x, y = (self.reduce(np.add, i, axes) if axes else i for i, axes in zip((x, y), alone, strict=True))
+        xs, ys = self.steps[x].axes, self.steps[y].axes
+        both = [a for a in (xs if len(xs) > len(ys) else ys) if a in xs and a in ys]
+        # the order of the larger operand, so that the other one is copied if they disagree
+        summed = [a for a in both if a in reduced]
+        if not summed:
+            return self.mul(x, y)
+        batch = [a for a in both if a not in reduced]
+        rows, columns = [a for a in xs if a not in ys], [a for a in ys if a not in xs]
+        x_perm = tuple(xs.index(a) for a in (*batch, *rows, *summed))
+        y_perm = tuple(ys.index(a) for a in (*batch, *summed, *columns))
+        layout = (*batch, *rows, *columns)
+
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            lead = [extents[a] for a in batch]
+            m, k, n = _merged(extents, rows, summed, columns)
+            xm = arrays[0].transpose(x_perm).reshape((*lead, m, k))
+            ym = arrays[1].transpose(y_perm).reshape((*lead, k, n))
+            return np.matmul(xm, ym).reshape([extents[a] for a in layout])
+
+        return self._add(("matmul", frozenset(summed)), (x, y), layout, run)
+
+    def concat(self, n: AxisNode, args: list[int]) -> int:
+        assert n.joined is not None
+        joined, parts = n.joined
+        layout, where = n.axes, n.axes.index(joined)
+        layouts = [tuple(part if a == joined else a for a in layout) for part in parts]
+        views = [_aligned(self.steps[i].axes, to) for i, to in zip(args, layouts, strict=True)]
+
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            blocks = [
+                np.broadcast_to(a if v is None else v(a), [extents[e] for e in to])
+                for a, v, to in zip(arrays, views, layouts, strict=True)
+            ]
+            return np.concatenate(blocks, axis=where)
+
+        return self._add(("concat", n.joined), tuple(args), layout, run)
+
+
+def _reuse(steps: Sequence[_Step], outputs: Sequence[int]) -> None:
+    """Per step, the operands that die there, and the one whose array may take the result."""
+    seen = set(outputs)
+    for i in range(len(steps) - 1, -1, -1):
+        s = steps[i]
+        s.dead = [j for j in dict.fromkeys(s.operands) if j not in seen]
+        seen.update(s.operands)
+        fit = [j for j in s.dead if steps[j].fresh and steps[j].axes and steps[j].axes == s.axes]
+        s.overwrites = fit[0] if s.in_place and fit else None
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What one binding of the dim symbols fixes: extents of axes, shapes of arrays, values of scalars."""
+
+    extents: dict[str, int]
+    inputs: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
+    values: list[Any]
+
+
+class LibraryProgram:
+    """A program over named axes as NumPy and BLAS calls.
+
+    Every exp whose scale cancels in the results (see `mirage.mugraph.degree`) subtracts its row's maximum, so
+    logits of any magnitude neither overflow nor vanish. May be called from several threads at once.
+    """
+
+    def __init__(self, axis_program: AxisProgram) -> None:
+        self.program = axis_program
+        planner = _Planner(axis_program)
+        nodes = planner.plan()
+        self._dtype = planner.dtype
+        self._scalars = planner.scalars
+        self._steps = planner.steps
+        self._inputs = [i for i, n in zip(nodes, axis_program.nodes, strict=True) if n.op == "input"]
+        self._outputs = [nodes[o.value] for o in axis_program.outputs]
+        _reuse(self._steps, self._outputs)
+        self._compute = [(i, s) for i, s in enumerate(self._steps) if s.run is not None]
+        self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        """The results, in arrays of their own, for inputs of the shapes that `sizes` (symbol -> size) binds.
+
+        Raises InputError for inputs of another number, shape or dtype, DimError for a symbol without size.
+        """
+        bound = self._bind(sizes)
+        values = bound.values.copy()
+        self._check(inputs, bound)
+        for i, x, a in zip(self._inputs, self.program.inputs, inputs, strict=True):
+            one_each = all(len(d) == 1 for d in x.dims)
+            values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
+        with np.errstate(all="ignore"):
+            for i, s in self._compute:
+                assert s.run is not None
+                out = None if s.overwrites is None else values[s.overwrites]
+                values[i] = s.run([values[j] for j in s.operands], bound.extents, out)
+                for j in s.dead:
+                    values[j] = None
+        return self._results(values, bound)
+
+    def _bind(self, sizes: Mapping[str, int]) -> _Bound:
+        key = tuple(sizes.items())
+        if (found := self._bindings.get(key)) is not None:
+            return found
+        extents = {a: evaluate(d, sizes) for a, d in self.program.axes.items()}
+
+        def shapes(tensors: Sequence[AxisDims]) -> list[tuple[int, ...]]:
+            return [tuple(_merged(extents, *dims)) for dims in tensors]
+
+        values: list[Any] = [None] * len(self._steps)
+        for i, v in self._scalars.items():
+            values[i] = self._dtype.type(float(v) if isinstance(v, Fraction) else evaluate(v, sizes))
+        inputs, outputs = [x.dims for x in self.program.inputs], [o.dims for o in self.program.outputs]
+        bound = _Bound(extents, shapes(inputs), shapes(outputs), values)
+        with self._lock:
+            while len(self._bindings) >= _KEPT:
+                del self._bindings[next(iter(self._bindings))]
+            self._bindings[key] = bound
+        return bound
+
+    def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
+        name = self.program.name
+        if len(inputs) != len(bound.inputs):
+            raise InputError(f"{name}: takes {len(bound.inputs)} arrays, got {len(inputs)}")
+        for x, a, want in zip(self.program.inputs, inputs, bound.inputs, strict=True):
+            if a.dtype != self._dtype:
+                raise InputError(
+                    f"{name}: input {x.name} has dtype {a.dtype}, not {self._dtype}; convert it with astype"
+                )
+            if a.shape != want:
+                raise InputError(
+                    f"{name}: input {x.name} has shape {a.shape}, but the sizes make it {want}; "
+                    "pass the sizes of these arrays"
+                )
+
+    def _results(self, values: Sequence[Any], bound: _Bound) -> list[np.ndarray]:
+        results: list[np.ndarray] = []
+        taken: set[int] = set()
+        for i, o, shape in zip(self._outputs, self.program.outputs, bound.outputs, strict=True):
+            axes = tuple(a for d in o.dims for a in d)
+            view = _aligned(self._steps[i].axes, axes)
+            value = values[i] if view is None else view(values[i])
+            full = np.broadcast_to(value, [bound.extents[a] for a in axes])
+            own = self._steps[i].fresh and i not in taken and full.size == np.size(value)
+            taken.add(i)
+            if own:
+                # broadcast_to makes its view read-only even where it repeats nothing
+                full = np.asarray(value).reshape([bound.extents[a] for a in axes])
+            results.append(full.reshape(shape) if own else np.array(full, order="C").reshape(shape))
+        return results
