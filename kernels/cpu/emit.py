@@ -87,7 +87,11 @@ class Emitter:
         self.mugraph = mugraph
         self.schedule = schedule
         self.functions = FunctionSources()
-        splits = {a: sympy.Integer(n) for a, n in schedule.axis_sizes(mugraph, _ones(mugraph)).items() if a not in mugraph.axes}
+        splits = {
+            a: sympy.Integer(n)
+            for a, n in schedule.axis_sizes(mugraph, _ones(mugraph)).items()
+            if a not in mugraph.axes
+        }
         self.sizes = {**mugraph.axes, **splits}
         self.names = c_names(self.sizes)
         self.dims: dict[sympy.Expr, str] = {}
@@ -122,7 +126,9 @@ class Emitter:
                 values[i, 0] = given[n.attr["index"]]
                 continue
             if n.op != "graph":
-                raise GraphError(f"{n.op}: predefined kernel operators are library calls; print graph-defined kernels only")
+                raise GraphError(
+                    f"{n.op}: predefined kernel operators are library calls; print graph-defined kernels only"
+                )
             outputs = [self._tensor(n.axes(k)) for k in range(len(n.dims))]
             values.update({(i, k): t for k, t in enumerate(outputs)})
             for s, c in known.items():
@@ -189,10 +195,14 @@ class Emitter:
                 with w.block():
                     for a in k.graph.grid:
                         if a not in k.axes.literal:
-                            w.line(f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];")
+                            w.line(
+                                f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];"
+                            )
                     unused = [f"(void)n_{self.names[a]};" for a in k.graph.grid if a not in k.axes.literal]
                     w.add([" ".join(unused)] if unused else [])
-                    w.line(f"if (pool(cell_{k.number}, (void *)args, {k.cells()}, threads, scratch_{k.number}(args))) return -1;")
+                    w.line(
+                        f"if (pool(cell_{k.number}, (void *)args, {k.cells()}, threads, scratch_{k.number}(args))) return -1;"
+                    )
             w.line("return 0;")
 
 
@@ -204,7 +214,9 @@ def emit(mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: M
     return Emitter(mugraph, schedule, maximum, hints).emit().source
 
 
-def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES) -> int:
+def scratch_bytes(
+    emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES
+) -> int:
     """Bytes of scratch that a cell of a kernel uses at these sizes of the dim symbols."""
     block = emitter.kernels[kernel]
     itemsize = DTYPES[emitter.mugraph.dtype].itemsize
@@ -215,7 +227,9 @@ def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vecto
 def _without_threads(mugraph: MuGraph) -> MuGraph:
     """The muGraph whose block graphs hold the operators of their thread graphs: those are made again, by rule."""
     kernel = mugraph.kernel
-    nodes = tuple(replace(n, graph=inline_threads(n.graph)) if n.graph is not None else n for n in kernel.nodes)
+    nodes = tuple(
+        replace(n, graph=inline_threads(n.graph)) if n.graph is not None else n for n in kernel.nodes
+    )
     return replace(mugraph, kernel=replace(kernel, nodes=nodes))
 
 

@@ -74,7 +74,9 @@ def plan_matmul(
                             pack = {i: k for i in (first, second) if units[i] != k}
                         elif n is not None and units[second] != n:
                             pack = {second: n}
-                        cost = size([*out, *node.reduce]) / efficiency(dot, size([m]), size([n]), size([k]), lanes)
+                        cost = size([*out, *node.reduce]) / efficiency(
+                            dot, size([m]), size([n]), size([k]), lanes
+                        )
                         cost += _CALL * size([*out, *node.reduce]) / size([m, n, k])
                         cost += sum(_COPY * size(sorted({*operands[i], a})) for i, a in pack.items())
                         if prefer is not None and n != prefer:

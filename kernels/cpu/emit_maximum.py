@@ -71,7 +71,9 @@ class Block:
     rescales: tuple[Rescale, ...]
 
 
-def with_rescaled_inputs(mugraph: MuGraph, kernel: int, maximum: RunningMaximum, known: Mapping[int, Companion]) -> Block:
+def with_rescaled_inputs(
+    mugraph: MuGraph, kernel: int, maximum: RunningMaximum, known: Mapping[int, Companion]
+) -> Block:
     """The block graph of a kernel, with its degree-1 partial inputs multiplied by factors that are inputs of their own."""
     node = mugraph.kernel.nodes[kernel]
     graph = node.graph

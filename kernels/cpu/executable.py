@@ -21,7 +21,6 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.settings import num_threads
 
-
 #: sizes, and layouts of the arrays for each, whose C arguments and tensors between kernels are kept
 _KEPT = 16
 
@@ -41,7 +40,13 @@ class _Args(ctypes.Structure):
 class _Frame:
     """Arguments of one call: C arrays whose constant parts are filled, and the tensors between kernels."""
 
-    def __init__(self, sizes: Sequence[int], tensors: Sequence[tuple[int, ...] | None], strides: Sequence[int], dtype: Any) -> None:
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        tensors: Sequence[tuple[int, ...] | None],
+        strides: Sequence[int],
+        dtype: Any,
+    ) -> None:
         self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
         self.tensors = (ctypes.c_void_p * max(len(tensors), 1))()
         self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
@@ -60,7 +65,9 @@ class _Shape:
     def __init__(self, exe: CpuExecutable, sizes: Mapping[str, int]) -> None:
         graph = exe.mugraph
         self.axes = exe.schedule.axis_sizes(graph, sizes)
-        self.values = [self.axes[a] for a in exe.emitted.axes] + [evaluate(d, sizes) for d in exe.emitted.dims]
+        self.values = [self.axes[a] for a in exe.emitted.axes] + [
+            evaluate(d, sizes) for d in exe.emitted.dims
+        ]
         self.inputs = [self._shape(x.dims) for x in graph.inputs]
         self.outputs = [self._shape(o.dims) for o in graph.outputs]
         self.frames: dict[tuple[Any, ...], list[_Frame]] = {}
@@ -95,7 +102,11 @@ class CpuExecutable:
     """
 
     def __init__(
-        self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int] | None = None
+        self,
+        mugraph: MuGraph,
+        schedule: Schedule,
+        maximum: RunningMaximum,
+        hints: Mapping[str, int] | None = None,
     ) -> None:
         self.mugraph = mugraph
         self.schedule = schedule
@@ -157,7 +168,9 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = results_in[k].__array_interface__["data"][0]
         if self._run(frame.reference, self._pool, num_threads()):
-            raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
+            raise MirageError(
+                f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles"
+            )
         self._finish(shape, frame, arrays, results, results_in)
         free.append(frame)
         return results
@@ -183,7 +196,9 @@ class CpuExecutable:
     def _results(self, out: Sequence[np.ndarray] | None, shape: _Shape) -> list[np.ndarray]:
         if out is None:
             return [np.empty(s, self.dtype) for s in shape.outputs]
-        if [o.shape for o in out] != shape.outputs or any(o.dtype != self.dtype or not o.flags.writeable for o in out):
+        if [o.shape for o in out] != shape.outputs or any(
+            o.dtype != self.dtype or not o.flags.writeable for o in out
+        ):
             found = ", ".join(f"{o.dtype}{o.shape}" for o in out)
             wanted = ", ".join(f"{self.dtype}{s}" for s in shape.outputs)
             raise InputError(f"{self.mugraph.name}: out is {found}; pass writable arrays {wanted}")

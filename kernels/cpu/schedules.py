@@ -43,7 +43,9 @@ def scratch_bytes(mugraph: MuGraph, kernel: int, schedule: KernelSchedule, sizes
     return _scratch_bytes(emitter, kernel, sizes)
 
 
-def schedules(mugraph: MuGraph, hints: Mapping[str, int], l2_bytes: int, threads: int, count: int = 6) -> list[Schedule]:
+def schedules(
+    mugraph: MuGraph, hints: Mapping[str, int], l2_bytes: int, threads: int, count: int = 6
+) -> list[Schedule]:
     """At most `count` schedules for these typical sizes of the dim symbols, the most promising first.
 
     The scratch of a cell fits `l2_bytes`, where any candidate's does; the k-th schedule has the k-th best sizes of every
@@ -54,14 +56,19 @@ def schedules(mugraph: MuGraph, hints: Mapping[str, int], l2_bytes: int, threads
     for k in range(len(mugraph.kernels)):
         # how later kernels see partial results depends on the splits chosen before them
         before = [c[0] for c in chosen]
-        chosen.append(_kernel_schedules(mugraph, k, [*before, *smallest[k:]], hints, l2_bytes, threads, count))
+        chosen.append(
+            _kernel_schedules(mugraph, k, [*before, *smallest[k:]], hints, l2_bytes, threads, count)
+        )
     found = [
-        Schedule(tuple(c[min(i, len(c) - 1)] for c in chosen)) for i in range(max((len(c) for c in chosen), default=1))
+        Schedule(tuple(c[min(i, len(c) - 1)] for c in chosen))
+        for i in range(max((len(c) for c in chosen), default=1))
     ]
     return list(dict.fromkeys(found))
 
 
-def default_schedule(mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: int, threads: int = 2) -> Schedule:
+def default_schedule(
+    mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: int, threads: int = 2
+) -> Schedule:
     """The most promising schedule for these typical sizes of the dim symbols, with scratch that fits `cache_bytes`."""
     return schedules(mugraph, hints, cache_bytes, threads, 1)[0]
 
@@ -114,7 +121,9 @@ class _Work:
 class _Model:
     """Estimated cycles of a kernel."""
 
-    def __init__(self, mugraph: MuGraph, k: int, sizes: Mapping[str, int], threads: int, l2_bytes: int) -> None:
+    def __init__(
+        self, mugraph: MuGraph, k: int, sizes: Mapping[str, int], threads: int, l2_bytes: int
+    ) -> None:
         node = mugraph.kernels[k]
         assert node.graph is not None
         self.graph = inline_threads(node.graph)

@@ -42,7 +42,9 @@ def thread_groups(graph: Graph, barriers: frozenset[int] = frozenset()) -> Group
             continue
         candidates = [] if i in barriers else range(len(groups))
         for g in candidates:
-            if _fits(graph, i, groups[g]) and _acyclic(graph, [*groups[:g], [*groups[g], i], *groups[g + 1 :]]):
+            if _fits(graph, i, groups[g]) and _acyclic(
+                graph, [*groups[:g], [*groups[g], i], *groups[g + 1 :]]
+            ):
                 groups[g].append(i)
                 home[i] = g
                 break
@@ -128,7 +130,9 @@ def construct_threads(graph: Graph, groups: Groups) -> Graph:
             refs = tuple(Ref(new[r.node], r.out) for r in n.operands)
             nodes.append(Node(n.op, refs, n.dims, n.attrs, n.reduce, n.joined, n.graph))
         new[last] = len(nodes) - 1
-    return Graph(graph.level, tuple(nodes), tuple(Ref(new[r.node], r.out) for r in graph.outputs), graph.roles)
+    return Graph(
+        graph.level, tuple(nodes), tuple(Ref(new[r.node], r.out) for r in graph.outputs), graph.roles
+    )
 
 
 def _needed(graph: Graph, group: Sequence[int], out: int, stop: set[int]) -> list[int]:
@@ -151,9 +155,13 @@ def _thread_graph(graph: Graph, part: Sequence[int]) -> tuple[Graph, list[int]]:
         new[i] = k
     for i in part:
         n = graph.nodes[i]
-        nodes.append(Node(n.op, tuple(Ref(new[r.node]) for r in n.operands), n.dims, n.attrs, n.reduce, n.joined))
+        nodes.append(
+            Node(n.op, tuple(Ref(new[r.node]) for r in n.operands), n.dims, n.attrs, n.reduce, n.joined)
+        )
         if n.op == "sum":
-            nodes.append(Node("accumulator", (Ref(len(nodes) - 1),), n.dims, (("mode", "sum"), ("axis", n.reduce[0]))))
+            nodes.append(
+                Node("accumulator", (Ref(len(nodes) - 1),), n.dims, (("mode", "sum"), ("axis", n.reduce[0])))
+            )
         new[i] = len(nodes) - 1
     last = graph.nodes[part[-1]]
     roles = tuple((a, Role.PARALLEL) for a in last.axes()) + tuple((a, Role.LOOP) for a in last.reduce)
