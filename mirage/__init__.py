@@ -1,5 +1,10 @@
 """A tensor superoptimizer: faster kernels, proved equivalent, for every shape."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from mirage import verify
+from mirage.errors import MirageError
 from mirage.frontends.ops import (
     clamp,
     concat,
@@ -34,8 +39,32 @@ from mirage.ir.functions import register_function
 from mirage.ir.operator import Attribute, elementwise
 from mirage.ir.types import tensor
 
+if TYPE_CHECKING:
+    from mirage.api import load, superoptimize, superoptimized
+    from mirage.superoptimized import Superoptimized
+
+
+#: loaded on first use, so that importing the package stays quick
+_LATER = {
+    "Superoptimized": "mirage.superoptimized",
+    "load": "mirage.api",
+    "superoptimize": "mirage.api",
+    "superoptimized": "mirage.api",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        value = getattr(import_module(_LATER[name]), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module 'mirage' has no attribute {name!r}")
+
+
 __all__ = [
     "Attribute",
+    "MirageError",
+    "Superoptimized",
     "TensorFunction",
     "apply",
     "clamp",
@@ -45,6 +74,7 @@ __all__ = [
     "exp",
     "gelu",
     "layer_norm",
+    "load",
     "matmul",
     "maximum",
     "mean",
@@ -63,9 +93,12 @@ __all__ = [
     "sqrt",
     "square",
     "sum",
+    "superoptimize",
+    "superoptimized",
     "swapaxes",
     "tanh",
     "tensor",
     "trace",
     "transpose",
+    "verify",
 ]

@@ -14,6 +14,8 @@ from typing import Any
 from mirage.cache import ResultStore
 from mirage.errors import BudgetError, DimError, FormatError, InputError, TraceError, VerificationError
 from mirage.frontends.spec import TensorFunction
+from mirage.frontends.spec import program as declare
+from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
 from mirage.kernels.cpu.executable import CpuExecutable
@@ -23,9 +25,11 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.recall import Memory, recheck
 from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
+from mirage.runtime.arrays import check_inputs
+from mirage.runtime.binding import SizeBinder
 from mirage.search.generate import SearchOptions, generate
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate, Tuner
+from mirage.search.tune import Candidate, Runner, Tuner
 from mirage.superoptimized import Superoptimized
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
@@ -104,8 +108,8 @@ def superoptimize(
 
     start = time.perf_counter()
     spent = seconds.get("search", 0.0) + seconds["verify"]
-    baselines = {
-        "reference": lambda xs, ss: _reference(traced, xs, ss),
+    baselines: dict[str, Runner] = {
+        "reference": lambda xs, ss: run_reference(traced, xs, ss),
         "library": LibraryProgram(verifier.axis_program),
     }
     tuner = Tuner(traced, bound, machine, baselines, budget=max(budget - spent, 0.2 * budget), seed=seed, progress=say)
@@ -119,12 +123,6 @@ def superoptimize(
     if memory is not None:
         memory.keep_tuned(bound, tuned, answer.best.timing.median_us)
     return answer
-
-
-def _reference(program: Program, inputs: Any, sizes: Mapping[str, int]) -> Any:
-    from mirage.ir.interpret import run_reference
-
-    return run_reference(program, inputs, sizes)
 
 
 def _verify(
@@ -191,9 +189,6 @@ class LazySuperoptimized:
 
     def __call__(self, *arrays: Any) -> Any:
         if self.result is None:
-            from mirage.runtime.arrays import check_inputs
-            from mirage.runtime.binding import SizeBinder
-
             program = self.function.trace()
             shapes = [a.shape for a in check_inputs(program, arrays)]
             sizes = SizeBinder(program).bind(shapes)
@@ -206,8 +201,6 @@ def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) ->
 
     The first call superoptimizes at its sizes, with `options` for `superoptimize`; its result is `.result`.
     """
-    from mirage.frontends.spec import program as declare
-
     def decorate(fn: Any) -> LazySuperoptimized:
         function = fn if isinstance(fn, TensorFunction) else declare(**specs)(fn)
         return LazySuperoptimized(function, dict(options or {}))

@@ -25,9 +25,7 @@ def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
     drawings.mkdir(parents=True, exist_ok=True)
     for function in (qknorm_attention, gqa_decode):
         with err.status(function.name) as status:
-            result = api.superoptimize(
-                function, budget=budget, progress=lambda text, name=function.name: status.update(f"{name}: {text}")
-            )
+            result = api.superoptimize(function, budget=budget, progress=status.update)
         out.print(result.report())
         out.print(str(result.certificate), highlight=False, markup=False)
         path = drawings / f"{function.name}.svg"

@@ -15,10 +15,11 @@ from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import sha256
 from mirage.errors import MirageError
 from mirage.ir.axes import AxisProgram
-from mirage.ir.canonical import Canonical, canonical
+from mirage.ir.canonical import canonical_key
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import analyze
+from mirage.mugraph.rename import rename_mugraph, rename_schedule
 from mirage.records import (
     SCHEMA,
     GraphRecord,
@@ -56,13 +57,13 @@ class Memory:
         self.store = store
         self.program = program
         self.target = target
-        self.names: Canonical = canonical(program)
+        self.names = canonical_key(program)
 
     def _key(self, *more: str) -> str:
         return sha256("\n".join([f"schema {SCHEMA}", self.names.text, self.target.name, self.program.dtype, *more]))
 
     def _tuned_key(self, sizes: Mapping[str, int]) -> str:
-        canonical_sizes = sorted((self.names.symbols[s], n) for s, n in sizes.items())
+        canonical_sizes = sorted((self.names.renaming.symbols[s], n) for s, n in sizes.items())
         return self._key("tuned", str(canonical_sizes), self.target.model, str(self.target.cores))
 
     def _read(self, key: str) -> dict[str, Any] | None:
@@ -92,19 +93,32 @@ class Memory:
         candidates = self._recalled(key, verifier, records)
         return None if candidates is None else (candidates, stats, found)
 
+    def _to_canonical(self, c: Candidate) -> Candidate:
+        """A candidate in the names of the canonical form, in which records are kept."""
+        graph = rename_mugraph(c.graph, self.names.renaming, self.names.program)
+        schedule = rename_schedule(c.schedule, self.names.renaming.axes) if c.schedule else None
+        return replace(c, graph=replace(graph, origin=c.graph.origin), schedule=schedule)
+
     def _recalled(self, key: str, verifier: Verifier, records: Sequence[GraphRecord]) -> list[Candidate] | None:
+        back = self.names.renaming.inverse()
         found = []
         for r in records:
-            c = recheck(verifier, replace(r, graph=self.names.graph_from_canonical(r.graph)))
+            try:
+                graph = replace(rename_mugraph(r.graph, back, self.program), origin=r.graph.origin)
+                schedule = rename_schedule(r.schedule, back.axes) if r.schedule else None
+            except (MirageError, KeyError) as e:
+                self._foreign(key, e)
+                return None
+            c = recheck(verifier, replace(r, graph=graph))
             if c is None:
                 self._foreign(key, "a graph in it does not compute this program")
                 return None
-            found.append(replace(c, schedule=self.names.schedule_from_canonical(r.schedule), timing=r.timing))
+            found.append(replace(c, schedule=schedule, timing=r.timing))
         return found
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, found: int) -> None:
         """Remember a search's verified graphs."""
-        graphs = [replace(c, graph=self.names.graph_to_canonical(c.graph)) for c in candidates[:KEPT]]
+        graphs = [self._to_canonical(c) for c in candidates[:KEPT]]
         payload = {"graphs": candidates_to_json(graphs), "stats": stats.to_json(), "candidates": found}
         self._write(self._key("graphs"), payload, None)
 
@@ -133,9 +147,6 @@ class Memory:
     def keep_tuned(self, sizes: Mapping[str, int], tuned: Tuned, best_us: float) -> None:
         """Remember the measured graphs at these sizes."""
         measured = [c for c in tuned.candidates if c.timing is not None and c.executable is not None][:4]
-        graphs = [
-            replace(c, graph=self.names.graph_to_canonical(c.graph), schedule=self.names.schedule_to_canonical(c.schedule))
-            for c in measured
-        ]
+        graphs = [self._to_canonical(c) for c in measured]
         payload = {"graphs": candidates_to_json(graphs), "baselines": baselines_to_json(tuned.baselines)}
         self._write(self._tuned_key(sizes), payload, best_us)

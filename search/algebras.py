@@ -56,7 +56,8 @@ class Algebras:
         if n.op == "concat":
             assert n.joined is not None
             return self.exact.concat(args, n.joined)
-        return _read(self.exact, n, args, over)
+        form: Form = _read(self.exact, n, args, over)
+        return form
 
     def _concat(self, joined: object) -> ScalarFunction:
         """The abstract atom of a concat: a function of the sum of what it joins, so that each is a subexpression."""

@@ -98,19 +98,19 @@ class FloatArithmetic(Arithmetic[np.ndarray]):
         return np.asarray(float(value), dtype=self.dtype)
 
     def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.add(x, y)
+        return np.asarray(np.add(x, y))
 
     def sub(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.subtract(x, y)
+        return np.asarray(np.subtract(x, y))
 
     def mul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.multiply(x, y)
+        return np.asarray(np.multiply(x, y))
 
     def div(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.divide(x, y)
+        return np.asarray(np.divide(x, y))
 
     def neg(self, x: np.ndarray) -> np.ndarray:
-        return np.negative(x)
+        return np.asarray(np.negative(x))
 
     def function(self, fn: ScalarFunction, x: np.ndarray, *params: Fraction) -> np.ndarray:
         return np.asarray(fn.numpy(x, *(float(p) for p in params)), dtype=self.dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -35,9 +36,7 @@ def like(result: np.ndarray, x: Any) -> Any:
     if namespace is not None:
         return namespace().from_dlpack(result)
     if type(x).__module__.split(".")[0] == "torch":
-        import torch
-
-        return torch.from_dlpack(result)
+        return import_module("torch").from_dlpack(result)
     return result
 
 
