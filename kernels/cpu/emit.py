@@ -1,7 +1,7 @@
 """A muGraph and its schedule as C source (Mirage, section 2: grid, for-loop, thread graphs).
-
-One function per graph-defined kernel computes a cell of its grid; `mirage_run` runs the kernels in order on a pool of
-threads. Axis sizes and strides are arguments, so that the code serves every shape; literal sizes are constants.
+ One function per graph-defined kernel computes a cell of its grid; `mirage_run` runs the kernels in order on
+a pool of threads. Axis sizes and strides are arguments, so that the code serves every shape; literal sizes
+are constants.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * 
 class Emitted:
     """The C source, and what its arguments are.
 
-    `tensors` are the axes of the kernel-level tensors: the inputs, then per kernel its outputs, then the companions with
-    running maxima. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
+    `tensors` are the axes of the kernel-level tensors: the inputs, then per kernel its outputs, then the
+    companions with running maxima. `outputs` are the tensors that the muGraph returns; `dims` are appended to
+    the axis sizes.
     """
 
     source: str
@@ -72,13 +73,11 @@ def hint_sizes(mugraph: MuGraph, schedule: Schedule, hints: Mapping[str, int]) -
 class Emitter:
     """Plans all kernels of a muGraph for one schedule.
 
-    Raises ScheduleError if the schedule does not fit the muGraph, and GraphError for nodes that this backend does not
-    print.
+    Raises ScheduleError if the schedule does not fit the muGraph, and GraphError for nodes that this backend
+    does not print.
     """
 
-    def __init__(
-        self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int]
-    ) -> None:
+    def __init__(self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int]) -> None:
         schedule.check(mugraph)
         if any(n.graph for k in mugraph.kernels if k.graph for n in k.graph.nodes):
             mugraph = _without_threads(mugraph)
@@ -195,14 +194,11 @@ class Emitter:
                 with w.block():
                     for a in k.graph.grid:
                         if a not in k.axes.literal:
-                            w.line(
-                                f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];"
-                            )
+                            w.line(f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];")
                     unused = [f"(void)n_{self.names[a]};" for a in k.graph.grid if a not in k.axes.literal]
                     w.add([" ".join(unused)] if unused else [])
-                    w.line(
-                        f"if (pool(cell_{k.number}, (void *)args, {k.cells()}, threads, scratch_{k.number}(args))) return -1;"
-                    )
+                    w.line(f"if (pool(cell_{k.number}, (void *)args, {k.cells()}, threads, scratch_{k.number}(args)))")
+                    w.line("    return -1;")
             w.line("return 0;")
 
 
@@ -214,9 +210,7 @@ def emit(mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: M
     return Emitter(mugraph, schedule, maximum, hints).emit().source
 
 
-def scratch_bytes(
-    emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES
-) -> int:
+def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES) -> int:
     """Bytes of scratch that a cell of a kernel uses at these sizes of the dim symbols."""
     block = emitter.kernels[kernel]
     itemsize = DTYPES[emitter.mugraph.dtype].itemsize
@@ -227,9 +221,7 @@ def scratch_bytes(
 def _without_threads(mugraph: MuGraph) -> MuGraph:
     """The muGraph whose block graphs hold the operators of their thread graphs: those are made again, by rule."""
     kernel = mugraph.kernel
-    nodes = tuple(
-        replace(n, graph=inline_threads(n.graph)) if n.graph is not None else n for n in kernel.nodes
-    )
+    nodes = tuple(replace(n, graph=inline_threads(n.graph)) if n.graph is not None else n for n in kernel.nodes)
     return replace(mugraph, kernel=replace(kernel, nodes=nodes))
 
 

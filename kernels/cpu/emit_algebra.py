@@ -21,9 +21,7 @@ class FunctionSources:
     def use(self, fn: ScalarFunction) -> str:
         """The name to call."""
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", fn.c, flags=re.ASCII):
-            raise GraphError(
-                f"function {fn.name}: {fn.c!r} is not the name of a C function; pass c='my_function'"
-            )
+            raise GraphError(f"function {fn.name}: {fn.c!r} is not the name of a C function; pass c='my_function'")
         if fn.c_source:
             self.sources.setdefault(fn.c, fn.c_source)
         return fn.c
@@ -41,13 +39,11 @@ def literal(value: Fraction) -> str:
 class CAlgebra:
     """Operators as C expressions of type mi_vec.
 
-    `dims` maps a dim to the C variable that holds it. `shifts` are subtracted from the arguments of the node's exps, in
-    order; `arguments` records these arguments.
+    `dims` maps a dim to the C variable that holds it. `shifts` are subtracted from the arguments of the
+    node's exps, in order; `arguments` records these arguments.
     """
 
-    def __init__(
-        self, functions: FunctionSources, dims: Mapping[sympy.Expr, str], shifts: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, functions: FunctionSources, dims: Mapping[sympy.Expr, str], shifts: Sequence[str] = ()) -> None:
         self.functions = functions
         self.dims = dims
         self.shifts = list(shifts)

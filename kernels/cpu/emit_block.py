@@ -53,7 +53,7 @@ class Program:
 
 @dataclass(frozen=True)
 class Memory:
-    """Where a node's result is: a buffer, or (`tensor`) the kernel's output. `along` is the axis of a concat accumulator."""
+    """Where a node's result is: a buffer, or the kernel's output; `along` is the axis of a concat accumulator."""
 
     view: View
     axes: tuple[str, ...]
@@ -148,9 +148,7 @@ class BlockEmitter:
 
     def _output_unit(self, i: int) -> str | None:
         """The axis along which the kernel's output that i becomes is contiguous."""
-        found = [
-            t.unit for t, r in zip(self.outputs, self.graph.outputs, strict=True) if r.node == self.final(i)
-        ]
+        found = [t.unit for t, r in zip(self.outputs, self.graph.outputs, strict=True) if r.node == self.final(i)]
         return found[0] if found else None
 
     def _place(self, i: int, order: tuple[str, ...], strided: bool) -> None:
@@ -164,9 +162,7 @@ class BlockEmitter:
                     self.memory[t] = Memory(self._output_view(k), order, along)
                     break
             else:
-                self.memory[t] = Memory(
-                    self._buffer(f"m{t}", order, self.looping(t)).view(self.names), order, along
-                )
+                self.memory[t] = Memory(self._buffer(f"m{t}", order, self.looping(t)).view(self.names), order, along)
         self.memory[i] = self.memory[t]
 
     def _is_concat(self, i: int) -> bool:
@@ -179,9 +175,7 @@ class BlockEmitter:
         partial = {partial_axis(a) for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}
         return View(f"o{k}", self._strides(tensor, f"o{k}", partial), tensor.unit)
 
-    def _strides(
-        self, tensor: Tensor, name: str, without: set[str] | frozenset[str] = frozenset()
-    ) -> dict[str, str]:
+    def _strides(self, tensor: Tensor, name: str, without: set[str] | frozenset[str] = frozenset()) -> dict[str, str]:
         found = {a: f"{name}_{self.names[a]}" for a in tensor.axes if a not in without}
         if tensor.unit in found:
             found[str(tensor.unit)] = "1"
@@ -267,16 +261,12 @@ class BlockEmitter:
         rows = self.program.maximum.sites[site].rows
         n = self.graph.nodes[i]
         plan = plan_group(self.axes, self.graph, (i,), looping, [self.unit(r.node) for r in n.operands])
-        order = (
-            tuple(a for a in plan.order if a in rows)
-            if plan.vector in rows
-            else self._rows_order(rows, looping)
-        )
+        order = tuple(a for a in plan.order if a in rows) if plan.vector in rows else self._rows_order(rows, looping)
         buffers = [self._buffer(f"{what}{site}", order, False) for what in ("maximum", "shift", "growth")]
         self.states[site] = (plan, buffers[0], buffers[1], buffers[2])
 
     def _rows_order(self, axes: tuple[str, ...] | list[str], looping: bool) -> tuple[str, ...]:
-        """Storage order of a tensor written element by element: the longest axis is padded, not the others multiplied."""
+        """Storage order of a tensor that is written element by element: the longest axis, which is padded, last."""
         last = vector_axis(self.axes, looping, axes, [])
         return (*(a for a in axes if a != last), *([last] if last is not None else []))
 
@@ -394,9 +384,7 @@ class BlockEmitter:
             self._declare_tensor(w, tensor, f"p{i}", "const mi_real *const", {})
         for k, tensor in enumerate(self.outputs):
             partial = {
-                partial_axis(a): f"g_{self.names[a]}"
-                for a in self.graph.grid
-                if self.graph.role[a] is Role.SPLIT
+                partial_axis(a): f"g_{self.names[a]}" for a in self.graph.grid if self.graph.role[a] is Role.SPLIT
             }
             self._declare_tensor(w, tensor, f"o{k}", "mi_real *const", partial)
 
@@ -441,9 +429,7 @@ class BlockEmitter:
                 w.line("const mi_real shift = largest == -MI_INFINITY ? 0 : largest;")
                 with nest.over(partial):
                     for a in partial:
-                        offset = (
-                            f"b_{self.names[a]}" if self.graph.role[a] in (Role.PARALLEL, Role.SPLIT) else ""
-                        )
+                        offset = f"b_{self.names[a]}" if self.graph.role[a] in (Role.PARALLEL, Role.SPLIT) else ""
                         at[a] = f"({offset} + {index[a]})" if offset else index[a]
                     w.line(f"*({target.at(index)}) = mi_fn_exp(mi_broadcast(*({own.at(at)}) - shift))[0];")
 
@@ -503,9 +489,7 @@ class BlockEmitter:
         for i in members:
             n = self.graph.nodes[i]
             over = f" over {', '.join(n.reduce)}" if n.reduce else ""
-            w.comment(
-                f"v{i}[{', '.join(n.axes())}] = {n.op}({', '.join(f'v{r.node}' for r in n.operands)}){over}"
-            )
+            w.comment(f"v{i}[{', '.join(n.axes())}] = {n.op}({', '.join(f'v{r.node}' for r in n.operands)}){over}")
 
     def _target(self, i: int, looping: bool) -> Target:
         a = self.accumulator(i)
@@ -521,9 +505,7 @@ class BlockEmitter:
                 self._maximum(w, i, k, site, looping, shifts.setdefault(i, []))
         self._title(w, unit)
         with w.block():
-            self.emitter.group(
-                w, self.groups[unit], looping, lambda j: self.view(j, looping), targets, shifts
-            )
+            self.emitter.group(w, self.groups[unit], looping, lambda j: self.view(j, looping), targets, shifts)
 
     def _maximum(self, w: Writer, i: int, k: int, site: int, looping: bool, shifts: list[View]) -> None:
         """The maxima of the k-th exp of node i, and the rescaling of what was accumulated before they grew."""
@@ -545,9 +527,7 @@ class BlockEmitter:
                 shifts,
                 plan,
             )
-            held = [
-                j for j, n in enumerate(self.graph.nodes) if n.op == "accumulator" and self.degree(j, site)
-            ]
+            held = [j for j, n in enumerate(self.graph.nodes) if n.op == "accumulator" and self.degree(j, site)]
             if looping and held:
                 with w.block("if (grown)"):
                     for j in held:
@@ -644,11 +624,7 @@ class BlockEmitter:
             if site not in self.states:
                 continue
             rows = [a for a in companion.axes if a in self.states[site][1].axes]
-            at = {
-                partial_axis(a): f"g_{self.names[a]}"
-                for a in self.graph.grid
-                if self.graph.role[a] is Role.SPLIT
-            }
+            at = {partial_axis(a): f"g_{self.names[a]}" for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}
             w.line()
             w.comment(f"maxima of the rows of exp {site}")
             with w.block():

@@ -154,7 +154,8 @@ class GroupEmitter:
     ) -> None:
         """Print the update of the row maxima for the site-th exp of node i.
 
-        `state` holds the rows' maxima, shifts and factors; the C variable `grown` becomes true where a maximum grew.
+        `state` holds the rows' maxima, shifts and factors; the C variable `grown` becomes true where a
+        maximum grew.
         """
         n = self.graph.nodes[i]
         nest = Nest(w, self.axes, looping)

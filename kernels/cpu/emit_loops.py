@@ -85,16 +85,12 @@ class Nest:
             self.w.line(f"mi_store_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
 
 
-def vector_axis(
-    axes: BlockAxes, looping: bool, space: Sequence[str], units: Sequence[str | None]
-) -> str | None:
+def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], units: Sequence[str | None]) -> str | None:
     """The axis to vectorise: the one along which most operands and results are contiguous, then the longest."""
     if not space:
         return None
     votes = {a: sum(u == a for u in units) for a in space}
-    return max(
-        space, key=lambda a: (votes[a] > 0 and axes.hint(a, looping) > 1, votes[a], axes.hint(a, looping))
-    )
+    return max(space, key=lambda a: (votes[a] > 0 and axes.hint(a, looping) > 1, votes[a], axes.hint(a, looping)))
 
 
 def copy(
@@ -110,14 +106,10 @@ def copy(
     axis = vector_axis(axes, looping, space, [target.unit, source.unit, target.unit])
     nest = Nest(w, axes, looping)
     with nest.over([a for a in space if a != axis]):
-        nest.vectors(
-            axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate)
-        )
+        nest.vectors(axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate))
 
 
-def scale(
-    w: Writer, axes: BlockAxes, looping: bool, target: View, factor: View, space: Sequence[str]
-) -> None:
+def scale(w: Writer, axes: BlockAxes, looping: bool, target: View, factor: View, space: Sequence[str]) -> None:
     """Print target *= factor over these axes."""
     axis = vector_axis(axes, looping, space, [target.unit])
     nest = Nest(w, axes, looping)

@@ -13,8 +13,8 @@ from mirage.mugraph.graph import Node
 # Costs in multiply-adds, for comparing plans only.
 _CALL = 200.0
 _COPY = 4.0
-# The kernel that reads its second operand once, in order, wins where that operand comes from memory: for few rows, and
-# for up to twice as many where its rows are long.
+# The kernel that reads its second operand once, in order, wins where that operand comes from memory: for few
+# rows, and for up to twice as many where its rows are long.
 _FEW_ROWS, _STREAM_ROWS = 4, 8
 _LONG_ROW, _STREAM_ELEMENTS = 512, 16384
 
@@ -23,8 +23,9 @@ _LONG_ROW, _STREAM_ELEMENTS = 512, 16384
 class MatmulPlan:
     """One row, one column and one contracted axis for the micro-kernel; the other axes are loops around it.
 
-    `swap`: the second operand gives the rows. `dot`: both operands are contiguous along `k`; else the columns' operand
-    is contiguous along `n`. `pack` maps an operand (0 or 1) to the axis along which a copy of it is contiguous.
+    `swap`: the second operand gives the rows. `dot`: both operands are contiguous along `k`; else the
+    columns' operand is contiguous along `n`. `pack` maps an operand (0 or 1) to the axis along which a copy
+    of it is contiguous.
     """
 
     swap: bool
@@ -51,7 +52,10 @@ def plan_matmul(
     prefer: str | None,
     lanes: int,
 ) -> MatmulPlan:
-    """The cheapest plan at the expected sizes, for operands contiguous along `units`; results best contiguous along `prefer`."""
+    """The cheapest plan at the expected sizes.
+
+    The operands are contiguous along `units`; a result contiguous along `prefer` saves a copy.
+    """
     out = node.axes()
 
     def size(names: Sequence[str | None]) -> float:
@@ -63,8 +67,8 @@ def plan_matmul(
     best: tuple[float, MatmulPlan] | None = None
     for swap in (False, True):
         first, second = (1, 0) if swap else (0, 1)
-        rows = [a for a in out if a in operands[first] and a not in operands[second]]
-        cols = [a for a in out if a in operands[second] and a not in operands[first]]
+        rows: list[str | None] = [a for a in out if a in operands[first] and a not in operands[second]]
+        cols: list[str | None] = [a for a in out if a in operands[second] and a not in operands[first]]
         for m in rows or [None]:
             for n in cols or [None]:
                 for k in node.reduce:
@@ -74,9 +78,7 @@ def plan_matmul(
                             pack = {i: k for i in (first, second) if units[i] != k}
                         elif n is not None and units[second] != n:
                             pack = {second: n}
-                        cost = size([*out, *node.reduce]) / efficiency(
-                            dot, size([m]), size([n]), size([k]), lanes
-                        )
+                        cost = size([*out, *node.reduce]) / efficiency(dot, size([m]), size([n]), size([k]), lanes)
                         cost += _CALL * size([*out, *node.reduce]) / size([m, n, k])
                         cost += sum(_COPY * size(sorted({*operands[i], a})) for i, a in pack.items())
                         if prefer is not None and n != prefer:

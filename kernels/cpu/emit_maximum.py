@@ -1,7 +1,7 @@
 """Running maxima of exps (online softmax), as the exp-degrees allow (see mirage/mugraph/degree.py).
-
-A tensor of degree 1 in an exp is kept relative to the maximum of its row. Partial results that cross a kernel boundary
-carry their maximum in a companion tensor; the kernel that reads them scales them to a common maximum first.
+ A tensor of degree 1 in an exp is kept relative to the maximum of its row. Partial results that cross a
+kernel boundary carry their maximum in a companion tensor; the kernel that reads them scales them to a common
+maximum first.
 """
 
 from __future__ import annotations
@@ -64,7 +64,10 @@ class Rescale:
 
 @dataclass(frozen=True)
 class Block:
-    """A block graph ready to print: `old` maps its nodes to those of the muGraph, `rescales` are factors to compute first."""
+    """A block graph ready to print.
+
+    `old` maps its nodes to those of the muGraph; `rescales` are factors to compute first.
+    """
 
     graph: Graph
     old: Mapping[int, int]
@@ -74,7 +77,7 @@ class Block:
 def with_rescaled_inputs(
     mugraph: MuGraph, kernel: int, maximum: RunningMaximum, known: Mapping[int, Companion]
 ) -> Block:
-    """The block graph of a kernel, with its degree-1 partial inputs multiplied by factors that are inputs of their own."""
+    """The block graph of a kernel, its degree-1 partial inputs multiplied by factors (inputs of their own)."""
     node = mugraph.kernel.nodes[kernel]
     graph = node.graph
     assert graph is not None

@@ -65,9 +65,7 @@ class _Shape:
     def __init__(self, exe: CpuExecutable, sizes: Mapping[str, int]) -> None:
         graph = exe.mugraph
         self.axes = exe.schedule.axis_sizes(graph, sizes)
-        self.values = [self.axes[a] for a in exe.emitted.axes] + [
-            evaluate(d, sizes) for d in exe.emitted.dims
-        ]
+        self.values = [self.axes[a] for a in exe.emitted.axes] + [evaluate(d, sizes) for d in exe.emitted.dims]
         self.inputs = [self._shape(x.dims) for x in graph.inputs]
         self.outputs = [self._shape(o.dims) for o in graph.outputs]
         self.frames: dict[tuple[Any, ...], list[_Frame]] = {}
@@ -76,7 +74,7 @@ class _Shape:
         return tuple(prod(self.axes[a] for a in d) for d in dims)
 
     def axis_strides(self, array: np.ndarray, dims: AxisDims, order: Sequence[str]) -> list[int] | None:
-        """Strides in elements along these axes; None if the last has a stride other than 1 or some are no whole elements."""
+        """Strides in elements along these axes; None if one is no whole number, or the last is not 1."""
         if array.size == 0:
             return [0] * len(order)
         found: dict[str, int] = {}
@@ -94,11 +92,11 @@ class _Shape:
 class CpuExecutable:
     """A muGraph, printed as C for one schedule, compiled and loaded.
 
-    `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. May be called from several
-    threads at once. `source` is the C code.
+    `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. May be called
+    from several threads at once. `source` is the C code.
 
-    Raises ScheduleError or GraphError if the muGraph cannot be printed, NoCompilerError or CompilerError if it cannot be
-    compiled.
+    Raises ScheduleError or GraphError if the muGraph cannot be printed, NoCompilerError or CompilerError if
+    it cannot be compiled.
     """
 
     def __init__(
@@ -119,7 +117,8 @@ class CpuExecutable:
         self._pool = pool.run_address()
         self._lock = threading.Lock()
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
-        #: tensor -> result that its kernel writes itself: the first one with the same axes and the same last axis
+        #: tensor -> result that its kernel writes itself: the first one with the same axes and the same last
+        # axis
         self._direct: dict[int, int] = {}
         for k, t in enumerate(self.emitted.outputs):
             own, axes = [a for d in mugraph.outputs[k].dims for a in d], self.emitted.tensors[t]
@@ -135,10 +134,11 @@ class CpuExecutable:
     def __call__(
         self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
     ) -> list[np.ndarray]:
-        """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if given.
+        """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if
+        given.
 
-        Inputs are read through their strides; only one whose last axis is not contiguous is copied. `out` must not
-        overlap the inputs. Raises InputError for arrays of another number, shape or dtype.
+        Inputs are read through their strides; only one whose last axis is not contiguous is copied. `out`
+        must not overlap the inputs. Raises InputError for arrays of another number, shape or dtype.
         """
         key = tuple(sizes.items())
         shape = self._shapes.get(key)
@@ -168,9 +168,7 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = results_in[k].__array_interface__["data"][0]
         if self._run(frame.reference, self._pool, num_threads()):
-            raise MirageError(
-                f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles"
-            )
+            raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
         self._finish(shape, frame, arrays, results, results_in)
         free.append(frame)
         return results
@@ -183,7 +181,8 @@ class CpuExecutable:
             array = np.asarray(a)
             if array.dtype != self.dtype:
                 raise InputError(
-                    f"{self.mugraph.name}: input {x.name} has dtype {array.dtype}, not {self.dtype}; convert it with astype"
+                    f"{self.mugraph.name}: input {x.name} has dtype {array.dtype}, "
+                    f"not {self.dtype}; convert it with astype"
                 )
             if array.shape != want:
                 raise InputError(
@@ -196,9 +195,7 @@ class CpuExecutable:
     def _results(self, out: Sequence[np.ndarray] | None, shape: _Shape) -> list[np.ndarray]:
         if out is None:
             return [np.empty(s, self.dtype) for s in shape.outputs]
-        if [o.shape for o in out] != shape.outputs or any(
-            o.dtype != self.dtype or not o.flags.writeable for o in out
-        ):
+        if [o.shape for o in out] != shape.outputs or any(o.dtype != self.dtype or not o.flags.writeable for o in out):
             found = ", ".join(f"{o.dtype}{o.shape}" for o in out)
             wanted = ", ".join(f"{self.dtype}{s}" for s in shape.outputs)
             raise InputError(f"{self.mugraph.name}: out is {found}; pass writable arrays {wanted}")

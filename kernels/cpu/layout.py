@@ -1,7 +1,6 @@
 """Where the tensors of a kernel live: C names of axes, views of memory, and scratch buffers.
-
-A block tensor is a view of a kernel-level tensor (pointer and strides, never copied) or a buffer in the thread's
-scratch, whose last axis is contiguous and padded to whole vectors.
+ A block tensor is a view of a kernel-level tensor (pointer and strides, never copied) or a buffer in the
+thread's scratch, whose last axis is contiguous and padded to whole vectors.
 """
 
 from __future__ import annotations

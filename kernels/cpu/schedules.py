@@ -1,7 +1,6 @@
 """Candidate schedules: tile and split sizes that suit caches and threads, ranked by a small cost model.
-
-The model only orders candidates; the best few are for a profiler to time (Mirage, section 6: tile sizes are chosen after
-the search).
+ The model only orders candidates; the best few are for a profiler to time (Mirage, section 6: tile sizes are
+chosen after the search).
 """
 
 from __future__ import annotations
@@ -48,27 +47,22 @@ def schedules(
 ) -> list[Schedule]:
     """At most `count` schedules for these typical sizes of the dim symbols, the most promising first.
 
-    The scratch of a cell fits `l2_bytes`, where any candidate's does; the k-th schedule has the k-th best sizes of every
-    kernel.
+    The scratch of a cell fits `l2_bytes`, where any candidate's does; the k-th schedule has the k-th best
+    sizes of every kernel.
     """
     chosen: list[list[KernelSchedule]] = []
     smallest = [_smallest(n.graph) for n in mugraph.kernels if n.graph is not None]
     for k in range(len(mugraph.kernels)):
         # how later kernels see partial results depends on the splits chosen before them
         before = [c[0] for c in chosen]
-        chosen.append(
-            _kernel_schedules(mugraph, k, [*before, *smallest[k:]], hints, l2_bytes, threads, count)
-        )
+        chosen.append(_kernel_schedules(mugraph, k, [*before, *smallest[k:]], hints, l2_bytes, threads, count))
     found = [
-        Schedule(tuple(c[min(i, len(c) - 1)] for c in chosen))
-        for i in range(max((len(c) for c in chosen), default=1))
+        Schedule(tuple(c[min(i, len(c) - 1)] for c in chosen)) for i in range(max((len(c) for c in chosen), default=1))
     ]
     return list(dict.fromkeys(found))
 
 
-def default_schedule(
-    mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: int, threads: int = 2
-) -> Schedule:
+def default_schedule(mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: int, threads: int = 2) -> Schedule:
     """The most promising schedule for these typical sizes of the dim symbols, with scratch that fits `cache_bytes`."""
     return schedules(mugraph, hints, cache_bytes, threads, 1)[0]
 
@@ -121,9 +115,7 @@ class _Work:
 class _Model:
     """Estimated cycles of a kernel."""
 
-    def __init__(
-        self, mugraph: MuGraph, k: int, sizes: Mapping[str, int], threads: int, l2_bytes: int
-    ) -> None:
+    def __init__(self, mugraph: MuGraph, k: int, sizes: Mapping[str, int], threads: int, l2_bytes: int) -> None:
         node = mugraph.kernels[k]
         assert node.graph is not None
         self.graph = inline_threads(node.graph)

@@ -1,7 +1,6 @@
 """Thread graphs by rule (paper, section 4.2: thread graphs come from fusion, not from search).
-
-Elementwise chains and sums of a block graph become register-level groups: the nodes of a group share one iteration
-space, so that values used only inside it are never stored.
+ Elementwise chains and sums of a block graph become register-level groups: the nodes of a group share one
+iteration space, so that values used only inside it are never stored.
 """
 
 from __future__ import annotations
@@ -31,9 +30,10 @@ def space(graph: Graph, i: int) -> frozenset[str]:
 def thread_groups(graph: Graph, barriers: frozenset[int] = frozenset()) -> Groups:
     """The elementwise nodes and sums of a block graph, maximally fused; every one is in exactly one group.
 
-    The nodes of a group have one iteration space, run in the same phase (before, in or after the loop), and connect
-    through a value or a common operand. A sum ends a group: nothing in the group reads it. Nodes in `barriers` read
-    nothing that their group computes. Deterministic: nodes join the first group that fits, in topological order.
+    The nodes of a group have one iteration space, run in the same phase (before, in or after the loop), and
+    connect through a value or a common operand. A sum ends a group: nothing in the group reads it. Nodes in
+    `barriers` read nothing that their group computes. Deterministic: nodes join the first group that fits, in
+    topological order.
     """
     groups: list[list[int]] = []
     home: dict[int, int] = {}
@@ -42,9 +42,7 @@ def thread_groups(graph: Graph, barriers: frozenset[int] = frozenset()) -> Group
             continue
         candidates = [] if i in barriers else range(len(groups))
         for g in candidates:
-            if _fits(graph, i, groups[g]) and _acyclic(
-                graph, [*groups[:g], [*groups[g], i], *groups[g + 1 :]]
-            ):
+            if _fits(graph, i, groups[g]) and _acyclic(graph, [*groups[:g], [*groups[g], i], *groups[g + 1 :]]):
                 groups[g].append(i)
                 home[i] = g
                 break
@@ -108,8 +106,9 @@ def stored(graph: Graph, group: Sequence[int]) -> tuple[int, ...]:
 def construct_threads(graph: Graph, groups: Groups) -> Graph:
     """The block graph in which groups are "graph" nodes that hold a thread graph.
 
-    In a thread graph the axes of the result are parallel, reduced axes are looped over and summed by an accumulator. A
-    graph node has one result: a group that stores several becomes one node per stored value, each reading those before.
+    In a thread graph the axes of the result are parallel, reduced axes are looped over and summed by an
+    accumulator. A graph node has one result: a group that stores several becomes one node per stored value,
+    each reading those before.
     """
     parts: list[list[int]] = []
     for group in groups:
@@ -130,9 +129,7 @@ def construct_threads(graph: Graph, groups: Groups) -> Graph:
             refs = tuple(Ref(new[r.node], r.out) for r in n.operands)
             nodes.append(Node(n.op, refs, n.dims, n.attrs, n.reduce, n.joined, n.graph))
         new[last] = len(nodes) - 1
-    return Graph(
-        graph.level, tuple(nodes), tuple(Ref(new[r.node], r.out) for r in graph.outputs), graph.roles
-    )
+    return Graph(graph.level, tuple(nodes), tuple(Ref(new[r.node], r.out) for r in graph.outputs), graph.roles)
 
 
 def _needed(graph: Graph, group: Sequence[int], out: int, stop: set[int]) -> list[int]:
@@ -155,13 +152,9 @@ def _thread_graph(graph: Graph, part: Sequence[int]) -> tuple[Graph, list[int]]:
         new[i] = k
     for i in part:
         n = graph.nodes[i]
-        nodes.append(
-            Node(n.op, tuple(Ref(new[r.node]) for r in n.operands), n.dims, n.attrs, n.reduce, n.joined)
-        )
+        nodes.append(Node(n.op, tuple(Ref(new[r.node]) for r in n.operands), n.dims, n.attrs, n.reduce, n.joined))
         if n.op == "sum":
-            nodes.append(
-                Node("accumulator", (Ref(len(nodes) - 1),), n.dims, (("mode", "sum"), ("axis", n.reduce[0])))
-            )
+            nodes.append(Node("accumulator", (Ref(len(nodes) - 1),), n.dims, (("mode", "sum"), ("axis", n.reduce[0]))))
         new[i] = len(nodes) - 1
     last = graph.nodes[part[-1]]
     roles = tuple((a, Role.PARALLEL) for a in last.axes()) + tuple((a, Role.LOOP) for a in last.reduce)

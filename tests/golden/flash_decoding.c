@@ -526,14 +526,16 @@ int mirage_run(const mirage_args *args, mi_pool_run_fn *pool, int threads)
         const long n_s = args->sizes[3];
         const long n_t = args->sizes[5];
         (void)n_b; (void)n_h; (void)n_s; (void)n_t;
-        if (pool(cell_0, (void *)args, blocks(n_b, 1) * blocks(n_h, 1) * blocks(n_s, 1) * 4, threads, scratch_0(args))) return -1;
+        if (pool(cell_0, (void *)args, blocks(n_b, 1) * blocks(n_h, 1) * blocks(n_s, 1) * 4, threads, scratch_0(args)))
+            return -1;
     }
     {
         const long n_b = args->sizes[0];
         const long n_h = args->sizes[1];
         const long n_s = args->sizes[3];
         (void)n_b; (void)n_h; (void)n_s;
-        if (pool(cell_1, (void *)args, blocks(n_b, 1) * blocks(n_h, 1) * blocks(n_d8, 8) * blocks(n_s, 1) * blocks(n_d64_2, 64), threads, scratch_1(args))) return -1;
+        if (pool(cell_1, (void *)args, blocks(n_b, 1) * blocks(n_h, 1) * blocks(n_d8, 8) * blocks(n_s, 1) * blocks(n_d64_2, 64), threads, scratch_1(args)))
+            return -1;
     }
     return 0;
 }

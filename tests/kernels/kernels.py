@@ -38,9 +38,7 @@ def single_kernel(program: Program, **roles: Role) -> MuGraph:
             nodes.append(Node(n.op, tuple(new[j] for j in n.operands), dims, n.attrs, n.reduce, n.joined))
             for a in n.reduce:
                 if role[a] is Role.LOOP:
-                    nodes.append(
-                        Node("accumulator", (Ref(len(nodes) - 1),), dims, (("mode", "sum"), ("axis", a)))
-                    )
+                    nodes.append(Node("accumulator", (Ref(len(nodes) - 1),), dims, (("mode", "sum"), ("axis", a))))
         new[i] = Ref(len(nodes) - 1)
     block = Graph(Level.BLOCK, tuple(nodes), tuple(new[o.value] for o in p.outputs), tuple(role.items()))
     return one_kernel(p, block)
@@ -84,16 +82,14 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> 
 
 
 def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """Largest difference relative to the largest magnitude of each result; NaN and infinities must be at the same places."""
+    """Largest difference relative to each result's largest magnitude; NaN and infinities must be at the same places."""
     worst = 0.0
     for g, w in zip(got, want, strict=True):
         assert g.shape == w.shape
         finite = np.isfinite(w)
         np.testing.assert_array_equal(np.where(finite, 0, g), np.where(finite, 0, w))
         if finite.any():
-            worst = max(
-                worst, float(np.abs(g[finite] - w[finite]).max() / max(np.abs(w[finite]).max(), 1e-30))
-            )
+            worst = max(worst, float(np.abs(g[finite] - w[finite]).max() / max(np.abs(w[finite]).max(), 1e-30)))
     return worst
 
 

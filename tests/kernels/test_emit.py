@@ -68,9 +68,7 @@ def test_scores_and_values_go_to_micro_kernels_and_accumulate_in_place() -> None
     assert "m10_d8, 1);" in text  # the product with the values adds to the accumulator
     assert "m9" not in text  # which it does without a temporary
     assert "running_maximum(" in text
-    assert "running_maximum(" not in emit(
-        case.graph, case.schedule, replace(analyze(case.graph), safe=False), HINTS
-    )
+    assert "running_maximum(" not in emit(case.graph, case.schedule, replace(analyze(case.graph), safe=False), HINTS)
 
 
 def hostile(graph: MuGraph, names: dict[str, str]) -> MuGraph:
@@ -212,9 +210,7 @@ def attention_variants() -> dict[str, MuGraph]:
         node("div", (5, 3), OUT),
     ]
     looped = block(nodes, (6,), b=P, h=P, d8=P, s=P, t_grid=L, d64_2=P)
-    second = block(
-        [*reads(sums), node("sum", (0,), ROWS, reduce=("t.grid",))], (1,), b=P, h=P, d8=P, s=P, t_grid=W
-    )
+    second = block([*reads(sums), node("sum", (0,), ROWS, reduce=("t.grid",))], (1,), b=P, h=P, d8=P, s=P, t_grid=W)
     nodes = [
         *reads(one(*ROWS), values),
         node("sum", (1,), OUT, reduce=("t.grid",)),

@@ -115,9 +115,7 @@ def batched(b: ProgramBuilder, t: str) -> list[int]:
 @program()
 def two_contracted_axes(b: ProgramBuilder, t: str) -> list[int]:
     x, y = b.input("x", tensor("b", "m", 3, "k", dtype=t)), b.input("y", tensor(3, "k", "n", dtype=t))
-    return [
-        b.op("matmul", b.op("reshape", x, shape=("b", "m", "3*k")), b.op("reshape", y, shape=("3*k", "n")))
-    ]
+    return [b.op("matmul", b.op("reshape", x, shape=("b", "m", "3*k")), b.op("reshape", y, shape=("3*k", "n")))]
 
 
 @program()
