@@ -1,4 +1,4 @@
-"""The library version of a program, which competes with generated kernels: one NumPy or BLAS call per operator.
+"""The library version of a program, which competes with generated kernels: a NumPy or BLAS call per operator.
 
 Over named axes a repeat costs nothing: an axis that an operand of a matmul lacks is folded into the rows or
 columns of the other one (grouped-query attention is one batched matmul; Mirage, Fig. 4c). Arrays keep the

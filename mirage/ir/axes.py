@@ -332,7 +332,7 @@ class _Finish:
             dims = tuple(self.named(d) for d in raw.dims)
             self.check_distinct(raw, dims)
             reduce = self.named(raw.reduce)
-            joined = (self.name(raw.joined[0]), self.named(raw.joined[1])) if raw.joined else None
+            joined = self.joined(raw)
             operands = tuple(new[i] for i in raw.operands)
             below: set[str] = set().union(*(self.nodes[i].axes for i in operands)) if operands else set()
             if raw.op == "input":
@@ -354,6 +354,20 @@ class _Finish:
         outputs = tuple(AxisOutput(new[t.value], tuple(self.named(d) for d in t.dims)) for t in self.outputs)
         order = {a: self.axes[a] for a in self.axes}
         return AxisProgram(self.program.name, order, tuple(inputs), tuple(self.nodes), outputs, self.program.dtype)
+
+    def joined(self, raw: _Raw) -> tuple[str, tuple[str, ...]] | None:
+        """The result's and the operands' axes of a concat, each a single axis after all unification."""
+        if raw.joined is None:
+            return None
+        found = [self.named([leaf]) for leaf in (raw.joined[0], *raw.joined[1])]
+        if any(len(axes) != 1 for axes in found):
+            at = f"{raw.where}: " if raw.where else ""
+            several = next(axes for axes in found if len(axes) != 1)
+            raise AxisError(
+                f"{at}concat: a joined dim is split into the factors {', '.join(several)} elsewhere in the program; a dim "
+                "that is joined must stay whole; reshape before or after in a program of its own"
+            )
+        return found[0][0], tuple(axes[0] for axes in found[1:])
 
     def check_distinct(self, raw: _Raw, dims: AxisDims) -> None:
         flat = [a for d in dims for a in d]

@@ -41,7 +41,7 @@ class NamedOps(Generic[A]):
         """The array with exactly these axes in this order; absent ones have size 1."""
         lead = self.ar.lead
         if not x.axes:
-            return x.data
+            return self.ar.lift(x.data, 0, len(axes))
         present = [a for a in axes if a in x.axes]
         perm = (*range(lead), *(lead + x.axes.index(a) for a in present))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
 
@@ -14,7 +14,7 @@ from mirage.ir.axes import to_axes
 from mirage.ir.functions import FUNCTIONS, ScalarFunction
 from mirage.ir.interpret import run_reference
 from mirage.ir.operator import REGISTRY, elementwise
-from mirage.ir.program import ProgramBuilder
+from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.kernels.cpu.emit import emit
 from mirage.kernels.cpu.emit_algebra import literal
@@ -113,7 +113,7 @@ def test_literals() -> None:
 
 
 @pytest.fixture
-def cube() -> ScalarFunction:
+def cube() -> Iterator[ScalarFunction]:
     """A user's function with C of its own, in an operator; both are taken out of the tables again."""
     source = "static inline mi_vec user_cube(mi_vec x, mi_vec c) { return x * x * x + c; }"
     fn = ScalarFunction("cube_plus", lambda x, c: x**3 + np.asarray(x).dtype.type(c), "user_cube", source)
@@ -169,7 +169,7 @@ def test_a_running_maximum_rescales_what_was_concatenated() -> None:
         check(case.program, case.graph, schedule, sizes, inputs)
 
 
-def concatenated_softmax() -> tuple[object, MuGraph]:
+def concatenated_softmax() -> tuple[Program, MuGraph]:
     """exp(x) / sum(exp(x)), the exponents of all tiles kept until the sum is known."""
     b = ProgramBuilder("softmax")
     program = b.finish([b.op("softmax", b.input("x", tensor("m", "n")))])
