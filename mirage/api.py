@@ -27,7 +27,7 @@ from mirage.recall import Memory, recheck
 from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
-from mirage.search.generate import SearchOptions, generate
+from mirage.search.generate import SearchOptions, generate, plan_by_plan
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Runner, Tuner
 from mirage.superoptimized import Superoptimized
@@ -136,16 +136,19 @@ def _verify(
 ) -> list[Candidate]:
     """The graphs that pass, with their certificates, cheapest first; unsafe ones are left out of a stable program."""
     found: list[Candidate] = []
-    for i, (graph, cost) in enumerate(zip(graphs, costs, strict=True)):
+    safe = [(graph, cost) for graph, cost in zip(graphs, costs, strict=True) if offered(program, graph)]
+    if len(safe) < len(graphs):
+        stats.prune("unsafe exponents", len(graphs) - len(safe))
+    for i, (graph, cost) in enumerate(plan_by_plan(safe)):
         if time.perf_counter() > deadline:
-            stats.stop_reason += f"; {len(graphs) - i} candidates not verified, budget spent"
+            stats.stop_reason += f"; {len(safe) - i} candidates not verified, budget spent"
             break
-        say(f"verifying: {i + 1} of {len(graphs)}")
+        say(f"verifying: {i + 1} of {len(safe)}")
         certificate = verifier.check(graph)
-        if certificate.equal and offered(program, graph):
+        if certificate.equal:
             proof = prove(verifier.axis_program, graph)
             found.append(Candidate(graph, certificate.with_proof(proof), analyze(graph), cost))
-    return found
+    return sorted(found, key=lambda c: c.cost)
 
 
 def _program(program: object) -> Program:

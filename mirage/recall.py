@@ -35,7 +35,7 @@ from mirage.verify.proof import prove
 from mirage.verify.safety import offered
 
 #: graphs kept of one program, cheapest first
-KEPT = 64
+KEPT = 32
 
 
 def recheck(verifier: Verifier, record: GraphRecord) -> Candidate | None:
@@ -64,7 +64,7 @@ class Memory:
 
     def _tuned_key(self, sizes: Mapping[str, int]) -> str:
         canonical_sizes = sorted((self.names.renaming.symbols[s], n) for s, n in sizes.items())
-        return self._key("tuned", str(canonical_sizes), self.target.model, str(self.target.cores))
+        return self._key("tuned", str(canonical_sizes), self.target.cpu, str(self.target.cores))
 
     def _read(self, key: str) -> dict[str, Any] | None:
         return self.store.get(key)

@@ -116,6 +116,19 @@ def generate(
     return result
 
 
+def plan_by_plan(graphs: Sequence[tuple[MuGraph, float]]) -> list[tuple[MuGraph, float]]:
+    """Graphs with their costs, the cheapest of each plan first, then the second cheapest of each, and so on."""
+    by_plan: dict[str, list[tuple[MuGraph, float]]] = {}
+    for item in graphs:
+        by_plan.setdefault(item[0].origin, []).append(item)
+    ranked = [
+        (rank, cost, graph)
+        for plan in by_plan.values()
+        for rank, (graph, cost) in enumerate(sorted(plan, key=lambda item: item[1]))
+    ]
+    return [(graph, cost) for _, cost, graph in sorted(ranked, key=lambda item: item[:2])]
+
+
 def operator_limit(program: AxisProgram, options: SearchOptions) -> int:
     """Block operators that a kernel may have: what the fused program needs, an accumulator per reduction, and slack."""
     if options.max_operators is not None:

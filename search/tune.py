@@ -26,6 +26,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from mirage.search.generate import plan_by_plan
 from mirage.verify.certificate import Certificate
 
 #: graphs that are compiled at all, and those of them for which every schedule is tried
@@ -84,14 +85,10 @@ def idle_factor(graph: MuGraph, sizes: Mapping[str, int], cores: int) -> float:
 
 
 def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int], cores: int) -> list[Candidate]:
-    """Up to `count` candidates: the cheapest of each plan first, then the second cheapest of each, and so on."""
-    by_plan: dict[str, list[tuple[float, Candidate]]] = {}
-    for c in candidates:
-        by_plan.setdefault(c.graph.origin, []).append((c.cost * idle_factor(c.graph, sizes, cores), c))
-    ranked: list[tuple[int, float, Candidate]] = []
-    for plan in by_plan.values():
-        ranked += [(rank, cost, c) for rank, (cost, c) in enumerate(sorted(plan, key=lambda item: item[0]))]
-    return [c for *_, c in sorted(ranked, key=lambda item: item[:2])[:count]]
+    """Up to `count` candidates, plan by plan, by modelled cost and the parallelism that they allow."""
+    of_graph = {id(c.graph): c for c in candidates}
+    priced = [(c.graph, c.cost * idle_factor(c.graph, sizes, cores)) for c in candidates]
+    return [of_graph[id(graph)] for graph, _ in plan_by_plan(priced)[:count]]
 
 
 class Tuner:
