@@ -15,8 +15,9 @@ from mirage.errors import DimError, GraphError
 from mirage.ir.dims import evaluate, symbols_of
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit_algebra import FunctionSources
-from mirage.kernels.cpu.emit_block import VECTOR_BYTES, BlockEmitter, Program, Tensor
+from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
+from mirage.kernels.cpu.emit_plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.layout import c_names
 from mirage.kernels.cpu.writer import Writer, comment_text
 from mirage.mugraph.degree import RunningMaximum, analyze

@@ -14,8 +14,8 @@ from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit import Emitter, bind_hints, hint_sizes
 from mirage.kernels.cpu.emit import scratch_bytes as _scratch_bytes
-from mirage.kernels.cpu.emit_block import VECTOR_BYTES
 from mirage.kernels.cpu.emit_matmul import efficiency
+from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule

@@ -1,5 +1,6 @@
 """Thread graphs by rule (paper, section 4.2: thread graphs come from fusion, not from search).
- Elementwise chains and sums of a block graph become register-level groups: the nodes of a group share one
+
+Elementwise chains and sums of a block graph become register-level groups: the nodes of a group share one
 iteration space, so that values used only inside it are never stored.
 """
 
@@ -9,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from mirage.ir.operator import Elementwise, Level, get_operator
-from mirage.mugraph.graph import Graph, Node, Ref, Role
+from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -187,3 +189,18 @@ def inline_threads(graph: Graph) -> Graph:
                 inner[j] = len(nodes) - 1
         new[i] = inner[n.graph.outputs[0].node]
     return replace(graph, nodes=tuple(nodes), outputs=tuple(Ref(new[r.node], r.out) for r in graph.outputs))
+
+
+def with_threads(graph: MuGraph, maximum: RunningMaximum) -> MuGraph:
+    """The muGraph with a thread graph for every register-level group of its block graphs, as they are printed.
+
+    An exp that keeps a running maximum begins a group, because the maximum is taken of what it reads.
+    """
+    nodes: list[Node] = []
+    for i, n in enumerate(graph.kernel.nodes):
+        if n.graph is None:
+            nodes.append(n)
+            continue
+        sites = frozenset(s.path[1] for s in maximum.sites if s.path[0] == i) if maximum.safe else frozenset()
+        nodes.append(replace(n, graph=construct_threads(n.graph, thread_groups(n.graph, sites))))
+    return replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes)))

@@ -1,0 +1,302 @@
+"""The plan of one kernel: where each block tensor lives, in which order, and how each operator runs.
+
+Decided in topological order, since the best plan of an operator depends on the layout of its operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import sympy
+
+from mirage.errors import GraphError
+from mirage.ir.dims import Dim
+from mirage.kernels.cpu.emit_algebra import FunctionSources, literal
+from mirage.kernels.cpu.emit_group import GroupEmitter, GroupPlan, plan_group
+from mirage.kernels.cpu.emit_loops import vector_axis
+from mirage.kernels.cpu.emit_matmul import MatmulPlan, plan_matmul
+from mirage.kernels.cpu.emit_maximum import Block, Companion
+from mirage.kernels.cpu.layout import BlockAxes, Buffer, View
+from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.graph import Role, partial_axis
+from mirage.mugraph.schedule import KernelSchedule
+from mirage.mugraph.thread import is_elementwise, thread_groups, unit_order
+
+# What vectors hold on the machine is a matter of the C compiler; plans assume 64 bytes.
+VECTOR_BYTES = 64
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1."""
+
+    index: int
+    offset: int
+    axes: tuple[str, ...]
+
+    @property
+    def unit(self) -> str | None:
+        return self.axes[-1] if self.axes else None
+
+
+@dataclass(frozen=True)
+class Program:
+    """What the kernels of one muGraph share in C."""
+
+    names: Mapping[str, str]
+    sizes: Mapping[str, Dim]
+    hints: Mapping[str, int]
+    dims: Mapping[sympy.Expr, str]
+    functions: FunctionSources
+    maximum: RunningMaximum
+    itemsize: int
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Where a node's result is: a buffer, or the kernel's output; `along` is the axis of a concat accumulator."""
+
+    view: View
+    axes: tuple[str, ...]
+    along: str | None = None
+
+
+class BlockPlan:
+    """One planned kernel; `scratch` are its buffers, `order` its groups and other nodes as they run."""
+
+    def __init__(
+        self,
+        number: int,
+        kernel: int,
+        block: Block,
+        schedule: KernelSchedule,
+        program: Program,
+        inputs: list[Tensor],
+        outputs: list[Tensor],
+        companions: Mapping[int, tuple[Companion, Tensor]],
+    ) -> None:
+        self.number = number
+        self.kernel = kernel
+        self.block = block
+        self.graph = block.graph
+        self.schedule = schedule
+        self.program = program
+        self.inputs = inputs
+        self.outputs = outputs
+        self.companions = companions
+        self.axes = BlockAxes(self.graph, schedule, program.sizes, program.hints, program.names)
+        self.names = program.names
+        self.scratch: list[Buffer] = []
+        self.memory: dict[int, Memory] = {}
+        self.matmuls: dict[int, MatmulPlan] = {}
+        self.groups: dict[tuple[int, ...], GroupPlan] = {}
+        self.packs: dict[tuple[int, str], Buffer] = {}
+        self.sites = self._sites()
+        self.states: dict[int, tuple[GroupPlan, Buffer, Buffer, Buffer]] = {}
+        self.factors: dict[int, Buffer] = {}
+        self.emitter = GroupEmitter(self.graph, self.axes, program.functions, program.dims)
+        groups = thread_groups(self.graph, frozenset(self.sites))
+        self.order = unit_order(self.graph, groups)
+        self._plan()
+
+    # facts about the graph
+
+    def _sites(self) -> dict[int, list[int]]:
+        """Node -> its sites, where a maximum may be subtracted."""
+        new = {o: n for n, o in self.block.old.items() if not any(r.node == n for r in self.block.rescales)}
+        found: dict[int, list[int]] = {}
+        if self.program.maximum.safe:
+            for s, site in enumerate(self.program.maximum.sites):
+                if site.path[0] == self.kernel:
+                    found.setdefault(new[site.path[1]], []).append(s)
+        return found
+
+    def looping(self, i: int) -> bool:
+        return i in self.graph.in_loop
+
+    def phase(self, i: int) -> str:
+        return "after" if i in self.graph.after_loop else "loop" if self.looping(i) else "before"
+
+    def readers(self, i: int) -> list[int]:
+        return [j for j, n in enumerate(self.graph.nodes) if any(r.node == i for r in n.operands)]
+
+    def is_output(self, i: int) -> bool:
+        return any(r.node == i for r in self.graph.outputs)
+
+    def accumulator(self, i: int) -> int | None:
+        """The accumulator that i's result goes straight into, where nothing else reads it."""
+        readers = self.readers(i)
+        if len(readers) == 1 and self.graph.nodes[readers[0]].op == "accumulator" and not self.is_output(i):
+            return readers[0]
+        return None
+
+    def final(self, i: int) -> int:
+        """The node whose memory i is computed in."""
+        a = self.accumulator(i)
+        return i if a is None else a
+
+    def degree(self, i: int, site: int) -> int:
+        if i not in self.block.old:
+            return 0
+        return self.program.maximum.degree.get(((self.kernel, self.block.old[i]), 0), {}).get(site, 0)
+
+    # memory
+
+    def _buffer(self, name: str, axes: tuple[str, ...], looping: bool) -> Buffer:
+        buffer = Buffer(name, axes, tuple(self.axes.room(a, looping) for a in axes))
+        self.scratch.append(buffer)
+        return buffer
+
+    def _output_unit(self, i: int) -> str | None:
+        """The axis along which the kernel's output that i becomes is contiguous."""
+        found = [t.unit for t, r in zip(self.outputs, self.graph.outputs, strict=True) if r.node == self.final(i)]
+        return found[0] if found else None
+
+    def _place(self, i: int, order: tuple[str, ...], strided: bool) -> None:
+        """Give node i memory in this storage order; a result that may be `strided` goes straight to an output."""
+        t = self.final(i)
+        if t not in self.memory:
+            along = self.graph.nodes[t].attr["axis"] if self._is_concat(t) else None
+            for k, (tensor, r) in enumerate(zip(self.outputs, self.graph.outputs, strict=True)):
+                own = set(tensor.axes) & set(order)
+                if r.node == t and own == set(order) and order and (strided or tensor.unit == order[-1]):
+                    self.memory[t] = Memory(self._output_view(k), order, along)
+                    break
+            else:
+                self.memory[t] = Memory(self._buffer(f"m{t}", order, self.looping(t)).view(self.names), order, along)
+        self.memory[i] = self.memory[t]
+
+    def _is_concat(self, i: int) -> bool:
+        n = self.graph.nodes[i]
+        return n.op == "accumulator" and n.attr["mode"] == "concat"
+
+    def _output_view(self, k: int) -> View:
+        """The block's part of an output; C variables are declared by `_declare_tensors`."""
+        tensor = self.outputs[k]
+        partial = {partial_axis(a) for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}
+        return View(f"o{k}", self._strides(tensor, f"o{k}", partial), tensor.unit)
+
+    def _strides(self, tensor: Tensor, name: str, without: set[str] | frozenset[str] = frozenset()) -> dict[str, str]:
+        found = {a: f"{name}_{self.names[a]}" for a in tensor.axes if a not in without}
+        if tensor.unit in found:
+            found[str(tensor.unit)] = "1"
+        return found
+
+    def _input_view(self, i: int, looping: bool) -> View:
+        factor = next((r for r in self.block.rescales if r.node == i), None)
+        inner = looping and bool(set(self.graph.nodes[i].axes()) & set(self.graph.loop))
+        pointer = f"{'t' if inner else 'p'}{i}"
+        if factor is not None:
+            view = self.factors[i].view(self.names)
+            return View(pointer if inner else view.pointer, view.strides, view.unit)
+        tensor = self.inputs[self.graph.nodes[i].attr["index"]]
+        return View(pointer, self._strides(tensor, f"p{i}"), tensor.unit)
+
+    def view(self, i: int, looping: bool) -> View:
+        """A node's result, as seen in an iteration or outside the loop."""
+        n = self.graph.nodes[i]
+        if n.op == "constant":
+            return View("", scalar=literal(n.attr["value"]))
+        if n.op == "size":
+            return View("", scalar=f"((mi_real){self.program.dims[n.attr['dim']]})")
+        if n.op == "input":
+            return self._input_view(i, looping)
+        memory = self.memory[i]
+        if looping and memory.along is not None and self.looping(i):
+            return self._inside_concat(memory)
+        return memory.view
+
+    def _inside_concat(self, memory: Memory) -> View:
+        a = str(memory.along)
+        done = f"done_{self.names[a]}"
+        return View(memory.view.at({a: done}), memory.view.strides, memory.view.unit)
+
+    def unit(self, i: int) -> str | None:
+        return self.view(i, self.looping(i)).unit
+
+    # plan
+
+    def _plan(self) -> None:
+        for r in self.block.rescales:
+            order = self._rows_order([a for a in r.axes if a in self.graph.role], False)
+            self.factors[r.node] = self._buffer(f"factor{r.site}", order, False)
+        for unit in self.order:
+            n = self.graph.nodes[unit[0]]
+            if n.op in ("input", "constant", "size"):
+                continue
+            if n.op == "sum" or is_elementwise(n):
+                self._plan_group(unit)
+            elif n.op == "matmul":
+                self._plan_matmul(unit[0])
+            elif n.op == "concat":
+                self._place(unit[0], self._concat_order(unit[0]), strided=True)
+            elif n.op == "accumulator":
+                if unit[0] not in self.memory:
+                    source = n.operands[0].node
+                    order = self.memory[source].axes if source in self.memory else n.axes()
+                    self._place(unit[0], order, strided=True)
+            else:
+                raise GraphError(
+                    f"{n.op}: a block graph for the CPU has no such operator; print the block graph itself"
+                )
+
+    def _plan_group(self, unit: tuple[int, ...]) -> None:
+        members = set(unit)
+        looping = self.looping(unit[0])
+        outside = {r.node for i in unit for r in self.graph.nodes[i].operands} - members
+        kept = [i for i in unit if self._is_stored(i, members)]
+        units = [self.unit(j) for j in sorted(outside)] + [self._output_unit(i) for i in kept]
+        plan = self.groups[unit] = plan_group(self.axes, self.graph, unit, looping, units)
+        for i in kept:
+            n = self.graph.nodes[i]
+            if n.op != "sum" or plan.vector in n.axes():
+                order = tuple(a for a in plan.order if a in n.axes())
+            else:
+                order = self._rows_order(n.axes(), looping)
+            self._place(i, order, strided=True)
+        for i in unit:
+            for s in self.sites.get(i, ()):
+                self._plan_site(i, s, looping)
+
+    def _plan_site(self, i: int, site: int, looping: bool) -> None:
+        rows = self.program.maximum.sites[site].rows
+        n = self.graph.nodes[i]
+        plan = plan_group(self.axes, self.graph, (i,), looping, [self.unit(r.node) for r in n.operands])
+        order = tuple(a for a in plan.order if a in rows) if plan.vector in rows else self._rows_order(rows, looping)
+        buffers = [self._buffer(f"{what}{site}", order, False) for what in ("maximum", "shift", "growth")]
+        self.states[site] = (plan, buffers[0], buffers[1], buffers[2])
+
+    def _rows_order(self, axes: tuple[str, ...] | list[str], looping: bool) -> tuple[str, ...]:
+        """Storage order of a tensor that is written element by element: the longest axis, which is padded, last."""
+        last = vector_axis(self.axes, looping, axes, [])
+        return (*(a for a in axes if a != last), *([last] if last is not None else []))
+
+    def _is_stored(self, i: int, members: set[int]) -> bool:
+        return self.is_output(i) or any(j not in members for j in self.readers(i))
+
+    def _plan_matmul(self, i: int) -> None:
+        n = self.graph.nodes[i]
+        looping = self.looping(i)
+        operands = [self.graph.nodes[r.node].axes() for r in n.operands]
+        units = [self.unit(r.node) for r in n.operands]
+        lanes = VECTOR_BYTES // self.program.itemsize
+        plan = plan_matmul(self.axes, n, operands, units, looping, self._output_unit(i), lanes)
+        self.matmuls[i] = plan
+        for which, a in plan.pack:
+            source = n.operands[which].node
+            key = (source, a)
+            if key not in self.packs:
+                order = (*(b for b in self.graph.nodes[source].axes() if b != a), a)
+                self.packs[key] = self._buffer(f"pack{source}_{self.names[a]}", order, looping)
+        last = plan.n if plan.n is not None else vector_axis(self.axes, looping, n.axes(), [])
+        order = (*(a for a in n.axes() if a != last), *([last] if last is not None else []))
+        self._place(i, order, strided=plan.n is None)
+
+    def _concat_order(self, i: int) -> tuple[str, ...]:
+        n = self.graph.nodes[i]
+        assert n.joined is not None
+        back = dict.fromkeys(n.joined[1], n.joined[0])
+        found = [back.get(u, u) for u in (self.unit(r.node) for r in n.operands) if u is not None]
+        last = max(n.axes(), key=lambda a: (found.count(a), n.axes().index(a)))
+        return (*(a for a in n.axes() if a != last), last)
