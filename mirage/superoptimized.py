@@ -22,6 +22,7 @@ from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
+from mirage.mugraph.thread import with_threads
 from mirage.records import SCHEMA, baselines_to_json, candidates_to_json
 from mirage.runtime.arrays import check_inputs, like
 from mirage.runtime.binding import SizeBinder
@@ -41,10 +42,11 @@ class Best:
 
     @property
     def graph(self) -> MuGraph | None:
-        return self.candidate.graph if self.candidate else None
+        """The muGraph down to its thread graphs; None where a library version is best."""
+        return with_threads(self.candidate.graph, self.candidate.maximum) if self.candidate else None
 
     def _repr_svg_(self) -> str | None:
-        return self.candidate.graph._repr_svg_() if self.candidate else None
+        return self.graph._repr_svg_() if self.graph else None
 
 
 @dataclass
