@@ -1,0 +1,202 @@
+"""The physical limit of this machine, measured, and that of a program on it.
+
+No kernel is faster than the compulsory bytes at the memory's bandwidth, or the arithmetic at the peak of fused
+multiply-adds (the roofline model, Williams et al., 2009).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import math
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from math import prod
+from pathlib import Path
+from time import perf_counter_ns
+
+import numpy as np
+
+from mirage.errors import MirageError
+from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
+from mirage.ir.dims import evaluate
+from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.types import DTYPES
+from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.target import Target, get_target
+from mirage.settings import cache_dir, num_threads
+
+#: time for a loop; memory, where only undisturbed runs tell, takes twice as long
+_SECONDS = 0.06
+#: bytes read from memory: well beyond the caches, within reason
+_MIN_BYTES, _MAX_BYTES = 64 << 20, 512 << 20
+#: as many threads as the pool has at most
+_MAX_THREADS, _CELLS_PER_THREAD = 1024, 16
+#: parts of the memory that are read in turns
+_WINDOWS = 16
+#: multiply-adds of a cell in each register
+_REPEATS = 1 << 13
+_FILL, _READ, _MULTIPLY = range(3)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the machine does at best with `threads` threads.
+
+    10^9 bytes per second read from memory (`dram_gbs`) and from the cores' second-level caches (`cache_gbs`), and
+    10^9 float32 operations per second (`gflops`), a multiply-add being two.
+    """
+
+    dram_gbs: float
+    cache_gbs: float
+    gflops: float
+    threads: int
+
+
+def measure_limits(force: bool = False) -> Limits:
+    """The limits of this machine with `num_threads()` threads.
+
+    Measured once, in about 0.3 s, and kept in the cache folder; `force` measures again. Where other processes keep
+    the cores busy, the memory's bandwidth comes out too low. Raises what compiling raises (see
+    `toolchain.compile`), and MirageError if there is no memory.
+    """
+    target, threads = get_target("cpu"), num_threads()
+    key = f"{target} {threads} threads"
+    file = cache_dir() / f"limits-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+    if not force and (kept := _read(file, key)) is not None:
+        return kept
+    limits = _Loops(target, threads).measure()
+    _write(file, {"machine": key, **asdict(limits)})
+    return limits
+
+
+def _read(file: Path, key: str) -> Limits | None:
+    """The limits in the file; None where it is missing, damaged or of another machine."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        dram, cache, gflops = (float(found[f]) for f in ("dram_gbs", "cache_gbs", "gflops"))
+        right = found["machine"] == key and all(math.isfinite(r) and r > 0 for r in (dram, cache, gflops))
+        return Limits(dram, cache, gflops, int(found["threads"])) if right else None
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        return None
+
+
+def _write(file: Path, record: Mapping[str, object]) -> None:
+    """Write the record so that a reader sees all of it or none."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            json.dump(record, out)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+class _Loops:
+    """The loops of limits.c on the pool."""
+
+    def __init__(self, target: Target, threads: int) -> None:
+        source = (toolchain.HEADERS / "limits.c").read_text(encoding="utf-8")
+        library = toolchain.load(toolchain.compile(source, name="limits"))
+        self._run = library.mi_limits_run
+        self._run.argtypes = [
+            *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),
+            *(ctypes.c_long,) * 4,
+            ctypes.c_int,
+        ]
+        self._run.restype = ctypes.c_int
+        library.mi_limits_step.restype = ctypes.c_long
+        #: float32 elements that one pass of a loop handles
+        self._step: int = library.mi_limits_step()
+        self._target = target
+        self._threads = min(threads, _MAX_THREADS)
+        self._cells = self._threads * _CELLS_PER_THREAD
+        wanted = min(max(8 * target.cache_bytes, _MIN_BYTES), _MAX_BYTES)
+        self._data = np.empty(wanted // 4, np.float32)
+        self._times = np.zeros(self._cells, ctypes.c_long)
+
+    def measure(self) -> Limits:
+        n = self._elements(self._data.nbytes / self._cells)
+        # each thread touches its own pages first, as memory is next to the core that does
+        self._time(_FILL, n, n, 1, 0.0)
+        # a run reads one of the windows, which is out of the caches when its turn comes again
+        n = self._elements(self._data.nbytes / self._cells / _WINDOWS)
+        run, _ = self._time(_READ, n, n, 1, 2 * _SECONDS, windows=_WINDOWS)
+        dram = self._cells * n * 4 / run
+        # all cells read the same part, so that each core has it in its second-level cache
+        n = self._elements(self._target.l2_bytes / 2)
+        _, cell = self._time(_READ, n, 0, 1, _SECONDS)
+        cache = self._threads * n * 4 / cell
+        # values that neither grow nor become subnormal
+        self._data[:2] = 0.5, 1.0
+        _, cell = self._time(_MULTIPLY, 0, 0, _REPEATS, _SECONDS)
+        return Limits(dram, max(cache, dram), self._threads * self._step * _REPEATS * 2 / cell, self._threads)
+
+    def _elements(self, size: float) -> int:
+        """Whole steps of a loop in so many bytes, at least one."""
+        return max(int(size / 4) // self._step, 1) * self._step
+
+    def _time(
+        self, what: int, n: int, stride: int, repeats: int, seconds: float, windows: int = 1
+    ) -> tuple[int, float]:
+        """Least nanoseconds of a run, and median of a cell, over as many runs as fit in `seconds`.
+
+        What cores do not share is measured by the cells: other processes that take turns on the cores disturb few of
+        them. What they share, memory, has to be measured by runs, which are short so that some are undisturbed.
+        """
+        address, pool_address = self._data.ctypes.data, pool.run_address()
+        runs: list[int] = []
+        cells: list[float] = []
+        until = perf_counter_ns() + seconds * 1e9
+        while not runs or perf_counter_ns() < until:
+            window = address + len(runs) % windows * self._cells * n * 4
+            start = perf_counter_ns()
+            if self._run(
+                pool_address, what, window, self._times.ctypes.data, self._cells, n, stride, repeats, self._threads
+            ):
+                raise MirageError("no memory to measure the machine's limits; free some memory")
+            runs.append(max(perf_counter_ns() - start, 1))
+            cells.append(float(np.median(self._times)))
+        return min(runs), max(statistics.median(cells), 1.0)
+
+
+def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target) -> float:
+    """The least microseconds for reading and writing these bytes once and doing these float32 operations.
+
+    The bandwidth is the caches' if the last level holds all of the bytes.
+    """
+    bandwidth = limits.cache_gbs if bytes_moved <= target.cache_bytes else limits.dram_gbs
+    return max(bytes_moved / bandwidth, flops / limits.gflops) * 1e-3
+
+
+def program_cost(axis_program: AxisProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
+    """Compulsory bytes and operations of a program at these sizes (dim symbol -> size).
+
+    Bytes: every input that is used and every output, once. Operations: 2 per multiply-add of a matmul, 1 per element
+    of a sum, `Elementwise.flops` per element of the others, each operator once as the program has it.
+    """
+    extents = {a: evaluate(d, sizes) for a, d in axis_program.axes.items()}
+    nodes = axis_program.nodes
+    used = {i for n in nodes for i in n.operands} | {o.value for o in axis_program.outputs}
+    read = [i in used for i, n in enumerate(nodes) if n.op == "input"]
+    tensors: list[AxisDims] = [x.dims for x, wanted in zip(axis_program.inputs, read, strict=True) if wanted]
+    tensors += [o.dims for o in axis_program.outputs]
+    elements = sum(prod(extents[a] for d in dims for a in d) for dims in tensors)
+    flops = sum(_flops_per_point(n) * prod(extents[a] for a in (*n.axes, *n.reduce)) for n in nodes)
+    return elements * DTYPES[axis_program.dtype].itemsize, flops
+
+
+def _flops_per_point(n: AxisNode) -> int:
+    """Operations for each element of a node's result, or for each that it sums."""
+    if n.op == "matmul":
+        return 2
+    if n.op == "sum":
+        return 1
+    op = get_operator(n.op) if n.op not in ("input", "concat") else None
+    return op.flops if isinstance(op, Elementwise) else 0
