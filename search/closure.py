@@ -22,6 +22,7 @@ from mirage.search.cost import CostModel
 from mirage.search.indexed import IndexPruner
 from mirage.search.plan import KernelPlan
 from mirage.search.pruners import Pruner
+from mirage.search.quick import QuickFilter
 from mirage.search.stats import SearchStats
 from mirage.verify.exact import Form
 
@@ -109,6 +110,7 @@ class Closure:
         plan: KernelPlan,
         pruner: Pruner,
         indices: IndexPruner | None,
+        targets: Sequence[Poly],
         cost: CostModel,
         stats: SearchStats,
         *,
@@ -129,6 +131,8 @@ class Closure:
         self.cut = ""
         self.vocabulary = Vocabulary.of(program)
         self.values: list[Value] = []
+        #: only beside the normal form, whose answers it anticipates
+        self.quick = QuickFilter(targets) if indices is not None else None
         self._index: dict[Hashable, Value] = {}
         self._tried: set[tuple[Any, ...]] = set()
         self._tile_of = {self._tile(a): a for a in program.axes}
@@ -145,9 +149,14 @@ class Closure:
         """A value that the kernel reads (an input, a constant, or an earlier kernel's result)."""
         value = Value(len(self.values), form, poly, self._axes(form), self._varies(form), False)
         value.source = source
-        self.values.append(value)
+        self._append(value)
         self._index[form, poly, False, id(source)] = value
         return value
+
+    def _append(self, value: Value) -> None:
+        self.values.append(value)
+        if self.quick is not None:
+            self.quick.add(value.poly)
 
     def _axes(self, form: Form) -> tuple[str, ...]:
         partial: list[str] = []
@@ -208,18 +217,59 @@ class Closure:
             self._apply("sum", (), (v,), v.axes[:1])
         if v.varying and self.plan.loop not in v.axes:
             self._apply("accumulator", (("mode", "sum"), ("axis", self.plan.loop)), (v,))
-        for u in earlier:
+        self._extend_binary(v, earlier)
+        self._concats(v)
+
+    def _extend_binary(self, v: Value, earlier: Sequence[Value]) -> None:
+        count = len(earlier)
+        products, sums, divisors = self._quick_masks(v, count)
+        for k, u in enumerate(earlier):
             if not self._compatible(u, v):
                 self.stats.prune("phase")
                 continue
             for op, attrs in self.vocabulary.binary:
-                self._apply(op, attrs, (u, v))
+                forwards, backwards = True, op not in COMMUTATIVE and u is not v
+                if op == "mul":
+                    forwards = products[k]
+                elif op == "add":
+                    forwards = sums[k]
+                elif op == "sub":
+                    forwards, backwards = sums[k], backwards and sums[k]
+                elif op == "div":
+                    forwards, backwards = divisors[v.number], backwards and divisors[k]
+                self._apply_if(forwards, op, attrs, (u, v))
                 if op not in COMMUTATIVE and u is not v:
-                    self._apply(op, attrs, (v, u))
+                    self._apply_if(backwards, op, attrs, (v, u))
             for over in self.vocabulary.matmuls:
-                if set(over) <= set(u.axes) & set(v.axes):
-                    self._apply("matmul", (), (u, v), over)
-        self._concats(v)
+                if all(a in u.axes and a in v.axes for a in over):
+                    self._apply_if(products[k], "matmul", (), (u, v), over)
+
+    def _quick_masks(self, v: Value, count: int) -> tuple[list[bool], list[bool], list[bool]]:
+        """Per earlier value: whether it may be multiplied by `v`, added to it, divided by."""
+        if self.quick is None:
+            everything = [True] * max(count, v.number + 1)
+            return everything, everything, everything
+        quick = self.quick
+        return (
+            quick.products(v.number, count).tolist(),
+            quick.sums(v.number, count).tolist(),
+            quick.divisors(max(count, v.number + 1)).tolist(),
+        )
+
+    def _apply_if(
+        self,
+        possible: bool,
+        op: str,
+        attrs: tuple[tuple[str, Any], ...],
+        operands: tuple[Value, ...],
+        over: tuple[str, ...] = (),
+    ) -> None:
+        """Apply an operator unless counting factors has already ruled it out."""
+        if possible:
+            self._apply(op, attrs, operands, over)
+        else:
+            self.stats.checks += 1
+            self.stats.prune("factor counts")
 
     def _compatible(self, u: Value, v: Value) -> bool:
         """Whether two values exist at the same time, and do not confuse a partial index with the axis itself."""
@@ -276,7 +326,7 @@ class Closure:
         if value is None:
             value = Value(len(self.values), form, poly, axes, self._varies(form), after)
             value.operators = operators
-            self.values.append(value)
+            self._append(value)
             self._index[key] = value
             self.stats.prefixes += 1
         elif value.source is not None or any(u is value for u in operands):

@@ -178,12 +178,11 @@ class _PlanSearch:
         self.stats = SearchStats(plans=1)
         self.cost = CostModel(axis_sizes)
         self.al = Algebras(program, plan.parts())
-        self.pruner = make_pruner(
-            options.pruner, self.al.abstract, [self.al.targets[o.value][1] for o in program.outputs]
-        )
+        self.targets = [self.al.targets[o.value][1] for o in program.outputs]
+        self.pruner = make_pruner(options.pruner, self.al.abstract, self.targets)
         # the ablations are those of abstract expressions: indices prune only beside the normal form
-        targets = [self.al.targets[o.value][0] for o in program.outputs]
-        self.indices = IndexPruner(self.al.exact, targets) if options.pruner == "normal-form" else None
+        forms = [self.al.targets[o.value][0] for o in program.outputs]
+        self.indices = IndexPruner(self.al.exact, forms) if options.pruner == "normal-form" else None
         self.cut = ""
 
     def closure(self, kernel: KernelPlan, results: Sequence[Value] = ()) -> Closure:
@@ -191,7 +190,7 @@ class _PlanSearch:
         now = time.perf_counter()
         deadline = now + (self.deadline - now) * CLOSURE_SHARE
         c = Closure(
-            self.program, self.al, kernel, self.pruner, self.indices, self.cost, self.stats,
+            self.program, self.al, kernel, self.pruner, self.indices, self.targets, self.cost, self.stats,
             limit=self.limit, canonical=self.options.canonical, deadline=deadline,
         )  # fmt: skip
         for n, (form, poly) in zip(self.program.nodes, self.al.targets, strict=True):
