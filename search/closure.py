@@ -318,9 +318,7 @@ class Closure:
         after = op == "accumulator" or any(u.after for u in operands)
         operators = 1 + max(u.operators for u in operands)
         axes = self._axes(form)
-        space = dict.fromkeys([a for u in operands for a in u.axes] + list(axes))
-        repeats = 1.0 if self.plan.loop in space or not any(u.varying for u in operands) else self.cost.iterations(self.plan.loop)
-        derivation = Derivation(op, attrs, operands, over, joined, self.cost.operator(op, list(space), repeats))
+        derivation = Derivation(op, attrs, operands, over, joined, self._price(op, operands, axes))
         key: Hashable = (form, poly, after) if self.canonical else (op, attrs, over, *(u.number for u in operands))
         value = self._index.get(key)
         if value is None:
@@ -335,6 +333,14 @@ class Closure:
         if not any(_same(derivation, d) for d in value.derivations):
             value.derivations.append(derivation)
         return value
+
+    def _price(self, op: str, operands: Sequence[Value], axes: Sequence[str]) -> float:
+        space = list(dict.fromkeys([a for u in operands for a in u.axes] + list(axes)))
+        in_loop = self.plan.loop not in space and any(u.varying for u in operands)
+        repeats = self.cost.iterations(self.plan.loop) if in_loop else 1.0
+        if op == "matmul":
+            return self.cost.matmul(operands[0].axes, operands[1].axes, repeats)
+        return self.cost.operator(op, space, repeats)
 
     def _bound_parts(self, op: str, over: tuple[str, ...]) -> frozenset[str]:
         """The axis parts that an operator sums: a tile sum leaves the loop and the grid to others."""

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 
 from mirage.ir.operator import Elementwise, get_operator
 
-#: ns per element, by kind of operator; a multiply-add of a matmul runs in vectors and registers
-MATMUL_NS = 0.03
+#: ns per multiply-add of a matmul by how many of its operands are reused: both (rows and columns), one, none
+MATMUL_NS = (0.03, 0.05, 0.12)
+#: ns per element of other operators
 SUM_NS = 0.06
 FLOP_NS = 0.04
 #: ns per element written to and read back from another kernel
@@ -37,11 +38,14 @@ class CostModel:
     def iterations(self, axis: str | None) -> float:
         return math.ceil(self.sizes[axis] / LOOP_TILE) if axis is not None else 1
 
+    def matmul(self, x: Sequence[str], y: Sequence[str], repeats: float) -> float:
+        """ns of a matmul of block tensors with these axes, run `repeats` times."""
+        unused = (set(x) <= set(y)) + (set(y) <= set(x))
+        return OPERATOR_NS + self.volume(list(dict.fromkeys([*x, *y]))) * repeats * MATMUL_NS[unused]
+
     def operator(self, op: str, space: Sequence[str], repeats: float) -> float:
         """ns of one operator over an iteration space (axes of the result and reduced ones), run `repeats` times."""
         volume = self.volume(space) * repeats
-        if op == "matmul":
-            return OPERATOR_NS + volume * MATMUL_NS
         if op in ("sum", "accumulator", "concat"):
             return OPERATOR_NS + volume * SUM_NS
         definition = get_operator(op)

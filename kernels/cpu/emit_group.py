@@ -174,7 +174,7 @@ class GroupEmitter:
             value = arguments[site]
             if lanes and v in reduce:
                 value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(-MI_INFINITY))"
-            w.line(f"high = mi_max({value}, high);")
+            w.line(f"high = raised(high, {value});")
 
         def update(value: str, lanes: str) -> None:
             pointers = ", ".join(s.at(nest.index) for s in state)

@@ -12,14 +12,17 @@ from dataclasses import dataclass, replace
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 
-#: C function that raises the maxima of n rows to `high`; true where one grew
+#: C functions of running maxima
 RUNNING_MAXIMUM = """\
+/* x where it is above `high`, which NaN is not. (GCC 12 makes scalar code of mi_max in a loop that carries `high`.) */
+static inline mi_vec raised(mi_vec high, mi_vec x) { return mi_select(x > high, x, high); }
+
 /* Raises the maxima of n rows to `high`. `shift` is what to subtract from exponents, `factor` what to multiply earlier
  * results by; true if a maximum grew. NaN is no maximum, and a maximum of -inf shifts by nothing. */
 static inline int running_maximum(mi_real *maximum, mi_real *shift, mi_real *factor, mi_vec high, int n)
 {
     const mi_vec old = mi_load_n(maximum, n), zero = mi_broadcast(0), one = mi_broadcast(1);
-    const mi_vec now = mi_max(high, old);
+    const mi_vec now = raised(old, high);
     const mi_ivec grew = now > old;
     mi_store_n(maximum, now, n);
     mi_store_n(shift, mi_select(now == mi_broadcast(-MI_INFINITY), zero, now), n);
