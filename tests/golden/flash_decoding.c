@@ -43,12 +43,15 @@ static inline long blocks(long size, long tile) { return (size + tile - 1) / til
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * MI_W; }
 
+/* x where it is above `high`, which NaN is not. (GCC 12 makes scalar code of mi_max in a loop that carries `high`.) */
+static inline mi_vec raised(mi_vec high, mi_vec x) { return mi_select(x > high, x, high); }
+
 /* Raises the maxima of n rows to `high`. `shift` is what to subtract from exponents, `factor` what to multiply earlier
  * results by; true if a maximum grew. NaN is no maximum, and a maximum of -inf shifts by nothing. */
 static inline int running_maximum(mi_real *maximum, mi_real *shift, mi_real *factor, mi_vec high, int n)
 {
     const mi_vec old = mi_load_n(maximum, n), zero = mi_broadcast(0), one = mi_broadcast(1);
-    const mi_vec now = mi_max(high, old);
+    const mi_vec now = raised(old, high);
     const mi_ivec grew = now > old;
     mi_store_n(maximum, now, n);
     mi_store_n(shift, mi_select(now == mi_broadcast(-MI_INFINITY), zero, now), n);
@@ -236,12 +239,12 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
                     long i_t = 0;
                     for (; i_t + MI_W <= e_t; i_t += MI_W) {
                         const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + i_t);
-                        high = mi_max(v5, high);
+                        high = raised(high, v5);
                     }
                     if (i_t < e_t) {
                         const int lanes = (int)(e_t - i_t);
                         const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
-                        high = mi_max(mi_fill_tail(v5, lanes, mi_broadcast(-MI_INFINITY)), high);
+                        high = raised(high, mi_fill_tail(v5, lanes, mi_broadcast(-MI_INFINITY)));
                     }
                 }
                 grown |= running_maximum(maximum0 + i_d8, shift0 + i_d8, growth0 + i_d8, mi_broadcast(mi_hmax(high)), 1);
