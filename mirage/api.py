@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +96,13 @@ def superoptimize(
     else:
         say("searching")
         result = generate(
-            verifier.axis_program, bound, options, executor=executor,
+            verifier.axis_program, bound, options, executor=executor, accept=partial(offered, traced),
             progress=lambda done, total: say(f"searching: plan {done} of {total}"),
         )  # fmt: skip
         stats, found = result.stats, len(result.graphs)
         seconds["search"] = stats.seconds
         start = time.perf_counter()
-        candidates = _verify(traced, verifier, result.graphs, result.costs, start + budget * VERIFY_SHARE, stats, say)
+        candidates = _verify(verifier, result.graphs, result.costs, start + budget * VERIFY_SHARE, stats, say)
         seconds["verify"] = time.perf_counter() - start
         if memory is not None:
             memory.keep_graphs(candidates, stats, found)
@@ -126,7 +127,6 @@ def superoptimize(
 
 
 def _verify(
-    program: Program,
     verifier: Verifier,
     graphs: Sequence[MuGraph],
     costs: Sequence[float],
@@ -134,16 +134,13 @@ def _verify(
     stats: SearchStats,
     say: Progress,
 ) -> list[Candidate]:
-    """The graphs that pass, with their certificates, cheapest first; unsafe ones are left out of a stable program."""
+    """The graphs that pass, with their certificates, cheapest first."""
     found: list[Candidate] = []
-    safe = [(graph, cost) for graph, cost in zip(graphs, costs, strict=True) if offered(program, graph)]
-    if len(safe) < len(graphs):
-        stats.prune("unsafe exponents", len(graphs) - len(safe))
-    for i, (graph, cost) in enumerate(plan_by_plan(safe)):
+    for i, (graph, cost) in enumerate(plan_by_plan(list(zip(graphs, costs, strict=True)))):
         if time.perf_counter() > deadline:
-            stats.stop_reason += f"; {len(safe) - i} candidates not verified, budget spent"
+            stats.stop_reason += f"; {len(graphs) - i} candidates not verified, budget spent"
             break
-        say(f"verifying: {i + 1} of {len(safe)}")
+        say(f"verifying: {i + 1} of {len(graphs)}")
         certificate = verifier.check(graph)
         if certificate.equal:
             proof = prove(verifier.axis_program, graph)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
@@ -27,6 +28,8 @@ SLACK = 2
 MAX_RESULTS = 2
 
 
+#: which graphs a search may return; picklable, where an executor is used
+Accept = Callable[[MuGraph], bool]
 #: share of the time left to a plan that one closure may take; the rest is for extraction
 CLOSURE_SHARE = 0.4
 
@@ -77,11 +80,13 @@ def generate(
     options: SearchOptions | None = None,
     *,
     executor: Executor | None = None,
+    accept: Accept | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> SearchResult:
     """Graphs of a program that are candidates for verification.
 
-    `sizes` (of the dim symbols) only order the search. With an `executor`, plans are searched in its workers; the result
+    `sizes` (of the dim symbols) only order the search. Graphs that `accept` refuses are dropped before the cheapest are
+    kept. With an `executor`, plans are searched in its workers; the result
     is the same. Raises SearchError for impossible options, UnknownPruner for an unknown pruner.
     """
     options = options or SearchOptions()
@@ -95,7 +100,7 @@ def generate(
     stats.operator_limit = operator_limit(program, options)
     cuts: dict[str, int] = {}
     found: list[tuple[float, MuGraph]] = []
-    for part in _search_all(program, todo, axis_sizes, options, start, executor):
+    for part in _search_all(program, todo, axis_sizes, options, accept, start, executor):
         found.extend(part.graphs)
         stats.merge(part.stats)
         if part.cut:
@@ -142,6 +147,7 @@ def _search_all(
     todo: Sequence[Plan],
     axis_sizes: Mapping[str, int],
     options: SearchOptions,
+    accept: Accept | None,
     start: float,
     executor: Executor | None,
 ) -> Iterator[_Found]:
@@ -149,30 +155,42 @@ def _search_all(
         for k, plan in enumerate(todo):
             left = options.budget - (time.perf_counter() - start)
             # an even share of what is left, or twice that while others may need less
-            yield _search_plan(program, plan, axis_sizes, options, min(left, 2 * left / (len(todo) - k)))
+            yield _search_plan(program, plan, axis_sizes, options, accept, min(left, 2 * left / (len(todo) - k)))
         return
     share = 2 * options.budget / len(todo)
-    futures = [executor.submit(_search_plan, program, plan, axis_sizes, options, share) for plan in todo]
+    futures = [executor.submit(_search_plan, program, plan, axis_sizes, options, accept, share) for plan in todo]
     for future in futures:
         yield future.result()
 
 
 def _search_plan(
-    program: AxisProgram, plan: Plan, axis_sizes: Mapping[str, int], options: SearchOptions, budget: float
+    program: AxisProgram,
+    plan: Plan,
+    axis_sizes: Mapping[str, int],
+    options: SearchOptions,
+    accept: Accept | None,
+    budget: float,
 ) -> _Found:
     """The best graphs of one plan, within `budget` seconds."""
     if budget <= 0:
         return _Found([], SearchStats(), "budget spent before")
-    return _PlanSearch(program, plan, axis_sizes, options, time.perf_counter() + budget).run()
+    return _PlanSearch(program, plan, axis_sizes, options, accept, time.perf_counter() + budget).run()
 
 
 class _PlanSearch:
     def __init__(
-        self, program: AxisProgram, plan: Plan, axis_sizes: Mapping[str, int], options: SearchOptions, deadline: float
+        self,
+        program: AxisProgram,
+        plan: Plan,
+        axis_sizes: Mapping[str, int],
+        options: SearchOptions,
+        accept: Accept | None,
+        deadline: float,
     ) -> None:
         self.program = program
         self.plan = plan
         self.options = options
+        self.accept = accept
         self.deadline = deadline
         self.limit = operator_limit(program, options)
         self.stats = SearchStats(plans=1)
@@ -226,19 +244,33 @@ class _PlanSearch:
 
     def take(self, extraction: Extraction, count: int) -> list[Choice]:
         """The first choices of an extraction."""
-        choices: list[Choice] = []
-        for choice in extraction:
-            if len(choices) == count:
-                self.cut = self.cut or f"the {count} cheapest graphs kept"
-                break
-            choices.append(choice)
+        choices = list(itertools.islice(extraction, count))
         if not extraction.complete:
             self.cut = self.cut or "extraction limit"
         return choices
 
+    def collect(
+        self, extraction: Extraction, build: Callable[[Choice], list[tuple[float, list[tuple[KernelPlan, Choice]]]]]
+    ) -> list[tuple[float, MuGraph]]:
+        """The first `keep` accepted graphs that `build` makes of an extraction's choices, with their costs."""
+        graphs: list[tuple[float, MuGraph]] = []
+        for choice in extraction:
+            if len(graphs) >= self.options.keep:
+                self.cut = self.cut or f"the {self.options.keep} cheapest graphs kept"
+                break
+            for cost, kernels in build(choice):
+                graph = assemble(self.program, kernels, str(self.plan))
+                self.stats.graphs += 1
+                if self.accept is None or self.accept(graph):
+                    graphs.append((cost, graph))
+                else:
+                    self.stats.prune("not accepted")
+        if not extraction.complete:
+            self.cut = self.cut or "extraction limit"
+        return graphs
+
     def run(self) -> _Found:
         graphs = self.one_kernel() if len(self.plan.kernels) == 1 else self.two_kernels()
-        self.stats.graphs += len(graphs)
         return _Found(graphs, self.stats, self.cut)
 
     def uses_plan(self, kernel: KernelPlan, choice: Choice) -> bool:
@@ -248,12 +280,11 @@ class _PlanSearch:
     def one_kernel(self) -> list[tuple[float, MuGraph]]:
         (kernel,) = self.plan.kernels
         c = self.closure(kernel)
-        graphs: list[tuple[float, MuGraph]] = []
-        for extraction in self.extractions(c):
-            for choice in self.take(extraction, self.options.keep):
-                if self.uses_plan(kernel, choice):
-                    graphs.append((choice.cost + LAUNCH_NS, assemble(self.program, [(kernel, choice)], str(self.plan))))
-        return graphs
+
+        def build(choice: Choice) -> list[tuple[float, list[tuple[KernelPlan, Choice]]]]:
+            return [(choice.cost + LAUNCH_NS, [(kernel, choice)])] if self.uses_plan(kernel, choice) else []
+
+        return [found for extraction in self.extractions(c) for found in self.collect(extraction, build)]
 
     def storable(self, c: Closure, kernel: KernelPlan) -> list[Value]:
         """Values that a first kernel may hand on: reduced, finished with the loop, and with partials if it is split."""
@@ -281,27 +312,27 @@ class _PlanSearch:
             cheapest = next(iter(Extraction([v], limit=self.limit, deadline=self.deadline)), None)
             least[v] = (cheapest.cost if cheapest else 0.0) + self.cost.transfer(kernel_axes(v, first))
         c2 = self.closure(second, stored)
-        graphs: list[tuple[float, MuGraph]] = []
         firsts: dict[frozenset[Value], list[Choice]] = {}
 
         def from_first(leaves: frozenset[Value]) -> list[Value]:
             return [v.source for v in leaves if isinstance(v.source, Value)]
 
+        def build(choice: Choice) -> list[tuple[float, list[tuple[KernelPlan, Choice]]]]:
+            results = sorted(from_first(choice.leaves), key=lambda v: v.number)
+            if not results or not self.uses_plan(second, choice):
+                return []
+            key = frozenset(results)
+            if key not in firsts:
+                firsts[key] = self.take(Extraction(results, limit=self.limit, deadline=self.deadline), 2)
+            hand_on = sum(self.cost.transfer(kernel_axes(v, first)) for v in results)
+            rest = hand_on + choice.cost - sum(least[v] for v in results) + 2 * LAUNCH_NS
+            return [(b.cost + rest, [(first, b), (second, choice)]) for b in firsts[key] if self.uses_plan(first, b)]
+
+        found: list[tuple[float, MuGraph]] = []
         for extraction in self.extractions(
             c2,
             leaf_cost=lambda v: least[v.source] if isinstance(v.source, Value) else 0.0,
             accept_leaves=lambda leaves: len(from_first(leaves)) <= MAX_RESULTS,
         ):
-            for choice in self.take(extraction, self.options.keep):
-                results = sorted(from_first(choice.leaves), key=lambda v: v.number)
-                if not results or not self.uses_plan(second, choice):
-                    continue
-                key = frozenset(results)
-                if key not in firsts:
-                    firsts[key] = self.take(Extraction(results, limit=self.limit, deadline=self.deadline), 2)
-                for before in firsts[key]:
-                    if self.uses_plan(first, before):
-                        hand_on = sum(self.cost.transfer(kernel_axes(v, first)) for v in results)
-                        total = before.cost + hand_on + choice.cost - sum(least[v] for v in results) + 2 * LAUNCH_NS
-                        graphs.append((total, assemble(self.program, [(first, before), (second, choice)], str(self.plan))))
-        return graphs
+            found += self.collect(extraction, build)
+        return found

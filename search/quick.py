@@ -50,15 +50,12 @@ class QuickFilter:
     def products(self, v: int, count: int) -> np.ndarray:
         """Which of the first `count` values may be multiplied by value `v`."""
         total = self._values[:count] + self._values[v]
-        found: np.ndarray = (total[:, None, :] <= self._limits[None, :, :]).all(axis=2).any(axis=1)
-        return found
+        return np.asarray((total[:, None, :] <= self._limits[None, :, :]).all(axis=2).any(axis=1))
 
     def sums(self, v: int, count: int) -> np.ndarray:
         """Which of the first `count` values may be added to value `v`."""
-        found: np.ndarray = (self._fits[:count] & self._fits[v]).any(axis=1)
-        return found
+        return np.asarray((self._fits[:count] & self._fits[v]).any(axis=1))
 
     def divisors(self, count: int) -> np.ndarray:
         """Which of the first `count` values may be divided by."""
-        found: np.ndarray = self._fits[:count, self._is_denominator].any(axis=1)
-        return found
+        return np.asarray(self._fits[:count, self._is_denominator].any(axis=1))

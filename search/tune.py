@@ -32,6 +32,9 @@ from mirage.verify.certificate import Certificate
 #: graphs that are compiled at all, and those of them for which every schedule is tried
 ROUND_ONE = 12
 ROUND_TWO = 4
+#: seconds that one round, and the last one with the baselines, takes at most
+RACE_SECONDS = 1.5
+FINAL_SECONDS = 2.0
 
 Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
@@ -124,12 +127,13 @@ class Tuner:
     def run(self, candidates: Sequence[Candidate]) -> Tuned:
         """The candidates, measured where time allowed."""
         first = self.compile([(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)], self.budget * 0.45)
-        ranked = self.race(first, self.left() * 0.25)
+        ranked = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
         leaders: dict[int, Candidate] = {}
         for c in ranked:
             leaders.setdefault(id(c.graph), c)
         more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
-        ranked = self.race(ranked[:ROUND_TWO] + self.compile(more, self.left() * 0.6), self.left() * 0.4)
+        rivals = ranked[:ROUND_TWO] + self.compile(more, self.left() * 0.6)
+        ranked = self.race(rivals, min(self.left() * 0.4, RACE_SECONDS))
         best: dict[int, Candidate] = {}
         for c in ranked:
             best.setdefault(id(c.graph), c)
@@ -204,7 +208,7 @@ class Tuner:
         """Finalists (by position) and baselines (by name) in one interleaved run."""
         fns = {str(i): self.call(c.executable) for i, c in enumerate(finalists) if c.executable is not None}
         fns |= {name: self.call(run) for name, run in self.baselines.items()}
-        return interleave(fns, seconds=min(seconds, 3.0))
+        return interleave(fns, seconds=min(seconds, FINAL_SECONDS))
 
     def call(self, run: Runner | CpuExecutable | None) -> Callable[[], object]:
         assert run is not None

@@ -154,4 +154,4 @@ def contract(
     bs, rs, cs, ss = xt.shape[:nb], xt.shape[nb : nb + nr], yt.shape[nb + ns :], xt.shape[nb + nr :]
     r = np.matmul(xt.reshape((*bs, math.prod(rs), math.prod(ss))), yt.reshape((*bs, math.prod(ss), math.prod(cs))))
     order = batch + rows + cols
-    return r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol])
+    return np.asarray(r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol]))
