@@ -11,6 +11,7 @@ from typing import Any
 import mirage as mi
 from mirage.frontends.attention import attention, attention_sizes, gqa_decode, qknorm_attention
 
+
 @mi.program(
     x=mi.tensor("b", 4096),
     g=mi.tensor(4096),
@@ -122,5 +123,20 @@ def rms_norm(x: Any, weight: Any) -> Any:
 
 #: every program by its name
 PROGRAMS: dict[str, mi.TensorFunction] = {
-    f.name: f for f in list(globals().values()) if isinstance(f, mi.TensorFunction)
+    f.name: f
+    for f in (
+        rmsnorm_linear,
+        gqa_decode,
+        mha_decode,
+        mqa_decode,
+        qknorm_attention,
+        gated_mlp,
+        adapter_mlp,
+        lora,
+        moe,
+        norm_transformer,
+        softmax,
+        layer_norm,
+        rms_norm,
+    )
 }

@@ -167,11 +167,15 @@ def _sizes(program: object, sizes: Mapping[str, int] | None) -> dict[str, int]:
     wanted = traced.symbols()
     for name in given:
         if name not in wanted:
-            raise DimError(f"sizes: {name!r} is not a dim of {traced.name}; its dims are {', '.join(wanted) or 'all fixed'}")
+            raise DimError(
+                f"sizes: {name!r} is not a dim of {traced.name}; its dims are {', '.join(wanted) or 'all fixed'}"
+            )
     for name in wanted:
         n = given.get(name)
         if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:  # type: ignore[arg-type]
-            raise DimError(f"sizes: dim {name!r} of {traced.name} needs a positive size to tune at, got {n!r}; pass sizes={{{name!r}: ...}}")
+            raise DimError(
+                f"sizes: dim {name!r} of {traced.name} needs a positive size to tune at, got {n!r}; pass sizes={{{name!r}: ...}}"
+            )
     return {name: int(given[name]) for name in wanted}
 
 
@@ -201,6 +205,7 @@ def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) ->
 
     The first call superoptimizes at its sizes, with `options` for `superoptimize`; its result is `.result`.
     """
+
     def decorate(fn: Any) -> LazySuperoptimized:
         function = fn if isinstance(fn, TensorFunction) else declare(**specs)(fn)
         return LazySuperoptimized(function, dict(options or {}))
@@ -266,7 +271,9 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
     for r in records:
         c = recheck(verifier, r)
         if c is None:
-            raise VerificationError(f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered")
+            raise VerificationError(
+                f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
+            )
         if r.schedule is not None and r.timing is not None:
             executable = CpuExecutable(r.graph, r.schedule, c.maximum, sizes)
             c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing)

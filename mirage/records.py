@@ -43,7 +43,9 @@ def timing_from_json(obj: Any) -> Timing | None:
         return None
     if not isinstance(obj, dict) or set(obj) != {"min_us", "median_us", "runs"}:
         raise FormatError(f"timing: expected min_us, median_us and runs, got {obj!r}")
-    if type(obj["runs"]) is not int or not all(type(obj[k]) in (int, float) and obj[k] > 0 for k in ("min_us", "median_us")):
+    if type(obj["runs"]) is not int or not all(
+        type(obj[k]) in (int, float) and obj[k] > 0 for k in ("min_us", "median_us")
+    ):
         raise FormatError(f"timing: expected positive numbers, got {obj!r}")
     return Timing(float(obj["min_us"]), float(obj["median_us"]), obj["runs"])
 

@@ -233,9 +233,7 @@ class AbstractAlgebra:
 
     def function(self, fn: ScalarFunction, x: Poly, *params: Fraction) -> Poly:
         key = (Call, fn.name, params, x)
-        return self._atom(
-            self._factors.get(key) or self._intern(key, Call(len(self._factors), fn, params, x))
-        )
+        return self._atom(self._factors.get(key) or self._intern(key, Call(len(self._factors), fn, params, x)))
 
     def add(self, x: Poly, y: Poly) -> Poly:
         key = (x, y) if x.serial <= y.serial else (y, x)
@@ -271,9 +269,7 @@ class AbstractAlgebra:
         result = self._ratios.get(key)
         if result is None:
             scale: Scale = ((), y)
-            result = self._ratios[key] = self._poly_of(
-                (self._scaled(m, scale), n) for m, n in x.terms.items()
-            )
+            result = self._ratios[key] = self._poly_of((self._scaled(m, scale), n) for m, n in x.terms.items())
         return result
 
     def sum(self, x: Poly, parts: frozenset[str]) -> Poly:
@@ -283,9 +279,7 @@ class AbstractAlgebra:
         if result is None:
             axes = [self._axis(name) for name in sorted(parts)]
             scale: Scale = (tuple(sorted(axes, key=_serial, reverse=True)), None)
-            result = self._reductions[key] = self._poly_of(
-                (self._scaled(m, scale), n) for m, n in x.terms.items()
-            )
+            result = self._reductions[key] = self._poly_of((self._scaled(m, scale), n) for m, n in x.terms.items())
         return result
 
     def _intern(self, key: tuple[object, ...], factor: Factor) -> Factor:
@@ -322,9 +316,7 @@ class AbstractAlgebra:
     def _scaled(self, monomial: Monomial, scale: Scale) -> Monomial:
         factors, denominator = scale
         if monomial.denominator is not None:
-            denominator = (
-                monomial.denominator if denominator is None else self.mul(monomial.denominator, denominator)
-            )
+            denominator = monomial.denominator if denominator is None else self.mul(monomial.denominator, denominator)
         return self._monomial(_join(monomial.factors, factors), denominator)
 
     def _guard(self, monomials: int) -> None:
@@ -349,9 +341,7 @@ class AbstractAlgebra:
             self._reachable[t] = frozenset().union(*(site.factors for site in t.sites))
         answer = answers.get(e)
         if answer is None:
-            answer = answers[e] = e.factors <= self._reachable[t] and any(
-                self._is_part(e, site) for site in t.sites
-            )
+            answer = answers[e] = e.factors <= self._reachable[t] and any(self._is_part(e, site) for site in t.sites)
         return answer
 
     def _is_part(self, e: Poly, t: Poly) -> bool:
@@ -383,9 +373,7 @@ class AbstractAlgebra:
         denominator = self._quotient(x.denominator, y.denominator)
         return None if denominator is None else (factors, denominator)
 
-    def _image(
-        self, e: Poly, scale: Scale, t: Poly, counts: Mapping[Monomial, int]
-    ) -> dict[Monomial, int] | None:
+    def _image(self, e: Poly, scale: Scale, t: Poly, counts: Mapping[Monomial, int]) -> dict[Monomial, int] | None:
         """The monomials of scale * e, found among those of t; None if `counts` has too few of one.
 
         Looks the products up by numerator and divides denominators, rather than expand their products.
@@ -393,10 +381,7 @@ class AbstractAlgebra:
         image: dict[Monomial, int] = {}
         for monomial, count in e.terms.items():
             for candidate in t.by_factors.get(_join(monomial.factors, scale[0]), ()):
-                if (
-                    counts.get(candidate, 0) >= count
-                    and self._monomial_quotient(candidate, monomial) == scale
-                ):
+                if counts.get(candidate, 0) >= count and self._monomial_quotient(candidate, monomial) == scale:
                     image[candidate] = count
                     break
             else:

@@ -30,7 +30,9 @@ def assemble(program: AxisProgram, kernels: Sequence[tuple[KernelPlan, Choice]],
     for k, (plan, choice) in enumerate(kernels):
         last = k == len(kernels) - 1
         dims = [
-            program.outputs[i].dims if last and _fills(v, program.outputs[i].dims) else single_dims(kernel_axes(v, plan))
+            program.outputs[i].dims
+            if last and _fills(v, program.outputs[i].dims)
+            else single_dims(kernel_axes(v, plan))
             for i, v in enumerate(choice.goals)
         ]
         reads: list[Ref] = []

@@ -117,7 +117,9 @@ def generate(
         result.costs.append(cost)
     stats.candidates = len(result.graphs)
     stats.seconds = time.perf_counter() - start
-    stats.stop_reason = "complete" if not cuts else "; ".join(f"{why} ({n} of {len(todo)} plans)" for why, n in cuts.items())
+    stats.stop_reason = (
+        "complete" if not cuts else "; ".join(f"{why} ({n} of {len(todo)} plans)" for why, n in cuts.items())
+    )
     return result
 
 

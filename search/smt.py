@@ -148,9 +148,7 @@ class SmtAlgebra:
         """The Z3 term of an abstract expression: the same one however the expression was built."""
         if poly not in self._terms:
             monomials = sorted(poly.terms, key=Monomial.text)
-            self._terms[poly] = reduce(
-                self.add, [self._monomial(m) for m in monomials for _ in range(poly.terms[m])]
-            )
+            self._terms[poly] = reduce(self.add, [self._monomial(m) for m in monomials for _ in range(poly.terms[m])])
         return self._terms[poly]
 
     def _monomial(self, monomial: Monomial) -> z3.ExprRef:
@@ -231,9 +229,7 @@ class SmtPruner:
         self.checks += 1
         answer = self._answers.get(expression)
         if answer is None:
-            answer = self._answers[expression] = any(
-                self._ask(expression, target) for target in self._targets
-            )
+            answer = self._answers[expression] = any(self._ask(expression, target) for target in self._targets)
         if not answer:
             self.pruned += 1
         return answer

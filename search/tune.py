@@ -126,7 +126,10 @@ class Tuner:
 
     def run(self, candidates: Sequence[Candidate]) -> Tuned:
         """The candidates, measured where time allowed."""
-        first = self.compile([(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)], self.budget * 0.45)
+        first = self.compile(
+            [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
+            self.budget * 0.45,
+        )
         ranked = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
         leaders: dict[int, Candidate] = {}
         for c in ranked:
@@ -160,7 +163,12 @@ class Tuner:
     def compile(self, work: Sequence[tuple[Candidate, Sequence[Schedule]]], seconds: float) -> list[Candidate]:
         """Compiled and checked candidates; one compiler per core."""
         stop = min(time.perf_counter() + seconds, self.deadline)
-        jobs = [(c, s) for rank in range(max((len(ss) for _, ss in work), default=0)) for c, ss in work for s in ss[rank : rank + 1]]
+        jobs = [
+            (c, s)
+            for rank in range(max((len(ss) for _, ss in work), default=0))
+            for c, ss in work
+            for s in ss[rank : rank + 1]
+        ]
         done: list[Candidate] = []
 
         def build(job: tuple[Candidate, Schedule]) -> Candidate | str | None:

@@ -37,7 +37,9 @@ class Form:
 
     __slots__ = ("bound", "free", "terms")
 
-    def __init__(self, terms: tuple[tuple[Monomial, Fraction], ...], free: frozenset[str], bound: frozenset[str]) -> None:
+    def __init__(
+        self, terms: tuple[tuple[Monomial, Fraction], ...], free: frozenset[str], bound: frozenset[str]
+    ) -> None:
         self.terms = terms
         #: parts on which the value depends
         self.free = free

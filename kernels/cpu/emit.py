@@ -19,7 +19,7 @@ from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.layout import c_names
-from mirage.kernels.cpu.writer import Writer, comment_text
+from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
@@ -146,10 +146,10 @@ class Emitter:
         """Print the C source."""
         body = Writer()
         for k in self.kernels:
-            body.line()
-            k.cell(body)
-            body.line()
-            self._scratch(body, k)
+            cell, scratch = Writer(), Writer()
+            k.cell(cell)
+            self._scratch(scratch, k)
+            body.lines += ["", *without_unused(cell.lines), "", *without_unused(scratch.lines)]
         self._run(body)
         w = Writer()
         w.line("/* Generated from a muGraph:")

@@ -110,7 +110,7 @@ class CpuExecutable:
         self.schedule = schedule
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
         self.dtype = DTYPES[mugraph.dtype]
-        library = toolchain.load(toolchain.compile(self.source, name=mugraph.name))
+        library = toolchain.load(toolchain.compile(self.source, name=mugraph.name[:40]))
         self._run = library.mirage_run
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         self._run.restype = ctypes.c_int

@@ -145,9 +145,7 @@ def load(path: Path) -> ctypes.CDLL:
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
-        raise CompilerError(
-            f"cannot load {path}: {error}; delete the file, and it is compiled again"
-        ) from error
+        raise CompilerError(f"cannot load {path}: {error}; delete the file, and it is compiled again") from error
 
 
 def _kernels_folder() -> Path:

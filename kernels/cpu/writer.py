@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -33,6 +35,17 @@ class Writer:
 
     def text(self) -> str:
         return "\n".join(self.lines) + "\n"
+
+
+def without_unused(lines: Sequence[str]) -> list[str]:
+    """The lines of a C function without declarations `const long name = ...;` of names that nothing reads."""
+    while True:
+        count = Counter(re.findall(r"\w+", "\n".join(lines)))
+        declared = [re.match(r" *const long (\w+) = .*;$", x) for x in lines]
+        kept = [x for x, m in zip(lines, declared, strict=True) if m is None or count[m[1]] > 1]
+        if len(kept) == len(lines):
+            return kept
+        lines = kept
 
 
 def comment_text(text: str) -> str:

@@ -133,9 +133,7 @@ class FloatArithmetic(Arithmetic[np.ndarray]):
         return np.shape(x)
 
 
-def contract(
-    x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]
-) -> np.ndarray:
+def contract(x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]) -> np.ndarray:
     """A two-operand einsum through one batched BLAS matmul: batch, rows, contracted and columns are grouped by label."""
     xs, ys, os = set(xl), set(yl), set(ol)
     # labels in one operand only that are summed can be summed before
@@ -150,7 +148,7 @@ def contract(
     summed = [v for v in xl if v in ys and v not in os]
     xt = x.transpose([list(xl).index(v) for v in batch + rows + summed])
     yt = y.transpose([list(yl).index(v) for v in batch + summed + cols])
-    nb, nr, ns, nc = len(batch), len(rows), len(summed), len(cols)
+    nb, nr, ns = len(batch), len(rows), len(summed)
     bs, rs, cs, ss = xt.shape[:nb], xt.shape[nb : nb + nr], yt.shape[nb + ns :], xt.shape[nb + nr :]
     r = np.matmul(xt.reshape((*bs, math.prod(rs), math.prod(ss))), yt.reshape((*bs, math.prod(ss), math.prod(cs))))
     order = batch + rows + cols

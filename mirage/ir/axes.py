@@ -299,7 +299,13 @@ class _Finish:
     def name(self, leaf: Leaf) -> str:
         if leaf not in self.names:
             size = leaf.size
-            base = size.name if size.is_Symbol else f"d{size}" if size.is_Integer else "".join(sorted(s.name for s in size.free_symbols)) + "x"
+            base = (
+                size.name
+                if size.is_Symbol
+                else f"d{size}"
+                if size.is_Integer
+                else "".join(sorted(s.name for s in size.free_symbols)) + "x"
+            )
             name, k = base, 2
             while name in self.axes:
                 name, k = f"{base}_{k}", k + 1

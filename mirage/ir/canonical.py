@@ -169,8 +169,7 @@ class _Search:
         colors = _ranks(first)
         while True:
             seen = {
-                e: (c, sorted((repr(how), colors[other]) for how, other in self.uses[e]))
-                for e, c in colors.items()
+                e: (c, sorted((repr(how), colors[other]) for how, other in self.uses[e])) for e, c in colors.items()
             }
             new = _ranks(seen)
             if len(set(new.values())) == len(set(colors.values())):
@@ -237,9 +236,7 @@ class _Rename:
         self.axes = {a: f"a{k}" for k, a in enumerate(self.axis_order())}
         symbols: dict[str, str] = {}
         for a in self.axes:
-            for s in sorted(
-                (s.name for s in program.axes[a].free_symbols), key=lambda s: colors["symbol", s]
-            ):
+            for s in sorted((s.name for s in program.axes[a].free_symbols), key=lambda s: colors["symbol", s]):
                 symbols.setdefault(s, f"n{len(symbols)}")
         for s in sorted((e[1] for e in colors if e[0] == "symbol"), key=lambda s: colors["symbol", s]):
             symbols.setdefault(s, f"n{len(symbols)}")
@@ -287,9 +284,7 @@ class _Rename:
             attrs = (("name", f"x{self.place[i]}"),)
         if n.op == "size":
             attrs = (("dim", self.renaming.dim(n.attr["dim"])),)
-        joined = (
-            None if n.joined is None else (self.axes[n.joined[0]], tuple(self.axes[a] for a in n.joined[1]))
-        )
+        joined = None if n.joined is None else (self.axes[n.joined[0]], tuple(self.axes[a] for a in n.joined[1]))
         operands = tuple(self.place[j] for j in n.operands)
         return AxisNode(n.op, operands, attrs, self.sorted_axes(n.axes), self.sorted_axes(n.reduce), joined)
 

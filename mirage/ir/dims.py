@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import keyword
 from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import TypeAlias
 
 import sympy
@@ -20,7 +20,7 @@ Dim: TypeAlias = sympy.Expr
 DimLike: TypeAlias = int | str | sympy.Expr
 
 
-@lru_cache(maxsize=None)
+@cache
 def symbol(name: str) -> sympy.Symbol:
     """The dim symbol of that name: a positive integer, equal wherever the name is equal."""
     if not name.isidentifier() or keyword.iskeyword(name):
@@ -41,7 +41,9 @@ def to_dim(value: DimLike, where: str = "dim") -> Dim:
         return sympy.Integer(size)
     if isinstance(value, str):
         return _parse(value, where)
-    raise DimError(f"{where}: {value!r} of type {type(value).__name__} is not a dim; use an integer or a string such as '4*n'")
+    raise DimError(
+        f"{where}: {value!r} of type {type(value).__name__} is not a dim; use an integer or a string such as '4*n'"
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -107,7 +109,9 @@ def _convert_any(node: ast.expr, text: str, where: str) -> Dim:
                     quotient = divide(a, b)
                     if quotient is not None:
                         return quotient
-                    raise DimError(f"{where}: in {text!r}, {b} does not divide {a} for every size; write the dim as a product")
+                    raise DimError(
+                        f"{where}: in {text!r}, {b} does not divide {a} for every size; write the dim as a product"
+                    )
     raise DimError(f"{where}: cannot read {text!r}; only integers, names, +, -, *, ** and exact // are allowed")
 
 

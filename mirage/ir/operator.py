@@ -99,7 +99,9 @@ class Operator(ABC):
         names = [a.name for a in self.attributes]
         for name in given:
             if name not in names:
-                raise AttributeValueError(f"{self.name}: unknown attribute {name!r}; it takes {', '.join(names) or 'none'}")
+                raise AttributeValueError(
+                    f"{self.name}: unknown attribute {name!r}; it takes {', '.join(names) or 'none'}"
+                )
         attrs: dict[str, Any] = {}
         for a in self.attributes:
             value = given.get(a.name, a.default)
@@ -115,7 +117,9 @@ class Operator(ABC):
 
     def check_arity(self, n: int) -> None:
         if not self.min_arity <= n <= self.max_arity:
-            wanted = str(self.min_arity) if self.min_arity == self.max_arity else f"{self.min_arity} to {self.max_arity}"
+            wanted = (
+                str(self.min_arity) if self.min_arity == self.max_arity else f"{self.min_arity} to {self.max_arity}"
+            )
             raise ShapeError(f"{self.name}: takes {wanted} operands, got {n}")
 
     @abstractmethod

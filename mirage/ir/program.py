@@ -125,7 +125,9 @@ class ProgramBuilder:
             raise TraceError(f"{self.name}: the program returns nothing; return at least one tensor")
         for i in outputs:
             if self.nodes[i].type.dtype == "scalar":
-                raise TraceError(f"{self.name}: a returned value is a scalar constant; return a tensor that depends on an input")
+                raise TraceError(
+                    f"{self.name}: a returned value is a scalar constant; return a tensor that depends on an input"
+                )
         dtypes = {n.type.dtype for n in self.nodes if n.op == "input"}
         if len(dtypes) > 1:
             raise DTypeError(f"{self.name}: inputs of dtypes {', '.join(sorted(dtypes))}; use one dtype in a program")

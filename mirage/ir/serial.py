@@ -123,16 +123,12 @@ def _add(b: ProgramBuilder, node: Mapping[str, Any], where: str, i: int) -> int:
     attrs = {}
     for key, value in _checked(node["attrs"], dict, f"{where}.attrs").items():
         if key not in kinds:
-            raise FormatError(
-                f"{where}.attrs: {name} has no attribute {key!r}; it takes {', '.join(kinds) or 'none'}"
-            )
+            raise FormatError(f"{where}.attrs: {name} has no attribute {key!r}; it takes {', '.join(kinds) or 'none'}")
         attrs[key] = attr_from_json(kinds[key], value, f"{where}.attrs.{key}")
     index = b.op(name, *inputs, where=where, **attrs)
     recorded, inferred = TensorType(_shape(node, where), node["dtype"]), b.type(index)
     if recorded != inferred:
-        raise FormatError(
-            f"{where}: {recorded} is recorded, but {name} computes {inferred}; the file was changed"
-        )
+        raise FormatError(f"{where}: {recorded} is recorded, but {name} computes {inferred}; the file was changed")
     return index
 
 

@@ -96,7 +96,9 @@ class NamedOps(Generic[A]):
 
     def write(self, target: Named[A], value: Named[A], bounds: Mapping[str, tuple[int, int]]) -> None:
         """Store a block's output into its part of the kernel-level tensor."""
-        index = (slice(None),) * self.ar.lead + tuple(slice(*bounds[a]) if a in bounds else slice(None) for a in target.axes)
+        index = (slice(None),) * self.ar.lead + tuple(
+            slice(*bounds[a]) if a in bounds else slice(None) for a in target.axes
+        )
 
         def put(t: np.ndarray, v: np.ndarray) -> np.ndarray:
             t[index] = v

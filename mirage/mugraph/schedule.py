@@ -41,7 +41,8 @@ class KernelSchedule:
         if role is Role.PARALLEL:
             return -(-size // tile), tile
         count = self.split[axis]
-        return count, tile * -(-(-(-size // tile)) // count)
+        tiles = -(-size // tile)
+        return count, tile * -(-tiles // count)
 
 
 @dataclass(frozen=True)
@@ -53,14 +54,18 @@ class Schedule:
     def check(self, graph: MuGraph) -> None:
         """Raises ScheduleError where a symbol is unbound or bound to an impossible size."""
         if len(self.kernels) != len(graph.kernels):
-            raise ScheduleError(f"schedule has {len(self.kernels)} kernels, the muGraph {len(graph.kernels)}; give one each")
+            raise ScheduleError(
+                f"schedule has {len(self.kernels)} kernels, the muGraph {len(graph.kernels)}; give one each"
+            )
         for k, (s, node) in enumerate(zip(self.kernels, graph.kernels, strict=True)):
             assert node.graph is not None
             for axis, role in node.graph.roles:
                 for table, needed in ((s.tile, role is not Role.WHOLE), (s.split, role is Role.SPLIT)):
                     if needed and (axis not in table or table[axis] < 1):
                         what = "tile" if table is s.tile else "number of splits"
-                        raise ScheduleError(f"kernel {k}: axis {axis} ({role.value}) needs a positive {what}, got {table.get(axis)}")
+                        raise ScheduleError(
+                            f"kernel {k}: axis {axis} ({role.value}) needs a positive {what}, got {table.get(axis)}"
+                        )
             if s.lanes < 1:
                 raise ScheduleError(f"kernel {k}: lanes={s.lanes} must be positive")
 
@@ -86,5 +91,8 @@ class Schedule:
         if not isinstance(obj, list) or not all(isinstance(k, dict) and type(k.get("lanes")) is int for k in obj):
             raise FormatError(f"schedule: expected a list of objects with tiles, splits and lanes, got {obj!r}")
         return Schedule(
-            tuple(KernelSchedule(table(k.get("tiles"), "tiles"), table(k.get("splits"), "splits"), k["lanes"]) for k in obj)
+            tuple(
+                KernelSchedule(table(k.get("tiles"), "tiles"), table(k.get("splits"), "splits"), k["lanes"])
+                for k in obj
+            )
         )

@@ -51,8 +51,12 @@ def check_inputs(program: Program, args: Sequence[Any]) -> list[np.ndarray]:
     for x, name, t in zip(args, names, types, strict=True):
         a = to_numpy(x, f"{program.name}: input {name!r}")
         if a.dtype.name != t.dtype:
-            raise InputError(f"{program.name}: input {name!r} has dtype {a.dtype.name}, the program wants {t.dtype}; convert it")
+            raise InputError(
+                f"{program.name}: input {name!r} has dtype {a.dtype.name}, the program wants {t.dtype}; convert it"
+            )
         if a.ndim != t.rank:
-            raise InputError(f"{program.name}: input {name!r} has shape {list(a.shape)}, the program wants {t}; match the rank")
+            raise InputError(
+                f"{program.name}: input {name!r} has shape {list(a.shape)}, the program wants {t}; match the rank"
+            )
         arrays.append(a)
     return arrays

@@ -66,7 +66,6 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
 {
     const mirage_args *const args = arguments;
     (void)thread, (void)scratch, (void)cell;
-    const long n_b = args->sizes[0];
     const long n_h = args->sizes[1];
     const long n_s = args->sizes[3];
     const long n_t = args->sizes[5];
@@ -328,11 +327,6 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
 static size_t scratch_0(const mirage_args *args)
 {
     (void)args;
-    const long n_b = args->sizes[0];
-    const long n_h = args->sizes[1];
-    const long n_s = args->sizes[3];
-    const long n_t = args->sizes[5];
-    const long room_t = blocks(blocks(n_t, 128), 4) * 128;
     size_t count = 0;
     count += (size_t)(64 * whole_vectors(128)); /* pack1_t */
     count += (size_t)(8 * whole_vectors(128)); /* m3 */
@@ -349,7 +343,6 @@ static void cell_1(void *arguments, long cell, int thread, void *scratch)
 {
     const mirage_args *const args = arguments;
     (void)thread, (void)scratch, (void)cell;
-    const long n_b = args->sizes[0];
     const long n_h = args->sizes[1];
     const long n_s = args->sizes[3];
 
@@ -510,9 +503,6 @@ static void cell_1(void *arguments, long cell, int thread, void *scratch)
 static size_t scratch_1(const mirage_args *args)
 {
     (void)args;
-    const long n_b = args->sizes[0];
-    const long n_h = args->sizes[1];
-    const long n_s = args->sizes[3];
     size_t count = 0;
     count += (size_t)(4 * whole_vectors(8)); /* factor0 */
     count += (size_t)(whole_vectors(8)); /* m5 */

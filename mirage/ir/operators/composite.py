@@ -87,7 +87,9 @@ SOFTMAX = register(Composite("softmax", 1, 1, (Attribute("axis", "int", -1),), A
 
 
 def _rms_norm(b: ProgramBuilder, x: int, *weight: int, axis: int, eps: Any) -> int:
-    scale = b.op("rsqrt", b.op("add", b.op("mean", b.op("square", x), axes=(axis,), keepdims=True), b.op("constant", value=eps)))
+    scale = b.op(
+        "rsqrt", b.op("add", b.op("mean", b.op("square", x), axes=(axis,), keepdims=True), b.op("constant", value=eps))
+    )
     y = b.op("mul", x, scale)
     return b.op("mul", y, weight[0]) if weight else y
 

@@ -39,7 +39,9 @@ class Matmul(Operator):
         x, y = types
         both = f"[{shape_text(x.shape)}] and [{shape_text(y.shape)}]"
         if x.rank < 2 or y.rank < 2:
-            raise ShapeError(f"matmul: operands {both} must both have rank 2 or more; reshape vectors to [1, n] or [n, 1]")
+            raise ShapeError(
+                f"matmul: operands {both} must both have rank 2 or more; reshape vectors to [1, n] or [n, 1]"
+            )
         if x.shape[-1] != y.shape[-2]:
             raise ShapeError(
                 f"matmul: shapes {both}: the last dim of the left, {x.shape[-1]}, is not the last but one of the right, "
@@ -64,9 +66,7 @@ class Matmul(Operator):
             labels.append([i + rank - len(s) for i in keep] + own)
         batch_labels = sorted({v for ls in labels for v in ls if v < rank})
         r = ar.einsum(ops[0], ops[1], labels[0], labels[1], [*batch_labels, rank, rank + 2])
-        shape = tuple(
-            np.broadcast_shapes(*(s[:-2] for s in shapes)) + (shapes[0][-2], shapes[1][-1])
-        )
+        shape = tuple(np.broadcast_shapes(*(s[:-2] for s in shapes)) + (shapes[0][-2], shapes[1][-1]))
         return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + shape), r)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:

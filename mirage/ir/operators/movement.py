@@ -31,7 +31,9 @@ class Reshape(Operator):
         # -1 is a size to infer, not a dim
         shape = given.get("shape")
         if isinstance(shape, Sequence) and not isinstance(shape, str):
-            return super().check_attrs({**given, "shape": [sympy.Integer(-1) if _is_minus_one(d) else d for d in shape]})
+            return super().check_attrs(
+                {**given, "shape": [sympy.Integer(-1) if _is_minus_one(d) else d for d in shape]}
+            )
         return super().check_attrs(given)
 
     def resolve(self, x: TensorType, shape: tuple[sympy.Expr, ...]) -> tuple[sympy.Expr, ...]:
