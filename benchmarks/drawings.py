@@ -41,9 +41,10 @@ def searched(name: str, plan: str) -> MuGraph:
     verifier = Verifier(program)
     sizes = next(iter(function.sizes.values()))
     for graph in generate(verifier.axis_program, sizes, SearchOptions(budget=BUDGET)).graphs:
-        if graph.origin == plan and offered(program, graph) and verifier.check(graph).equal:
-            if prove(verifier.axis_program, graph) == "proved":
-                return graph
+        if graph.origin != plan or not offered(program, graph) or not verifier.check(graph).equal:
+            continue
+        if prove(verifier.axis_program, graph) == "proved":
+            return graph
     raise LookupError(f"{name}: no proved graph of the plan {plan!r}; the plans of PLANS are those of the search")
 
 
