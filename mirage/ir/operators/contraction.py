@@ -66,7 +66,7 @@ class Matmul(Operator):
             labels.append([i + rank - len(s) for i in keep] + own)
         batch_labels = sorted({v for ls in labels for v in ls if v < rank})
         r = ar.einsum(ops[0], ops[1], labels[0], labels[1], [*batch_labels, rank, rank + 2])
-        shape = tuple(np.broadcast_shapes(*(s[:-2] for s in shapes)) + (shapes[0][-2], shapes[1][-1]))
+        shape = (*np.broadcast_shapes(*(s[:-2] for s in shapes)), shapes[0][-2], shapes[1][-1])
         return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + shape), r)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
