@@ -200,8 +200,8 @@ class _Planner:
         ]
         x, y = (self.reduce(np.add, i, axes) if axes else i for i, axes in zip((x, y), alone, strict=True))
         xs, ys = self.steps[x].axes, self.steps[y].axes
+        # in the order of the operand of more axes: where the two disagree, the other one is copied
         both = [a for a in (xs if len(xs) > len(ys) else ys) if a in xs and a in ys]
-        # the order of the larger operand, so that the other one is copied if they disagree
         summed = [a for a in both if a in reduced]
         if not summed:
             return self.mul(x, y)
@@ -340,12 +340,11 @@ class LibraryProgram:
         for i, o, shape in zip(self._outputs, self.program.outputs, bound.outputs, strict=True):
             axes = tuple(a for d in o.dims for a in d)
             view = _aligned(self._steps[i].axes, axes)
-            value = values[i] if view is None else view(values[i])
-            full = np.broadcast_to(value, [bound.extents[a] for a in axes])
-            own = self._steps[i].fresh and i not in taken and full.size == np.size(value)
+            value = np.asarray(values[i] if view is None else view(values[i]))
+            full = tuple(bound.extents[a] for a in axes)
+            if not self._steps[i].fresh or i in taken or value.size != prod(full):
+                # someone else's array, or one to be repeated
+                value = np.array(np.broadcast_to(value, full), order="C")
             taken.add(i)
-            if own:
-                # broadcast_to makes its view read-only even where it repeats nothing
-                full = np.asarray(value).reshape([bound.extents[a] for a in axes])
-            results.append(full.reshape(shape) if own else np.array(full, order="C").reshape(shape))
+            results.append(value.reshape(shape))
         return results

@@ -1,0 +1,104 @@
+"""Interleaved timing: order, limits, dropping, errors."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+
+from mirage.errors import BudgetError
+from mirage.kernels import profile
+from mirage.kernels.profile import interleave
+
+MILLISECOND = 1_000_000
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The calls made, on a clock that only they advance: "b" takes 2 ms, "c10" 10 ms, others 1 ms."""
+    made: list[str] = []
+    monkeypatch.setattr(profile, "perf_counter_ns", lambda: sum(_cost(c) for c in made))
+    return made
+
+
+def _cost(name: str) -> int:
+    return {"b": 2, "c10": 10}.get(name, 1) * MILLISECOND
+
+
+def functions(calls: list[str], *names: str) -> dict[str, Callable[[], object]]:
+    return {n: partial(calls.append, n) for n in names}
+
+
+def test_times_and_order(calls: list[str]) -> None:
+    timings = interleave(functions(calls, "a", "b"), seconds=0.030)
+    assert calls[:2] == ["a", "b"], "one untimed call each"
+    rounds = [set(calls[i : i + 2]) for i in range(2, len(calls), 2)]
+    assert rounds == [{"a", "b"}] * 9, "30 ms are ten calls each of 3 ms, the untimed ones included"
+    assert (timings["a"].min_us, timings["a"].median_us, timings["a"].runs) == (1000, 1000, 9)
+    assert (timings["b"].min_us, timings["b"].median_us, timings["b"].runs) == (2000, 2000, 9)
+    assert len({tuple(calls[i : i + 2]) for i in range(2, len(calls), 2)}) == 2, "neither is always first"
+
+
+def test_the_order_is_the_same_every_time(calls: list[str]) -> None:
+    interleave(functions(calls, "a", "b", "d"), seconds=0.1)
+    first = calls.copy()
+    calls.clear()
+    interleave(functions(calls, "a", "b", "d"), seconds=0.1)
+    assert calls == first
+
+
+def test_minimum_and_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    durations = iter([9, 3, 7, 5, 100, 4, 1])
+    now = [0]
+
+    def fn() -> None:
+        now[0] += next(durations) * MILLISECOND
+
+    monkeypatch.setattr(profile, "perf_counter_ns", lambda: now[0])
+    timing = interleave({"f": fn}, seconds=0.1)["f"]
+    assert (timing.min_us, timing.median_us, timing.runs) == (3000, 5000, 5), "9 is untimed, 1 never runs"
+
+
+def test_much_slower_functions_are_dropped(calls: list[str]) -> None:
+    timings = interleave(functions(calls, "a", "b", "c10"), seconds=0.5)
+    assert timings["c10"].runs == 3
+    assert timings["c10"].min_us == 10000, "its times are kept"
+    assert timings["b"].runs > 50, "2 times slower is not dropped"
+    assert abs(timings["a"].runs - timings["b"].runs) <= 1
+
+
+def test_a_function_slower_than_the_limit_is_timed_once(calls: list[str]) -> None:
+    assert interleave(functions(calls, "a", "c10"), seconds=0.001)["c10"].runs == 1
+
+
+def test_minimum_of_rounds_extends_the_limit_at_most_twofold(calls: list[str]) -> None:
+    assert interleave(functions(calls, "a"), seconds=0.004)["a"].runs == 5
+    calls.clear()
+    assert interleave(functions(calls, "a"), seconds=0.004, min_runs=2)["a"].runs == 3
+    calls.clear()
+    assert interleave(functions(calls, "b"), seconds=0.003)["b"].runs == 2, "6 ms, one untimed"
+
+
+def test_real_time() -> None:
+    start = time.perf_counter()
+    timings = interleave({"sleep": lambda: time.sleep(0.002), "none": lambda: None}, seconds=0.1)
+    assert time.perf_counter() - start < 1
+    assert timings["sleep"].min_us >= 2000 > timings["none"].min_us
+    assert timings["sleep"].runs == 3
+
+
+def test_nothing_to_time() -> None:
+    assert interleave({}, seconds=1) == {}
+
+
+@pytest.mark.parametrize("seconds", [0, -1.0, float("nan")])
+def test_wrong_budget(seconds: float) -> None:
+    with pytest.raises(BudgetError, match="positive number of seconds"):
+        interleave({}, seconds=seconds)
+
+
+def test_errors_of_functions_are_raised() -> None:
+    with pytest.raises(ZeroDivisionError):
+        interleave({"f": lambda: 1 // 0}, seconds=1)
