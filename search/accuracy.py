@@ -1,0 +1,68 @@
+"""Accuracy of a kernel beside the program's own: both against float64.
+
+Equivalence over the reals says nothing about rounding. A graph that computes a variance as a difference of squares is
+proved equal, and useless for data far from zero; trials with such data, and at sizes where results cancel, find it out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+
+Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
+
+#: a kernel may be this many times as far from float64 as the program with NumPy
+SLACK = 16.0
+#: and this many units in the last place of the largest result besides
+ULPS = 64.0
+#: sizes of the dim symbols, and offset of the inputs, of the trials beside the given one
+_TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "inputs around 1000": ((9, 17, 5, 3), 1000.0)}
+
+
+def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
+    """Normal inputs (standard deviation 1) of the program's shapes and dtype around `offset`."""
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal(t.bind(sizes)) + offset).astype(t.dtype) for t in program.input_types]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Inputs with the program's results in float64 and in its own dtype."""
+
+    name: str
+    inputs: list[np.ndarray]
+    sizes: dict[str, int]
+    exact: list[np.ndarray]
+    own: list[np.ndarray]
+
+    @staticmethod
+    def of(name: str, program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int]) -> Trial:
+        exact = run_reference(program, inputs, sizes, "float64")
+        return Trial(name, inputs, dict(sizes), exact, run_reference(program, inputs, sizes))
+
+    def passed_by(self, run: Runner) -> bool:
+        """Whether results are about as near to float64 as the program's own, wherever those are finite."""
+        for exact, own, found in zip(self.exact, self.own, run(self.inputs, self.sizes), strict=True):
+            finite = np.isfinite(exact) & np.isfinite(own)
+            scale = float(np.max(np.abs(exact), initial=0.0, where=finite))
+            own_error = float(np.max(np.abs(own - exact), initial=0.0, where=finite))
+            allowed = SLACK * own_error + ULPS * float(np.finfo(own.dtype).eps) * scale
+            if not np.all(np.isfinite(found) | ~finite):
+                return False
+            if float(np.max(np.abs(found - exact), initial=0.0, where=finite)) > allowed:
+                return False
+        return True
+
+
+def accuracy_trials(program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int], seed: int) -> list[Trial]:
+    """The given inputs first, then small ones where rounding shows."""
+    trials = [Trial.of("the given sizes", program, inputs, sizes)]
+    for name, (values, offset) in _TRIALS.items():
+        small = {s: values[i % len(values)] for i, s in enumerate(sizes)}
+        trials.append(Trial.of(name, program, random_inputs(program, small, seed + 1, offset), small))
+    return trials
