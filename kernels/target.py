@@ -67,6 +67,11 @@ def read_cpu(cpus: Path = _CPUS, cpuinfo: Path = _CPUINFO) -> Target:
     return Target("cpu", cpu, num_threads(), l1, l2, l3, vector)
 
 
+def memory_bytes() -> int:
+    """Bytes of main memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def _read_caches(folder: Path) -> dict[int, int]:
     """Bytes of the data or unified cache of each level; those that cannot be read are left out."""
     sizes: dict[int, int] = {}

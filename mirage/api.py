@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mirage.cache import ResultStore
-from mirage.errors import BudgetError, DimError, FormatError, InputError, TraceError, VerificationError
+from mirage.cache.records import parse_json
+from mirage.errors import (
+    BudgetError,
+    CacheError,
+    DimError,
+    FormatError,
+    InputError,
+    SearchError,
+    TraceError,
+    VerificationError,
+)
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.spec import program as declare
 from mirage.ir.interpret import run_reference
@@ -21,7 +33,7 @@ from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import get_target
+from mirage.kernels.target import get_target, memory_bytes
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.recall import Memory, recheck
@@ -67,8 +79,10 @@ def superoptimize(
     the results store to use, True for the default one, False for none. `executor` runs the search's plans. The same seed
     gives the same search and the same tests.
 
+    A search that its budget cut short is searched again when a larger budget is given.
+
     Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, BudgetError,
-    UnknownTarget, UnknownPruner. Source: Mirage, Fig. 1.
+    UnknownTarget, UnknownPruner, SearchError, CacheError. Source: Mirage, Fig. 1.
     """
     say = progress or (lambda _: None)
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
@@ -77,9 +91,10 @@ def superoptimize(
     traced, bound = _program(program), _sizes(program, sizes)
     options = SearchOptions(pruner, canonical, max_kernels, max_operators, budget=budget * SEARCH_SHARE)
     options.check()
-    verifier = Verifier(traced, seed)
+    verifier = Verifier(traced, _seed(seed))
     whole = pruner == "normal-form" and canonical and max_kernels == 2 and max_operators is None
-    memory = Memory(_store(cache), verifier.axis_program, machine) if whole and cache is not False else None
+    store = _store(cache)
+    memory = Memory(store, verifier.axis_program, machine, budget) if whole and store is not None else None
     seconds: dict[str, float] = {}
 
     start = time.perf_counter()
@@ -161,7 +176,9 @@ def _program(program: object) -> Program:
 
 def _sizes(program: object, sizes: Mapping[str, int] | None) -> dict[str, int]:
     traced = _program(program)
-    given = dict(sizes or {})
+    if sizes is not None and not isinstance(sizes, Mapping):
+        raise DimError(f"sizes={sizes!r} is not a mapping; pass sizes={{'n': 4096}} for a dim 'n'")
+    given: dict[str, Any] = dict(sizes or {})
     if isinstance(program, TensorFunction) and program.sizes:
         given = {**next(iter(program.sizes.values())), **given}
     wanted = traced.symbols()
@@ -172,15 +189,41 @@ def _sizes(program: object, sizes: Mapping[str, int] | None) -> dict[str, int]:
             )
     for name in wanted:
         n = given.get(name)
-        if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:  # type: ignore[arg-type]
+        if type(n) is bool or not isinstance(n, int | np.integer) or n < 1:
             raise DimError(
                 f"sizes: dim {name!r} of {traced.name} needs a positive size to tune at, got {n!r}; pass sizes={{{name!r}: ...}}"
             )
-    return {name: int(given[name]) for name in wanted}
+    bound = {name: int(given[name]) for name in wanted}
+    _check_memory(traced, bound)
+    return bound
 
 
-def _store(cache: ResultStore | bool) -> ResultStore:
-    return ResultStore() if cache is True or cache is False else cache
+def _check_memory(program: Program, sizes: Mapping[str, int]) -> None:
+    """Raises DimError where tuning could not even hold the arguments, the results and the largest tensor between."""
+    ends = [*program.input_types, *program.output_types]
+    elements = [prod(t.bind(sizes)) for t in ends] + [max(prod(n.type.bind(sizes)) for n in program.nodes)]
+    # the yardstick of tuning is float64
+    needed = 8 * sum(elements)
+    if needed > memory_bytes():
+        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
+        raise DimError(
+            f"sizes: {program.name} at {at} needs {needed >> 20} MiB, and this machine has {memory_bytes() >> 20}; "
+            "tune at smaller sizes, the result runs at all"
+        )
+
+
+def _seed(seed: object) -> int:
+    if type(seed) is bool or not isinstance(seed, int) or seed < 0:
+        raise SearchError(f"seed={seed!r} must be an integer of at least 0")
+    return seed
+
+
+def _store(cache: object) -> ResultStore | None:
+    if not isinstance(cache, ResultStore | bool):
+        raise CacheError(
+            f"cache={cache!r} is not a results store; pass a ResultStore, True for the default one, or False"
+        )
+    return cache if isinstance(cache, ResultStore) else ResultStore() if cache else None
 
 
 class LazySuperoptimized:
@@ -224,6 +267,7 @@ def verify(
     A result stands for its best graph where it is `b`, and for its program where it is `a`. Raises VerificationError if
     neither side is a program, GraphError or InputError if their inputs differ.
     """
+    _seed(seed)
     left = a.program if isinstance(a, Superoptimized) else a
     right = (b.best.graph or b.program) if isinstance(b, Superoptimized) else b
     x = left if isinstance(left, MuGraph) else _program(left)
@@ -246,10 +290,10 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
     """
     try:
         text = Path(path).read_text()
-        obj = json.loads(text)
+        obj = parse_json(text)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise FormatError(f"{path}: not JSON; pass a file that save() wrote") from None
     if not isinstance(obj, dict) or obj.get("format") != "mirage result":
         raise FormatError(f"{path}: not a saved result; pass a file that save() wrote")
@@ -263,9 +307,9 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
         machine = get_target(str(obj["target"]))
         stats = SearchStats.from_json(obj["stats"])
         candidates = int(obj["candidates"])
-    except (KeyError, AttributeError, TypeError, ValueError) as e:
+    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None
-    verifier = Verifier(program, seed)
+    verifier = Verifier(program, _seed(seed))
     graphs: list[Candidate] = []
     start = time.perf_counter()
     for r in records:

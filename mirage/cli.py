@@ -18,7 +18,8 @@ from rich.table import Table
 
 import mirage.api as api
 from mirage.cache import ResultStore
-from mirage.errors import DimError, InputError, MirageError
+from mirage.errors import DimError, InputError, MirageError, TraceError
+from mirage.frontends.spec import TensorFunction
 from mirage.ir.program import Program
 from mirage.superoptimized import Superoptimized
 
@@ -54,7 +55,15 @@ def load_target(text: str) -> Any:
 
     path, _, name = text.partition(":")
     if path.endswith(".py"):
-        return load_function(Path(path), name)
+        function = load_function(Path(path), name)
+        try:
+            if isinstance(function, TensorFunction):
+                function.trace()
+        except MirageError:
+            raise
+        except Exception as e:
+            raise TraceError(f"{text}: tracing it failed: {type(e).__name__}: {e}") from e
+        return function
     if not Path(text).is_file():
         raise InputError(f"{text}: no such file; pass FILE.py:function, a program's text or JSON, or a saved result")
     obj = load_program(Path(text))
@@ -225,10 +234,10 @@ def cache_clear() -> None:
 
 
 def main() -> None:
-    """Entry point: MirageErrors become one line on standard error."""
+    """Entry point: MirageErrors, and files that cannot be read or written, become one line on standard error."""
     try:
         app()
-    except MirageError as e:
+    except (MirageError, OSError) as e:
         if _debug["on"]:
             raise
         err.print(f"mirage: {e}".replace("\n", " "), style="red", highlight=False, markup=False, soft_wrap=True)

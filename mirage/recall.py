@@ -51,10 +51,15 @@ def recheck(verifier: Verifier, record: GraphRecord) -> Candidate | None:
 
 
 class Memory:
-    """The records of one program on one target."""
+    """The records of one program on one target.
 
-    def __init__(self, store: ResultStore, program: AxisProgram, target: Target) -> None:
+    What a smaller `budget` (seconds) than this one cut short is not recalled, and replaced when kept anew.
+    """
+
+    def __init__(self, store: ResultStore, program: AxisProgram, target: Target, budget: float) -> None:
         self.store = store
+        self.budget = budget
+        self._stale: set[str] = set()
         self.program = program
         self.target = target
         self.names = canonical_key(program)
@@ -67,15 +72,31 @@ class Memory:
         return self._key("tuned", str(canonical_sizes), self.target.cpu, str(self.target.cores))
 
     def _read(self, key: str) -> dict[str, Any] | None:
-        return self.store.get(key)
+        """The payload, unless a smaller budget cut short what it records."""
+        payload = self.store.get(key)
+        budget = payload.get("cut_at") if payload is not None else None
+        if isinstance(budget, int | float) and budget < self.budget:
+            self._stale.add(key)
+            return None
+        return payload
 
-    def _write(self, key: str, payload: Mapping[str, Any], best_us: float | None) -> None:
+    def _write(self, key: str, payload: Mapping[str, Any], best_us: float | None, *, cut: bool) -> None:
+        """`cut`: whether the budget ended the work before it was complete."""
+        if key in self._stale:
+            self.store.discard(key)
         self.store.put(
-            key, payload, program=self.program.name, target=self.target.name, dtype=self.program.dtype, best_us=best_us
+            key,
+            {**payload, "cut_at": self.budget if cut else None},
+            program=self.program.name,
+            target=self.target.name,
+            dtype=self.program.dtype,
+            best_us=best_us,
         )
 
     def _foreign(self, key: str, why: object) -> None:
+        """Warn of a record that is not of this program; the right one will replace it."""
         warnings.warn(f"record {key[:12]} of the results store is not used: {why}", CorruptRecordWarning, stacklevel=4)
+        self._stale.add(key)
 
     def graphs(self, verifier: Verifier) -> tuple[list[Candidate], SearchStats, int] | None:
         """The verified graphs of an earlier search, its statistics and its number of candidates."""
@@ -120,7 +141,7 @@ class Memory:
         """Remember a search's verified graphs."""
         graphs = [self._to_canonical(c) for c in candidates[:KEPT]]
         payload = {"graphs": candidates_to_json(graphs), "stats": stats.to_json(), "candidates": found}
-        self._write(self._key("graphs"), payload, None)
+        self._write(self._key("graphs"), payload, None, cut="budget spent" in stats.stop_reason)
 
     def tuned(self, verifier: Verifier, sizes: Mapping[str, int], known: Sequence[Candidate]) -> Tuned | None:
         """The tuned choice at these sizes on this machine, compiled."""
@@ -149,4 +170,4 @@ class Memory:
         measured = [c for c in tuned.candidates if c.timing is not None and c.executable is not None][:4]
         graphs = [self._to_canonical(c) for c in measured]
         payload = {"graphs": candidates_to_json(graphs), "baselines": baselines_to_json(tuned.baselines)}
-        self._write(self._tuned_key(sizes), payload, best_us)
+        self._write(self._tuned_key(sizes), payload, best_us, cut=tuned.stop_reason == "budget spent")

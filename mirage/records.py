@@ -47,7 +47,10 @@ def timing_from_json(obj: Any) -> Timing | None:
         type(obj[k]) in (int, float) and obj[k] > 0 for k in ("min_us", "median_us")
     ):
         raise FormatError(f"timing: expected positive numbers, got {obj!r}")
-    return Timing(float(obj["min_us"]), float(obj["median_us"]), obj["runs"])
+    try:
+        return Timing(float(obj["min_us"]), float(obj["median_us"]), obj["runs"])
+    except OverflowError:
+        raise FormatError(f"timing: {obj!r} are no times") from None
 
 
 def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
+from mirage.errors import InputError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
@@ -24,7 +25,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.thread import with_threads
 from mirage.records import SCHEMA, baselines_to_json, candidates_to_json
-from mirage.runtime.arrays import check_inputs, like
+from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Runner
@@ -103,7 +104,11 @@ class Superoptimized:
         sizes = self._binder.bind([a.shape for a in inputs])
         # no kernel runs on nothing: an empty dim is NumPy's case
         empty = any(a.size == 0 for a in inputs)
-        results = [like(r, arrays[0]) for r in (self.reference(inputs, sizes) if empty else self._run(inputs, sizes))]
+        found = self.reference(inputs, sizes) if empty else self._run(inputs, sizes)
+        if self.best.candidate is None or empty:
+            # NumPy may answer with views
+            found = detached(found, inputs)
+        results = [like(r, arrays[0]) for r in found]
         return results[0] if len(results) == 1 else tuple(results)
 
     @property
@@ -170,16 +175,22 @@ class Superoptimized:
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON; `mirage.load` reads it. The file is complete or absent, never partial."""
+        """Write the result as JSON; `mirage.load` reads it. The file is complete or absent, never partial.
+
+        Raises InputError if the file cannot be written.
+        """
         path = Path(path)
-        fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
         try:
-            with os.fdopen(fd, "w") as f:
-                json.dump(self.to_json(), f, indent=1)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+            fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
+            try:
+                with os.fdopen(fd, "w") as f:
+                    json.dump(self.to_json(), f, indent=1)
+                os.replace(temporary, path)
+            except BaseException:
+                Path(temporary).unlink(missing_ok=True)
+                raise
+        except OSError as e:
+            raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()

@@ -52,8 +52,8 @@ class SearchOptions:
     def check(self) -> None:
         if self.max_kernels not in (1, 2):
             raise SearchError(f"max_kernels={self.max_kernels} is not 1 or 2")
-        if self.max_operators is not None and self.max_operators < 1:
-            raise SearchError(f"max_operators={self.max_operators} must be at least 1")
+        if self.max_operators is not None and (type(self.max_operators) is not int or self.max_operators < 1):
+            raise SearchError(f"max_operators={self.max_operators!r} must be a whole number of at least 1")
         if not self.budget > 0:
             raise SearchError(f"budget={self.budget} must be a positive number of seconds")
 

@@ -86,6 +86,12 @@ class ResultStore:
         record = Record(key, program, target, dtype, SCHEMA, created, best_us, text, sha256(text))
         return self._merge([record]) == 1
 
+    def discard(self, key: str) -> bool:
+        """Remove the record of `key`; returns whether there was one."""
+        _check_key(key)
+        with self._database.writing() as connection:
+            return connection.execute(sa.delete(TABLE).where(TABLE.c.key == key)).rowcount > 0
+
     def list(self) -> builtins.list[RecordInfo]:
         """Every record without its payload, by program, target, dtype and key."""
         with self._database.reading() as connection:

@@ -10,34 +10,52 @@ import numpy as np
 
 from mirage.errors import InputError
 from mirage.ir.program import Program
+from mirage.ir.types import DTYPES
 
 
 def to_numpy(x: Any, what: str) -> np.ndarray:
     """A view of an array: NumPy, `__array_interface__` or DLPack (torch CPU tensors). Raises InputError for others."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise InputError(f"{what}: is a masked array, and masks are not part of a program; pass x.filled(...)")
     if isinstance(x, np.ndarray):
-        return x
+        # a view of the base class: operators of subclasses such as np.matrix mean something else
+        return np.asarray(x)
     try:
         if hasattr(x, "__array_interface__"):
             return np.asarray(x)
         if hasattr(x, "__dlpack__"):
             if getattr(x, "requires_grad", False):
                 x = x.detach()
+            if hasattr(x, "resolve_neg"):
+                # torch exports the memory of a lazily negated tensor without its sign
+                x = x.resolve_neg()
             return np.from_dlpack(x)
-    except (TypeError, ValueError, RuntimeError, BufferError, AttributeError) as e:
-        raise InputError(f"{what}: {type(x).__name__} cannot be read in place ({e}); pass a CPU array") from None
+    except Exception as e:
+        # the object's own code runs here, and may raise anything
+        raise InputError(f"{what}: {type(x).__name__} cannot be read in place ({e}); pass a CPU array") from e
     raise InputError(f"{what}: {type(x).__name__} is not an array; pass a NumPy array or anything with DLPack")
 
 
 def like(result: np.ndarray, x: Any) -> Any:
-    """A result as the kind of array that `x` is, sharing memory."""
+    """A result as the kind of array that `x` is, sharing memory where that kind can hold the strides."""
     if isinstance(x, np.ndarray):
         return result
+    if any(s < 0 for s in result.strides):
+        result = result.copy()
     namespace = getattr(x, "__array_namespace__", None)
     if namespace is not None:
         return namespace().from_dlpack(result)
     if type(x).__module__.split(".")[0] == "torch":
         return import_module("torch").from_dlpack(result)
     return result
+
+
+def detached(results: Sequence[np.ndarray], inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The results, copied where they may share memory with an input or an earlier result."""
+    found: list[np.ndarray] = []
+    for r in results:
+        found.append(r.copy() if any(np.may_share_memory(r, a) for a in (*inputs, *found)) else r)
+    return found
 
 
 def check_inputs(program: Program, args: Sequence[Any]) -> list[np.ndarray]:
@@ -50,9 +68,9 @@ def check_inputs(program: Program, args: Sequence[Any]) -> list[np.ndarray]:
     arrays = []
     for x, name, t in zip(args, names, types, strict=True):
         a = to_numpy(x, f"{program.name}: input {name!r}")
-        if a.dtype.name != t.dtype:
+        if a.dtype != DTYPES[t.dtype]:
             raise InputError(
-                f"{program.name}: input {name!r} has dtype {a.dtype.name}, the program wants {t.dtype}; convert it"
+                f"{program.name}: input {name!r} has dtype {a.dtype}, the program wants {t.dtype}; convert it"
             )
         if a.ndim != t.rank:
             raise InputError(
