@@ -315,6 +315,10 @@ class Closure:
         except TermTooLarge:
             self.stats.prune("expression size")
             return None
+        if joined is None and form.free != frozenset().union(*(u.form.free for u in operands)) - bound:
+            # x / x: the form has lost axes that the tensor has
+            self.stats.prune("cancelled axes")
+            return None
         after = op == "accumulator" or any(u.after for u in operands)
         operators = 1 + max(u.operators for u in operands)
         axes = self._axes(form)

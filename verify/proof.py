@@ -10,11 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from mirage.errors import AxisError, TermTooLarge
+from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
 from mirage.ir.axes import AxisNode, AxisProgram, to_axes
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
+from mirage.mugraph.validate import validate
 from mirage.verify.exact import ExactAlgebra, Form
 
 
@@ -26,17 +27,25 @@ Verdict = Literal["proved", "not proved"]
 
 
 def prove(program: AxisProgram, graph: MuGraph) -> Verdict:
-    """ "proved" if the muGraph equals the program at every size, else "not proved"."""
+    """ "proved" if the muGraph is valid and equals the program at every size, else "not proved"."""
+    if not _same_interface(program, graph):
+        return "not proved"
     try:
+        validate(graph)
         divided = _divided(graph)
         parts = {a: (f"{a}.grid", f"{a}.loop", f"{a}.tile") for a in divided}
         al = ExactAlgebra(parts)
         reader = _Reader(al)
         wanted = reader.program(program)
         found = reader.mugraph(graph)
-    except (TermTooLarge, _NotProved):
+    except (GraphError, DTypeError, TermTooLarge, _NotProved):
         return "not proved"
     return "proved" if all(a is b for a, b in zip(wanted, found, strict=True)) else "not proved"
+
+
+def _same_interface(program: AxisProgram, graph: MuGraph) -> bool:
+    same = graph.inputs == program.inputs and dict(graph.axes) == program.axes
+    return same and [o.dims for o in graph.outputs] == [o.dims for o in program.outputs]
 
 
 def prove_programs(a: Program, b: Program) -> Verdict:
