@@ -1,0 +1,181 @@
+"""The documentation is run: its Python in order, its command lines, its links.
+
+In a fence, the words after the language say what a block is:
+
+| fence | meaning |
+| --- | --- |
+| `python` | runs after the file's earlier blocks, in one process per file, in a temporary folder |
+| `python file=NAME` | is written to that file first, for the command lines and imports of the page |
+| `text output` | is what the Python block before it prints; `...` stands for any text |
+| `sh` | every line that begins with `mirage` parses |
+| `sh run` | every line that begins with `mirage` runs, after the Python blocks, and exits with 0 |
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+
+from mirage.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+#: pages whose blocks are fragments or belong to the test suite
+NOT_RUN = {"CONTRIBUTING.md"}
+MARK = "\x1e block "
+
+_FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"!?\[[^\]]*\]\((?P<to>[^)\s]+)\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block: the words of its fence, its text, its first line in the page."""
+
+    words: tuple[str, ...]
+    body: str
+    line: int
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(tuple(m["info"].split()), m["body"], text.count("\n", 0, m.start()) + 2) for m in _FENCE.finditer(text)
+    ]
+
+
+def python_blocks(page: Path) -> list[Block]:
+    return [b for b in blocks(page) if b.words == ("python",)]
+
+
+def command_lines(page: Path, *, run_only: bool) -> Iterator[list[str]]:
+    for b in blocks(page):
+        if b.words[:1] == ("sh",) and (not run_only or "run" in b.words):
+            for line in b.body.replace("\\\n", " ").splitlines():
+                words = shlex.split(line, comments=True)
+                if words and Path(words[0]).name == "mirage":
+                    yield words[1:]
+
+
+def matches(wanted: str, found: str) -> bool:
+    """Whether an output is the one that a page shows, in which `...` is any text."""
+    pattern = ".*".join(re.escape(part) for part in wanted.strip().split("..."))
+    return re.fullmatch(pattern, "\n".join(line.rstrip() for line in found.strip().splitlines()), re.DOTALL) is not None
+
+
+def run(page: Path, folder: Path) -> dict[int, str]:
+    """What each Python block of a page prints, by the block's line."""
+    for b in blocks(page):
+        if b.words[:1] == ("python",) and len(b.words) > 1:
+            (folder / b.words[1].removeprefix("file=")).write_text(b.body, encoding="utf-8")
+    script = folder / "page.py"
+    code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page)]
+    script.write_text("\n".join(code), encoding="utf-8")
+    done = execute([sys.executable, script.name], folder)
+    assert done.returncode == 0, f"{page.name}, after line {done.stdout.rpartition(MARK)[2][:4]}:\n{done.stderr}"
+    parts = (part.partition("\n") for part in done.stdout.split(MARK)[1:])
+    return {int(line): text for line, _, text in parts}
+
+
+def execute(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_DIR": str(folder / "cache"), "COLUMNS": "100"}
+    env.pop("MIRAGE_CACHE_URL", None)
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name not in NOT_RUN], ids=lambda p: p.name)
+def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    printed = run(page, tmp_path)
+    latest: int | None = None
+    for b in blocks(page):
+        if b.words == ("python",):
+            latest = b.line
+        elif b.words == ("text", "output"):
+            assert latest is not None, f"{page.name}:{b.line}: no Python block before this output"
+            assert matches(b.body, printed[latest]), (
+                f"{page.name}:{b.line}: the block at line {latest} prints\n{printed[latest]}"
+            )
+    for words in command_lines(page, run_only=True):
+        done = execute([sys.executable, "-m", "mirage.cli", *words], tmp_path)
+        assert done.returncode == 0, f"{page.name}: mirage {shlex.join(words)}\n{done.stdout}{done.stderr}"
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line without running it; raises what the command line would report."""
+    if words == ["--help"]:
+        return
+    command, name = typer.main.get_command(app), "mirage"
+    parent = None
+    while True:
+        context = command.make_context(name, list(words), parent=parent)
+        rest = [*context._protected_args, *context.args] if hasattr(context, "_protected_args") else context.args
+        if not hasattr(command, "resolve_command"):
+            return
+        found, child, words = command.resolve_command(context, rest)
+        assert found is not None and child is not None
+        name, command, parent = found, child, context
+
+
+LINES = [(p.name, words) for p in PAGES for words in command_lines(p, run_only=False)]
+
+
+@pytest.mark.parametrize(("page", "words"), LINES, ids=[f"{name}: {shlex.join(w)}" for name, w in LINES])
+def test_command_lines_parse(page: str, words: list[str]) -> None:
+    parse(words)
+
+
+@pytest.mark.parametrize("words", [["superoptimize"], ["show", "--sgv", "x", "y"], ["search"], ["cache", "drop"]])
+def test_wrong_command_lines_do_not_parse(words: list[str]) -> None:
+    with pytest.raises(Exception, match=r"Missing parameter|No such option|No such command"):
+        parse(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    text = _FENCE.sub("", page.read_text(encoding="utf-8"))
+    for m in _LINK.finditer(text):
+        path, _, anchor = m["to"].partition("#")
+        if "://" in path:
+            continue
+        target = page.parent / path if path else page
+        assert target.exists(), f"{page.name}: {m['to']} does not exist"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+            assert anchor in anchors, f"{page.name}: {m['to']}: no such heading"
+
+
+def test_every_fence_is_one_of_the_known_kinds() -> None:
+    known = {(), ("python",), ("text",), ("text", "output"), ("sh",), ("sh", "run"), ("c",)}
+    for page in PAGES:
+        for b in blocks(page):
+            kind = ("python",) if b.words[:1] == ("python",) and b.words[1:2] and "file=" in b.words[1] else b.words
+            assert kind in known, f"{page.name}:{b.line}: a fence of {b.words}"
+
+
+def test_outputs_are_compared() -> None:
+    assert matches("a ... c\n", "a b c")
+    assert not matches("a ... d\n", "a b c")
+    assert not matches("a\n", "a\nb")
+
+
+def test_every_page_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for page in (ROOT / "docs").glob("*.md"):
+        assert page.name == "index.md" or f"({page.name})" in index, f"docs/index.md does not link {page.name}"
+
+
+def test_the_settings_are_all_in_the_readme() -> None:
+    settings = (ROOT / "mirage" / "settings.py").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for row in re.findall(r"^\| `\w+` \|.*\|$", settings, re.MULTILINE):
+        assert row in readme, f"README.md lacks {row}"
