@@ -10,7 +10,7 @@ from time import perf_counter_ns
 
 from mirage.errors import BudgetError
 
-#: after so many rounds, functions slower than the best by the factor are dropped
+#: after so many rounds, functions slower than the best by the factor are called seldom
 _TRIAL_ROUNDS, _TOO_SLOW = 3, 3.0
 
 
@@ -31,7 +31,9 @@ def interleave(
     After one untimed call each, every round calls each function once, in an order shuffled with a fixed seed:
     no function always meets the caches that the same other one leaves. After `seconds`, the untimed calls
     included, it stops; the first round is always completed, and `min_runs` rounds may take up to twice
-    `seconds`. A function 3 times slower than the best after 3 rounds keeps its times and is not called again.
+    `seconds`. From the fourth round on, a function whose least time is over 3 times the best is called only in
+    rounds 4, 8, 16 and so on: seldom enough to leave the time to its rivals, and often enough to recover from an
+    unlucky start on a busy machine.
 
     Raises BudgetError if `seconds` is not positive.
     """
@@ -42,22 +44,27 @@ def interleave(
     for fn in fns.values():
         fn()
     times: dict[str, list[int]] = {name: [] for name in fns}
-    order = list(fns)
     shuffle = random.Random(0).shuffle
     rounds = 0
+    order = list(fns)
     while order:
         shuffle(order)
         for name in order:
             elapsed = perf_counter_ns() - start
             if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):
-                order = []
-                break
+                return _timings(times)
             fn = fns[name]
             before = perf_counter_ns()
             fn()
             times[name].append(perf_counter_ns() - before)
         rounds += 1
-        if rounds == _TRIAL_ROUNDS and order:
-            best = min(min(t) for t in times.values())
-            order = [name for name in order if min(times[name]) <= _TOO_SLOW * best]
+        order = list(fns)
+        if rounds >= _TRIAL_ROUNDS and (rounds + 1) & rounds:
+            least = {name: min(t) for name, t in times.items()}
+            best = min(least.values())
+            order = [name for name in fns if least[name] <= _TOO_SLOW * best]
+    return _timings(times)
+
+
+def _timings(times: Mapping[str, list[int]]) -> dict[str, Timing]:
     return {name: Timing(min(t) / 1e3, statistics.median(t) / 1e3, len(t)) for name, t in times.items()}
