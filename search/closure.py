@@ -207,7 +207,7 @@ class Closure:
         """Apply every operator that has `v` as its newest operand."""
         if v.operators >= self.limit:
             return
-        if v.form.free:
+        if not self._is_constant(v):
             for op, attrs in self.vocabulary.unary:
                 self._apply(op, attrs, (v,))
         for over in self.vocabulary.sums:
@@ -275,11 +275,19 @@ class Closure:
         """Whether two values exist at the same time, and do not confuse a partial index with the axis itself."""
         if (u.varying and v.after) or (v.varying and u.after):
             return False
-        if not u.form.free and not v.form.free:
+        if self._is_constant(u) and self._is_constant(v):
             return False
         if self.plan.partial is not None and self._is_partial(u) != self._is_partial(v):
             return self.plan.partial not in u.axes and self.plan.partial not in v.axes
         return True
+
+    def _is_constant(self, v: Value) -> bool:
+        """Whether a value depends on no tensor."""
+        if v.form.free or v.form.bound:
+            return False
+        if v.source is not None:
+            return isinstance(v.source, AxisNode) and v.source.op != "input"
+        return all(self._is_constant(u) for u in v.derivations[0].operands)
 
     def _concats(self, v: Value) -> None:
         """Concats of the program's own operands, as soon as the last of them exists."""
@@ -288,7 +296,7 @@ class Closure:
             if v.form in wanted:
                 found = [next((u for u in self.values if u.form is f), None) for f in wanted]
                 operands = tuple(u for u in found if u is not None)
-                if len(operands) == len(wanted) and len({u.after for u in operands}) == 1:
+                if len(operands) == len(wanted) and all(map(self._compatible, operands, operands[1:])):
                     self._apply("concat", n.attrs, operands, joined=n.joined)
 
     def _apply(

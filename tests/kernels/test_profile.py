@@ -63,7 +63,7 @@ def test_minimum_and_median(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_much_slower_functions_are_called_seldom(calls: list[str]) -> None:
     timings = interleave(functions(calls, "a", "b", "c10"), seconds=0.5)
-    assert timings["c10"].runs == 8, "rounds 1, 2, 3, 4, 8, 16, 32 and 64"
+    assert timings["c10"].runs == 9, "rounds 1, 2, 3, 4, 8, 16, 32, 64 and 128"
     assert timings["c10"].min_us == 10000
     assert timings["b"].runs > 50, "2 times slower is called in every round"
     assert abs(timings["a"].runs - timings["b"].runs) <= 1
@@ -102,7 +102,7 @@ def test_real_time() -> None:
     timings = interleave({"sleep": lambda: time.sleep(0.002), "none": lambda: None}, seconds=0.1)
     assert time.perf_counter() - start < 1
     assert timings["sleep"].min_us >= 2000 > timings["none"].min_us
-    assert timings["sleep"].runs == 3
+    assert 3 <= timings["sleep"].runs < 25 < timings["none"].runs
 
 
 def test_nothing_to_time() -> None:
