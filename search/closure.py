@@ -8,6 +8,7 @@ is no subexpression of the target's is pruned (paper, section 4.3). Graphs are d
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -195,7 +196,7 @@ class Closure:
                 own[i] = leaves[form]
                 continue
             operands = tuple(own[k] for k in n.operands if k in own)
-            if len(operands) < len(n.operands) or (len(operands) == 2 and not self._compatible(*operands)):
+            if len(operands) < len(n.operands) or not self._together(operands):
                 continue
             value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined)
             if value is not None and value.varying and self.plan.loop in n.reduce:
@@ -281,6 +282,9 @@ class Closure:
             return self.plan.partial not in u.axes and self.plan.partial not in v.axes
         return True
 
+    def _together(self, operands: Sequence[Value]) -> bool:
+        return all(self._compatible(u, v) for u, v in itertools.combinations(operands, 2))
+
     def _is_constant(self, v: Value) -> bool:
         """Whether a value depends on no tensor."""
         if v.form.free or v.form.bound:
@@ -296,7 +300,7 @@ class Closure:
             if v.form in wanted:
                 found = [next((u for u in self.values if u.form is f), None) for f in wanted]
                 operands = tuple(u for u in found if u is not None)
-                if len(operands) == len(wanted) and all(map(self._compatible, operands, operands[1:])):
+                if len(operands) == len(wanted) and self._together(operands):
                     self._apply("concat", n.attrs, operands, joined=n.joined)
 
     def _apply(
