@@ -49,12 +49,12 @@ class Trial:
         """Whether results are about as near to float64 as the program's own, wherever those are finite."""
         for exact, own, found in zip(self.exact, self.own, run(self.inputs, self.sizes), strict=True):
             finite = np.isfinite(exact) & np.isfinite(own)
-            scale = float(np.max(np.abs(exact), initial=0.0, where=finite))
-            own_error = float(np.max(np.abs(own - exact), initial=0.0, where=finite))
-            allowed = SLACK * own_error + ULPS * float(np.finfo(own.dtype).eps) * scale
-            if not np.all(np.isfinite(found) | ~finite):
+            wanted, error, result = exact[finite], (own[finite] - exact[finite]), found[finite]
+            scale = float(np.max(np.abs(wanted), initial=0.0))
+            allowed = SLACK * float(np.max(np.abs(error), initial=0.0)) + ULPS * float(np.finfo(own.dtype).eps) * scale
+            if not np.all(np.isfinite(result)):
                 return False
-            if float(np.max(np.abs(found - exact), initial=0.0, where=finite)) > allowed:
+            if float(np.max(np.abs(result - wanted), initial=0.0)) > allowed:
                 return False
         return True
 

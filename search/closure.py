@@ -135,8 +135,6 @@ class Closure:
         #: only beside the normal form, whose answers it anticipates
         self.quick = QuickFilter(targets) if indices is not None else None
         self._index: dict[Hashable, Value] = {}
-        self._tried: set[tuple[Any, ...]] = set()
-        self._tile_of = {self._tile(a): a for a in program.axes}
         self._partial_part = f"{plan.partial}.grid" if plan.partial else None
         self._split_tile = self._tile(plan.partial) if plan.partial else None
         self._loop_part = f"{plan.loop}.loop" if plan.loop else None

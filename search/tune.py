@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import MirageError, NoCompilerError, ScheduleError, UnsafeCacheError
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.cpu.schedules import schedules, scratch_bytes
 from mirage.kernels.profile import Timing, interleave
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
@@ -135,9 +135,18 @@ class Tuner:
         return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
 
     def schedules(self, c: Candidate) -> list[Schedule]:
-        """Sizes worth trying; none if nothing fits the target's memory."""
+        """Sizes worth trying; none if a block needs more memory than a core's share of the caches (paper, 4.1)."""
+        share = max(self.target.l2_bytes, self.target.cache_bytes // self.target.cores)
         try:
-            return schedules(c.graph, self.sizes, self.target.l2_bytes, self.target.cores)
+            found = schedules(c.graph, self.sizes, self.target.l2_bytes, self.target.cores)
+            fitting = []
+            for s in found:
+                need = max(scratch_bytes(c.graph, k, ks, self.sizes) for k, ks in enumerate(s.kernels))
+                if need <= share:
+                    fitting.append(s)
+            if not fitting:
+                raise ScheduleError(f"a block needs {need} bytes of scratch, more than the target's {share} per core")
+            return fitting
         except MirageError as e:
             self.rejected.append(f"{c.graph.origin}: {e}")
             return []
@@ -159,6 +168,8 @@ class Tuner:
             c, schedule = job
             try:
                 return replace(c, schedule=schedule, executable=CpuExecutable(c.graph, schedule, c.maximum, self.sizes))
+            except (NoCompilerError, UnsafeCacheError):
+                raise  # no other kernel would fare better
             except MirageError as e:
                 return f"{c.graph.origin}: {e}"
 
