@@ -15,11 +15,12 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage.errors import MirageError, NoCompilerError, ScheduleError, UnsafeCacheError
+from mirage.errors import MirageError, ScheduleError, UnsafeCacheError
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import schedules, scratch_bytes
+from mirage.kernels.cpu.toolchain import find_compiler
 from mirage.kernels.profile import Timing, interleave
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
@@ -107,7 +108,8 @@ class Tuner:
         return self.deadline - time.perf_counter()
 
     def run(self, candidates: Sequence[Candidate]) -> Tuned:
-        """The candidates, measured where time allowed."""
+        """The candidates, measured where time allowed. Raises NoCompilerError before any time is spent."""
+        find_compiler()
         first = self.compile(
             [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
             self.budget * 0.45,
@@ -168,7 +170,7 @@ class Tuner:
             c, schedule = job
             try:
                 return replace(c, schedule=schedule, executable=CpuExecutable(c.graph, schedule, c.maximum, self.sizes))
-            except (NoCompilerError, UnsafeCacheError):
+            except UnsafeCacheError:
                 raise  # no other kernel would fare better
             except MirageError as e:
                 return f"{c.graph.origin}: {e}"
