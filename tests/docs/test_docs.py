@@ -24,6 +24,7 @@ from pathlib import Path
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from mirage.cli import app
 
@@ -80,20 +81,16 @@ def run(page: Path, folder: Path) -> dict[int, str]:
     script = folder / "page.py"
     code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page)]
     script.write_text("\n".join(code), encoding="utf-8")
-    done = execute([sys.executable, script.name], folder)
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_DIR": str(folder / "cache")}
+    command = [sys.executable, script.name]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{page.name}, after line {done.stdout.rpartition(MARK)[2][:4]}:\n{done.stderr}"
     parts = (part.partition("\n") for part in done.stdout.split(MARK)[1:])
     return {int(line): text for line, _, text in parts}
 
 
-def execute(command: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_DIR": str(folder / "cache"), "COLUMNS": "100"}
-    env.pop("MIRAGE_CACHE_URL", None)
-    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
-
-
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name not in NOT_RUN], ids=lambda p: p.name)
-def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     printed = run(page, tmp_path)
     latest: int | None = None
     for b in blocks(page):
@@ -104,9 +101,11 @@ def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path) -> Non
             assert matches(b.body, printed[latest]), (
                 f"{page.name}:{b.line}: the block at line {latest} prints\n{printed[latest]}"
             )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
     for words in command_lines(page, run_only=True):
-        done = execute([sys.executable, "-m", "mirage.cli", *words], tmp_path)
-        assert done.returncode == 0, f"{page.name}: mirage {shlex.join(words)}\n{done.stdout}{done.stderr}"
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 0, f"{page.name}: mirage {shlex.join(words)}\n{result.output}{result.exception}"
 
 
 def parse(words: list[str]) -> None:
