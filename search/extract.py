@@ -81,21 +81,20 @@ class Extraction:
     def __iter__(self) -> Iterator[Choice]:
         ticket = itertools.count()
         first = frozenset(self.goals)
-        # (bound, tie-break, spent, open values, chosen, leaves)
-        heap: list[tuple[float, int, float, frozenset[Value], dict[Value, Derivation], frozenset[Value]]]
-        heap = [(self._bound(0.0, first, {}), next(ticket), 0.0, first, {}, frozenset())]
+        # (bound, tie-break, spent, values still open and leaves, chosen)
+        heap: list[tuple[float, int, float, frozenset[Value], dict[Value, Derivation]]]
+        heap = [(self._bound(0.0, first, {}), next(ticket), 0.0, first, {})]
         steps = 0
         while heap:
-            _, _, spent, pending, chosen, leaves = heapq.heappop(heap)
+            _, _, spent, pending, chosen = heapq.heappop(heap)
             steps += 1
             if steps > MAX_STEPS or (steps % 64 == 0 and time.perf_counter() > self.deadline):
                 self.complete = False
                 return
             inner = [v for v in pending if v.source is None]
             if not inner:
-                reads = leaves | pending
-                if self.accept_leaves(reads):
-                    yield Choice(self.goals, chosen, reads, spent + sum(self.leaf_cost(v) for v in pending))
+                if self.accept_leaves(pending):
+                    yield Choice(self.goals, chosen, pending, spent + sum(self.leaf_cost(v) for v in pending))
                 continue
             value = max(inner, key=lambda v: v.number)
             rest = pending - {value}
@@ -108,9 +107,8 @@ class Extraction:
                     continue
                 now = {**chosen, value: d}
                 # the newest of many equally cheap ones goes first, so that graphs are finished early
-                heapq.heappush(
-                    heap, (self._bound(spent + d.cost, open_, now), -next(ticket), spent + d.cost, open_, now, leaves)
-                )
+                bound = self._bound(spent + d.cost, open_, now)
+                heapq.heappush(heap, (bound, -next(ticket), spent + d.cost, open_, now))
 
 
 def topological(choice: Choice) -> list[Value]:

@@ -24,6 +24,8 @@ from mirage.search.stats import SearchStats
 
 #: operators that a kernel may have beyond those of the whole program
 SLACK = 2
+#: choices of the values of all outputs that are extracted
+MAX_GOALS = 4
 #: kernel results that a later kernel may read (paper: up to 2 outputs per kernel)
 MAX_RESULTS = 2
 
@@ -236,12 +238,15 @@ class _PlanSearch:
         return found
 
     def extractions(self, c: Closure, **options: object) -> Iterator[Extraction]:
-        """One extraction per choice of a value for each output, if every output has one."""
+        """One extraction per choice of a value for each output, if every output has one.
+
+        An output has several values where the exact form folds what the abstract expression keeps: 2 * x * 0.5 is x.
+        """
         found = self.goals(c)
         if all(found):
             for after in (True, False):
-                goals = [next((v for v in vs if v.after is after), vs[0]) for vs in found]
-                if after or all(any(v.after is after for v in vs) for vs in found):
+                choices = [[v for v in vs if v.after is after] or vs[:after] for vs in found]
+                for goals in itertools.islice(itertools.product(*choices), MAX_GOALS):
                     yield Extraction(goals, limit=self.limit, deadline=self.deadline, **options)  # type: ignore[arg-type]
 
     def take(self, extraction: Extraction, count: int) -> list[Choice]:
