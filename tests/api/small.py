@@ -1,0 +1,63 @@
+"""Small programs that are superoptimized in about a second, their arrays, and the check of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import mirage as mi
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+
+#: enough for a complete search of the small programs, and a kernel or two
+BUDGET = 1.0
+
+
+@mi.program(x=mi.tensor("b", 8), w=mi.tensor(8, "n"), v=mi.tensor("n", 8), sizes={"b": 3, "n": 5})
+def adapter(x: Any, w: Any, v: Any) -> Any:
+    """An adapter with its residual: a small program of many graphs."""
+    return mi.relu(x @ w) @ v + x
+
+
+@mi.program(x=mi.tensor("m", "n"), sizes={"m": 3, "n": 5})
+def rows(x: Any) -> Any:
+    """Softmax of every row."""
+    return mi.softmax(x)
+
+
+@mi.program(x=mi.tensor("m", "n"), y=mi.tensor("n"), sizes={"m": 3, "n": 5})
+def several(x: Any, y: Any) -> Any:
+    """A program of two results."""
+    return x * y, mi.sum(x * y, axis=1)
+
+
+def arrays(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
+    """Standard normal inputs."""
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+
+
+def check(
+    program: Program,
+    found: Sequence[np.ndarray],
+    inputs: Sequence[np.ndarray],
+    sizes: Mapping[str, int],
+    floor: float = 64.0,
+) -> None:
+    """Fail unless results are about as near to float64 as those of NumPy in the program's dtype.
+
+    `floor` times the epsilon of the dtype, relative to the largest element, is allowed at least.
+    """
+    wanted = run_reference(program, inputs, sizes, "float64")
+    plain = run_reference(program, inputs, sizes)
+    assert len(found) == len(wanted)
+    for w, p, f in zip(wanted, plain, found, strict=True):
+        assert f.shape == w.shape
+        assert f.dtype == p.dtype
+        assert np.isfinite(f).all()
+        scale = float(np.max(np.abs(w), initial=0.0))
+        own = float(np.max(np.abs(p - w), initial=0.0))
+        error = float(np.max(np.abs(f - w), initial=0.0))
+        assert error <= 16 * own + floor * float(np.finfo(f.dtype).eps) * scale, (dict(sizes), error, own, scale)
