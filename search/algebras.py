@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.ir.functions import ScalarFunction
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import read_operator
 from mirage.search.abstract import AbstractAlgebra, Poly
 from mirage.verify.exact import ExactAlgebra, Form
 
@@ -47,30 +47,16 @@ class Algebras:
                     total = self.abstract.add(total, x)
                 found = self.abstract.function(self._concat(n.joined), total)
             else:
-                found = _read(self.abstract, n, args, over)
+                found = read_operator(self.abstract, n.op, n.attr, args, over)
             self._abstract_results[key] = found
         return found
 
     def exact_of(self, n: AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
         """The exact form of an operator's result."""
-        if n.op == "concat":
-            assert n.joined is not None
-            return self.exact.concat(args, n.joined)
-        form: Form = _read(self.exact, n, args, over)
-        return form
+        return self.exact.operator(n, args, over)
 
     def _concat(self, joined: object) -> ScalarFunction:
         """The abstract atom of a concat: a function of the sum of what it joins, so that each is a subexpression."""
         if joined not in self._concats:
             self._concats[joined] = ScalarFunction(f"concat {joined}", lambda x: x, "")
         return self._concats[joined]
-
-
-def _read(al: Any, n: AxisNode, args: Sequence[Any], over: frozenset[str]) -> Any:
-    if n.op == "matmul":
-        return al.sum(al.mul(args[0], args[1]), over)
-    if n.op in ("sum", "accumulator"):
-        return al.sum(args[0], over)
-    op = get_operator(n.op)
-    assert isinstance(op, Elementwise)
-    return op.apply(al, args, n.attr)

@@ -17,7 +17,10 @@ from fractions import Fraction
 import sympy
 
 from mirage.errors import TermTooLarge
+from mirage.ir.axes import AxisNode
 from mirage.ir.functions import ScalarFunction
+from mirage.ir.operator import read_operator
+from mirage.mugraph.graph import Node
 
 #: (part, id): id 0 is a free index, positive ids are bound in the monomial
 Index = tuple[tuple[str, int], ...]
@@ -215,3 +218,11 @@ class ExactAlgebra:
         free = frozenset().union(*(x.free for x in xs)) - {p for a in joined[1] for p in self.parts.get(a, (a,))}
         free |= frozenset(self.parts.get(joined[0], (joined[0],)))
         return self._atom(("concat", joined, tuple(xs)), free, xs)
+
+    def operator(self, n: Node | AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
+        """The result of an axis-level operator; `over` are the parts that a sum or matmul binds."""
+        if n.op == "concat":
+            assert n.joined is not None
+            return self.concat(args, n.joined)
+        form: Form = read_operator(self, n.op, n.attr, args, over)
+        return form

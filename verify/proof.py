@@ -12,7 +12,6 @@ from typing import Literal
 
 from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
 from mirage.ir.axes import AxisNode, AxisProgram, to_axes
-from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
@@ -112,7 +111,7 @@ class _Reader:
             if n.op == "input":
                 values.append(self.al.tensor(n.attr["name"], n.axes))
             else:
-                values.append(self.operator(n, [values[i] for i in n.operands], self.parts(n.reduce)))
+                values.append(self.al.operator(n, [values[i] for i in n.operands], self.parts(n.reduce)))
         return [values[o.value] for o in program.outputs]
 
     def mugraph(self, graph: MuGraph) -> list[Form]:
@@ -127,7 +126,7 @@ class _Reader:
                 for k, form in enumerate(self.block(n.graph, args)):
                     values[i, k] = form
             else:
-                values[i, 0] = self.operator(n, args, self.parts(n.reduce))
+                values[i, 0] = self.al.operator(n, args, self.parts(n.reduce))
         return [values[r.node, r.out] for r in graph.kernel.outputs]
 
     def parts(self, axes: Sequence[str]) -> frozenset[str]:
@@ -146,7 +145,7 @@ class _Reader:
                 values.extend(self.thread(n.graph, graph, args))
             else:
                 self.check_partial(args)
-                values.append(self.operator(n, args, self.summed(graph, n.reduce)))
+                values.append(self.al.operator(n, args, self.summed(graph, n.reduce)))
         return [values[r.node] for r in graph.outputs]
 
     def check_partial(self, args: Sequence[Form]) -> None:
@@ -196,18 +195,5 @@ class _Reader:
             elif n.op == "graph":
                 raise _NotProved("a graph below the thread level")
             else:
-                values.append(self.operator(n, args, self.summed(block, n.reduce)))
+                values.append(self.al.operator(n, args, self.summed(block, n.reduce)))
         return [values[r.node] for r in graph.outputs]
-
-    def operator(self, n: Node | AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
-        if n.op == "matmul":
-            return self.al.sum(self.al.mul(args[0], args[1]), over)
-        if n.op == "sum":
-            return self.al.sum(args[0], over)
-        if n.op == "concat":
-            assert n.joined is not None
-            return self.al.concat(args, n.joined)
-        op = get_operator(n.op)
-        assert isinstance(op, Elementwise)
-        form: Form = op.apply(self.al, args, n.attr)
-        return form

@@ -168,6 +168,20 @@ class Elementwise(Operator):
         return low.elementwise(self.name, operands, attrs, out)
 
 
+def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: frozenset[str]) -> Any:
+    """An axis-level operator (sum, accumulator, matmul or elementwise) read in a `TensorAlgebra`.
+
+    `over` are the axis parts that a sum or matmul binds.
+    """
+    if op == "matmul":
+        return al.sum(al.mul(args[0], args[1]), over)
+    if op in ("sum", "accumulator"):
+        return al.sum(args[0], over)
+    definition = get_operator(op)
+    assert isinstance(definition, Elementwise)
+    return definition.apply(al, args, attrs)
+
+
 REGISTRY: dict[str, Operator] = {}
 
 
