@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage.errors import DimError, TraceError
-from mirage.frontends.trace import trace
+from mirage.frontends.trace import program_name, trace
 from mirage.ir.program import Program
 from mirage.ir.types import TensorType
 
@@ -59,7 +59,7 @@ def program(
     def decorate(fn: Callable[..., Any]) -> TensorFunction:
         if not callable(fn) or isinstance(fn, TensorFunction):
             raise TraceError(f"program: {fn!r} is not a plain function; decorate a function, once")
-        f = TensorFunction(getattr(fn, "__name__", "program"), fn, specs, _size_sets(sizes))
+        f = TensorFunction(program_name(fn), fn, specs, _size_sets(sizes))
         for label, values in f.sizes.items():
             _check_sizes(f, label, values)
         return f

@@ -25,7 +25,7 @@ def trace(fn: Callable[..., Any], /, name: str | None = None, **specs: TensorTyp
     """
     if not callable(fn):
         raise TraceError(f"trace: {fn!r} is not a function")
-    name = _program_name(fn, name)
+    name = program_name(fn, name)
     _check_specs(fn, name, specs)
     b = ProgramBuilder(name)
     args = {p: Proxy(b, b.input(p, t)) for p, t in specs.items()}
@@ -42,7 +42,8 @@ def trace(fn: Callable[..., Any], /, name: str | None = None, **specs: TensorTyp
     return b.finish([_index(b, r) for r in (result if isinstance(result, tuple | list) else [result])])
 
 
-def _program_name(fn: Callable[..., Any], name: object) -> str:
+def program_name(fn: Callable[..., Any], name: object = None) -> str:
+    """The name of a function's program, "program" for a lambda; raises TraceError where `name` is no identifier."""
     if name is None:
         name = getattr(fn, "__name__", "program")
         return str(name) if str(name).isidentifier() else "program"
