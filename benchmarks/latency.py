@@ -19,9 +19,9 @@ from benchmarks.timing import race
 from mirage.errors import InputError, VerificationError
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
+from mirage.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 from mirage.settings import num_threads
-from mirage.superoptimized import Superoptimized
 
 #: seconds to superoptimize one program at one set of sizes, and to time its versions
 BUDGET, RACE = 10.0, 2.0

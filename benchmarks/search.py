@@ -13,7 +13,7 @@ import typer
 import mirage as mi
 from benchmarks.latency import BUDGET
 from benchmarks.programs import PROGRAMS
-from mirage.superoptimized import Superoptimized
+from mirage.result import Superoptimized
 
 
 @dataclass(frozen=True)

@@ -41,12 +41,12 @@ from mirage.ir.types import tensor
 
 if TYPE_CHECKING:
     from mirage.api import load, superoptimize, superoptimized
-    from mirage.superoptimized import Superoptimized
+    from mirage.result import Superoptimized
 
 
 #: loaded on first use, so that importing the package stays quick
 _LATER = {
-    "Superoptimized": "mirage.superoptimized",
+    "Superoptimized": "mirage.result",
     "load": "mirage.api",
     "superoptimize": "mirage.api",
     "superoptimized": "mirage.api",

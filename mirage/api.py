@@ -38,12 +38,12 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.recall import Memory, recheck
 from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
+from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.generate import SearchOptions, generate, plan_by_plan
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Runner, Tuner
-from mirage.superoptimized import Superoptimized
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
 from mirage.verify.proof import prove, prove_programs

@@ -21,7 +21,7 @@ from mirage.cache import ResultStore
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.program import Program
-from mirage.superoptimized import Superoptimized
+from mirage.result import Superoptimized
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cache_app = typer.Typer(help="The results store.", no_args_is_help=True)

@@ -13,8 +13,8 @@ import mirage.api as api
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
 from mirage.kernels.profile import interleave
+from mirage.result import Superoptimized
 from mirage.search.accuracy import random_inputs
-from mirage.superoptimized import Superoptimized
 
 #: query heads that share one head of keys and values in gqa_decode
 GROUP = 8

@@ -26,7 +26,7 @@ from mirage.errors import (
     UnknownTarget,
 )
 from mirage.ir.interpret import run_reference
-from mirage.superoptimized import Superoptimized
+from mirage.result import Superoptimized
 from tests.api.small import BUDGET, adapter, arrays, check, rows, several
 
 X = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
@@ -407,7 +407,7 @@ def branches(x: Any) -> Any:
 
 UNTRACEABLE: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
     (lambda x: 5, TraceError, "program: returns a int"),
-    (branches, TraceError, "branches"),
+    (branches, TraceError, "truth value"),
     (lambda x: x @ x, ShapeError, "matmul"),
     (lambda x: float(x), TraceError, "float"),
     # mistakes of the function itself stay what they are

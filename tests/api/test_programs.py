@@ -16,7 +16,7 @@ from mirage.ir.types import TensorType
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.reference import reference_graph
-from mirage.superoptimized import Superoptimized
+from mirage.result import Superoptimized
 from tests.api.small import arrays, check
 
 #: sizes that are tuned at: small, and no multiples of a tile

@@ -1,0 +1,519 @@
+"""What a superoptimization answers: its call, graphs, evidence, files, and that it can be repeated."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from fractions import Fraction
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import mirage as mi
+from mirage import api
+from mirage.cache import ResultStore
+from mirage.errors import AxisError, FormatError, GraphError, InputError, MirageError, VerificationError
+from mirage.ir.functions import FUNCTIONS
+from mirage.ir.interpret import run_reference
+from mirage.mugraph.reference import reference_graph
+from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
+from mirage.mugraph.validate import validate
+from mirage.result import Superoptimized
+from tests.api.small import BUDGET, adapter, arrays, check, rows, several
+
+
+@functools.cache
+def result() -> Superoptimized:
+    return mi.superoptimize(adapter, budget=BUDGET, cache=False)
+
+
+@functools.cache
+def softmax() -> Superoptimized:
+    return mi.superoptimize(rows, budget=BUDGET, cache=False)
+
+
+def figures(r: Superoptimized) -> list[tuple[Any, Any]]:
+    return [(mugraph_to_json(c.graph), c.certificate) for c in sorted(r.graphs, key=lambda c: (c.cost, str(c.graph)))]
+
+
+# The answer.
+
+
+@pytest.mark.parametrize("sizes", [{"b": 1, "n": 1}, {"b": 7, "n": 33}, {"b": 65, "n": 2}, {"b": 3, "n": 5}])
+def test_a_call_at_other_sizes(sizes: dict[str, int]) -> None:
+    inputs = arrays(adapter.trace(), sizes, seed=sizes["b"])
+    found = result()(*inputs)
+    assert isinstance(found, np.ndarray)
+    check(result().program, [found], inputs, sizes)
+
+
+def test_several_results_are_a_tuple() -> None:
+    r = mi.superoptimize(several, budget=0.5, cache=False)
+    inputs = arrays(r.program, {"m": 9, "n": 17})
+    found = r(*inputs)
+    assert isinstance(found, tuple)
+    check(r.program, found, inputs, {"m": 9, "n": 17})
+
+
+def test_graphs_are_ranked_and_best_is_the_fastest() -> None:
+    r = result()
+    assert len(r.graphs) >= 3
+    timed = [c.timing.median_us for c in r.graphs if c.timing is not None and c.executable is not None]
+    first = [c.timing.median_us for c in r.graphs[:3] if c.timing is not None]
+    assert first == sorted(first)
+    assert all(c.timing is None for c in r.graphs[len(timed) :])
+    assert r.best.timing.median_us <= min([*timed, *(t.median_us for t in r.baselines.values())])
+    assert set(r.baselines) == {"reference", "library"}
+    if r.best.kind == "mugraph":
+        assert r.best.candidate in r.graphs
+        assert r.best.graph is not None
+        validate(r.best.graph)
+    else:
+        assert r.best.graph is None
+
+
+def test_certificates_are_those_of_the_program() -> None:
+    r = result()
+    for c in r.graphs:
+        assert c.certificate.equal
+        assert c.certificate.error_bound is not None
+        assert c.certificate.error_bound <= 2.0**-40
+        assert api.verify(r.program, c.graph).equal
+    assert r.certificate.equal
+    assert r.certificate.proof == "proved"
+
+
+def test_source_is_c_that_names_its_kernels() -> None:
+    for c in result().graphs:
+        if c.executable is not None:
+            assert "mirage_run" in c.executable.source
+            assert c.executable.source.count("{") == c.executable.source.count("}")
+            break
+    else:
+        raise AssertionError("nothing was compiled")
+    assert result().source
+
+
+def test_report_renders() -> None:
+    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(result().report())
+    text = console.export_text()
+    for word in (
+        "adapter at b=3, n=5 on cpu",
+        "search",
+        "verify",
+        "tune",
+        "best:",
+        "reference",
+        "library",
+        "physical limit",
+    ):
+        assert word in text
+    assert "nan" not in text
+
+
+def test_drawing() -> None:
+    for r in (result(), softmax()):
+        drawing = r._repr_svg_()
+        assert (drawing is None) == (r.best.kind != "mugraph")
+        assert drawing is None or drawing.startswith("<svg")
+
+
+def test_progress_is_told() -> None:
+    told: list[str] = []
+    mi.superoptimize(rows, budget=0.3, cache=False, progress=told.append)
+    for word in ("searching", "verifying: 1 of", "kernels compiled"):
+        assert any(word in t for t in told), word
+
+
+# Repeating.
+
+
+def test_the_same_seed_gives_the_same_graphs_and_certificates() -> None:
+    again = mi.superoptimize(adapter, budget=BUDGET, cache=False)
+    assert result().stats.stop_reason == "complete" == again.stats.stop_reason
+    assert figures(again) == figures(result())
+
+
+def test_another_seed_gives_other_tests_of_the_same_graphs() -> None:
+    other = mi.superoptimize(adapter, budget=BUDGET, cache=False, seed=1)
+    assert [g for g, _ in figures(other)] == [g for g, _ in figures(result())]
+    assert all(a.seed != b.seed for (_, a), (_, b) in zip(figures(other), figures(result()), strict=True))
+
+
+def test_worker_processes_find_the_same_graphs() -> None:
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
+        parallel = mi.superoptimize(adapter, budget=10 * BUDGET, cache=False, executor=executor)
+    assert figures(parallel) == figures(result())
+
+
+# Threads, interrupts.
+
+
+def test_two_threads_call_one_result() -> None:
+    r = result()
+    errors: list[BaseException] = []
+
+    def work(seed: int) -> None:
+        try:
+            for k in range(40):
+                sizes = {"b": 1 + (seed + k) % 5, "n": 1 + k % 21}
+                inputs = arrays(r.program, sizes, seed=k)
+                runs: list[Any] = [r._run, *(c.executable for c in r.graphs if c.executable is not None)]
+                for run in runs:
+                    check(r.program, run(inputs, sizes), inputs, sizes)
+                check(r.program, [r(*inputs)], inputs, sizes)
+        except BaseException as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not errors
+
+
+class Interrupter:
+    """Progress that is interrupted, as by Ctrl-C, when it tells of something."""
+
+    def __init__(self, at: str) -> None:
+        self.at = at
+
+    def __call__(self, text: str) -> None:
+        if self.at in text:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(("at", "searched"), [("searching: plan", True), ("verifying: 1", True), ("kernels", False)])
+def test_an_interrupt_leaves_the_store_usable(tmp_path: Path, at: str, searched: bool) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
+    with pytest.raises(KeyboardInterrupt):
+        mi.superoptimize(adapter, budget=BUDGET, cache=store, progress=Interrupter(at))
+    r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert ("search" in r.seconds) == searched
+    assert [g for g, _ in figures(r)] == [g for g, _ in figures(result())]
+    sizes = {"b": 4, "n": 4}
+    inputs = arrays(r.program, sizes)
+    check(r.program, [r(*inputs)], inputs, sizes)
+    assert mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
+
+
+# Files.
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "adapter.json"
+    result().save(path)
+    return path
+
+
+def test_saved_and_loaded(saved: Path) -> None:
+    loaded = mi.load(saved)
+    assert loaded.program == result().program
+    assert loaded.sizes == result().sizes
+    assert loaded.best.kind == result().best.kind
+    assert loaded.best.timing == result().best.timing
+    assert figures(loaded) == figures(result())
+    assert loaded.to_json() == result().to_json()
+    sizes = {"b": 6, "n": 9}
+    inputs = arrays(loaded.program, sizes)
+    check(loaded.program, [loaded(*inputs)], inputs, sizes)
+
+
+def test_loaded_in_another_process(saved: Path) -> None:
+    script = """
+import sys, numpy as np, mirage as mi
+r = mi.load(sys.argv[1])
+x, w, v = np.ones((2, 8), np.float32), np.ones((8, 3), np.float32), np.ones((3, 8), np.float32)
+assert (r(x, w, v) == np.maximum(x @ w, 0) @ v + x).all()
+print(r.best.kind, len(r.graphs))
+"""
+    done = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [result().best.kind, str(len(result().graphs))]
+
+
+def test_no_partial_file_is_left(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"):
+        result().save(tmp_path / "no" / "folder.json")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        result().save(tmp_path / "folder")
+    assert [p.name for p in tmp_path.iterdir()] == ["folder"]
+
+
+def rewrite(saved: Path, to: Path, change: Callable[[Any], None]) -> Path:
+    obj = json.loads(saved.read_text())
+    change(obj)
+    to.write_text(json.dumps(obj))
+    return to
+
+
+def another_function(obj: Any) -> None:
+    """The graph adds where it multiplied, everywhere else it is sound."""
+    text = json.dumps(obj["graphs"][0]["graph"])
+    assert '"op": "relu"' in text
+    obj["graphs"][0]["graph"] = json.loads(text.replace('"op": "relu"', '"op": "square"'))
+    mugraph_from_json(obj["graphs"][0]["graph"])
+
+
+def test_an_altered_graph_is_refused(saved: Path, tmp_path: Path) -> None:
+    with pytest.raises(VerificationError, match="does not compute adapter"):
+        mi.load(rewrite(saved, tmp_path / "x.json", another_function))
+
+
+@pytest.mark.parametrize("name", ["tiles", "splits"])
+@pytest.mark.parametrize("size", [0, -1, 10**6, 10**18, 10**30])
+def test_altered_schedules_are_refused_or_right(saved: Path, tmp_path: Path, name: str, size: int) -> None:
+    def change(obj: Any) -> None:
+        for g in obj["graphs"]:
+            for k in g["schedule"] or []:
+                k[name] = dict.fromkeys(k[name], size)
+
+    try:
+        r = mi.load(rewrite(saved, tmp_path / "x.json", change))
+        sizes = {"b": 3, "n": 5}
+        inputs = arrays(r.program, sizes)
+        for c in r.graphs:
+            if c.executable is not None:
+                check(r.program, c.executable(inputs, sizes), inputs, sizes)
+    except MirageError:
+        pass
+
+
+NO_RESULTS = ["", "x", "[]", "3", "{}", "null", '{"format": "mirage result"}', "NaN", "[" * 100_000, "\x00", '{"a": 1']
+
+
+@pytest.mark.parametrize("text", NO_RESULTS, ids=range(len(NO_RESULTS)))
+def test_other_files_are_format_errors(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    with pytest.raises(FormatError):
+        mi.load(tmp_path / "x.json")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        mi.load(tmp_path / "none.json")
+    with pytest.raises(InputError, match="cannot be read"):
+        mi.load(tmp_path)
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00\x80")
+    with pytest.raises(FormatError):
+        mi.load(tmp_path / "binary")
+
+
+VALUES: list[Any] = [
+    None,
+    True,
+    0,
+    -1,
+    3,
+    10**400,
+    1e308,
+    -0.5,
+    "",
+    "x",
+    "*/ int x; /*",
+    "../../x",
+    "\u0000",
+    [],
+    {},
+    [[]],
+    ["b"],
+]
+
+
+def damage(obj: Any, rng: random.Random) -> Any:
+    """The object with one value, at a random depth, replaced, dropped or doubled."""
+    if isinstance(obj, dict) and obj and rng.random() < 0.9:
+        key = rng.choice(list(obj))
+        if rng.random() < 0.1:
+            return {k: v for k, v in obj.items() if k != key}
+        return {k: damage(v, rng) if k == key else v for k, v in obj.items()}
+    if isinstance(obj, list) and obj and rng.random() < 0.9:
+        i = rng.randrange(len(obj))
+        if rng.random() < 0.1:
+            return obj[:i] + obj[i + 1 :]
+        if rng.random() < 0.1:
+            return [*obj, obj[i]]
+        return [damage(v, rng) if k == i else v for k, v in enumerate(obj)]
+    return rng.choice(VALUES)
+
+
+@functools.cache
+def short() -> dict[str, Any]:
+    """A saved result of few graphs."""
+    obj = softmax().to_json()
+    return {**obj, "graphs": obj["graphs"][:1]}
+
+
+def load_damaged(obj: Any, path: Path) -> None:
+    path.write_text(json.dumps(obj))
+    try:
+        r = mi.load(path)
+    except MirageError:
+        return
+    # what loads is right; the program itself may have been altered
+    sizes = {s: 3 for s in r.program.symbols()}
+    inputs = arrays(r.program, sizes)
+    with np.errstate(all="ignore"):
+        found = r._run(inputs, sizes)
+        for f, w in zip(found, run_reference(r.program, inputs, sizes), strict=True):
+            np.testing.assert_allclose(f, w, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_damage_is_a_mirage_error_or_harmless(tmp_path: Path, seed: int) -> None:
+    load_damaged(damage(json.loads(json.dumps(short())), random.Random(seed)), tmp_path / "x.json")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(60, 1500))
+def test_much_random_damage(tmp_path: Path, seed: int) -> None:
+    load_damaged(damage(json.loads(json.dumps(short())), random.Random(seed)), tmp_path / "x.json")
+
+
+@given(cut=st.floats(0, 1, exclude_max=True))
+def test_truncated_files(tmp_path_factory: pytest.TempPathFactory, cut: float) -> None:
+    text = json.dumps(short())
+    path = tmp_path_factory.getbasetemp() / "truncated.json"
+    path.write_text(text[: int(cut * len(text))])
+    with pytest.raises(FormatError):
+        mi.load(path)
+
+
+def test_names_of_the_package_are_not_its_modules() -> None:
+    for name in ("superoptimize", "superoptimized", "load", "verify", "Superoptimized", "trace", "program"):
+        assert callable(getattr(mi, name)), name
+
+
+# The decorator, and verification of two programs.
+
+
+def test_decorator_superoptimizes_at_the_first_call() -> None:
+    @mi.superoptimized(x=mi.tensor("m", "n"), options={"budget": 0.5, "cache": False})
+    def double(x: Any) -> Any:
+        return mi.sum(x * 2.0, axis=1)
+
+    assert double.result is None
+    x = np.arange(12, dtype=np.float32).reshape(3, 4)
+    np.testing.assert_allclose(double(x), (x * 2).sum(axis=1))
+    first = double.result
+    assert first is not None
+    assert first.sizes == {"m": 3, "n": 4}
+    np.testing.assert_allclose(double(x[:2]), (x * 2).sum(axis=1)[:2])
+    assert double.result is first
+    with pytest.raises(InputError, match="input 'x'"):
+        double(x[0])
+
+
+def test_decorated_functions_and_empty_first_arrays() -> None:
+    lazy = mi.superoptimized(options={"budget": 0.3, "cache": False})(rows)
+    with pytest.raises(InputError, match="input 'x' has dtype"):
+        lazy(np.ones((2, 2)))
+    assert lazy.result is None
+    assert lazy(np.ones((0, 4), np.float32)).shape == (0, 4)
+
+
+def test_verify_tells_equal_from_different_programs() -> None:
+    x, y = mi.tensor("m", "n"), mi.tensor("n")
+    a = mi.trace(lambda x, y: (x + y) * 2.0, name="a", x=x, y=y)
+    b = mi.trace(lambda x, y: y * 2.0 + x * 2.0, name="b", x=x, y=y)
+    c = mi.trace(lambda x, y: x + y * 2.0, name="c", x=x, y=y)
+    equal = mi.verify(a, b)  # type: ignore[operator]
+    assert equal.equal
+    assert equal.proof == "proved"
+    different = mi.verify(a, c)  # type: ignore[operator]
+    assert not different.equal
+    assert different.counterexample
+    assert different.proof != "proved"
+
+
+def test_verify_takes_results_functions_and_graphs() -> None:
+    r = result()
+    graph = reference_graph(r.verifier.axis_program)
+    for a, b in ((r, r), (adapter, r), (r, graph), (graph, adapter), (adapter, adapter), (r, adapter)):
+        assert api.verify(a, b).equal
+    with pytest.raises(VerificationError, match="two muGraphs and no program"):
+        api.verify(graph, graph)
+    with pytest.raises((InputError, GraphError)):
+        api.verify(adapter, rows)
+    with pytest.raises((InputError, GraphError)):
+        api.verify(rows, graph)
+
+
+# Programs of their own kind.
+
+
+def test_a_program_that_meets_itself_transposed_is_an_axis_error() -> None:
+    with pytest.raises(AxisError, match=r"matmul: axis m .* twice"):
+        mi.superoptimize(mi.trace(lambda x: x @ x.mT, x=mi.tensor("m", "n")), sizes={"m": 3, "n": 4}, budget=0.3)
+
+
+@pytest.mark.parametrize(
+    "fn", [lambda x: x, lambda x: x.mT, lambda x: mi.repeat(x, 3, axis=0), lambda x: mi.reshape(x, "m*n")]
+)
+def test_without_a_graph_the_library_or_the_reference_answers(fn: Callable[[Any], Any]) -> None:
+    r = mi.superoptimize(mi.trace(fn, x=mi.tensor("m", "n")), sizes={"m": 3, "n": 4}, budget=0.3, cache=False)
+    assert r.graphs == []
+    assert r.best.kind in ("library", "reference")
+    assert r.certificate.equal
+    assert r.source == str(r.program)
+    inputs = arrays(r.program, {"m": 5, "n": 2})
+    np.testing.assert_array_equal(r(*inputs), run_reference(r.program, inputs, {"m": 5, "n": 2})[0])
+    r.report()
+
+
+@functools.cache
+def own_operators() -> tuple[str, str]:
+    """A smooth step by definition, and one with a scalar function and C of its own."""
+    sigmoid = FUNCTIONS["sigmoid"]
+    mi.elementwise(
+        "api_step",
+        lambda al, x, slope: al.mul(x, al.function(sigmoid, al.mul(al.constant(slope), x))),
+        attributes=[mi.Attribute("slope", "number", 1)],
+    )
+    cube = mi.register_function(
+        "api_cube",
+        lambda x: x * x * x,
+        c_source="#define mi_fn_api_cube(x) ((x) * (x) * (x))\n",
+    )
+    mi.elementwise("api_cubed", lambda al, x: al.add(al.function(cube, x), al.constant(Fraction(1, 3))))
+    return "api_step", "api_cubed"
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_operators_of_the_user_end_to_end(which: int) -> None:
+    name = own_operators()[which]
+    attrs = {"slope": Fraction(3, 2)} if which == 0 else {}
+    program = mi.trace(
+        lambda x, w: mi.sum(mi.apply(name, x @ w, **attrs), axis=1), x=mi.tensor("b", 16), w=mi.tensor(16, "n")
+    )
+    r = mi.superoptimize(program, sizes={"b": 4, "n": 8}, budget=2 * BUDGET, cache=False)
+    tested = 0
+    for c in r.graphs:
+        if c.executable is not None:
+            for sizes in ({"b": 1, "n": 1}, {"b": 5, "n": 19}):
+                inputs = arrays(program, sizes)
+                check(program, c.executable(inputs, sizes), inputs, sizes)
+                tested += 1
+    assert tested >= 2, r.rejected
+    x, w = arrays(program, {"b": 3, "n": 4})
+    z = (x @ w).astype(np.float64)
+    wanted = z / (1 + np.exp(-1.5 * z)) if which == 0 else z**3 + 1 / 3
+    np.testing.assert_allclose(r(x, w), wanted.sum(axis=1), rtol=1e-4, atol=1e-4)
+    assert math.isfinite(r.best.timing.median_us)
