@@ -129,7 +129,7 @@ def superoptimize(
         "library": LibraryProgram(verifier.axis_program),
     }
     tuner = Tuner(traced, bound, machine, baselines, budget=max(budget - spent, 0.2 * budget), seed=seed, progress=say)
-    tuned = tuner.run(candidates)
+    tuned = tuner.run(preferred(candidates))
     seconds["tune"] = time.perf_counter() - start
     answer = Superoptimized(
         traced, verifier, bound, machine, tuned.candidates, tuned.baselines, stats, seconds,
@@ -139,6 +139,12 @@ def superoptimize(
     if memory is not None:
         memory.keep_tuned(bound, tuned, answer.best.timing.median_us)
     return answer
+
+
+def preferred(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates that may run: those whose exponents cannot overflow, if there are any."""
+    safe = [c for c in candidates if c.maximum.safe]
+    return safe or list(candidates)
 
 
 def _verify(

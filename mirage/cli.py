@@ -139,12 +139,12 @@ def superoptimize(
         result.save(save)
     drawing = result._repr_svg_()
     if svg is not None and drawing is not None:
-        svg.write_text(drawing)
+        svg.write_text(drawing, encoding="utf-8")
     if as_json:
         print(json.dumps(result_json(result)))
         return
     out.print(result.report())
-    out.print(str(result.certificate), highlight=False, markup=False)
+    out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
 
 
 def _named_sizes(program: Any, name: str) -> dict[str, int]:
@@ -169,7 +169,7 @@ def show(
             drawing = thing._repr_svg_()
             if drawing is None:
                 raise InputError(f"{what}: the {thing.best.kind} version is best; there is no graph to draw")
-            svg.write_text(drawing)
+            svg.write_text(drawing, encoding="utf-8")
         print(thing.source if source else thing.best.graph or thing.program)
         return
     if svg is not None or source:

@@ -27,11 +27,11 @@ def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
         with err.status(function.name) as status:
             result = api.superoptimize(function, budget=budget, progress=status.update)
         out.print(result.report())
-        out.print(str(result.certificate), highlight=False, markup=False)
+        out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
         path = drawings / f"{function.name}.svg"
         drawing = result._repr_svg_()
         if drawing is not None:
-            path.write_text(drawing)
+            path.write_text(drawing, encoding="utf-8")
             out.print(f"drawing: {path}", highlight=False)
         out.print(comparison(function, result))
 

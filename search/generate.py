@@ -251,10 +251,12 @@ class _PlanSearch:
 
     def take(self, extraction: Extraction, count: int) -> list[Choice]:
         """The first choices of an extraction."""
-        choices = list(itertools.islice(extraction, count))
+        choices = list(itertools.islice(extraction, count + 1))
+        if len(choices) > count:
+            self.cut = self.cut or f"the {count} cheapest first kernels kept"
         if not extraction.complete:
             self.cut = self.cut or "extraction limit"
-        return choices
+        return choices[:count]
 
     def collect(
         self, extraction: Extraction, build: Callable[[Choice], list[tuple[float, list[tuple[KernelPlan, Choice]]]]]

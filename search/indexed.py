@@ -5,8 +5,8 @@ Two facts about a value that is a prefix of a graph with exactly the target's fo
 - a function or a denominator never changes again, so it must occur in the target as it is;
 - once an index is summed, no factor can join it, so the set of factors that carry it must be one that the target sums.
 
-So this is complete for the graphs that can be proved equal (`verify/exact.py`), and far stronger than the abstract
-expression alone: summing q over d before it meets k is admitted there and pruned here.
+So this keeps every graph that can be proved equal (`verify/exact.py`) without terms that cancel, and is far stronger than
+the abstract expression alone: summing q over d before it meets k is admitted there and pruned here.
 """
 
 from __future__ import annotations

@@ -13,7 +13,9 @@ class SearchStats:
     """Counters of one search.
 
     `prefixes`: distinct prefixes built (values of a kernel that passed every check). `checks`: operator applications
-    tested, by what pruned them in `pruned`. `graphs`: muGraphs assembled, before duplicates are dropped.
+    tested. `pruned` counts by reason: of checks ("factor counts", "abstract expression", "indices", "expression size"), of
+    pairs of values that never exist together ("phase"), and of graphs ("not accepted"). `graphs`: muGraphs assembled,
+    before duplicates are dropped.
     """
 
     prefixes: int = 0

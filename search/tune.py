@@ -27,6 +27,7 @@ from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import accuracy_trials, random_inputs
+from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.generate import plan_by_plan
 from mirage.verify.certificate import Certificate
 
@@ -71,11 +72,22 @@ def idle_factor(graph: MuGraph, sizes: Mapping[str, int], cores: int) -> float:
     return max(1.0, cores / max(min(cells, default=cores), 1))
 
 
+def is_idle_loop(graph: MuGraph, sizes: Mapping[str, int]) -> bool:
+    """Whether a kernel loops over, or splits, an axis that one tile holds: a plan without it does the same."""
+    axis_sizes = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
+    return any(axis_sizes.get(a, SPLITS) <= LOOP_TILE for n in graph.kernels if n.graph for a in n.graph.loop)
+
+
 def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int], cores: int) -> list[Candidate]:
-    """Up to `count` candidates, plan by plan, by modelled cost and the parallelism that they allow."""
+    """Up to `count` candidates, plan by plan, by modelled cost and the parallelism that they allow.
+
+    Candidates that loop over what one tile holds come after all others.
+    """
     of_graph = {id(c.graph): c for c in candidates}
     priced = [(c.graph, c.cost * idle_factor(c.graph, sizes, cores)) for c in candidates]
-    return [of_graph[id(graph)] for graph, _ in plan_by_plan(priced)[:count]]
+    last = [item for item in priced if is_idle_loop(item[0], sizes)]
+    first = [item for item in priced if not is_idle_loop(item[0], sizes)]
+    return [of_graph[id(graph)] for graph, _ in (plan_by_plan(first) + plan_by_plan(last))[:count]]
 
 
 class Tuner:
