@@ -7,6 +7,7 @@ from pathlib import Path
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from benchmarks.latency import LatencyRow
 from benchmarks.search import SearchRow
@@ -27,7 +28,7 @@ def plot_ratios(rows: Sequence[LatencyRow], path: Path) -> None:
         [f"{r.ratio:.2f}  ({peer})" for r, peer in zip(rows, peers, strict=True)],
         "best peer's time / ours (above 1: ours is faster)",
         path,
-        mark=1.0,
+        origin=1.0,
     )
 
 
@@ -50,25 +51,26 @@ def _bars(
     notes: Sequence[str],
     title: str,
     path: Path,
-    mark: float | None = None,
+    origin: float | None = None,
 ) -> None:
-    """Horizontal bars on a logarithmic scale, the first one on top, each with a note at its end."""
+    """Horizontal bars on a logarithmic scale from `origin`, the first one on top, each with a note at its right end."""
     figure = Figure(figsize=(8, 0.9 + 0.27 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    low, high = min([*values, mark or values[0]]) / 2, max([*values, mark or values[0]])
-    axes.barh(range(len(labels)), [v - low for v in values], left=low, color=colors, height=0.7)
+    base = min(values) / 2 if origin is None else origin
+    axes.barh(range(len(labels)), [v - base for v in values], left=base, color=colors, height=0.7)
     for i, (value, note) in enumerate(zip(values, notes, strict=True)):
-        axes.annotate(note, (value, i), xytext=(4, 0), textcoords="offset points", va="center", fontsize=8)
-    if mark is not None:
-        axes.axvline(mark, color="black", linewidth=0.8)
+        axes.annotate(note, (max(value, base), i), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    axes.axvline(base, color="black", linewidth=0.8)
     axes.set_xscale("log")
+    low, high = min(base, *values), max(base, *values)
     # room for the notes beside the longest bar
-    axes.set_xlim(low, high * (high / low) ** 0.35)
+    axes.set_xlim(low * (0.8 if low < base else 1.0), high * max(high / low, 2.0) ** 0.35)
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlabel(title)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.xaxis.set_minor_formatter(lambda value, _: "")
     axes.spines[["top", "right"]].set_visible(False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None})
+    figure.savefig(path, format="svg", metadata={"Date": None})

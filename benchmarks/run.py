@@ -27,8 +27,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "z3-solver")
 
 
-def machine() -> str:
-    """The machine, the date and the versions of one run, as Markdown."""
+def conditions(budget: float, cut: float) -> str:
+    """The machine, the date, the versions and the budgets of one run, as Markdown."""
     target, limits = get_target("cpu"), measure_limits(force=True)
     versions = ", ".join(f"{p} {version(p)}" for p in _PACKAGES)
     cores = "core" if target.cores == 1 else "cores"
@@ -36,7 +36,8 @@ def machine() -> str:
         f"{datetime.now(UTC):%Y-%m-%d}, {target.cpu}, {target.cores} {cores}, {target.l2_bytes >> 10} KiB L2 per core, "
         f"{target.l3_bytes >> 20} MiB L3, vectors of {target.vector_bytes} bytes; measured limits: memory {limits.dram_gbs:.0f} "
         f"GB/s, cache {limits.cache_gbs:.0f} GB/s, {limits.gflops:.0f} GFLOP/s with {limits.threads} threads; "
-        f"load average {os.getloadavg()[0]:.1f} before the run. Python {platform.python_version()}, {versions}."
+        f"load average {os.getloadavg()[0]:.1f} before the run. Python {platform.python_version()}, {versions}. "
+        f"Every row of the latencies was superoptimized within {budget:g} s; searches of the ablation were cut after {cut:g} s."
     )
 
 
@@ -127,7 +128,7 @@ def main(
     docs: Annotated[Path, typer.Option(help="Folder with benchmarks.md, where everything is written.")] = DOCS,
 ) -> None:
     page = docs / "benchmarks.md"
-    text = fill(page.read_text(encoding="utf-8"), "machine", machine())
+    text = fill(page.read_text(encoding="utf-8"), "conditions", conditions(budget, cut))
     latency: list[LatencyRow] = []
     searches: dict[str, SearchRow] = {}
     for _, result, row in measure(names or [], budget, _say):

@@ -26,7 +26,7 @@ def test_fill_names_the_missing_marker() -> None:
 
 def test_the_page_has_all_markers() -> None:
     text = Path(DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    for name in ("machine", "latency", "search", "pruning"):
+    for name in ("conditions", "latency", "search", "pruning"):
         assert fill(text, name, "unlikely") != text
 
 
