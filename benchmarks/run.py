@@ -71,7 +71,7 @@ def _latency_cells(r: LatencyRow) -> list[str]:
     times = [f"{t:,.0f}" for t in (r.ours_us, r.ours_min_us)]
     peer = [r.best_peer, *(f"{t:,.0f}" for t in (r.best_peer_us, r.best_peer_min_us))]
     return [
-        r.program, r.sizes, *times, *peer, f"{r.ratio:.2f}", f"{r.limit_us:,.0f}", f"{r.limit_share:.0%}", f"{numpy:,.0f}", runs,
+        r.program, r.sizes, *times, *peer, f"{r.ratio:.2f}", f"{r.limit_us:,.1f}", f"{r.limit_share:.0%}", f"{numpy:,.0f}", runs,
     ]  # fmt: skip
 
 
