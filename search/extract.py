@@ -65,7 +65,7 @@ class Extraction:
                 best = math.inf
                 for d in value.derivations:
                     below = frozenset((value,)).union(*(self._complete(u) for u in d.operands))
-                    price = d.cost + sum(self._least[u] for u in below if u is not value)
+                    price = d.cost + math.fsum(self._least[u] for u in below if u is not value)
                     if price < best:
                         best, found = price, below
                         self._least[value] = d.cost
@@ -76,7 +76,8 @@ class Extraction:
     def _bound(self, spent: float, pending: frozenset[Value], chosen: Mapping[Value, Derivation]) -> float:
         """The cost of the graph that completes each pending value in its own cheapest way."""
         missing = frozenset().union(*(self._complete(v) for v in pending))
-        return spent + sum(self._least[v] for v in missing if v not in chosen)
+        # exactly rounded, because the order of a set of values changes from run to run
+        return math.fsum((spent, *(self._least[v] for v in missing if v not in chosen)))
 
     def __iter__(self) -> Iterator[Choice]:
         ticket = itertools.count()
@@ -94,7 +95,7 @@ class Extraction:
             inner = [v for v in pending if v.source is None]
             if not inner:
                 if self.accept_leaves(pending):
-                    yield Choice(self.goals, chosen, pending, spent + sum(self.leaf_cost(v) for v in pending))
+                    yield Choice(self.goals, chosen, pending, math.fsum((spent, *map(self.leaf_cost, pending))))
                 continue
             value = max(inner, key=lambda v: v.number)
             rest = pending - {value}
