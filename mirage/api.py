@@ -32,6 +32,7 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
 from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import get_target, memory_bytes
 from mirage.mugraph.degree import analyze
@@ -128,7 +129,10 @@ def superoptimize(
         "reference": lambda xs, ss: run_reference(traced, xs, ss),
         "library": LibraryProgram(verifier.axis_program),
     }
-    tuner = Tuner(traced, bound, machine, baselines, budget=max(budget - spent, 0.2 * budget), seed=seed, progress=say)
+    _, flops = program_cost(verifier.axis_program, bound)
+    tuner = Tuner(
+        traced, bound, machine, baselines, flops=flops, budget=max(budget - spent, 0.2 * budget), seed=seed, progress=say
+    )  # fmt: skip
     tuned = tuner.run(preferred(candidates))
     seconds["tune"] = time.perf_counter() - start
     answer = Superoptimized(

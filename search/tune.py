@@ -91,7 +91,10 @@ def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int
 
 
 class Tuner:
-    """Tunes the candidates of one program at one set of sizes, within `budget` seconds."""
+    """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
+
+    `baselines` are what competes besides, "library" among them.
+    """
 
     def __init__(
         self,
@@ -100,6 +103,7 @@ class Tuner:
         target: Target,
         baselines: Mapping[str, Runner],
         *,
+        flops: float,
         budget: float,
         seed: int,
         progress: Callable[[str], None] = lambda _: None,
@@ -114,7 +118,7 @@ class Tuner:
         self.inputs = random_inputs(program, sizes, seed)
         self.rejected: list[str] = []
         self.compiled = 0
-        self.trials = accuracy_trials(program, self.inputs, self.sizes, seed)
+        self.trials = accuracy_trials(program, self.inputs, self.sizes, flops, baselines["library"], seed)
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()

@@ -115,6 +115,7 @@ class CpuExecutable:
         self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
         self._run.restype = ctypes.c_int
         self._pool = pool.run_address()
+        self._threads = num_threads()
         self._lock = threading.Lock()
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         #: tensor -> result that its kernel writes itself: the first one with the same axes and the same last
@@ -167,7 +168,7 @@ class CpuExecutable:
             frame.tensors[i] = a.__array_interface__["data"][0]
         for t, k in self._direct.items():
             frame.tensors[t] = results_in[k].__array_interface__["data"][0]
-        if self._run(frame.reference, self._pool, num_threads()):
+        if self._run(frame.reference, self._pool, self._threads):
             raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
         self._finish(shape, frame, arrays, results, results_in)
         free.append(frame)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keyword
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
@@ -38,16 +39,16 @@ class Program:
     nodes: tuple[Node, ...]
     outputs: tuple[int, ...]
 
-    @property
+    @cached_property
     def inputs(self) -> tuple[int, ...]:
         """Indices of the input nodes."""
         return tuple(i for i, n in enumerate(self.nodes) if n.op == "input")
 
-    @property
+    @cached_property
     def input_names(self) -> tuple[str, ...]:
         return tuple(self.nodes[i].attr["name"] for i in self.inputs)
 
-    @property
+    @cached_property
     def input_types(self) -> tuple[TensorType, ...]:
         return tuple(self.nodes[i].type for i in self.inputs)
 

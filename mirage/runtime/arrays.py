@@ -67,7 +67,7 @@ def check_inputs(program: Program, args: Sequence[Any]) -> list[np.ndarray]:
         )
     arrays = []
     for x, name, t in zip(args, names, types, strict=True):
-        a = to_numpy(x, f"{program.name}: input {name!r}")
+        a = x if type(x) is np.ndarray else to_numpy(x, f"{program.name}: input {name!r}")
         if a.dtype != DTYPES[t.dtype]:
             raise InputError(
                 f"{program.name}: input {name!r} has dtype {a.dtype}, the program wants {t.dtype}; convert it"
