@@ -170,4 +170,7 @@ class Memory:
         measured = [c for c in tuned.candidates if c.timing is not None and c.executable is not None][:4]
         graphs = [self._to_canonical(c) for c in measured]
         payload = {"graphs": candidates_to_json(graphs), "baselines": baselines_to_json(tuned.baselines)}
-        self._write(self._tuned_key(sizes), payload, best_us, cut=tuned.stop_reason == "budget spent")
+        key = self._tuned_key(sizes)
+        # tuning was due because a record was absent, of another program or cut short: this one counts even if slower
+        self._stale.add(key)
+        self._write(key, payload, best_us, cut=tuned.stop_reason == "budget spent")

@@ -77,7 +77,8 @@ def candidates_from_json(obj: Any) -> list[GraphRecord]:
         names = {"graph", "origin", "certificate", "cost", "schedule", "timing"}
         if not isinstance(item, dict) or set(item) != names:
             raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
-        if type(item["cost"]) not in (int, float) or not isinstance(item["origin"], str):
+        cost = item["cost"]
+        if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
             raise FormatError("graphs: cost must be a number and origin a text")
         graph = mugraph_from_json(item["graph"])
         schedule = None if item["schedule"] is None else Schedule.from_json(item["schedule"])
@@ -85,7 +86,7 @@ def candidates_from_json(obj: Any) -> list[GraphRecord]:
             schedule.check(graph)
         graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
         certificate = Certificate.from_json(item["certificate"])
-        found.append(GraphRecord(graph, certificate, float(item["cost"]), schedule, timing_from_json(item["timing"])))
+        found.append(GraphRecord(graph, certificate, float(cost), schedule, timing_from_json(item["timing"])))
     return found
 
 

@@ -1,0 +1,369 @@
+"""The results store beneath superoptimize: hits, misses, damage, several processes, and one that is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import sqlalchemy as sa
+
+import mirage as mi
+from mirage import api
+from mirage.cache import CorruptRecordWarning, ResultStore
+from mirage.cache.records import canonical_json, sha256
+from mirage.result import Superoptimized
+from tests.api.small import BUDGET, adapter, arrays, check, rows
+
+#: superoptimizes `adapter` in a process of its own, and says what was remembered
+SCRIPT = """
+import json, sys
+import numpy as np
+import mirage as mi
+from tests.api.small import adapter, arrays, check
+
+told = []
+r = mi.superoptimize(adapter, sizes=json.loads(sys.argv[1]), budget=float(sys.argv[2]), progress=told.append)
+inputs = arrays(r.program, {"b": 4, "n": 6})
+check(r.program, [r(*inputs)], inputs, {"b": 4, "n": 6})
+print(json.dumps({"hit": r.cache_hit, "search": "search" in r.seconds, "tune": "tune" in r.seconds,
+                  "graphs": len(r.graphs), "best": r.best.kind, "told": told}))
+"""
+SPECS: dict[str, Any] = dict(adapter.specs)
+ROOT = Path(__file__).parents[2]
+
+
+def start(folder: Path, budget: float = BUDGET, url: str = "", **sizes: int) -> subprocess.Popen[str]:
+    env = {**os.environ, "MIRAGE_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": url}
+    command = [sys.executable, "-W", "error:::mirage", "-c", SCRIPT, json.dumps(sizes), str(budget)]
+    return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 0, stderr
+    found: dict[str, Any] = json.loads(stdout)
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "cache"
+    path.mkdir(mode=0o700)
+    return path
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The export of a store that knows `adapter` at its own sizes."""
+    folder = tmp_path_factory.mktemp("filled")
+    store = ResultStore(f"sqlite:///{folder}/r.sqlite")
+    mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert store.export(folder / "export.json") == 2
+    yield str(folder / "export.json")
+
+
+@pytest.fixture
+def store(tmp_path: Path, filled: str) -> ResultStore:
+    s = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
+    assert s.import_(filled) == 2
+    return s
+
+
+def right(r: Superoptimized) -> None:
+    """Fail unless the result computes adapter, however it is run."""
+    runs: list[Any] = [r._run, *(c.executable for c in r.graphs if c.executable is not None)]
+    for b, n in ((1, 1), (4, 6), (9, 17)):
+        sizes = dict(zip(r.program.symbols(), (b, n), strict=True))
+        inputs = arrays(r.program, sizes)
+        for run in runs:
+            check(r.program, run(inputs, sizes), inputs, sizes)
+
+
+def searched(r: Superoptimized) -> bool:
+    return "search" in r.seconds
+
+
+# Hits.
+
+
+def test_a_second_process_neither_searches_nor_tunes(folder: Path) -> None:
+    first, second = finish(start(folder)), finish(start(folder))
+    assert (first["hit"], first["search"], first["tune"]) == (False, True, True)
+    assert (second["hit"], second["search"], second["tune"]) == (True, False, False)
+    assert second["told"] == []
+    assert (second["graphs"], second["best"]) == (first["graphs"], first["best"])
+
+
+def test_a_hit_has_the_graphs_and_figures_of_the_first_run(store: ResultStore) -> None:
+    fresh = mi.superoptimize(adapter, budget=BUDGET, cache=False)
+    r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert r.cache_hit
+    assert not searched(r)
+    assert r.stats.prefixes == fresh.stats.prefixes
+    assert r.candidates == fresh.candidates
+    assert {str(c.graph.kernel) for c in r.graphs} == {str(c.graph.kernel) for c in fresh.graphs}
+    assert all(c.certificate.equal for c in r.graphs)
+    right(r)
+
+
+def renamed(up: Any, data: Any, down: Any) -> Any:
+    """The adapter with other names, in another order."""
+    return mi.relu(data @ down) @ up + data
+
+
+RENAMED: dict[str, Any] = {"up": mi.tensor("rank", 8), "data": mi.tensor("rows", 8), "down": mi.tensor(8, "rank")}
+
+
+def test_an_equal_program_of_other_names_and_order_hits_too(store: ResultStore) -> None:
+    program = mi.trace(renamed, **RENAMED)
+    r = mi.superoptimize(program, sizes={"rows": 3, "rank": 5}, budget=BUDGET, cache=store)
+    assert r.cache_hit
+    assert not searched(r)
+    assert r.program.input_names == ("up", "data", "down")
+    runs: list[Any] = [r._run, *(c.executable for c in r.graphs if c.executable is not None)]
+    for rows_, rank in ((1, 1), (9, 4)):
+        sizes = {"rank": rank, "rows": rows_}
+        inputs = arrays(program, sizes)
+        for run in runs:
+            check(program, run(inputs, sizes), inputs, sizes)
+        check(program, [r(*inputs)], inputs, sizes)
+
+
+def test_a_different_program_does_not_hit(store: ResultStore) -> None:
+    for fn in (lambda x, w, v: mi.silu(x @ w) @ v + x, lambda x, w, v: mi.relu(x @ w) @ v - x):
+        r = mi.superoptimize(mi.trace(fn, **SPECS), sizes={"b": 3, "n": 5}, budget=0.5, cache=store)
+        assert not r.cache_hit
+        assert searched(r)
+
+
+def test_another_dtype_does_not_hit(store: ResultStore) -> None:
+    double = mi.trace(
+        adapter.fn,
+        x=mi.tensor("b", 8, dtype="float64"),
+        w=mi.tensor(8, "n", dtype="float64"),
+        v=mi.tensor("n", 8, dtype="float64"),
+    )
+    r = mi.superoptimize(double, sizes={"b": 3, "n": 5}, budget=0.5, cache=store)
+    assert searched(r)
+    right(r)
+
+
+def test_other_sizes_take_the_graphs_and_tune_anew(store: ResultStore) -> None:
+    for wanted in (True, False):
+        r = mi.superoptimize(adapter, sizes={"b": 16, "n": 64}, budget=BUDGET, cache=store)
+        assert r.cache_hit
+        assert not searched(r)
+        assert ("tune" in r.seconds) == wanted
+        right(r)
+    assert len(store.list()) == 3
+
+
+def test_what_a_small_budget_cut_short_is_searched_again_with_a_larger_one(tmp_path: Path) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
+    first = mi.superoptimize(adapter, budget=0.001, cache=store)
+    assert "budget spent" in first.stats.stop_reason
+    same = mi.superoptimize(adapter, budget=0.001, cache=store)
+    assert same.cache_hit
+    larger = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert searched(larger)
+    assert larger.stats.stop_reason == "complete"
+    assert len(larger.graphs) > len(first.graphs)
+    again = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert again.cache_hit
+    assert not searched(again)
+    assert len(again.graphs) == len(larger.graphs)
+
+
+@pytest.mark.parametrize(
+    "options", [{"pruner": None}, {"canonical": False}, {"max_kernels": 1}, {"max_operators": 4}], ids=str
+)
+def test_ablations_neither_read_nor_write(tmp_path: Path, store: ResultStore, options: dict[str, Any]) -> None:
+    r = mi.superoptimize(adapter, budget=0.3, cache=store, **options)
+    assert searched(r)
+    empty = ResultStore(f"sqlite:///{tmp_path}/empty.sqlite")
+    mi.superoptimize(adapter, budget=0.3, cache=empty, **options)
+    assert empty.list() == []
+
+
+def test_without_a_cache_no_store_is_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(folder))
+
+    def fail(*args: object) -> None:
+        raise AssertionError("a store was opened")
+
+    monkeypatch.setattr(api, "ResultStore", type("Closed", (ResultStore,), {"__init__": fail}))
+    mi.superoptimize(rows, budget=0.3, cache=False)
+    assert not (folder / "results.sqlite").exists()
+
+
+def test_another_store_by_url(folder: Path, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/shared.sqlite"
+    assert not finish(start(folder, url=url))["hit"]
+    assert finish(start(folder, url=url))["hit"]
+    assert not (folder / "results.sqlite").exists()
+    assert len(ResultStore(url).list()) == 2
+
+
+# Damage.
+
+
+def payloads(store: ResultStore) -> dict[str, Any]:
+    found = {}
+    for record in store.list():
+        payload = store.get(record.key)
+        assert payload is not None
+        found[record.key] = payload
+    return found
+
+
+def overwrite(store: ResultStore, key: str, text: str, checksum: str | None = None) -> None:
+    """The payload's text in place, with its own checksum unless another is given."""
+    engine = sa.create_engine(f"sqlite:///{store.place.removeprefix('sqlite:///')}")
+    with engine.begin() as connection:
+        connection.execute(
+            sa.text("update mirage_results set payload = :p, payload_sha256 = :c where key = :k"),
+            {"p": text, "c": checksum or sha256(text), "k": key},
+        )
+
+
+def recovers(store: ResultStore) -> None:
+    """Fail unless the next run warns and is right, and the one after it finds sound records."""
+    with pytest.warns(CorruptRecordWarning):
+        r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert "tune" in r.seconds
+    right(r)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CorruptRecordWarning)
+        again = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert again.cache_hit
+    assert "tune" not in again.seconds
+    right(again)
+
+
+def both(change: Callable[[Any], Any]) -> Callable[[ResultStore], None]:
+    """A change of every record's payload, with checksums that are right again."""
+
+    def apply(store: ResultStore) -> None:
+        for key, payload in payloads(store).items():
+            overwrite(store, key, canonical_json(change(payload), key))
+
+    return apply
+
+
+def truncated(store: ResultStore) -> None:
+    for key, payload in payloads(store).items():
+        overwrite(store, key, canonical_json(payload, key)[:-40])
+
+
+def one_byte(store: ResultStore) -> None:
+    for key, payload in payloads(store).items():
+        text = canonical_json(payload, key)
+        overwrite(store, key, text.replace("relu", "relv"), sha256(text))
+
+
+def another_function(payload: Any) -> Any:
+    text = json.dumps(payload["graphs"])
+    assert '"op": "relu"' in text
+    return {**payload, "graphs": json.loads(text.replace('"op": "relu"', '"op": "square"'))}
+
+
+def exchanged(payload: Any) -> Any:
+    return {**payload, "graphs": json.loads(json.dumps(payload["graphs"]).replace('"index": 1', '"index": 2'))}
+
+
+DAMAGE: dict[str, Callable[[ResultStore], None]] = {
+    "truncated": truncated,
+    "one byte": one_byte,
+    "another function": both(another_function),
+    "exchanged inputs": both(exchanged),
+    "no graphs field": both(lambda p: {k: v for k, v in p.items() if k != "graphs"}),
+    "graphs are text": both(lambda p: {**p, "graphs": "x"}),
+    "huge cost": both(lambda p: {**p, "graphs": [{**g, "cost": 10**400} for g in p["graphs"]]}),
+    "impossible tiles": both(
+        lambda p: {
+            **p,
+            "graphs": [
+                {**g, "schedule": g["schedule"] and [{**k, "tiles": {}, "splits": {}} for k in g["schedule"]]}
+                for g in p["graphs"]
+            ],
+            "stats": 5,
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_records_warn_and_are_replaced(store: ResultStore, kind: str) -> None:
+    DAMAGE[kind](store)
+    recovers(store)
+
+
+def test_a_damaged_tuned_record_alone_does_not_search(store: ResultStore) -> None:
+    (key,) = (r.key for r in store.list() if r.best_us is not None)
+    overwrite(store, key, "{}")
+    with pytest.warns(CorruptRecordWarning):
+        r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert not searched(r)
+    assert "tune" in r.seconds
+    right(r)
+
+
+def test_a_record_of_another_program_under_this_key_is_not_used(store: ResultStore, tmp_path: Path) -> None:
+    other = ResultStore(f"sqlite:///{tmp_path}/other.sqlite")
+    wrong = mi.trace(lambda x, w, v: mi.relu(x @ w) @ v - x, **SPECS)
+    mi.superoptimize(wrong, sizes={"b": 3, "n": 5}, budget=0.5, cache=other)
+    foreign = {r.best_us is None: other.get(r.key) for r in other.list()}
+    for record in store.list():
+        payload = foreign[record.best_us is None]
+        assert payload is not None
+        overwrite(store, record.key, canonical_json({**payload, "cut_at": None}, record.key))
+    recovers(store)
+
+
+def test_a_store_that_is_no_database_is_a_cache_error(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(folder))
+    (folder / "results.sqlite").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(mi.MirageError, match="results store"):
+        mi.superoptimize(rows, budget=0.3)
+    assert mi.superoptimize(rows, budget=0.3, cache=False).best
+
+
+# Several processes.
+
+
+def test_two_processes_at_once_on_an_empty_cache(folder: Path) -> None:
+    found = [finish(p) for p in [start(folder), start(folder)]]
+    assert len({f["graphs"] for f in found}) == 1
+    third = finish(start(folder))
+    assert third["hit"]
+    assert not third["tune"]
+
+
+@pytest.mark.parametrize(
+    "delay", [1.5, *(pytest.param(d, marks=pytest.mark.slow) for d in (0.6, 0.9, 1.2, 1.8, 2.1, 2.4, 3, 4))]
+)
+def test_a_killed_process_leaves_a_usable_cache(folder: Path, delay: float) -> None:
+    process = start(folder, budget=5)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    done = finish(start(folder))
+    assert done["graphs"] >= 3
+    assert finish(start(folder))["hit"]
+
+
+def test_results_do_not_depend_on_the_cache(store: ResultStore) -> None:
+    fresh = mi.superoptimize(adapter, budget=BUDGET, cache=False)
+    hit = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    inputs = arrays(adapter.trace(), {"b": 5, "n": 7})
+    np.testing.assert_allclose(hit(*inputs), fresh(*inputs), rtol=1e-5, atol=1e-5)
