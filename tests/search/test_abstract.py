@@ -279,9 +279,7 @@ def test_the_equivalence_axioms_hold(rng: Random, sizes: tuple[int, int, int]) -
 
 
 @given(rng=seeds, sizes=st.tuples(*[st.integers(1, 4)] * 2))
-def test_operands_are_subexpressions_of_results_but_not_the_other_way(
-    rng: Random, sizes: tuple[int, int]
-) -> None:
+def test_operands_are_subexpressions_of_results_but_not_the_other_way(rng: Random, sizes: tuple[int, int]) -> None:
     a = AbstractAlgebra()
     x, y = (interpret(random_term(rng, size), a) for size in sizes)
     for result in (a.add(x, y), a.sub(x, y), a.mul(x, y), a.div(x, y)):
