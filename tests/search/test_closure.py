@@ -130,41 +130,34 @@ def test_too_many_values_cut_a_closure(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(outputs(c, "gqa_decode"))
 
 
-def test_partial_results_never_meet_the_axis_they_index() -> None:
-    for name, first in SPLITS:
-        stored = [
-            v
-            for v in close(name, first).values
-            if v.derivations and v.after and f"{first.loop}.grid" in v.form.free and v.form.bound
-        ]
-        assert stored
-        second = close(name, KernelPlan(partial=first.loop))
-        assert not [v for v in second.values if v.axes and v.axes[0] == f"{first.loop}.grid"]
-        fresh = _second(name, first, stored)
-        partial = [v for v in fresh.values if v.axes and v.axes[0] == f"{first.loop}.grid"]
-        assert partial
-        for _, d in derivations(fresh):
-            indexed = [u for u in d.operands if u in partial]
-            assert not indexed or not any(first.loop in u.axes for u in d.operands)
-
-
-def _second(name: str, first: KernelPlan, stored: list[Value]) -> Closure:
-    """The second kernel's closure, over the algebras of both."""
-    one = close(name, first)
+def second(first: KernelPlan, one: Closure) -> Closure:
+    """The kernel after one that splits its loop, reading all of its finished results."""
+    kernel = KernelPlan(partial=first.loop)
+    targets = [one.al.targets[o.value][1] for o in one.program.outputs]
     c = Closure(
-        one.program, one.al, KernelPlan(partial=first.loop), one.pruner, one.indices,
-        [one.al.targets[o.value][1] for o in one.program.outputs], one.cost, one.stats,
-        limit=one.limit, canonical=True, deadline=float("inf"),
+        one.program, one.al, kernel, one.pruner, one.indices, targets, one.cost, one.stats,
+        limit=3, canonical=True, deadline=float("inf"),
     )  # fmt: skip
     for n, (form, poly) in zip(one.program.nodes, one.al.targets, strict=True):
         if n.op in ("input", "constant", "size"):
             c.leaf(form, poly, n)
-    mine = {(v.form.terms, v.after) for v in stored}
     for v in one.values:
-        if (v.form.terms, v.after) in mine:
+        if v.derivations and v.after and f"{first.loop}.grid" in v.form.free:
             c.leaf(v.form, v.poly, v)
     c.run()
     return c
+
+
+@pytest.mark.parametrize("pruner", ["normal-form", None])
+@pytest.mark.parametrize(("name", "first"), [*SPLITS, ("softmax", KernelPlan("n", split=True))])
+def test_partial_results_never_meet_the_axis_they_index(name: str, first: KernelPlan, pruner: str | None) -> None:
+    one = close(name, first, pruner=pruner, indices=pruner is not None, limit=3 if pruner is None else None)
+    c = second(first, one)
+    partial = {v for v in c.values if v.axes[:1] == (f"{first.loop}.grid",)}
+    assert any(v.source is not None for v in partial)
+    uses = [d for _, d in derivations(c) if partial & set(d.operands)]
+    assert any(d.op == "sum" and d.reduce == (f"{first.loop}.grid",) for d in uses)
+    assert not [d for d in uses if any(first.loop in u.axes for u in d.operands)]
 
 
 def test_values_that_lose_an_axis_are_pruned() -> None:

@@ -155,6 +155,13 @@ LAWS: dict[str, tuple[int, Callable[..., tuple[Term, Term]]]] = {
         3,
         lambda x, y, z: (("div", ("add", x, y), z), ("add", ("div", x, z), ("div", y, z))),
     ),
+    "x / (2 * (m + y)) = x / (m + y) / 2": (
+        1,
+        lambda x: (
+            ("div", x, ("mul", ("constant", Fraction(2)), ("add", ("input", "m"), ("input", "y")))),
+            ("div", ("div", x, ("add", ("input", "m"), ("input", "y"))), ("constant", Fraction(2))),
+        ),
+    ),
     "x / y / z = x / z / y": (3, lambda x, y, z: (("div", ("div", x, y), z), ("div", ("div", x, z), y))),
     "sum over parts in one step, or in any order": (
         1,
@@ -318,6 +325,11 @@ DIFFERENT: dict[str, tuple[Term, Term]] = {
         ("mul", sb(("mul", m, y)), sb(("mul", e(m), e(y)))),
     ),
     "sum_i x_i sum_j x_j y_j": (("mul", sb(m), sb(("mul", m, y))), ("mul", sb(y), sb(("mul", m, m)))),
+    "1 / 2(x + y) is not 1 / (x + y)": (
+        ("div", x, ("mul", ("constant", Fraction(2)), ("add", m, y))),
+        ("div", x, ("add", m, y)),
+    ),
+    "1 / -(x + y) is not 1 / (x + y)": (("div", x, ("neg", ("add", m, y))), ("div", x, ("add", m, y))),
     "twice or once": (("add", m, m), m),
     "an inverse keeps its index": (sb(("div", m, sb(m))), ("div", m, sb(m))),
 }
