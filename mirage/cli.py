@@ -242,9 +242,11 @@ def main() -> None:
             raise
         err.print(f"mirage: {e}".replace("\n", " "), style="red", highlight=False, markup=False, soft_wrap=True)
         sys.exit(2)
-    except KeyboardInterrupt:
-        err.print("mirage: interrupted; finished results are in the cache", markup=False)
-        sys.exit(130)
+    except SystemExit as e:
+        # what an interrupt has become by now
+        if e.code == 130:
+            err.print("mirage: interrupted; finished results are in the cache", markup=False)
+        raise
 
 
 if __name__ == "__main__":

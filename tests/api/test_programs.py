@@ -38,7 +38,7 @@ def result(name: str, dtype: str = "float32") -> Superoptimized:
     program = PROGRAMS[name].trace()
     program = double(program) if dtype == "float64" else program
     sizes = {s: SMALL[s] for s in program.symbols()}
-    return mi.superoptimize(program, sizes=sizes, budget=2, cache=False)
+    return mi.superoptimize(program, sizes=sizes, budget=1.5, cache=False)
 
 
 def kernels(r: Superoptimized, count: int) -> Iterator[tuple[str, CpuExecutable]]:

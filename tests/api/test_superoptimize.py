@@ -198,7 +198,10 @@ class Interrupter:
             raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize(("at", "searched"), [("searching: plan", True), ("verifying: 1", True), ("kernels", False)])
+@pytest.mark.parametrize(
+    ("at", "searched"),
+    [("searching: plan", True), pytest.param("verifying: 1", True, marks=pytest.mark.slow), ("kernels", False)],
+)
 def test_an_interrupt_leaves_the_store_usable(tmp_path: Path, at: str, searched: bool) -> None:
     store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
     with pytest.raises(KeyboardInterrupt):
