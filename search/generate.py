@@ -158,10 +158,11 @@ def _search_all(
     if executor is None:
         for k, plan in enumerate(todo):
             left = options.budget - (time.perf_counter() - start)
-            # an even share of what is left, or twice that while others may need less
-            yield _search_plan(program, plan, axis_sizes, options, accept, min(left, 2 * left / (len(todo) - k)))
+            # twice an even share of what is left, as others may need less; a quarter of it where plans are many
+            share = max(2 * left / (len(todo) - k), left / 4)
+            yield _search_plan(program, plan, axis_sizes, options, accept, min(left, share))
         return
-    share = 2 * options.budget / len(todo)
+    share = max(2 * options.budget / len(todo), options.budget / 4)
     futures = [executor.submit(_search_plan, program, plan, axis_sizes, options, accept, share) for plan in todo]
     for future in futures:
         yield future.result()
