@@ -12,7 +12,7 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 
 #: enough for a complete search of the small programs, and a kernel or two
-BUDGET = 1.0
+BUDGET = 2.0
 
 
 @mi.program(x=mi.tensor("b", 8), w=mi.tensor(8, "n"), v=mi.tensor("n", 8), sizes={"b": 3, "n": 5})
