@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import sqlalchemy as sa
 
@@ -302,7 +301,7 @@ DAMAGE: dict[str, Callable[[ResultStore], None]] = {
 }
 
 
-SLOW = ("one byte", "exchanged inputs", "graphs are text", "huge cost")
+SLOW = ("truncated", "one byte", "exchanged inputs", "graphs are text", "huge cost")
 
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=[pytest.mark.slow] * (k in SLOW)) for k in DAMAGE])
@@ -363,10 +362,3 @@ def test_a_killed_process_leaves_a_usable_cache(folder: Path, delay: float) -> N
     done = finish(start(folder))
     assert done["graphs"] >= 3
     assert finish(start(folder))["hit"]
-
-
-def test_results_do_not_depend_on_the_cache(store: ResultStore) -> None:
-    fresh = mi.superoptimize(adapter, budget=BUDGET, cache=False)
-    hit = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    inputs = arrays(adapter.trace(), {"b": 5, "n": 7})
-    np.testing.assert_allclose(hit(*inputs), fresh(*inputs), rtol=1e-5, atol=1e-5)

@@ -350,7 +350,10 @@ def test_demo_at_its_own_sizes(run: Run, tmp_path: Path) -> None:
     check_demo(run, tmp_path, "5")
 
 
-@pytest.mark.parametrize("command", [["mirage"], [sys.executable, "-m", "mirage.cli"]], ids=["script", "module"])
+MODULE = pytest.param([sys.executable, "-m", "mirage.cli"], id="module", marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("command", [pytest.param(["mirage"], id="script"), MODULE])
 def test_in_a_process_of_its_own(tmp_path: Path, command: list[str], cache_dir: Path) -> None:
     (tmp_path / "user.py").write_text(SOURCE)
     env: dict[str, Any] = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}

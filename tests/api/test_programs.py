@@ -42,11 +42,14 @@ def result(name: str, dtype: str = "float32") -> Superoptimized:
 
 
 def kernels(r: Superoptimized, count: int) -> Iterator[tuple[str, CpuExecutable]]:
-    """The measured kernels, and the cheapest graphs of one and of two kernels in `count` schedules."""
-    for c in r.graphs:
-        if c.executable is not None:
-            yield f"measured: {c.graph.origin}", c.executable
+    """The measured kernels, and the cheapest graphs of one and of two kernels, in `count` schedules if not measured."""
+    measured = [c for c in r.graphs if c.executable is not None]
+    for c in measured:
+        assert c.executable is not None
+        yield f"measured: {c.graph.origin}", c.executable
     for n in (1, 2):
+        if count == 1 and any(len(c.graph.kernels) == n for c in measured):
+            continue
         same = sorted((c for c in r.graphs if len(c.graph.kernels) == n), key=lambda c: c.cost)
         for c in same[:1]:
             for s in schedules(c.graph, r.sizes, r.target.l2_bytes, r.target.cores)[:count]:
