@@ -131,13 +131,19 @@ def _graphs(graph: MuGraph) -> list[int | None]:
     return [None, *(i for i, n in enumerate(graph.kernel.nodes) if n.graph is not None)]
 
 
+#: draws without a change, after which a graph is taken to allow none
+_TRIES = 200
+
+
 def mutants(graph: MuGraph, rng: Random) -> Iterator[tuple[str, MuGraph]]:
     """Endless random changes of a muGraph, each with its kind (a key of `CHANGES`).
 
     Kinds are equally likely where they apply. A mutant may be malformed, and it may be equal to the graph
-    by chance.
+    by chance. Ends only if no change applies (after `_TRIES` draws in vain).
     """
-    while True:
+    in_vain = 0
+    while in_vain < _TRIES:
+        in_vain += 1
         kind = rng.choice(list(CHANGES))
         places = []
         for at in _graphs(graph):
@@ -151,5 +157,6 @@ def mutants(graph: MuGraph, rng: Random) -> Iterator[tuple[str, MuGraph]]:
                 continue
             if at is not None:
                 changed = _with(graph.kernel, at, replace(graph.kernel.nodes[at], graph=changed))
+            in_vain = 0
             yield kind, replace(graph, kernel=changed)
             break

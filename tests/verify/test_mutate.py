@@ -15,8 +15,9 @@ from mirage.errors import MirageError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import symbol
-from mirage.ir.program import Program
-from mirage.mugraph.graph import MuGraph
+from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import tensor
+from mirage.mugraph.graph import MuGraph, Ref
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
@@ -95,3 +96,12 @@ def test_the_float_check_can_fail() -> None:
     wrong = next(m for kind, m in mutants(graph, Random(0)) if kind == "changed operator")
     assert equal_in_floats(program, graph)
     assert not equal_in_floats(program, wrong)
+
+
+def test_a_graph_that_allows_no_change_has_no_mutants() -> None:
+    b = ProgramBuilder("same")
+    x = b.input("x", tensor("m"))
+    program = b.finish([b.op("tanh", x)])
+    kernel = reference_graph(to_axes(program)).kernel
+    graph = replace(reference_graph(to_axes(program)), kernel=replace(kernel, nodes=kernel.nodes[:1], outputs=(Ref(0),)))
+    assert list(mutants(graph, Random(0))) == []
