@@ -42,9 +42,10 @@ from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
 from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
+from mirage.search.accuracy import Runner
 from mirage.search.generate import SearchOptions, generate, plan_by_plan
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate, Runner, Tuner
+from mirage.search.tune import Candidate, Tuner
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
 from mirage.verify.proof import prove, prove_programs
@@ -89,7 +90,9 @@ def superoptimize(
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
         raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
     machine = get_target(target)
-    traced, bound = _program(program), _sizes(program, sizes)
+    traced = _program(program)
+    named = program.sizes.values() if isinstance(program, TensorFunction) else ()
+    bound = _sizes(traced, sizes, next(iter(named), {}))
     options = SearchOptions(pruner, canonical, max_kernels, max_operators, budget=budget * SEARCH_SHARE)
     options.check()
     verifier = Verifier(traced, _seed(seed))
@@ -184,13 +187,11 @@ def _program(program: object) -> Program:
     return program
 
 
-def _sizes(program: object, sizes: Mapping[str, int] | None) -> dict[str, int]:
-    traced = _program(program)
+def _sizes(traced: Program, sizes: Mapping[str, int] | None, default: Mapping[str, int]) -> dict[str, int]:
+    """A size for every dim symbol of the program: the given ones, else those of `default`."""
     if sizes is not None and not isinstance(sizes, Mapping):
         raise DimError(f"sizes={sizes!r} is not a mapping; pass sizes={{'n': 4096}} for a dim 'n'")
-    given: dict[str, Any] = dict(sizes or {})
-    if isinstance(program, TensorFunction) and program.sizes:
-        given = {**next(iter(program.sizes.values())), **given}
+    given: dict[str, Any] = {**default, **(sizes or {})}
     wanted = traced.symbols()
     for name in given:
         if name not in wanted:
@@ -312,7 +313,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
     try:
         program = program_from_json(obj["program"])
         records = candidates_from_json(obj["graphs"])
-        sizes = _sizes(program, {k: v for k, v in obj["sizes"].items() if isinstance(k, str)})
+        sizes = _sizes(program, {k: v for k, v in obj["sizes"].items() if isinstance(k, str)}, {})
         baselines = baselines_from_json(obj["baselines"])
         machine = get_target(str(obj["target"]))
         stats = SearchStats.from_json(obj["stats"])

@@ -27,8 +27,9 @@ from mirage.mugraph.thread import with_threads
 from mirage.records import SCHEMA, baselines_to_json, candidates_to_json
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
+from mirage.search.accuracy import Runner
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate, Runner
+from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 

@@ -26,7 +26,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import accuracy_trials, random_inputs
+from mirage.search.accuracy import Runner, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.generate import plan_by_plan
 from mirage.verify.certificate import Certificate
@@ -37,8 +37,6 @@ ROUND_TWO = 4
 #: seconds that one round, and the last one with the baselines, takes at most
 RACE_SECONDS = 1.5
 FINAL_SECONDS = 2.0
-
-Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
 
 @dataclass(frozen=True)
@@ -85,9 +83,10 @@ def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int
     """
     of_graph = {id(c.graph): c for c in candidates}
     priced = [(c.graph, c.cost * idle_factor(c.graph, sizes, cores)) for c in candidates]
-    last = [item for item in priced if is_idle_loop(item[0], sizes)]
-    first = [item for item in priced if not is_idle_loop(item[0], sizes)]
-    return [of_graph[id(graph)] for graph, _ in (plan_by_plan(first) + plan_by_plan(last))[:count]]
+    groups: tuple[list[tuple[MuGraph, float]], ...] = ([], [])
+    for item in priced:
+        groups[is_idle_loop(item[0], sizes)].append(item)
+    return [of_graph[id(graph)] for group in groups for graph, _ in plan_by_plan(group)][:count]
 
 
 class Tuner:
