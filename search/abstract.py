@@ -20,7 +20,7 @@ denominator is a factor of another is exact polynomial division.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -358,6 +358,37 @@ class AbstractAlgebra:
             if scale is not None and self._image(e, scale, t, t.terms) is not None:
                 return True
         return False
+
+    def of_terms(self, terms: Iterable[tuple[Monomial, int]]) -> Poly:
+        """The sum of these monomials of the algebra, with their counts."""
+        return self._poly(dict(terms))
+
+    def images(self, e: Poly, t: Poly) -> Iterator[tuple[Scale, Mapping[Monomial, int]]]:
+        """Every monomial m such that m * e is a sub-multiset of t, with that sub-multiset; m may be one, or have axes
+        only.
+        """
+        if len(e.terms) > len(t.terms) or e.total > t.total or not e.factors <= t.factors:
+            return
+        if e.has_denominator and not t.has_denominator:
+            return
+        pivot = max(e.terms, key=lambda monomial: len(monomial.factors))
+        for monomial in t.terms:
+            scale = self._monomial_quotient(monomial, pivot)
+            image = None if scale is None else self._image(e, scale, t, t.terms)
+            if scale is not None and image is not None:
+                yield scale, image
+
+    def divides(self, monomial: Monomial, scale: Scale) -> bool:
+        """Whether a scale is the monomial times another scale."""
+        factors, denominator = scale
+        if len(monomial.factors) > len(factors) or _remove(factors, monomial.factors) is None:
+            return False
+        return monomial.denominator is None or self.divides_denominator(monomial.denominator, scale)
+
+    def divides_denominator(self, e: Poly, scale: Scale) -> bool:
+        """Whether a scale is another scale over the expression."""
+        denominator = scale[1]
+        return denominator is not None and (denominator is e or self._quotient(denominator, e) is not None)
 
     def _monomial_quotient(self, x: Monomial, y: Monomial) -> Scale | None:
         """The only m with m * y = x, if there is one."""

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
 from mirage.ir.operator import Level
-from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.search.closure import Value
-from mirage.search.extract import Choice, topological
-from mirage.search.plan import KernelPlan
+from mirage.search.compose import Kernel
+from mirage.search.extract import topological
+from mirage.search.tensors import KernelTensor, Tensors
 
 
 def single_dims(axes: Sequence[str]) -> AxisDims:
@@ -17,50 +18,50 @@ def single_dims(axes: Sequence[str]) -> AxisDims:
     return tuple((a,) for a in axes)
 
 
-def kernel_axes(value: Value, plan: KernelPlan) -> tuple[str, ...]:
-    """The axes of a kernel's result at the kernel level: the split axis's partial index comes first."""
-    return ((partial_axis(plan.loop),) if plan.split and plan.loop else ()) + value.axes
-
-
-def assemble(program: AxisProgram, kernels: Sequence[tuple[KernelPlan, Choice]], origin: str) -> MuGraph:
-    """The muGraph of one choice per kernel; the last kernel's goals are the program's outputs, in order."""
+def assemble(tensors: Tensors, kernels: Sequence[Kernel]) -> MuGraph:
+    """The muGraph of kernels in order of execution."""
+    program = tensors.program
     nodes = [Node("input", (), (x.dims,), (("index", k),)) for k, x in enumerate(program.inputs)]
-    where: dict[Value, Ref] = {}
+    where: dict[KernelTensor, Ref] = {}
     names = [x.name for x in program.inputs]
-    for k, (plan, choice) in enumerate(kernels):
-        last = k == len(kernels) - 1
-        dims = [
-            program.outputs[i].dims
-            if last and _fills(v, program.outputs[i].dims)
-            else single_dims(kernel_axes(v, plan))
-            for i, v in enumerate(choice.goals)
-        ]
+    for kernel in kernels:
         reads: list[Ref] = []
-        graph = _block(choice, plan, names, nodes, where, reads)
+        graph = _block(kernel, names, nodes, where, reads)
+        dims = [_stored_dims(program, t) for t in kernel.tensors]
         nodes.append(Node("graph", tuple(reads), tuple(dims), graph=graph))
-        for out, v in enumerate(choice.goals):
-            where[v] = Ref(len(nodes) - 1, out)
-    outputs = tuple(where[v] for v in kernels[-1][1].goals)
-    kernel = Graph(Level.KERNEL, tuple(nodes), outputs)
-    return MuGraph(program.name, dict(program.axes), program.inputs, kernel, program.outputs, program.dtype, origin)
+        for out, t in enumerate(kernel.tensors):
+            where[t] = Ref(len(nodes) - 1, out)
+    outputs: list[Ref] = []
+    for trivial, tensor in zip(tensors.trivial, tensors.outputs(), strict=True):
+        if tensor is not None:
+            outputs.append(where[tensor])
+        elif trivial is not None and trivial.op == "input":
+            outputs.append(Ref(names.index(trivial.attr["name"])))
+        else:
+            assert trivial is not None
+            nodes.append(Node(trivial.op, (), ((),), trivial.attrs))
+            outputs.append(Ref(len(nodes) - 1))
+    kernel_graph = Graph(Level.KERNEL, tuple(nodes), tuple(outputs))
+    origin = "; ".join(str(k.plan) for k in kernels)
+    return MuGraph(program.name, dict(program.axes), program.inputs, kernel_graph, program.outputs, program.dtype, origin)
 
 
-def _fills(value: Value, dims: AxisDims) -> bool:
-    """Whether a value has all axes of these dims, so that the kernel can write the result as it is."""
-    return {a for d in dims for a in d} == set(value.axes)
+def _stored_dims(program: AxisProgram, tensor: KernelTensor) -> AxisDims:
+    """The program's own dims, where a tensor has all axes of an output and can be written as it is."""
+    for k in tensor.outputs:
+        dims = program.outputs[k].dims
+        if {a for d in dims for a in d} == set(tensor.axes):
+            return dims
+    return single_dims(tensor.axes)
 
 
 def _block(
-    choice: Choice,
-    plan: KernelPlan,
-    inputs: Sequence[str],
-    kernel_nodes: Sequence[Node],
-    where: dict[Value, Ref],
-    reads: list[Ref],
+    kernel: Kernel, inputs: Sequence[str], kernel_nodes: Sequence[Node], where: dict[KernelTensor, Ref], reads: list[Ref]
 ) -> Graph:
     nodes: list[Node] = []
     index: dict[Value, Ref] = {}
     reduced: set[str] = set()
+    choice, plan = kernel.choice, kernel.plan
     for v in topological(choice):
         if v in choice.chosen:
             d = choice.chosen[v]
@@ -70,7 +71,11 @@ def _block(
         elif isinstance(v.source, AxisNode) and v.source.op != "input":
             nodes.append(Node(v.source.op, (), ((),), v.source.attrs))
         else:
-            ref = where[v.source] if isinstance(v.source, Value) else Ref(inputs.index(v.source.attr["name"]))  # type: ignore[union-attr]
+            if isinstance(v.source, KernelTensor):
+                ref = where[v.source]
+            else:
+                assert isinstance(v.source, AxisNode)
+                ref = Ref(inputs.index(v.source.attr["name"]))
             nodes.append(Node("input", (), (kernel_nodes[ref.node].dims[ref.out],), (("index", len(reads)),)))
             reads.append(ref)
         index[v] = Ref(len(nodes) - 1)
@@ -80,8 +85,8 @@ def _block(
     axes = dict.fromkeys(a for n in nodes for a in (*n.axes(), *n.reduce))
     roles: list[tuple[str, Role]] = []
     for a in axes:
-        if a == plan.loop:
-            roles.append((a, Role.SPLIT if plan.split else Role.LOOP))
+        if a in plan.loops:
+            roles.append((a, Role.SPLIT if a == plan.split else Role.LOOP))
         elif a in everywhere and a not in reduced and a not in joined:
             roles.append((a, Role.PARALLEL))
         else:

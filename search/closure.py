@@ -9,6 +9,7 @@ is no subexpression of the target's is pruned (paper, section 4.3). Graphs are d
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -19,21 +20,35 @@ from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.mugraph.graph import partial_axis
 from mirage.search.abstract import Poly
 from mirage.search.algebras import Algebras
-from mirage.search.cost import CostModel
 from mirage.search.indexed import IndexPruner
+from mirage.search.placement import Placements
 from mirage.search.plan import KernelPlan
 from mirage.search.pruners import Pruner
-from mirage.search.quick import QuickFilter
 from mirage.search.stats import SearchStats
 from mirage.verify.exact import Form
+
+#: attributes of an operator, or the node of an axis program, as (name, value) pairs
+Attrs = tuple[tuple[str, Any], ...]
 
 
 class Value:
     """A tensor that a block of one kernel can compute."""
 
-    __slots__ = ("after", "axes", "derivations", "form", "number", "operators", "poly", "source", "varying")
+    __slots__ = (
+        "after", "axes", "concatenated", "derivations", "form", "number", "operators", "placed", "poly", "source", "varying",
+    )  # fmt: skip
 
-    def __init__(self, number: int, form: Form, poly: Poly, axes: tuple[str, ...], varying: bool, after: bool) -> None:
+    def __init__(
+        self,
+        number: int,
+        form: Form,
+        poly: Poly,
+        axes: tuple[str, ...],
+        *,
+        varying: bool = False,
+        after: bool = False,
+        concatenated: bool = False,
+    ) -> None:
         self.number = number
         self.form = form
         self.poly = poly
@@ -43,11 +58,20 @@ class Value:
         self.varying = varying
         #: exists only after the loop
         self.after = after
+        #: is the tiles of all iterations, joined
+        self.concatenated = concatenated
         self.derivations: list[Derivation] = []
         #: least number of operators on a path to it
         self.operators = 0
-        #: for a leaf: the program node or the earlier kernel's value that it reads
-        self.source: AxisNode | Value | None = None
+        #: for a leaf: the program node, or the result of another kernel, that it reads
+        self.source: object = None
+        #: bit set of its placements in the targets (`placement.py`)
+        self.placed = 0
+
+    @property
+    def is_scalar_leaf(self) -> bool:
+        """Whether it is a constant or a size, which a kernel need not read."""
+        return isinstance(self.source, AxisNode) and self.source.op != "input"
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +79,18 @@ class Derivation:
     """One operator application that yields a value."""
 
     op: str
-    attrs: tuple[tuple[str, Any], ...]
+    attrs: Attrs
     operands: tuple[Value, ...]
-    reduce: tuple[str, ...]
-    joined: tuple[str, tuple[str, ...]] | None
-    cost: float
+    reduce: tuple[str, ...] = ()
+    joined: tuple[str, tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)
 class Vocabulary:
     """The operators that a search may use: those of the program, on any operands."""
 
-    unary: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
-    binary: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
+    unary: tuple[tuple[str, Attrs], ...]
+    binary: tuple[tuple[str, Attrs], ...]
     sums: tuple[tuple[str, ...], ...]
     matmuls: tuple[tuple[str, ...], ...]
     concats: tuple[AxisNode, ...]
@@ -87,10 +110,6 @@ class Vocabulary:
         )
 
 
-#: values of one kernel, beyond which its closure is cut
-MAX_VALUES = 500
-
-
 #: operators whose operands may be exchanged
 COMMUTATIVE = frozenset({"add", "mul", "matmul"})
 
@@ -102,7 +121,7 @@ def _same(a: Derivation, b: Derivation) -> bool:
 
 
 class Closure:
-    """All admitted values of one kernel."""
+    """All admitted values of the kernels of one plan. More leaves may be added after a run, and the closure run again."""
 
     def __init__(
         self,
@@ -111,12 +130,12 @@ class Closure:
         plan: KernelPlan,
         pruner: Pruner,
         indices: IndexPruner | None,
-        targets: Sequence[Poly],
-        cost: CostModel,
+        placements: Placements | None,
         stats: SearchStats,
         *,
         limit: int,
-        canonical: bool,
+        max_values: float = math.inf,
+        canonical: bool = True,
         deadline: float,
     ) -> None:
         self.program = program
@@ -124,65 +143,65 @@ class Closure:
         self.plan = plan
         self.pruner = pruner
         self.indices = indices
-        self.cost = cost
+        #: only beside the normal form, whose answers they anticipate
+        self.placements = placements
         self.stats = stats
         self.limit = limit
+        self.max_values = max_values
         self.canonical = canonical
         self.deadline = deadline
         self.cut = ""
+        #: whether it was given up for having too many values
+        self.too_many = False
         self.vocabulary = Vocabulary.of(program)
         self.values: list[Value] = []
-        #: only beside the normal form, whose answers it anticipates
-        self.quick = QuickFilter(targets) if indices is not None else None
         self._index: dict[Hashable, Value] = {}
-        self._partial_part = f"{plan.partial}.grid" if plan.partial else None
-        self._split_tile = self._tile(plan.partial) if plan.partial else None
-        self._loop_part = f"{plan.loop}.loop" if plan.loop else None
+        self._done = 0
+        self._loop_parts = frozenset(f"{a}.loop" for a in plan.loops)
+        self._grid_parts = {f"{a}.grid": a for a in algebras.parts}
+        self._concat_operands = [[algebras.targets[i][0] for i in n.operands] for n in self.vocabulary.concats]
 
     def _tile(self, axis: str) -> str:
         return self.al.parts.get(axis, (axis,))[-1]
 
     # -- values
 
-    def leaf(self, form: Form, poly: Poly, source: AxisNode | Value) -> Value:
+    def leaf(self, form: Form, poly: Poly, source: object) -> Value:
         """A value that the kernel reads (an input, a constant, or an earlier kernel's result)."""
-        value = Value(len(self.values), form, poly, self._axes(form), self._varies(form), False)
+        varying = bool(self._loop_parts & form.free)
+        value = Value(len(self.values), form, poly, self._axes(form), varying=varying)
         value.source = source
         self._append(value)
-        self._index[form, poly, False, id(source)] = value
+        self._index[form, poly, 0, id(source)] = value
         return value
 
     def _append(self, value: Value) -> None:
         self.values.append(value)
-        if self.quick is not None:
-            self.quick.add(value.poly)
+        if self.placements is not None:
+            value.placed = self.placements.of(value.poly)
+
+    def partials(self, form: Form) -> list[str]:
+        """Axes of which a kernel's result holds one partial sum per grid cell."""
+        return [a for part, a in self._grid_parts.items() if part in form.free and self._tile(a) not in form.free]
 
     def _axes(self, form: Form) -> tuple[str, ...]:
-        partial: list[str] = []
-        if self._partial_part in form.free and self._split_tile not in form.free:
-            partial.append(partial_axis(self.plan.partial or ""))
+        partial = [partial_axis(a) for a in self.partials(form) if a != self.plan.split]
         return (*partial, *(a for a in self.program.axes if self._tile(a) in form.free))
-
-    def _varies(self, form: Form) -> bool:
-        return self._loop_part in form.free
-
-    def _is_partial(self, value: Value) -> bool:
-        return bool(value.axes) and self.plan.partial is not None and value.axes[0] == partial_axis(self.plan.partial)
 
     def run(self) -> None:
         """Close the leaves under the vocabulary, the program's own values first; `cut` says why it stopped early."""
-        self._seed()
-        done = 0
-        while done < len(self.values):
-            if done % 8 == 0 and time.perf_counter() > self.deadline:
+        if not self._done:
+            self._seed()
+        while self._done < len(self.values):
+            if self._done % 8 == 0 and time.perf_counter() > self.deadline:
                 self.cut = "budget spent"
                 return
-            if len(self.values) > MAX_VALUES:
-                self.cut = f"{MAX_VALUES} prefixes per kernel"
+            if len(self.values) > self.max_values:
+                self.too_many = True
                 return
-            value = self.values[done]
-            done += 1
-            self._extend(value, self.values[:done])
+            value = self.values[self._done]
+            self._done += 1
+            self._extend(value, self.values[: self._done])
 
     def _seed(self) -> None:
         """The program's own values, so that a search that is cut short still has the fused program."""
@@ -197,8 +216,8 @@ class Closure:
             if len(operands) < len(n.operands) or not self._together(operands):
                 continue
             value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined)
-            if value is not None and value.varying and self.plan.loop in n.reduce:
-                value = self._apply("accumulator", (("mode", "sum"), ("axis", self.plan.loop)), (value,))
+            if value is not None and value.varying and set(self.plan.loops) & set(n.reduce):
+                value = self._accumulate(value, "sum")
             if value is not None:
                 own[i] = value
 
@@ -206,95 +225,122 @@ class Closure:
         """Apply every operator that has `v` as its newest operand."""
         if v.operators >= self.limit:
             return
-        if not self._is_constant(v):
+        if not self.is_constant(v):
             for op, attrs in self.vocabulary.unary:
                 self._apply(op, attrs, (v,))
         for over in self.vocabulary.sums:
             if set(over) <= set(v.axes):
                 self._apply("sum", (), (v,), over)
-        if self._is_partial(v):
-            self._apply("sum", (), (v,), v.axes[:1])
-        if v.varying and self.plan.loop not in v.axes:
-            self._apply("accumulator", (("mode", "sum"), ("axis", self.plan.loop)), (v,))
+        for a in v.axes:
+            if a.endswith(".grid"):
+                self._apply("sum", (), (v,), (a,))
+        if v.varying:
+            if not set(self.plan.loops) & set(v.axes):
+                self._accumulate(v, "sum")
+            elif self.plan.split is None and set(self.plan.loops) <= set(v.axes) and len(self.plan.loops) == 1:
+                self._accumulate(v, "concat")
         self._extend_binary(v, earlier)
         self._concats(v)
 
-    def _extend_binary(self, v: Value, earlier: Sequence[Value]) -> None:
-        count = len(earlier)
-        products, sums, divisors = self._quick_masks(v, count)
-        for k, u in enumerate(earlier):
-            if not self._compatible(u, v):
-                self.stats.prune("phase")
-                continue
-            for op, attrs in self.vocabulary.binary:
-                forwards, backwards = True, op not in COMMUTATIVE and u is not v
-                if op == "mul":
-                    forwards = products[k]
-                elif op == "add":
-                    forwards = sums[k]
-                elif op == "sub":
-                    forwards, backwards = sums[k], backwards and sums[k]
-                elif op == "div":
-                    forwards, backwards = divisors[v.number], backwards and divisors[k]
-                self._apply_if(forwards, op, attrs, (u, v))
-                if op not in COMMUTATIVE and u is not v:
-                    self._apply_if(backwards, op, attrs, (v, u))
-            for over in self.vocabulary.matmuls:
-                if all(a in u.axes and a in v.axes for a in over):
-                    self._apply_if(products[k], "matmul", (), (u, v), over)
+    def _accumulate(self, v: Value, mode: str) -> Value | None:
+        return self._apply("accumulator", (("mode", mode), ("axis", self.plan.loops[0])), (v,))
 
-    def _quick_masks(self, v: Value, count: int) -> tuple[list[bool], list[bool], list[bool]]:
-        """Per earlier value: whether it may be multiplied by `v`, added to it, divided by."""
-        if self.quick is None:
-            everything = [True] * max(count, v.number + 1)
-            return everything, everything, everything
-        quick = self.quick
-        return (
-            quick.products(v.number, count).tolist(),
-            quick.sums(v.number, count).tolist(),
-            quick.divisors(max(count, v.number + 1)).tolist(),
-        )
+    def _extend_binary(self, v: Value, earlier: Sequence[Value]) -> None:
+        matmuls = [over for over in self.vocabulary.matmuls if set(over) <= set(v.axes)]
+        if self.placements is None:
+            for u in earlier:
+                if self._compatible(u, v):
+                    self._pair(u, v, matmuls, -1, -1, -1, -1)
+                else:
+                    self.stats.prune("phase")
+            return
+        subtracts = any(op == "sub" for op, _ in self.vocabulary.binary)
+        products = self.placements.multiples(v.poly)
+        negated = self.placements.of(self.al.abstract.neg(v.poly)) if subtracts else 0
+        ratios = self.placements.ratios(v.poly)
+        ruled_out = 0
+        for u in earlier:
+            at = u.placed
+            if not (at & products or at & v.placed or at & negated or at & ratios or self._is_divisor(u)):
+                ruled_out += 1
+            elif self._compatible(u, v):
+                self._pair(u, v, matmuls, at & products, at & v.placed, at & negated, at & ratios)
+            else:
+                self.stats.prune("phase")
+        count = len(self.vocabulary.binary) + len(matmuls)
+        self.stats.checks += ruled_out * count
+        self.stats.prune("placements", ruled_out * count)
+
+    def _is_divisor(self, v: Value) -> bool:
+        assert self.placements is not None
+        return bool(self.placements.ratios(v.poly))
+
+    def _pair(
+        self, u: Value, v: Value, matmuls: Sequence[tuple[str, ...]], product: int, total: int, negated: int, ratio: int
+    ) -> None:
+        """Apply the binary operators to a pair; a zero says that the placements rule a kind of operator out."""
+        for op, attrs in self.vocabulary.binary:
+            both = op not in COMMUTATIVE and u is not v
+            match op:
+                case "mul":
+                    forwards = backwards = product
+                case "add":
+                    forwards = backwards = total
+                case "sub":
+                    forwards = negated
+                    backwards = self.placements is None or (
+                        v.placed & self.placements.of(self.al.abstract.neg(u.poly)) if both else 0
+                    )
+                case "div":
+                    forwards = ratio
+                    backwards = self.placements is None or (
+                        v.placed & self.placements.ratios(u.poly) if both else 0
+                    )
+                case _:
+                    forwards = backwards = -1
+            self._apply_if(forwards, op, attrs, (u, v))
+            if both:
+                self._apply_if(backwards, op, attrs, (v, u))
+        for over in matmuls:
+            if all(a in u.axes for a in over):
+                self._apply_if(product, "matmul", (), (u, v), over)
 
     def _apply_if(
-        self,
-        possible: bool,
-        op: str,
-        attrs: tuple[tuple[str, Any], ...],
-        operands: tuple[Value, ...],
-        over: tuple[str, ...] = (),
+        self, possible: int, op: str, attrs: Attrs, operands: tuple[Value, ...], over: tuple[str, ...] = ()
     ) -> None:
-        """Apply an operator unless counting factors has already ruled it out."""
+        """Apply an operator unless placements have already ruled it out."""
         if possible:
             self._apply(op, attrs, operands, over)
         else:
             self.stats.checks += 1
-            self.stats.prune("factor counts")
+            self.stats.prune("placements")
 
     def _compatible(self, u: Value, v: Value) -> bool:
         """Whether two values exist at the same time, and do not confuse a partial index with the axis itself."""
         if (u.varying and v.after) or (v.varying and u.after):
             return False
-        if self._is_constant(u) and self._is_constant(v):
+        if self.is_constant(u) and self.is_constant(v):
             return False
-        if self.plan.partial is not None and self._is_partial(u) != self._is_partial(v):
-            return self.plan.partial not in u.axes and self.plan.partial not in v.axes
-        return True
+        return not (self._confused(u, v) or self._confused(v, u))
+
+    @staticmethod
+    def _confused(u: Value, v: Value) -> bool:
+        return any(a.endswith(".grid") and a[:-5] in v.axes for a in u.axes)
 
     def _together(self, operands: Sequence[Value]) -> bool:
         return all(self._compatible(u, v) for u, v in itertools.combinations(operands, 2))
 
-    def _is_constant(self, v: Value) -> bool:
+    def is_constant(self, v: Value) -> bool:
         """Whether a value depends on no tensor."""
         if v.form.free or v.form.bound:
             return False
         if v.source is not None:
-            return isinstance(v.source, AxisNode) and v.source.op != "input"
-        return all(self._is_constant(u) for u in v.derivations[0].operands)
+            return v.is_scalar_leaf
+        return all(self.is_constant(u) for u in v.derivations[0].operands)
 
     def _concats(self, v: Value) -> None:
         """Concats of the program's own operands, as soon as the last of them exists."""
-        for n in self.vocabulary.concats:
-            wanted = [self.al.targets[i][0] for i in n.operands]
+        for n, wanted in zip(self.vocabulary.concats, self._concat_operands, strict=True):
             if v.form in wanted:
                 found = [next((u for u in self.values if u.form is f), None) for f in wanted]
                 operands = tuple(u for u in found if u is not None)
@@ -304,39 +350,51 @@ class Closure:
     def _apply(
         self,
         op: str,
-        attrs: tuple[tuple[str, Any], ...],
+        attrs: Attrs,
         operands: tuple[Value, ...],
         over: tuple[str, ...] = (),
         joined: tuple[str, tuple[str, ...]] | None = None,
     ) -> Value | None:
         """The value of an operator application, unless it is pruned."""
-        node = AxisNode(op, (), attrs, (), over, joined)
-        bound = self._bound_parts(op, over)
-        self.stats.checks += 1
-        try:
-            poly = self.al.abstract_of(node, [u.poly for u in operands], bound)
-            if not self.pruner.admits(poly):
-                self.stats.prune("abstract expression")
-                return None
-            form = self.al.exact_of(node, [u.form for u in operands], bound)
-            if self.indices is not None and not self.indices.admits(form):
-                self.stats.prune("indices")
-                return None
-        except TermTooLarge:
-            self.stats.prune("expression size")
-            return None
-        if joined is None and form.free != frozenset().union(*(u.form.free for u in operands)) - bound:
-            # x / x: the form has lost axes that the tensor has
-            self.stats.prune("cancelled axes")
-            return None
+        concatenated = op == "accumulator" and ("mode", "concat") in attrs
         after = op == "accumulator" or any(u.after for u in operands)
+        if op != "accumulator" and after and all(u.concatenated for u in operands if u.after):
+            # the loop can do it tile by tile
+            self.stats.prune("loop")
+            return None
+        bound = self._bound_parts(op, attrs, over, after)
+        self.stats.checks += 1
+        if concatenated:
+            (x,) = operands
+            form, poly = x.form, x.poly
+        else:
+            node = AxisNode(op, (), attrs, (), over, joined)
+            try:
+                poly = self.al.abstract_of(node, [u.poly for u in operands], bound)
+                if not self.pruner.admits(poly):
+                    self.stats.prune("abstract expression")
+                    return None
+                form = self.al.exact_of(node, [u.form for u in operands], bound)
+                if self.indices is not None and not self.indices.admits(form):
+                    self.stats.prune("indices")
+                    return None
+            except TermTooLarge:
+                self.stats.prune("expression size")
+                return None
+            if joined is None and form.free != frozenset().union(*(u.form.free for u in operands)) - bound:
+                # x / x: the form has lost axes that the tensor has
+                self.stats.prune("cancelled axes")
+                return None
         operators = 1 + max(u.operators for u in operands)
-        axes = self._axes(form)
-        derivation = Derivation(op, attrs, operands, over, joined, self._price(op, operands, axes))
-        key: Hashable = (form, poly, after) if self.canonical else (op, attrs, over, *(u.number for u in operands))
+        derivation = Derivation(op, attrs, operands, over, joined)
+        phase = 2 * after - concatenated
+        key: Hashable = (form, poly, phase) if self.canonical else (op, attrs, over, *(u.number for u in operands))
         value = self._index.get(key)
         if value is None:
-            value = Value(len(self.values), form, poly, axes, self._varies(form), after)
+            varying = not after and bool(self._loop_parts & form.free)
+            value = Value(
+                len(self.values), form, poly, self._axes(form), varying=varying, after=after, concatenated=concatenated
+            )
             value.operators = operators
             self._append(value)
             self._index[key] = value
@@ -348,23 +406,15 @@ class Closure:
             value.derivations.append(derivation)
         return value
 
-    def _price(self, op: str, operands: Sequence[Value], axes: Sequence[str]) -> float:
-        space = list(dict.fromkeys([a for u in operands for a in u.axes] + list(axes)))
-        in_loop = self.plan.loop not in space and any(u.varying for u in operands)
-        repeats = self.cost.iterations(self.plan.loop) if in_loop else 1.0
-        if op == "matmul":
-            return self.cost.matmul(operands[0].axes, operands[1].axes, repeats)
-        return self.cost.operator(op, space, repeats)
-
-    def _bound_parts(self, op: str, over: tuple[str, ...]) -> frozenset[str]:
-        """The axis parts that an operator sums: a tile sum leaves the loop and the grid to others."""
+    def _bound_parts(self, op: str, attrs: Attrs, over: tuple[str, ...], after: bool) -> frozenset[str]:
+        """The axis parts that an operator sums: a tile sum leaves the loop and the grid to others, one after the loop
+        only the grid.
+        """
         if op == "accumulator":
-            return frozenset({self._loop_part or ""})
-        if self.plan.partial and over == (partial_axis(self.plan.partial),):
-            return frozenset({self._partial_part or ""})
+            return self._loop_parts if ("mode", "sum") in attrs else frozenset()
+        if len(over) == 1 and over[0].endswith(".grid"):
+            return frozenset(over)
         bound = self.al.all_parts(over)
-        if self.plan.loop in over:
-            bound -= {self._loop_part or ""}
-            if self.plan.split:
-                bound -= {f"{self.plan.loop}.grid"}
-        return bound
+        if not after:
+            bound -= self._loop_parts
+        return bound - {f"{self.plan.split}.grid"} if self.plan.split in over else bound

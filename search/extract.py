@@ -1,131 +1,232 @@
-"""Extraction: the cheapest graphs among all derivations of the goals, in order of modelled cost.
+"""Extraction: the block graphs of one kernel for given results, among all derivations of a closure.
 
-The values of a closure and their derivations form an acyclic AND-OR graph (an abstract expression strictly grows with
-every operator). A graph chooses one derivation per needed value. Choices are explored best first; the bound of an
-unfinished graph is what it has chosen plus the cheapest derivation of each value still open.
+The values of a closure and their derivations form an acyclic AND-OR graph. A block graph chooses one derivation per
+needed value. Values are decided in reverse topological order, so what remains to be done depends only on the set of
+values still *open*: of all ways to reach the same open set only those on the Pareto front of costs are kept, and the set
+of all graphs is never written out. Choices are explored cheapest first.
 """
 
 from __future__ import annotations
 
 import heapq
 import itertools
-import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-from mirage.search.closure import Derivation, Value
+from mirage.mugraph.graph import partial_axis
+from mirage.search.closure import Closure, Derivation, Value
+from mirage.search.cost import Cost, CostModel, Place
+from mirage.search.pareto import Front
 
-#: steps of one extraction, beyond which it stops and says so
-MAX_STEPS = 20_000
+#: operators whose operands decide range and rounding: graphs that differ in them are never compared by cost
+DECISIVE = frozenset({"exp", "sub"})
 
 
 @dataclass(frozen=True)
 class Choice:
-    """A graph of one kernel: the derivation of every computed value, and the leaves it reads."""
+    """A block graph: the derivation of every computed value, and the leaves that it reads.
+
+    `decisive` are the chosen values of `DECISIVE` operators, in topological order.
+    """
 
     goals: tuple[Value, ...]
     chosen: Mapping[Value, Derivation]
-    leaves: frozenset[Value]
-    cost: float
+    leaves: tuple[Value, ...]
+    cost: Cost
+    decisive: tuple[Value, ...]
 
 
-class Extraction:
-    """Iterates over `Choice`s, cheapest completion first; `complete` tells whether all were given before it stopped.
+class Order:
+    """The values of a closure, numbered operands first, leaves before all others."""
 
-    `leaf_cost` is the price of reading a leaf, `accept_leaves` limits which may be read together.
+    def __init__(self, values: Sequence[Value]) -> None:
+        self.values: list[Value] = [v for v in values if v.source is not None]
+        self.leaves = len(self.values)
+        self.number = {v: i for i, v in enumerate(self.values)}
+        for v in values:
+            self._visit(v)
+
+    def _visit(self, value: Value) -> None:
+        stack = [value]
+        while stack:
+            v = stack[-1]
+            if v in self.number:
+                stack.pop()
+                continue
+            missing = [u for d in v.derivations for u in d.operands if u not in self.number]
+            if missing:
+                stack.extend(missing)
+            else:
+                self.number[v] = len(self.values)
+                self.values.append(v)
+                stack.pop()
+
+
+@dataclass(eq=False, slots=True)
+class _Label:
+    """A partial choice: the open values (bit set), what is spent, and how it was reached."""
+
+    open: int
+    cost: Cost
+    decisive: int
+    parent: _Label | None = None
+    value: Value | None = None
+    derivation: Derivation | None = None
+    front: Front | None = None
+    member: int = 0
+
+
+class Extractor:
+    """Extracts the block graphs of one closure, of at most `limit` operators and `max_inputs` tensors read each, until
+    `deadline` (a `perf_counter`).
     """
 
-    def __init__(
-        self,
-        goals: Sequence[Value],
-        *,
-        limit: int,
-        deadline: float,
-        leaf_cost: Callable[[Value], float] = lambda _: 0.0,
-        accept_leaves: Callable[[frozenset[Value]], bool] = lambda _: True,
-    ) -> None:
-        self.goals = tuple(goals)
+    def __init__(self, closure: Closure, model: CostModel, *, limit: int, max_inputs: int, deadline: float) -> None:
+        self.plan = closure.plan
+        self.model = model
         self.limit = limit
+        self.max_inputs = max_inputs
         self.deadline = deadline
-        self.leaf_cost = leaf_cost
-        self.accept_leaves = accept_leaves
+        #: whether no extraction was cut short
         self.complete = True
-        self._least: dict[Value, float] = {}
-        self._completions: dict[Value, frozenset[Value]] = {}
+        self.labels = 0
+        self.order = Order(closure.values)
+        derivations = [d for v in closure.values for d in v.derivations]
+        self._reduced = frozenset(a for d in derivations for a in d.reduce)
+        self._joined = frozenset(a for d in derivations if d.joined for a in (d.joined[0], *d.joined[1]))
+        inputs = [v for v in self.order.values[: self.order.leaves] if not v.is_scalar_leaf]
+        self._inputs = self._bitset(inputs)
+        self._bits = {d: self._bitset(d.operands) for d in derivations}
 
-    def _complete(self, value: Value) -> frozenset[Value]:
-        """The values of the cheapest graph found for a value alone, itself included."""
-        found = self._completions.get(value)
-        if found is None:
-            if value.source is not None:
-                self._least[value] = self.leaf_cost(value)
-                found = frozenset((value,))
-            else:
-                best = math.inf
-                for d in value.derivations:
-                    below = frozenset((value,)).union(*(self._complete(u) for u in d.operands))
-                    price = d.cost + math.fsum(self._least[u] for u in below if u is not value)
-                    if price < best:
-                        best, found = price, below
-                        self._least[value] = d.cost
-                assert found is not None
-            self._completions[value] = found
+    def _bitset(self, values: Sequence[Value]) -> int:
+        found = 0
+        for v in values:
+            found |= 1 << self.order.number[v]
         return found
 
-    def _bound(self, spent: float, pending: frozenset[Value], chosen: Mapping[Value, Derivation]) -> float:
-        """The cost of the graph that completes each pending value in its own cheapest way."""
-        missing = frozenset().union(*(self._complete(v) for v in pending))
-        # exactly rounded, because the order of a set of values changes from run to run
-        return math.fsum((spent, *(self._least[v] for v in missing if v not in chosen)))
+    def choices(self, goals: Sequence[Value]) -> list[Choice]:
+        """The block graphs that yield these values: the Pareto fronts per set of leaves read and of decisive operators.
 
-    def __iter__(self) -> Iterator[Choice]:
+        An axis of the results that the kernel reduces is not parallel: every set of such axes is extracted by itself.
+        """
+        shared = frozenset(goals[0].axes).intersection(*(g.axes for g in goals)) - set(self.plan.loops)
+        reduced = sorted(a for a in shared & self._reduced)
+        done: list[Choice] = []
+        for count in range(len(reduced) + 1):
+            for whole in itertools.combinations(reduced, count):
+                done += self._choices(goals, shared - self._joined - set(whole))
+        return done
+
+    def _choices(self, goals: Sequence[Value], parallel: frozenset[str]) -> list[Choice]:
+        """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce."""
+        pricing = _Pricing(self, goals, parallel)
+        start = _Label(self._bitset(goals), pricing.written(), 0)
         ticket = itertools.count()
-        first = frozenset(self.goals)
-        # (bound, tie-break, spent, values still open and leaves, chosen)
-        heap: list[tuple[float, int, float, frozenset[Value], dict[Value, Derivation]]]
-        heap = [(self._bound(0.0, first, {}), next(ticket), 0.0, first, {})]
-        steps = 0
+        heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), start)]
+        fronts: dict[tuple[int, int], Front] = {}
+        done: list[Choice] = []
         while heap:
-            _, _, spent, pending, chosen = heapq.heappop(heap)
-            steps += 1
-            if steps > MAX_STEPS or (steps % 64 == 0 and time.perf_counter() > self.deadline):
-                self.complete = False
-                return
-            inner = [v for v in pending if v.source is None]
-            if not inner:
-                if self.accept_leaves(pending):
-                    yield Choice(self.goals, chosen, pending, math.fsum((spent, *map(self.leaf_cost, pending))))
+            _, _, label = heapq.heappop(heap)
+            if label.front is not None and not label.front.alive(label.member):
                 continue
-            value = max(inner, key=lambda v: v.number)
-            rest = pending - {value}
+            self.labels += 1
+            if self.labels % 64 == 0 and time.perf_counter() > self.deadline:
+                self.complete = False
+                break
+            number = label.open.bit_length() - 1
+            if number < self.order.leaves:
+                done.append(self._choice(goals, label, pricing))
+                continue
+            value = self.order.values[number]
+            rest = label.open ^ (1 << number)
             for d in value.derivations:
-                new = frozenset(u for u in d.operands if u not in chosen)
-                open_ = rest | new
-                if len(chosen) + 1 + sum(1 for v in open_ if v.source is None) > self.limit:
+                if not parallel.isdisjoint(d.reduce):
                     continue
-                if not self.accept_leaves(frozenset(v for v in open_ if v.source is not None)):
+                cost = label.cost + pricing.price(value, d)
+                if self.model.operators(cost) > self.limit:
+                    break
+                now = rest | self._bits[d]
+                if (now & self._inputs).bit_count() > self.max_inputs:
                     continue
-                now = {**chosen, value: d}
+                decisive = label.decisive | ((d.op in DECISIVE) << number)
+                front = fronts.setdefault((now, decisive), Front())
+                if front.dominates(cost):
+                    continue
+                new = _Label(now, cost, decisive, label, value, d, front, front.add(cost))
                 # the newest of many equally cheap ones goes first, so that graphs are finished early
-                bound = self._bound(spent + d.cost, open_, now)
-                heapq.heappush(heap, (bound, -next(ticket), spent + d.cost, open_, now))
+                heapq.heappush(heap, (self.model.total(cost) + pricing.rest(now), -next(ticket), new))
+        return done
+
+    def least(self, goals: Sequence[Value]) -> Cost:
+        """What every kernel with these results costs: its launch and its writes."""
+        return self.model.of_kernel(_Pricing(self, goals, frozenset(goals[0].axes)).written())
+
+    def _choice(self, goals: Sequence[Value], label: _Label, pricing: _Pricing) -> Choice:
+        leaves = [v for i, v in enumerate(self.order.values[: self.order.leaves]) if label.open >> i & 1]
+        cost = label.cost + sum(pricing.read(v) for v in leaves)
+        decisive = [v for i, v in enumerate(self.order.values) if label.decisive >> i & 1]
+        chosen: dict[Value, Derivation] = {}
+        at: _Label | None = label
+        while at is not None and at.value is not None and at.derivation is not None:
+            chosen[at.value] = at.derivation
+            at = at.parent
+        return Choice(tuple(goals), chosen, tuple(leaves), cost, tuple(decisive))
+
+
+class _Pricing:
+    """Costs of the operators of one kernel whose grid is the axes `parallel`."""
+
+    def __init__(self, extractor: Extractor, goals: Sequence[Value], parallel: frozenset[str]) -> None:
+        plan = extractor.plan
+        self.goals = goals
+        self.model = extractor.model
+        self.order = extractor.order
+        self.place = Place(parallel, plan.loops, plan.split)
+        self._prices: dict[Derivation, Cost] = {}
+
+    @cached_property
+    def _least(self) -> list[float]:
+        """Per value, a lower bound of the time that its graph takes."""
+        found = [0.0] * len(self.order.values)
+        for number in range(self.order.leaves, max(self.order.number[g] for g in self.goals) + 1):
+            value = self.order.values[number]
+            found[number] = min(
+                self.model.total(self.price(value, d)) + max(found[self.order.number[u]] for u in d.operands)
+                for d in value.derivations
+            )
+        return found
+
+    def price(self, value: Value, d: Derivation) -> Cost:
+        found = self._prices.get(d)
+        if found is None:
+            varying = any(u.varying for u in d.operands)
+            found = self._prices[d] = self.model.operator(
+                d.op, [u.axes for u in d.operands], value.axes, self.place, varying=varying, whole=value.after
+            )
+        return found
+
+    def read(self, leaf: Value) -> Cost:
+        return self.model.transfer(leaf.axes, self.place, held=True)
+
+    def written(self) -> Cost:
+        """The kernel's launch and its results."""
+        plan = self.place
+        split = (partial_axis(plan.split),) if plan.split else ()
+        return self.model.launch() + sum(self.model.transfer((*split, *g.axes), plan, held=False) for g in self.goals)
+
+    def rest(self, open_: int) -> float:
+        """A lower bound of the time that open values still take."""
+        found = 0.0
+        while open_:
+            number = open_.bit_length() - 1
+            if self._least[number] > found:
+                found = self._least[number]
+            open_ ^= 1 << number
+        return found
 
 
 def topological(choice: Choice) -> list[Value]:
     """Leaves and chosen values, operands first; deterministic."""
-    done: dict[Value, None] = {}
-
-    def visit(v: Value) -> None:
-        if v in done:
-            return
-        if v in choice.chosen:
-            for u in choice.chosen[v].operands:
-                visit(u)
-        done[v] = None
-
-    for v in sorted(choice.leaves, key=lambda v: v.number):
-        visit(v)
-    for g in choice.goals:
-        visit(g)
-    return list(done)
+    return [*choice.leaves, *choice.chosen]

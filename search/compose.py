@@ -1,0 +1,281 @@
+"""Composition: kernel graphs from the block graphs of their kernels.
+
+As within a kernel, tensors are decided in reverse topological order, so what remains depends on the set of open tensors
+only, and only the Pareto front of costs is kept per set. A kernel yields one or several of the open tensors.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage.search.closure import Value
+from mirage.search.cost import Cost, CostModel
+from mirage.search.extract import Choice, Extractor
+from mirage.search.pareto import Front
+from mirage.search.plan import KernelPlan
+from mirage.search.tensors import KernelTensor, Tensors
+
+#: decisive values of a kernel, by the number of its closure
+Decisive = tuple[tuple[int, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel of a composed graph: its plan, its block graph, and the tensors that it yields (the choice's goals)."""
+
+    plan: KernelPlan
+    choice: Choice
+    tensors: tuple[KernelTensor, ...]
+
+
+@dataclass(frozen=True)
+class _Kernels:
+    """Block graphs of one plan and its results: with their costs, a row each, and the tensors (bit sets) that they read."""
+
+    choices: list[Choice]
+    costs: np.ndarray
+    reads: list[int]
+
+
+@dataclass(eq=False, slots=True)
+class _Label:
+    open: int
+    kernels: int
+    cost: Cost
+    decisive: Decisive
+    splits: frozenset[str]
+    parent: _Label | None = None
+    kernel: Kernel | None = None
+    front: Front | None = None
+    member: int = 0
+
+
+class Composer:
+    """Composes the kernel graphs of a program, of at most `max_kernels` kernels with `max_results` results each."""
+
+    def __init__(
+        self,
+        tensors: Tensors,
+        model: CostModel,
+        *,
+        max_kernels: int,
+        max_results: int,
+        max_inputs: int,
+        limit: int,
+        deadline: float,
+    ) -> None:
+        self.tensors = tensors
+        self.model = model
+        self.max_kernels = max_kernels
+        self.max_results = max_results
+        self.deadline = deadline
+        self.labels = 0
+        self.complete = True
+        self.extractors = [
+            Extractor(c, model, limit=limit, max_inputs=max_inputs, deadline=deadline) for c in tensors.closures
+        ]
+        #: accepted graphs, by what they subtract
+        self._finished: dict[frozenset[int], Front] = {}
+        self._subtracts = any(n.op == "sub" for n in tensors.program.nodes)
+        self._least: dict[int, Cost] = {}
+        self._floors: dict[KernelTensor, Cost] = {}
+        self._writes: dict[tuple[int, tuple[Value, ...]], Cost] = {}
+        self._choices: dict[tuple[int, tuple[Value, ...]], _Kernels] = {}
+        self._order = self._topological()
+        self._number = {t: i for i, t in enumerate(self._order)}
+
+    def _topological(self) -> list[KernelTensor]:
+        """All tensors, each after those that its producers may read."""
+        below: dict[Value, frozenset[KernelTensor]] = {}
+
+        def reads(v: Value) -> frozenset[KernelTensor]:
+            found = below.get(v)
+            if found is None:
+                if v.source is not None:
+                    found = frozenset((v.source,)) if isinstance(v.source, KernelTensor) else frozenset()
+                else:
+                    found = frozenset().union(*(reads(u) for d in v.derivations for u in d.operands))
+                below[v] = found
+            return found
+
+        done: dict[KernelTensor, None] = {}
+
+        def visit(t: KernelTensor) -> None:
+            if t in done:
+                return
+            # a kernel that reads its own result only copies it (`kernels` drops it)
+            needed = {u for _, v in t.producers for u in reads(v) if u is not t}
+            for u in sorted(needed, key=lambda u: u.number):
+                visit(u)
+            done[t] = None
+
+        for t in self.tensors.all:
+            visit(t)
+        return list(done)
+
+    def _bit(self, t: KernelTensor) -> int:
+        return 1 << self._number[t]
+
+    def kernels(
+        self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...]
+    ) -> _Kernels:
+        """The block graphs that yield these values."""
+        key = (closure, values)
+        found = self._choices.get(key)
+        if found is None:
+            extractor = self.extractors[closure]
+            choices = [c for c in extractor.choices(values) if not any(v.source in tensors for v in c.leaves)]
+            costs = [self.model.of_kernel(c.cost) for c in choices]
+            found = self._choices[key] = _Kernels(
+                choices, np.array(costs).reshape(-1, self.model.length), [self._read(c) for c in choices]
+            )
+            self.complete &= extractor.complete
+        return found
+
+    def _written(self, closure: int, values: tuple[Value, ...]) -> Cost:
+        """What every kernel with these results costs."""
+        found = self._writes.get((closure, values))
+        if found is None:
+            found = self._writes[closure, values] = self.extractors[closure].least(values)
+        return found
+
+    def _read(self, choice: Choice) -> int:
+        found = 0
+        for v in choice.leaves:
+            if isinstance(v.source, KernelTensor):
+                found |= self._bit(v.source)
+        return found
+
+    def compose(self, last: Callable[[KernelPlan], bool], accept: Callable[[list[Kernel]], bool]) -> Iterator[tuple[list[Kernel], Cost]]:
+        """Kernel graphs in order of modelled cost, in order of execution; none is dominated by an accepted one before it
+        that agrees in what it subtracts.
+
+        `last` limits the plans of the last kernel.
+        """
+        start = 0
+        for t in self.tensors.outputs():
+            if t is not None:
+                start |= self._bit(t)
+        ticket = itertools.count()
+        heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), _Label(start, 0, np.zeros(self.model.length), (), frozenset()))]
+        fronts: dict[tuple[int, Decisive, frozenset[str]], Front] = {}
+        finished = self._finished
+        while heap:
+            _, _, label = heapq.heappop(heap)
+            if label.front is not None and not label.front.alive(label.member):
+                continue
+            self.labels += 1
+            if self.labels % 16 == 0 and time.perf_counter() > self.deadline:
+                self.complete = False
+                return
+            if not label.open:
+                kernels = self._kernels_of(label)
+                front = finished.setdefault(self._subtractions(kernels), Front())
+                if front.dominates(label.cost):
+                    continue
+                if accept(kernels):
+                    front.add(label.cost)
+                    yield kernels, label.cost
+                continue
+            if label.kernels == self.max_kernels or self._hopeless(label.cost, label.open):
+                continue
+            for closure, values, tensors in self._next(label.open):
+                plan = self.tensors.closures[closure].plan
+                if not label.kernels and not last(plan):
+                    continue
+                if plan.split in label.splits:
+                    continue  # its partial results would be those of another division of the axis
+                splits = label.splits | {plan.split} if plan.split else label.splits
+                taken = label.open
+                for t in tensors:
+                    taken &= ~self._bit(t)
+                if self._hopeless(label.cost + self._written(closure, values), taken):
+                    continue
+                found = self.kernels(closure, values, tensors)
+                totals = label.cost + found.costs
+                for i in np.flatnonzero(~self._hopeless_each(totals)):
+                    choice, read, total = found.choices[i], found.reads[i], totals[i]
+                    now = taken | read
+                    if now and label.kernels + 1 == self.max_kernels:
+                        continue
+                    decisive = label.decisive
+                    if choice.decisive:
+                        decisive = tuple(sorted((*decisive, (closure, tuple(v.number for v in choice.decisive)))))
+                    if self._hopeless(total, now):
+                        continue
+                    front = fronts.setdefault((now, decisive, splits), Front())
+                    if front.dominates(total):
+                        continue
+                    kernel = Kernel(plan, choice, tensors)
+                    new = _Label(now, label.kernels + 1, total, decisive, splits, label, kernel, front, front.add(total))
+                    heapq.heappush(heap, (self.model.total(total), -next(ticket), new))
+
+    def _hopeless_each(self, costs: np.ndarray) -> np.ndarray:
+        """`_hopeless` for several costs, whatever is open."""
+        front = None if self._subtracts else self._finished.get(frozenset())
+        return np.zeros(len(costs), dtype=bool) if front is None else front.dominates_each(costs)
+
+    def _hopeless(self, cost: Cost, open_: int) -> bool:
+        """Whether an accepted graph is at least as good as all that a graph of this cost with these open tensors may grow
+        to.
+        """
+        front = None if self._subtracts else self._finished.get(frozenset())
+        return front is not None and front.dominates(cost + self._yet(open_))
+
+    def _yet(self, open_: int) -> Cost:
+        """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""
+        found = self._least.get(open_)
+        if found is None:
+            tensors = [t for i, t in enumerate(self._order) if open_ >> i & 1]
+            launches = -(-len(tensors) // self.max_results)
+            found = launches * self.model.launch() + sum(self.model.written(t.axes) for t in tensors)
+            for t in tensors:
+                found = np.maximum(found, self._floor(t))
+            self._least[open_] = found
+        return found
+
+    def _floor(self, tensor: KernelTensor) -> Cost:
+        """Per resource, the least that the kernels up to a tensor can need."""
+        found = self._floors.get(tensor)
+        if found is None:
+            found = np.full(self.model.length, np.inf)
+            for closure, value in tensor.producers:
+                kernels = self.kernels(closure, (value,), (tensor,))
+                for choice, cost in zip(kernels.choices, kernels.costs, strict=True):
+                    below = [self._floor(v.source) for v in choice.leaves if isinstance(v.source, KernelTensor)]
+                    found = np.minimum(found, cost + np.max(below, axis=0) if below else cost)
+            self._floors[tensor] = found
+        return found
+
+    def _next(self, open_: int) -> Iterator[tuple[int, tuple[Value, ...], tuple[KernelTensor, ...]]]:
+        """The ways to yield the last open tensor: (number of the closure, its values, the tensors that they are)."""
+        indices = [i for i in range(open_.bit_length()) if open_ >> i & 1]
+        first = self._order[indices[-1]]
+        others = [self._order[i] for i in indices[:-1]]
+        for closure, value in first.producers:
+            yield closure, (value,), (first,)
+            partners = [(v, t) for t in others for c, v in t.producers if c == closure]
+            for count in range(1, self.max_results):
+                for chosen in itertools.combinations(partners, count):
+                    if len({t for _, t in chosen}) == count:
+                        yield closure, (value, *(v for v, _ in chosen)), (first, *(t for _, t in chosen))
+
+    @staticmethod
+    def _kernels_of(label: _Label) -> list[Kernel]:
+        found: list[Kernel] = []
+        at: _Label | None = label
+        while at is not None and at.kernel is not None:
+            found.append(at.kernel)
+            at = at.parent
+        return found
+
+    @staticmethod
+    def _subtractions(kernels: Sequence[Kernel]) -> frozenset[int]:
+        """What graphs must agree in for their costs to be compared: the differences that they take, which decide rounding."""
+        return frozenset(id(v.form) for k in kernels for v in k.choice.decisive if k.choice.chosen[v].op == "sub")

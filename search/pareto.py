@@ -1,0 +1,53 @@
+"""Fronts: the costs of a set of alternatives of which none is dominated by another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mirage.search.cost import Cost
+
+
+class Front:
+    """Costs, none of which is at most another one in every entry."""
+
+    __slots__ = ("_alive", "_rows", "_size")
+
+    def __init__(self) -> None:
+        self._rows: np.ndarray | None = None
+        self._alive: np.ndarray | None = None
+        self._size = 0
+
+    def dominates(self, cost: Cost) -> bool:
+        """Whether some member is at most this cost in every entry."""
+        if self._rows is None or self._alive is None:
+            return False
+        rows = self._rows[: self._size]
+        return bool(((rows <= cost).all(axis=1) & self._alive[: self._size]).any())
+
+    def dominates_each(self, costs: np.ndarray) -> np.ndarray:
+        """Of several costs (one per row), those that some member is at most in every entry."""
+        if self._rows is None or self._alive is None:
+            return np.zeros(len(costs), dtype=bool)
+        rows = self._rows[: self._size][self._alive[: self._size]]
+        return np.asarray((rows[:, None, :] <= costs[None, :, :]).all(axis=2).any(axis=0))
+
+    def add(self, cost: Cost) -> int:
+        """Add a cost that is not dominated, dropping those that it dominates; its number, for `alive`."""
+        if self._rows is None or self._alive is None:
+            self._rows = np.empty((4, len(cost)))
+            self._alive = np.zeros(4, dtype=bool)
+        if self._size == len(self._rows):
+            self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
+            self._alive = np.concatenate([self._alive, np.zeros_like(self._alive)])
+        n = self._size
+        if n:
+            self._alive[:n] &= ~(cost <= self._rows[:n]).all(axis=1)
+        self._rows[n] = cost
+        self._alive[n] = True
+        self._size += 1
+        return n
+
+    def alive(self, number: int) -> bool:
+        """Whether a member has not been dropped since."""
+        assert self._alive is not None
+        return bool(self._alive[number])

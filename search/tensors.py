@@ -1,0 +1,191 @@
+"""Kernel-level tensors: what kernels can hand to one another, found together with the closures of all plans.
+
+A kernel may read the program's inputs and the results of other kernels, so the closures of the plans grow in rounds:
+results of one round are leaves of the next. A tensor is identified as a value is, by its exact form and abstract expression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.mugraph.graph import partial_axis
+from mirage.search.abstract import Poly
+from mirage.search.algebras import Algebras
+from mirage.search.closure import Closure, Derivation, Value
+from mirage.search.plan import KernelPlan
+from mirage.verify.exact import Form
+
+#: operators whose result is new data, not a rearrangement of one element each
+_COMBINING = frozenset({"sum", "matmul", "accumulator", "concat"})
+_SOURCES = ("input", "constant", "size")
+
+
+@dataclass(eq=False)
+class KernelTensor:
+    """A result of a kernel. `producers` are the values that are it, each in the closure of that number."""
+
+    number: int
+    form: Form
+    poly: Poly
+    #: its axes as its producer stores it: partial ones first
+    axes: tuple[str, ...]
+    #: outputs of the program that it is
+    outputs: list[int] = field(default_factory=list)
+    producers: list[tuple[int, Value]] = field(default_factory=list)
+
+
+class Tensors:
+    """The closures of all plans of a program, closed under what kernels hand to one another.
+
+    `make(plan)` gives an empty closure, `kernels` is how many a graph may have. `cut` says what ended it early.
+    """
+
+    def __init__(
+        self,
+        program: AxisProgram,
+        algebras: Algebras,
+        plans: Sequence[KernelPlan],
+        make: Callable[[KernelPlan], Closure],
+        kernels: int,
+    ) -> None:
+        self.program = program
+        self.al = algebras
+        self.closures = [make(plan) for plan in plans]
+        self.all: list[KernelTensor] = []
+        #: per output of the program: the program's input, constant or size that it is, or None
+        self.trivial: list[AxisNode | None] = []
+        self._index: dict[tuple[Form, Poly], KernelTensor] = {}
+        self._by_form: dict[Form, tuple[int, ...]] = {}
+        self._seen = [0] * len(plans)
+        #: whether a closure was given up for having too many values
+        self.too_many = False
+        for o in program.outputs:
+            n = program.nodes[o.value]
+            self.trivial.append(n if n.op in _SOURCES else None)
+        for k, o in enumerate(program.outputs):
+            form = algebras.targets[o.value][0]
+            self._by_form[form] = (*self._by_form.get(form, ()), k)
+        for c in self.closures:
+            for n, (form, poly) in zip(program.nodes, algebras.targets, strict=True):
+                if n.op in _SOURCES:
+                    c.leaf(form, poly, n)
+        handed = 0
+        for rounds in range(kernels):
+            for c in self.closures:
+                c.run()
+                if c.too_many:
+                    self.too_many = True
+                    return
+            self._collect()
+            if rounds == kernels - 1:
+                break
+            fresh, handed = self.all[handed:], len(self.all)
+            if not fresh:
+                break
+            for t in fresh:
+                for c in self.closures:
+                    if self._readable(t, c):
+                        c.leaf(t.form, t.poly, t)
+        self.alike()
+
+    @property
+    def cut(self) -> str:
+        """Why a closure is not complete, or "" ."""
+        return next((c.cut for c in self.closures if c.cut), "")
+
+    def outputs(self) -> list[KernelTensor | None]:
+        """Per output of the program its tensor; None where it is trivial."""
+        found: list[KernelTensor | None] = []
+        for k in range(len(self.program.outputs)):
+            found.append(next((t for t in self.all if k in t.outputs), None))
+        return found
+
+    def _readable(self, tensor: KernelTensor, closure: Closure) -> bool:
+        """Partial results over an axis and that axis divided anew would be confused."""
+        return not any(partial_axis(a) in tensor.axes for a in closure.plan.loops)
+
+    def _collect(self) -> None:
+        """New tensors, and new producers of known ones."""
+        for k, c in enumerate(self.closures):
+            frontier = _Frontier(c)
+            split = (partial_axis(c.plan.split),) if c.plan.split else ()
+            for v in c.values[self._seen[k] :]:
+                if not v.derivations or v.varying or (c.plan.loops and not v.after):
+                    continue
+                outputs = () if split else self._by_form.get(v.form, ())
+                if outputs:
+                    form, poly = self.al.targets[self.program.outputs[outputs[0]].value]
+                    self._add(k, v, form, poly, v.axes, outputs)
+                elif self._reduced(c, v) and frontier.worth_storing(v):
+                    self._add(k, v, v.form, v.poly, (*split, *v.axes), ())
+            self._seen[k] = len(c.values)
+
+    def alike(self) -> None:
+        """Outputs that no value is in its exact form: values of their abstract expression; the verifier decides."""
+        for o, tensor in enumerate(self.outputs()):
+            form, poly = self.al.targets[self.program.outputs[o].value]
+            if tensor is not None or self.trivial[o] is not None:
+                continue
+            for k, c in enumerate(self.closures):
+                for v in c.values:
+                    done = v.derivations and not v.varying and (v.after or not c.plan.loops)
+                    if done and v.poly is poly and v.form.free == form.free and c.plan.split is None:
+                        self._add(k, v, form, poly, v.axes, (o,))
+
+    def _add(
+        self, k: int, v: Value, form: Form, poly: Poly, axes: tuple[str, ...], outputs: Sequence[int]
+    ) -> None:
+        tensor = self._index.get((form, poly))
+        if tensor is None:
+            tensor = self._index[form, poly] = KernelTensor(len(self.all), form, poly, axes)
+            self.all.append(tensor)
+        tensor.outputs = sorted({*tensor.outputs, *outputs})
+        tensor.producers.append((k, v))
+
+    @staticmethod
+    def _reduced(c: Closure, v: Value) -> bool:
+        """Whether a kernel may hand on a finished value: something was reduced, into partial results if it is split."""
+        if not v.form.bound:
+            return False
+        return c.plan.split is None or f"{c.plan.split}.grid" in v.form.free
+
+
+def _combines(d: Derivation) -> bool:
+    return d.op in _COMBINING and ("mode", "concat") not in d.attrs
+
+
+class _Frontier:
+    """Which values are worth storing: combined data, and what is computed from such data without growing.
+
+    An elementwise result that is larger than all that its kernel reduced is cheaper to compute again where it is used. Of
+    values that follow from one another by operators with constants only, the last is stored, because all cost the same; but
+    what an exp is applied to is stored too, as its result needs a maximum beside it.
+    """
+
+    def __init__(self, closure: Closure) -> None:
+        self._axes: dict[Value, frozenset[frozenset[str]]] = {}
+        self._continued = {
+            tensors[0]
+            for w in closure.values
+            for d in w.derivations
+            if d.op not in (*_COMBINING, "exp")
+            and len(tensors := [u for u in d.operands if not closure.is_constant(u)]) == 1
+        }
+
+    def _stored(self, v: Value) -> frozenset[frozenset[str]]:
+        """Axes of the combined values from which a value is computed elementwise."""
+        found = self._axes.get(v)
+        if found is None:
+            if isinstance(v.source, KernelTensor) or any(_combines(d) for d in v.derivations):
+                found = frozenset((frozenset(v.axes),))
+            else:
+                found = frozenset().union(*(self._stored(u) for d in v.derivations for u in d.operands))
+            self._axes[v] = found
+        return found
+
+    def worth_storing(self, v: Value) -> bool:
+        # joined tiles are continued where the tiles are
+        tile = v.derivations[0].operands[0] if v.concatenated else v
+        return tile not in self._continued and any(set(v.axes) <= axes for axes in self._stored(v))
