@@ -158,7 +158,7 @@ class Tuner:
             found = schedules(c.graph, self.sizes, self.target.l2_bytes, self.target.cores)
             fitting = []
             for s in found:
-                need = max(scratch_bytes(c.graph, k, ks, self.sizes) for k, ks in enumerate(s.kernels))
+                need = max(scratch_bytes(c.graph, s, self.sizes), default=0)
                 if need <= share:
                     fitting.append(s)
             if not fitting:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import pool, toolchain
 from mirage.kernels.cpu.emit import Emitter
+from mirage.kernels.cpu.stages import CodeStage, LibraryStage
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
@@ -38,7 +39,7 @@ class _Args(ctypes.Structure):
 
 
 class _Frame:
-    """Arguments of one call: C arrays whose constant parts are filled, and the tensors between kernels."""
+    """Arguments of one call: C arrays whose constant parts are filled, and the tensors between operators."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class _Frame:
         self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
         self.tensors = (ctypes.c_void_p * max(len(tensors), 1))()
         self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
-        #: tensors between kernels; none where a call gives the memory
+        #: tensors between operators; none where a call gives the memory
         self.own = [None if shape is None else np.empty(shape, dtype) for shape in tensors]
         for i, a in enumerate(self.own):
             if a is not None:
@@ -68,6 +69,8 @@ class _Shape:
         self.values = [self.axes[a] for a in exe.emitted.axes] + [evaluate(d, sizes) for d in exe.emitted.dims]
         self.inputs = [self._shape(x.dims) for x in graph.inputs]
         self.outputs = [self._shape(o.dims) for o in graph.outputs]
+        #: per stage, the values of a library stage's calls that are known beforehand
+        self.scalars = [s.calls.values(sizes) if isinstance(s, LibraryStage) else [] for s in exe.emitted.stages]
         self.frames: dict[tuple[Any, ...], list[_Frame]] = {}
 
     def _shape(self, dims: AxisDims) -> tuple[int, ...]:
@@ -90,10 +93,10 @@ class _Shape:
 
 
 class CpuExecutable:
-    """A muGraph, printed as C for one schedule, compiled and loaded.
+    """A muGraph for one schedule: graph-defined kernels as C, compiled and loaded, predefined ones as library calls.
 
     `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. May be called
-    from several threads at once. `source` is the C code.
+    from several threads at once. `source` is the C code; a graph of predefined operators needs no compiler.
 
     Raises ScheduleError or GraphError if the muGraph cannot be printed, NoCompilerError or CompilerError if
     it cannot be compiled.
@@ -110,22 +113,35 @@ class CpuExecutable:
         self.schedule = schedule
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
         self.dtype = DTYPES[mugraph.dtype]
-        library = toolchain.load(toolchain.compile(self.source, name=mugraph.name[:40]))
-        self._run = library.mirage_run
-        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
-        self._run.restype = ctypes.c_int
+        self._stages: list[tuple[Any, LibraryStage | None]] = self._load()
         self._pool = pool.run_address()
         self._threads = num_threads()
         self._lock = threading.Lock()
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
-        #: tensor -> result that its kernel writes itself: the first one with the same axes and the same last
-        # axis
+        #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
+        # axis where C code uses it
         self._direct: dict[int, int] = {}
         for k, t in enumerate(self.emitted.outputs):
             own, axes = [a for d in mugraph.outputs[k].dims for a in d], self.emitted.tensors[t]
-            same = sorted(own) == sorted(axes) and own[-1:] == list(axes[-1:])
+            same = sorted(own) == sorted(axes) and (own[-1:] == list(axes[-1:]) or t not in self.emitted.in_code)
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
+
+    def _load(self) -> list[tuple[Any, LibraryStage | None]]:
+        """Per stage its C function, or None and its library calls."""
+        if not any(isinstance(s, CodeStage) for s in self.emitted.stages):
+            return [(None, s) for s in self.emitted.stages if isinstance(s, LibraryStage)]
+        library = toolchain.load(toolchain.compile(self.source, name=self.mugraph.name[:40]))
+        found: list[tuple[Any, LibraryStage | None]] = []
+        for stage in self.emitted.stages:
+            if isinstance(stage, LibraryStage):
+                found.append((None, stage))
+                continue
+            run = getattr(library, stage.function)
+            run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+            run.restype = ctypes.c_int
+            found.append((run, None))
+        return found
 
     @property
     def source(self) -> str:
@@ -138,8 +154,9 @@ class CpuExecutable:
         """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if
         given.
 
-        Inputs are read through their strides; only one whose last axis is not contiguous is copied. `out`
-        must not overlap the inputs. Raises InputError for arrays of another number, shape or dtype.
+        Inputs are read through their strides; only one whose last axis is not contiguous is copied, and only
+        for C code. `out` must not overlap the inputs. Raises InputError for arrays of another number, shape
+        or dtype.
         """
         key = tuple(sizes.items())
         shape = self._shapes.get(key)
@@ -168,8 +185,11 @@ class CpuExecutable:
             frame.tensors[i] = a.__array_interface__["data"][0]
         for t, k in self._direct.items():
             frame.tensors[t] = results_in[k].__array_interface__["data"][0]
-        if self._run(frame.reference, self._pool, self._threads):
-            raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
+        for number, (code, library) in enumerate(self._stages):
+            if library is not None:
+                self._call(library, shape, number, lambda t: self._array(t, shape, frame, arrays, results_in))
+            elif code(frame.reference, self._pool, self._threads):
+                raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
         self._finish(shape, frame, arrays, results, results_in)
         free.append(frame)
         return results
@@ -208,14 +228,15 @@ class CpuExecutable:
     def _prepare(
         self, shape: _Shape, arrays: list[np.ndarray], results: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Contiguous copies of inputs, and contiguous results, where the kernels cannot use the given ones."""
+        """Contiguous copies of inputs, and contiguous results, where C code cannot use the given ones."""
+        code = self.emitted.in_code
         inputs = [
-            a if shape.axis_strides(a, x.dims, self._order(i)) is not None else np.ascontiguousarray(a)
+            a if i not in code or shape.axis_strides(a, x.dims, self._order(i)) is not None else np.ascontiguousarray(a)
             for i, (x, a) in enumerate(zip(self.mugraph.inputs, arrays, strict=True))
         ]
         outs = list(results)
         for t, k in self._direct.items():
-            if shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
+            if t in code and shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
                 outs[k] = np.empty(shape.outputs[k], self.dtype)
         return inputs, outs
 
@@ -230,7 +251,8 @@ class CpuExecutable:
                 k = self._direct[t]
                 given = results[k], self.mugraph.outputs[k].dims
             if given is not None:
-                found = shape.axis_strides(*given, axes)
+                # C code does not look at the strides of what only library calls use
+                found = shape.axis_strides(*given, axes) if t in self.emitted.in_code else [0] * len(axes)
                 assert found is not None
                 strides += found
                 tensors.append(None)
@@ -240,6 +262,40 @@ class CpuExecutable:
                 tensors.append(extents)
         return _Frame(shape.values, tensors, strides, self.dtype)
 
+    def _call(self, stage: LibraryStage, shape: _Shape, number: int, array: Callable[[int], np.ndarray]) -> None:
+        """Run the library calls of a stage on arrays of the tensors (one dim per axis)."""
+        values = shape.scalars[number].copy()
+        for step, t in zip(stage.calls.inputs, stage.reads, strict=True):
+            values[step] = array(t)
+        out: dict[int, np.ndarray] = {}
+        rest: list[tuple[int, int, np.ndarray]] = []
+        for step, t in stage.writes:
+            if stage.calls.computes(step) and step not in out:
+                out[step] = _transposed(array(t), self._order(t), stage.calls.axes(step))
+            else:
+                # an input, a scalar, or what another tensor holds too
+                rest.append((step, t, array(t)))
+        stage.calls.run(values, shape.axes, out)
+        for step, t, to in rest:
+            _transposed(to, self._order(t), stage.calls.axes(step))[...] = values[step]
+
+    def _array(
+        self,
+        t: int,
+        shape: _Shape,
+        frame: _Frame,
+        arrays: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+    ) -> np.ndarray:
+        """A tensor of this call as an array over its axes; a view."""
+        if (own := frame.own[t]) is not None:
+            return own
+        if t < self.emitted.inputs:
+            return _split(arrays[t], self.mugraph.inputs[t].dims, shape.axes)
+        dims = self.mugraph.outputs[self._direct[t]].dims
+        axes = tuple(a for d in dims for a in d)
+        return _transposed(_split(results[self._direct[t]], dims, shape.axes), axes, self._order(t))
+
     def _finish(
         self,
         shape: _Shape,
@@ -248,7 +304,7 @@ class CpuExecutable:
         results: Sequence[np.ndarray],
         written: Sequence[np.ndarray],
     ) -> None:
-        """Fill the results that no kernel wrote: repeated, broadcast or copied tensors."""
+        """Fill the results that no operator wrote: repeated, broadcast or copied tensors."""
         for k, t in enumerate(self.emitted.outputs):
             if self._direct.get(t) == k:
                 if written[k] is not results[k]:
@@ -270,3 +326,15 @@ class CpuExecutable:
             value = value.transpose([order.index(a) for a in axes if a in order])
             value = value.reshape([shape.axes[a] if a in order else 1 for a in axes])
             results[k][...] = np.broadcast_to(value, [shape.axes[a] for a in axes]).reshape(shape.outputs[k])
+
+
+def _split(array: np.ndarray, dims: AxisDims, sizes: Mapping[str, int]) -> np.ndarray:
+    """The array with one dim per axis; a view, as every dim is only divided."""
+    if all(len(d) == 1 for d in dims):
+        return array
+    return array.reshape([sizes[a] for d in dims for a in d])
+
+
+def _transposed(array: np.ndarray, axes: tuple[str, ...], to: tuple[str, ...]) -> np.ndarray:
+    """The array over `axes` with its dims in the order `to`."""
+    return array if axes == to else array.transpose([axes.index(a) for a in to])

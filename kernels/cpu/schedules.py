@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from mirage.ir.operator import Elementwise, get_operator
@@ -34,12 +34,10 @@ _LOOP = (32, 64, 128, 256, 512)
 _SPLITS = (1, 2, 4)
 
 
-def scratch_bytes(mugraph: MuGraph, kernel: int, schedule: KernelSchedule, sizes: Mapping[str, int]) -> int:
-    """Bytes of scratch of a cell of the kernel-th kernel, at these sizes of the dim symbols, for 64-byte vectors."""
-    kernels = [_smallest(n.graph) for n in mugraph.kernels if n.graph is not None]
-    kernels[kernel] = schedule
-    emitter = Emitter(mugraph, Schedule(tuple(kernels)), analyze(mugraph), sizes)
-    return _scratch_bytes(emitter, kernel, sizes)
+def scratch_bytes(mugraph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> list[int]:
+    """Bytes of scratch of a cell of each kernel, at these sizes of the dim symbols, for 64-byte vectors."""
+    emitter = Emitter(mugraph, schedule, analyze(mugraph), sizes)
+    return [_scratch_bytes(emitter, k, sizes) for k in range(len(schedule.kernels))]
 
 
 def schedules(
@@ -48,18 +46,39 @@ def schedules(
     """At most `count` schedules for these typical sizes of the dim symbols, the most promising first.
 
     The scratch of a cell fits `l2_bytes`, where any candidate's does; the k-th schedule has the k-th best
-    sizes of every kernel.
+    sizes of every kernel. Kernels that split one axis split it as the first of them does.
     """
     chosen: list[list[KernelSchedule]] = []
-    smallest = [_smallest(n.graph) for n in mugraph.kernels if n.graph is not None]
-    for k in range(len(mugraph.kernels)):
+    graphs = [n.graph for n in mugraph.kernels if n.graph is not None]
+    smallest = [_smallest(g) for g in graphs]
+    split: set[str] = set()
+    for k, graph in enumerate(graphs):
+        own = {a for a, r in graph.roles if r is Role.SPLIT}
+
+        def best(rank: int, number: int, k: int = k) -> list[KernelSchedule]:
+            before = [_at(c, rank) for c in chosen]
+            rest = _agreeing(smallest[k:], before)
+            return _kernel_schedules(mugraph, k, [*before, *rest], hints, l2_bytes, threads, number)
+
         # how later kernels see partial results depends on the splits chosen before them
-        before = [c[0] for c in chosen]
-        chosen.append(_kernel_schedules(mugraph, k, [*before, *smallest[k:]], hints, l2_bytes, threads, count))
-    found = [
-        Schedule(tuple(c[min(i, len(c) - 1)] for c in chosen)) for i in range(max((len(c) for c in chosen), default=1))
-    ]
-    return list(dict.fromkeys(found))
+        chosen.append([best(i, 1)[0] for i in range(max(map(len, chosen)))] if own & split else best(0, count))
+        split |= own
+    found = [Schedule(tuple(_at(c, i) for c in chosen)) for i in range(max((len(c) for c in chosen), default=1))]
+    found = list(dict.fromkeys(found))
+    bound = bind_hints(mugraph, hints)
+    fitting = [s for s in found if max(scratch_bytes(mugraph, s, bound), default=0) <= l2_bytes]
+    return fitting or found
+
+
+def _at(ranked: Sequence[KernelSchedule], rank: int) -> KernelSchedule:
+    """The schedule of this rank, or the last one."""
+    return ranked[min(rank, len(ranked) - 1)]
+
+
+def _agreeing(kernels: Sequence[KernelSchedule], before: Sequence[KernelSchedule]) -> list[KernelSchedule]:
+    """The schedules with the numbers of splits of those before them, where they split the same axes."""
+    fixed = {a: n for s in before for a, n in s.splits}
+    return [replace(s, splits=tuple((a, fixed.get(a, n)) for a, n in s.splits)) for s in kernels]
 
 
 def default_schedule(mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: int, threads: int = 2) -> Schedule:
@@ -83,13 +102,14 @@ def _kernel_schedules(
 ) -> list[KernelSchedule]:
     sizes = hint_sizes(mugraph, Schedule(tuple(kernels)), hints)
     model = _Model(mugraph, k, sizes, threads, l2_bytes)
-    ranked = sorted({s: model.cycles(s) for s in model.candidates()}.items(), key=lambda item: item[1])
+    candidates = _agreeing(list(model.candidates()), kernels[:k])
+    ranked = sorted({s: model.cycles(s) for s in candidates}.items(), key=lambda item: item[1])
     bound = bind_hints(mugraph, hints)
     fitting: list[KernelSchedule] = []
     smallest: tuple[int, KernelSchedule] | None = None
     maximum = analyze(mugraph)
     for schedule, _ in ranked[: 4 * count + 8]:
-        whole = Schedule((*kernels[:k], schedule, *kernels[k + 1 :]))
+        whole = Schedule((*kernels[:k], schedule, *_agreeing(kernels[k + 1 :], [schedule])))
         size = _scratch_bytes(Emitter(mugraph, whole, maximum, hints), k, bound)
         if size <= l2_bytes:
             fitting.append(schedule)
