@@ -13,8 +13,8 @@ One test accepts a nonzero sum of k >= 2 such terms with probability at most 1 -
   order k that is not zero, so among any k of them in a row one is not zero: a random root hits zero with
   probability at most 1 - 1/k.
 
-The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. As in
-the theorem, the bound is over tests in which no denominator is zero: others are drawn again.
+The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. Tests in
+which a denominator is zero are drawn again, and `Bound.error` accounts for them.
 """
 
 from __future__ import annotations
@@ -284,9 +284,21 @@ class Bound:
     d: int
     acceptance: float
 
-    def tests(self, delta: float) -> int:
-        """Tests after which all of them miss with probability at most delta (Theorem 3)."""
-        return max(1, math.ceil(math.log(delta) / math.log(self.acceptance)))
+    def error(self, tests: int, redrawn: int = 0) -> float:
+        """Probability that a graph which differs passes so many tests while at most `redrawn` others divide by zero.
+
+        Theorem 2 bounds the chance that one test has no zero denominator *and* misses; which of all tests had one is
+        not known beforehand, hence the binomial.
+        """
+        ways = math.log(math.comb(tests + redrawn, redrawn))
+        return min(1.0, math.exp(ways + tests * math.log(self.acceptance)))
+
+    def tests(self, delta: float, redrawn: int = 0) -> int:
+        """Tests after which `error` is at most delta (Theorem 3)."""
+        tests = max(1, math.ceil(math.log(delta) / math.log(self.acceptance)))
+        while self.error(tests, redrawn) > delta:
+            tests += 1
+        return tests
 
 
 def compare(a: GraphTerms, b: GraphTerms, primes: Primes) -> Bound | str:

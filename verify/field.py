@@ -49,13 +49,17 @@ class Primes:
 
 
 @lru_cache(maxsize=64)
-def draw_primes(seed: int) -> Primes:
-    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow."""
+def draw_primes(seed: int, apart_from: Primes | None = None) -> Primes:
+    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow.
+
+    Neither is one of `apart_from`.
+    """
     rng = Random(f"primes {seed}")
+    taken = set() if apart_from is None else {apart_from.p, apart_from.q}
     while True:
         q = rng.randrange(1 << 29, 1 << 30) | 1
         p = 2 * q + 1
-        if sympy.isprime(q) and sympy.isprime(p):
+        if sympy.isprime(q) and sympy.isprime(p) and not taken & {p, q}:
             # every square other than 1 has order q
             return Primes(p, q, pow(rng.randrange(2, p - 1), 2, p))
 
@@ -72,6 +76,18 @@ def _power_tables(primes: Primes) -> list[IntArray]:
         tables.append(table)
         base = pow(base, 1 << _DIGIT, primes.p)
     return tables
+
+
+@lru_cache(maxsize=1024)
+def _residues(value: Fraction, primes: Primes) -> tuple[IntArray, IntArray]:
+    """A constant mod p and mod q; raises FieldError where it has none."""
+    parts = []
+    for m in (primes.p, primes.q):
+        if value.denominator % m == 0:
+            raise FieldError(f"constant {value}: its denominator is 0 modulo {m}; choose another seed")
+        parts.append(np.asarray(value.numerator * pow(value.denominator, -1, m) % m, dtype=np.int64))
+        parts[-1].flags.writeable = False
+    return parts[0], parts[1]
 
 
 class Pair:
@@ -116,12 +132,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         self.outside_lax: set[str] = set()
 
     def constant(self, value: Fraction) -> Pair:
-        parts = []
-        for m in (self.primes.p, self.primes.q):
-            if value.denominator % m == 0:
-                raise FieldError(f"constant {value}: its denominator is 0 modulo {m}; choose another seed")
-            parts.append(np.asarray(value.numerator * pow(value.denominator, -1, m) % m, dtype=np.int64))
-        return Pair(parts[0], parts[1])
+        return Pair(*_residues(value, self.primes))
 
     def dim(self, size: sympy.Expr) -> Pair:
         return super().dim(size) if self.dims is None else self.constant(Fraction(self.dims(size)))

@@ -40,6 +40,8 @@ class NamedOps(Generic[A]):
     def align(self, x: Named[A], axes: Sequence[str]) -> A:
         """The array with exactly these axes in this order; absent ones have size 1."""
         lead = self.ar.lead
+        if x.axes == axes:
+            return x.data
         if not x.axes:
             return self.ar.lift(x.data, 0, len(axes))
         present = [a for a in axes if a in x.axes]
@@ -54,8 +56,10 @@ class NamedOps(Generic[A]):
 
     def take(self, x: Named[A], bounds: Mapping[str, tuple[int, int]]) -> Named[A]:
         """The slice start:stop along each named axis."""
+        if not any(a in bounds for a in x.axes):
+            return x
         index = (slice(None),) * self.ar.lead + tuple(slice(*bounds[a]) if a in bounds else slice(None) for a in x.axes)
-        return Named(x.axes, self.ar.apply(lambda a: a[index], x.data)) if x.axes else x
+        return Named(x.axes, self.ar.apply(lambda a: a[index], x.data))
 
     def compute(self, node: Node, args: Sequence[Named[A]]) -> Named[A]:
         """One registered operator."""
