@@ -16,7 +16,7 @@ import threading
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -52,9 +52,9 @@ class Outcome:
     stopped: str = ""
 
 
-#: runs the unit of that name in at most so many seconds (which it checks itself, and then yields what it has with
+#: runs a unit in at most so many seconds (which it checks itself, and then yields what it has with
 #: `stopped=OUT_OF_TIME`); a function of an importable module, or a partial of one, with picklable arguments
-Work = Callable[[str, float], Outcome]
+Work = Callable[[Any, float], Outcome]
 
 #: told of every outcome as it comes: the unit, its outcome, how many units have one, and how many there are
 Progress = Callable[[str, Outcome, int, int], None]
@@ -86,7 +86,7 @@ class Run:
 
 
 def run_units(
-    units: Sequence[str],
+    units: Sequence[str] | Mapping[str, Any],
     work: Work,
     *,
     seconds: float,
@@ -96,9 +96,11 @@ def run_units(
 ) -> Run:
     """Run the units that the checkpoint does not hold, all of them within `seconds`.
 
-    A unit may take all the time that is left when it begins; one that would begin later has no outcome. Without an
-    executor the units run here, one after the other. An executor gets all of them at once; a `WorkerPool` only gets what
-    is left after the first `PATIENCE_S` seconds, so that short searches do not wait for processes to start.
+    `work` gets the unit's name, or what a mapping holds for it, and the seconds that it may take: all that are left when
+    it begins. A unit that would begin later has no outcome.
+
+    Without an executor the units run here, one after the other. An executor gets all of them at once; a `WorkerPool` that
+    has not started gets what is left after `PATIENCE_S` seconds, so that short searches do not wait for processes.
 
     An interrupt (Ctrl-C) ends the run, and the outcomes that there are by then are returned; a second one is raised. A
     unit may catch the interrupt itself and return what it has with `stopped=INTERRUPTED`.
@@ -108,12 +110,12 @@ def run_units(
     """
     if not seconds > 0:
         raise BudgetError(f"seconds={seconds!r} must be a positive number")
-    if twice := [u for u, n in Counter(units).items() if n > 1]:
+    if twice := [u for u, n in Counter(list(units)).items() if n > 1]:
         raise SearchError(f"units of work must have distinct names; {twice[0]!r} occurs twice")
     job = _Job(units, work, seconds, checkpoint, progress)
     try:
         job.resume()
-        if isinstance(executor, WorkerPool):
+        if isinstance(executor, WorkerPool) and not executor.started:
             job.run_here(PATIENCE_S if seconds > 2 * PATIENCE_S else math.inf)
         if executor is None:
             job.run_here()
@@ -134,13 +136,14 @@ class _Job:
 
     def __init__(
         self,
-        units: Sequence[str],
+        units: Sequence[str] | Mapping[str, Any],
         work: Work,
         seconds: float,
         checkpoint: Checkpoint | None,
         progress: Progress | None,
     ) -> None:
         self.run = Run(list(units))
+        self.arguments = units if isinstance(units, Mapping) else {u: u for u in units}
         self.work = work
         self.checkpoint = checkpoint
         self.progress = progress
@@ -199,7 +202,7 @@ class _Job:
             # workers gain nothing where one unit is left
             last = unit == todo[-1]
             try:
-                answer = _attempt(self.work, unit, self.end if last else end)
+                answer = _attempt(self.work, unit, self.arguments[unit], self.end if last else end)
             except Exception as e:
                 _fail(unit, e)
             if answer is not None and answer[1] == INTERRUPTED:
@@ -217,7 +220,7 @@ class _Job:
             return
         try:
             for unit in todo:
-                self.futures[executor.submit(_attempt, self.work, unit, self.end)] = unit
+                self.futures[executor.submit(_attempt, self.work, unit, self.arguments[unit], self.end)] = unit
         except BrokenExecutor as e:
             _fail(_some(todo), e)
         except (OSError, ImportError, NotImplementedError) as e:
@@ -259,12 +262,12 @@ class _Job:
                 self.finish(unit, future.result())
 
 
-def _attempt(work: Work, unit: str, end: float) -> tuple[str, str] | None:
+def _attempt(work: Work, unit: str, argument: Any, end: float) -> tuple[str, str] | None:
     """The payload of a unit as JSON text and why it stopped, or None if its time, until `end`, is over before it begins."""
     left = end - time.time()
     if left <= 0:
         return None
-    outcome = work(unit, left)
+    outcome = work(argument, left)
     try:
         return json.dumps(outcome.payload, allow_nan=False), outcome.stopped
     except (TypeError, ValueError, RecursionError) as e:
@@ -347,6 +350,10 @@ class WorkerPool(Executor):
         self.workers = workers
         self._context = _Context()
         self._pool: ProcessPoolExecutor | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._pool is not None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._pool is None:
