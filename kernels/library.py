@@ -18,7 +18,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import InputError, MirageError
-from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
+from mirage.ir.axes import AxisDims, AxisNode, AxisProgram, argument_places, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import Elementwise, get_operator
@@ -364,19 +364,21 @@ class LibraryProgram:
     def __init__(self, axis_program: AxisProgram) -> None:
         self.program = axis_program
         self._dtype = DTYPES[axis_program.dtype]
+        self._places = argument_places(axis_program.inputs)
         self._calls = LibraryCalls(axis_program, _rows(axis_program))
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
-        """The results, in arrays of their own, for inputs of the shapes that `sizes` (symbol -> size) binds.
+        """The results, in arrays of their own, for arguments of the shapes that `sizes` (symbol -> size) binds.
 
-        Raises InputError for inputs of another number, shape or dtype, DimError for a symbol without size.
+        Raises InputError for arrays of another number, shape or dtype, DimError for a symbol without size.
         """
         bound = self._bind(sizes)
         values = bound.values.copy()
-        self._check(inputs, bound)
-        for i, x, a in zip(self._calls.inputs, self.program.inputs, inputs, strict=True):
+        read = read_arguments(self.program.name, self._places, inputs)
+        self._check(read, bound)
+        for i, x, a in zip(self._calls.inputs, self.program.inputs, read, strict=True):
             one_each = all(len(d) == 1 for d in x.dims)
             values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
         self._calls.run(values, bound.extents, {})
@@ -401,16 +403,14 @@ class LibraryProgram:
 
     def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
         name = self.program.name
-        if len(inputs) != len(bound.inputs):
-            raise InputError(f"{name}: takes {len(bound.inputs)} arrays, got {len(inputs)}")
         for x, a, want in zip(self.program.inputs, inputs, bound.inputs, strict=True):
             if a.dtype != self._dtype:
                 raise InputError(
-                    f"{name}: input {x.name} has dtype {a.dtype}, not {self._dtype}; convert it with astype"
+                    f"{name}: input {x.argument} has dtype {a.dtype}, not {self._dtype}; convert it with astype"
                 )
             if a.shape != want:
                 raise InputError(
-                    f"{name}: input {x.name} has shape {a.shape}, but the sizes make it {want}; "
+                    f"{name}: input {x.argument} has shape {a.shape}, but the sizes make it {want}; "
                     "pass the sizes of these arrays"
                 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError, MirageError
-from mirage.ir.axes import AxisDims
+from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import pool, toolchain
@@ -113,6 +113,7 @@ class CpuExecutable:
         self.schedule = schedule
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
         self.dtype = DTYPES[mugraph.dtype]
+        self._places = argument_places(mugraph.inputs)
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load()
         self._pool = pool.run_address()
         self._threads = num_threads()
@@ -152,7 +153,7 @@ class CpuExecutable:
         self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
     ) -> list[np.ndarray]:
         """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if
-        given.
+        given. There is one array per argument of the program, which several inputs of the muGraph may read.
 
         Inputs are read through their strides; only one whose last axis is not contiguous is copied, and only
         for C code. `out` must not overlap the inputs. Raises InputError for arrays of another number, shape
@@ -195,19 +196,18 @@ class CpuExecutable:
         return results
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
-        if len(inputs) != len(shape.inputs):
-            raise InputError(f"{self.mugraph.name}: takes {len(shape.inputs)} arrays, got {len(inputs)}")
+        read = read_arguments(self.mugraph.name, self._places, inputs)
         arrays: list[np.ndarray] = []
-        for x, a, want in zip(self.mugraph.inputs, inputs, shape.inputs, strict=True):
+        for x, a, want in zip(self.mugraph.inputs, read, shape.inputs, strict=True):
             array = np.asarray(a)
             if array.dtype != self.dtype:
                 raise InputError(
-                    f"{self.mugraph.name}: input {x.name} has dtype {array.dtype}, "
+                    f"{self.mugraph.name}: input {x.argument} has dtype {array.dtype}, "
                     f"not {self.dtype}; convert it with astype"
                 )
             if array.shape != want:
                 raise InputError(
-                    f"{self.mugraph.name}: input {x.name} has shape {array.shape}, but the sizes make it {want}; "
+                    f"{self.mugraph.name}: input {x.argument} has shape {array.shape}, but the sizes make it {want}; "
                     "pass the sizes of these arrays"
                 )
             arrays.append(array if array.flags.aligned else array.copy())

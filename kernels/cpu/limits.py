@@ -178,15 +178,15 @@ def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target) -> fl
 def program_cost(axis_program: AxisProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
     """Compulsory bytes and operations of a program at these sizes (dim symbol -> size).
 
-    Bytes: every input that is used and every output, once. Operations: 2 per multiply-add of a matmul, 1 per element
+    Bytes: every argument that is used and every output, once. Operations: 2 per multiply-add of a matmul, 1 per element
     of a sum, `Elementwise.flops` per element of the others, each operator once as the program has it.
     """
     extents = {a: evaluate(d, sizes) for a, d in axis_program.axes.items()}
     nodes = axis_program.nodes
     used = {i for n in nodes for i in n.operands} | {o.value for o in axis_program.outputs}
     read = [i in used for i, n in enumerate(nodes) if n.op == "input"]
-    tensors: list[AxisDims] = [x.dims for x, wanted in zip(axis_program.inputs, read, strict=True) if wanted]
-    tensors += [o.dims for o in axis_program.outputs]
+    arguments = {x.argument: x.dims for x, wanted in zip(axis_program.inputs, read, strict=True) if wanted}
+    tensors: list[AxisDims] = [*arguments.values(), *(o.dims for o in axis_program.outputs)]
     elements = sum(prod(extents[a] for d in dims for a in d) for dims in tensors)
     flops = sum(_flops_per_point(n) * prod(extents[a] for a in (*n.axes, *n.reduce)) for n in nodes)
     return elements * DTYPES[axis_program.dtype].itemsize, flops
