@@ -147,12 +147,12 @@ class Certificate:
                 lines.append(f"    counterexample: {c.counterexample}")
             for d in c.draws:
                 sizes = ", ".join(f"{a}={n}" for a, n in d.sizes.items())
-                bound = "no bound" if d.error is None else f"k={d.k}, d={d.d}, error at most {_power(d.error)}"
+                bound = "no bound" if d.error is None else f"k={d.k}, d={d.d}, error at most {power_text(d.error)}"
                 lines.append(f"    {d.tests} tests at {sizes}: {bound}")
         if self.equal:
             error = self.error_bound
-            reached = "no error bound" if error is None else f"error at most {_power(error)}"
-            lines.append(f"  {reached} (asked for {_power(self.delta)}); proof for all sizes: {self.proof}")
+            reached = "no error bound" if error is None else f"error at most {power_text(error)}"
+            lines.append(f"  {reached} (asked for {power_text(self.delta)}); proof for all sizes: {self.proof}")
         maximum = "safe" if self.safe_maximum else f"unsafe: {self.maximum_reason}"
         if self.factor_tests:
             maximum += f"; a factor on every exp of a row cancels in {self.factor_tests} random tests"
@@ -161,7 +161,8 @@ class Certificate:
         return "\n".join(lines)
 
 
-def _power(x: float) -> str:
+def power_text(x: float) -> str:
+    """A probability as the next power of 2."""
     return f"2^{math.ceil(math.log2(x))}" if x > 0 else "0"
 
 

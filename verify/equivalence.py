@@ -13,7 +13,7 @@ from random import Random
 import numpy as np
 
 from mirage.errors import AxisError, GraphError, InputError, VerificationError
-from mirage.ir.axes import to_axes
+from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.dims import evaluate as dim_value
 from mirage.ir.interpret import evaluate
 from mirage.ir.program import Program
@@ -38,17 +38,24 @@ _MAX_ELEMENTS = 1 << 22
 class Verifier:
     """Checks many muGraphs against one program, whose own results are computed once.
 
-    `seed` makes every random choice; `delta` is the error probability to reach. Raises AxisError if the
-    program has no axis form, and InputError if delta is not a probability.
+    The program may be given over named axes, as that of a muGraph is (`mirage.mugraph.whole`). `seed` makes every
+    random choice; `delta` is the error probability to reach. Raises AxisError if the program has no axis form, and
+    InputError if delta is not a probability.
     """
 
-    def __init__(self, program: Program, seed: int = 0, delta: float = DELTA) -> None:
-        self.program = program
+    def __init__(self, program: Program | AxisProgram, seed: int = 0, delta: float = DELTA) -> None:
+        self.source = program
         self.seed = seed
         self.delta = _probability(delta)
-        self.axis_program = to_axes(program)
+        self.axis_program = to_axes(program) if isinstance(program, Program) else program
         self.reference = reference_graph(self.axis_program)
         self.primes = draw_primes(seed)
+
+    @property
+    def program(self) -> Program:
+        """The program, where it was not given over named axes."""
+        assert isinstance(self.source, Program)
+        return self.source
 
     def check(self, graph: MuGraph) -> Certificate:
         """The certificate of a muGraph, equal or not, with one check; `proof` is left at "not tried".
@@ -94,7 +101,9 @@ class Verifier:
     @cached_property
     def lowering(self) -> str:
         """How the axis form was compared with the program; raises VerificationError if they differ."""
-        return check_lowering(self.program, self.reference, self.primes, self.seed)
+        if isinstance(self.source, AxisProgram):
+            return "the program was given over named axes"
+        return check_lowering(self.source, self.reference, self.primes, self.seed)
 
     @cached_property
     def _first(self) -> Tester:

@@ -17,11 +17,12 @@ import sympy
 from mirage.errors import AxisError, FormatError, GraphError, MirageError
 from mirage.frontends.upstream.kernel import KernelBuilder
 from mirage.frontends.upstream.partition import Cut
-from mirage.frontends.upstream.read import Candidate, raw_candidates, read_candidate, read_json
+from mirage.frontends.upstream.read import Candidate, raw_candidates, read_candidate
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import Dim, divide
 from mirage.ir.program import Program
 from mirage.ir.refine import with_factors
+from mirage.mugraph.files import read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate

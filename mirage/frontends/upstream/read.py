@@ -7,13 +7,10 @@ offsets are left out: a program and a schedule have their own.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NoReturn
 
-from mirage.errors import FormatError, InputError
-from mirage.frontends.files import MAX_BYTES
+from mirage.errors import FormatError
 
 #: bounds on what is read, far above any candidate of a search
 MAX_CANDIDATES = 10_000
@@ -77,18 +74,6 @@ class Candidate:
     index: int
     where: str
     operators: tuple[KernelOperator, ...]
-
-
-def read_json(path: Path) -> Any:
-    """The JSON value of a file; raises InputError where it cannot be read, FormatError where it is no JSON."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES} bytes; split the file")
-        return json.loads(path.read_text(encoding="utf-8"))
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
-    except (ValueError, RecursionError):
-        raise FormatError(f"{path}: not valid JSON; pass a file as the upstream project writes it") from None
 
 
 def raw_candidates(obj: Any, path: str) -> list[Any]:
