@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: seconds that a search runs in its own process before workers are started, which takes each of them about one, and
 #: before its units are written to the checkpoint
-PATIENCE_S = 2.0
+PATIENCE_S = 3.0
 
 #: why a unit or a run stopped, where it is not complete
 OUT_OF_TIME = "budget spent"
@@ -124,6 +124,9 @@ def run_units(
     except KeyboardInterrupt:
         job.run.interrupted = True
         job.collect()
+        if isinstance(executor, WorkerPool):
+            # its workers would go on with units that nobody waits for
+            executor.shutdown()
     finally:
         job.save()
     # in the order of the units, not of their ends
@@ -319,15 +322,15 @@ class _WorkerProcess(SpawnProcess):
 
 
 class _Context(SpawnContext):
-    """Starts worker processes, and knows them."""
+    """Starts worker processes, and notes them in a list."""
 
-    def __init__(self) -> None:
+    def __init__(self, processes: list[_WorkerProcess]) -> None:
         super().__init__()
-        self.started: list[_WorkerProcess] = []
+        self.processes = processes
 
     def Process(self, *args: Any, **kwargs: Any) -> _WorkerProcess:  # type: ignore[override]
         process = _WorkerProcess(*args, **kwargs)
-        self.started.append(process)
+        self.processes.append(process)
         return process
 
 
@@ -348,7 +351,7 @@ class WorkerPool(Executor):
 
     def __init__(self, workers: int) -> None:
         self.workers = workers
-        self._context = _Context()
+        self._processes: list[_WorkerProcess] = []
         self._pool: ProcessPoolExecutor | None = None
 
     @property
@@ -357,14 +360,16 @@ class WorkerPool(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         if self._pool is None:
-            self._pool = ProcessPoolExecutor(self.workers, mp_context=self._context, initializer=_set_up_worker)
+            self._processes = []
+            context = _Context(self._processes)
+            self._pool = ProcessPoolExecutor(self.workers, mp_context=context, initializer=_set_up_worker)
         return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """End the processes. What is submitted and not finished is lost, whatever the arguments are."""
+        """End the processes; the next `submit` starts new ones. What is not finished is lost, whatever the arguments are."""
         if self._pool is None:
             return
-        for process in self._context.started:
+        for process in self._processes:
             if process.pid is not None:
                 process.terminate()
         self._pool.shutdown(cancel_futures=True)
