@@ -23,12 +23,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import reduce as fold
 
 import sympy
 
 from mirage.errors import GraphError
 from mirage.ir.functions import EXP, ScalarFunction
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.verify.field import Primes
@@ -136,8 +137,7 @@ class Fractions:
     def add(self, x: Quotient, y: Quotient) -> Quotient:
         below = {f: max(x.below.get(f, 0), y.below.get(f, 0)) for f in (*x.below, *y.below)}
         sides = [
-            math.prod((f.terms ** (n - v.below.get(f, 0)) for f, n in below.items()), start=v.above)
-            for v in (x, y)
+            math.prod((f.terms ** (n - v.below.get(f, 0)) for f, n in below.items()), start=v.above) for v in (x, y)
         ]
         return Quotient(sides[0] + sides[1], below, x.axes | y.axes)
 
@@ -202,23 +202,26 @@ class _Reading:
                 for k, v in enumerate(self.block(n.graph, args, next(schedules))):
                     values[i, k] = v
             else:
-                values[i, 0] = self.node(n, args, self.sizes)
+                values[i, 0] = self.node(n, args, _operand_axes(graph.kernel, n), self.sizes)
         self.outputs = [values[r.node, r.out] for r in graph.kernel.outputs]
 
     def block(self, graph: Graph, inputs: Sequence[Quotient], schedule: KernelSchedule) -> list[Quotient]:
         """Within the loop, a looped axis is an axis of the tile, and another, `axis.loop`, of the
         iterations.
         """
-        sizes, loops = dict(self.sizes), {}
+        # extents in an iteration, and after the loop
+        tiles, sizes, loops = dict(self.sizes), dict(self.sizes), {}
         for a, role in graph.roles:
             per = sizes[a] if role is Role.WHOLE else schedule.bounds(graph, a, sizes[a])[1]
             if role in (Role.LOOP, Role.SPLIT):
                 loops[a] = -(-per // schedule.tile[a])
-            sizes[a] = min(sizes[a], schedule.tile.get(a, per))
+            sizes[a] = min(sizes[a], per)
+            tiles[a] = min(sizes[a], schedule.tile.get(a, per))
         marks = {a: {f"{a}.loop", *([partial_axis(a)] if graph.role[a] is Role.SPLIT else [])} for a in loops}
         values: list[Quotient] = []
-        for n in graph.nodes:
+        for i, n in enumerate(graph.nodes):
             args = [values[r.node] for r in n.operands]
+            own = sizes if i in graph.after_loop else tiles
             if n.op == "input":
                 x = inputs[n.attr["index"]]
                 below: dict[Factor, int] = {}
@@ -227,21 +230,28 @@ class _Reading:
                     below[f] = below.get(f, 0) + k
                 values.append(Quotient(x.above, below, _marked(x.axes, marks)))
             elif n.op == "accumulator":
-                a = n.attr["axis"]
-                count = loops.get(a, 1) if n.attr["mode"] == "sum" else 1
-                values.append(self.algebra.sum(args[0], (f"{a}.loop",), count))
+                summed = graph.summed_loops(i)
+                count = math.prod(loops[a] for a in summed)
+                x = self.algebra.sum(args[0], [f"{a}.loop" for a in summed], count)
+                values.append(_joined(x, marks, [a for a in loops if a not in summed]))
             elif n.op == "graph":
                 assert n.graph is not None
-                tiles = tuple((a, sizes[a]) for a, _ in n.graph.roles)
-                values.append(self.block(n.graph, args, KernelSchedule(tiles))[0])
+                inner = tuple((a, own[a]) for a, _ in n.graph.roles)
+                values.append(self.block(n.graph, args, KernelSchedule(inner))[0])
             else:
-                values.append(self.node(n, args, sizes))
+                values.append(self.node(n, args, _operand_axes(graph, n), own))
         return [values[r.node] for r in graph.outputs]
 
-    def node(self, n: Node, args: list[Quotient], sizes: Mapping[str, int]) -> Quotient:
-        if n.op in ("sum", "matmul"):
-            x = self.algebra.mul(*args) if n.op == "matmul" else args[0]
-            return self.algebra.sum(x, n.reduce, math.prod(sizes[a] for a in n.reduce))
+    def node(self, n: Node, args: list[Quotient], axes: Sequence[Sequence[str]], sizes: Mapping[str, int]) -> Quotient:
+        """A predefined operator over operands with these axes."""
+        al = self.algebra
+        if n.op in REDUCTIONS:
+            products = [al.mul(args[i], args[j]) for i, j in PRODUCTS.get(n.op, ())] or args
+            groups = reduced_axes(n.op, axes, n.reduce)
+            return fold(
+                al.add,
+                [al.sum(x, g, math.prod(sizes[a] for a in g)) for x, g in zip(products, groups, strict=True)],
+            )
         if n.op == "concat":
             # an entry is one of the operands': no more than their sum
             total = args[0]
@@ -253,6 +263,25 @@ class _Reading:
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")
         result: Quotient = op.apply(self.algebra, args, n.attr)
         return result
+
+
+def _operand_axes(graph: Graph, n: Node) -> list[tuple[str, ...]]:
+    return [graph.nodes[r.node].axes(r.out) for r in n.operands]
+
+
+def _joined(x: Quotient, marks: Mapping[str, set[str]], axes: Sequence[str]) -> Quotient:
+    """Tiles put side by side along loop axes: what varied with the iteration or block varies with the axis."""
+
+    def whole(seen: frozenset[str]) -> frozenset[str]:
+        for a in axes:
+            seen = seen - marks[a] | {a} if seen & marks[a] else seen
+        return seen
+
+    below: dict[Factor, int] = {}
+    for f, k in x.below.items():
+        f = Factor(f.name, f.terms, whole(f.axes))
+        below[f] = below.get(f, 0) + k
+    return Quotient(x.above, below, whole(x.axes))
 
 
 def _marked(axes: frozenset[str], marks: Mapping[str, set[str]]) -> frozenset[str]:

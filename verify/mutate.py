@@ -30,6 +30,9 @@ def _changed_operator(g: Graph, i: int, rng: Random) -> Graph | None:
 
 def _swapped_operands(g: Graph, i: int, rng: Random) -> Graph | None:
     n = g.nodes[i]
+    if n.op == "concat_matmul":
+        w, x, y, z = n.operands
+        return _with(g, i, replace(n, operands=(w, x, z, y)))
     return _with(g, i, replace(n, operands=n.operands[::-1])) if n.op in ("sub", "div") else None
 
 

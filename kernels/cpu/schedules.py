@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit import Emitter, bind_hints, hint_sizes
 from mirage.kernels.cpu.emit import scratch_bytes as _scratch_bytes
@@ -124,12 +124,17 @@ def _kernel_schedules(
 
 @dataclass
 class _Work:
-    """A compute node: the axes that it iterates over, and its cost per element in cycles of one lane."""
+    """A compute node: the axes that it iterates over, and its cost per element in cycles of one lane.
 
-    node: Node
+    It runs in `depth` of the loops, outermost first. Or one of the products of a node: the axes of its two `factors`,
+    and those that it sums.
+    """
+
     axes: frozenset[str]
-    looping: bool
+    depth: int
     flops: float
+    factors: tuple[frozenset[str], ...] = ()
+    reduce: tuple[str, ...] = ()
 
 
 class _Model:
@@ -145,32 +150,29 @@ class _Model:
         self.lanes = VECTOR_BYTES // self.itemsize
         self.l2_bytes = l2_bytes
         g = self.graph
-        self.work = [
-            _Work(n, frozenset(n.axes()) | set(n.reduce), i in g.in_loop, _flops(n))
-            for i, n in enumerate(g.nodes)
-            if n.op not in ("input", "constant", "size", "accumulator")
-        ]
+        self.work = _work(g)
         self.inputs = [frozenset(g.nodes[i].axes()) for i in g.inputs]
         outputs = [dims for dims in node.dims]
         self.outputs = [frozenset(a for d in dims for a in d) for dims in outputs]
         tensors = [g.nodes[i].dims[0] for i in g.inputs] + outputs
         self.contiguous = {[a for d in dims for a in d][-1] for dims in tensors if any(dims)}
-        matmuls = [w for w in self.work if w.node.op == "matmul"]
+        products = [w for w in self.work if w.factors]
         self.batch = {
             a
             for a in g.role
-            if any(a in w.axes for w in matmuls)
-            and all(all(a in g.nodes[r.node].axes() for r in w.node.operands) for w in matmuls if a in w.axes)
+            if any(a in w.axes for w in products)
+            and all(all(a in x for x in w.factors) for w in products if a in w.axes)
         }
 
     def candidates(self) -> Iterator[KernelSchedule]:
-        """All combinations of one tile per kind of axis."""
+        """All combinations of one tile per kind of parallel axis and per looped axis; one axis is split over threads."""
         roles = self.graph.roles
-        loops = any(r in (Role.LOOP, Role.SPLIT) for _, r in roles)
-        splits = any(r is Role.SPLIT for _, r in roles)
-        for rows, wide, loop, per_thread in itertools.product(
-            _ROWS, _CONTIGUOUS, _LOOP if loops else (1,), _SPLITS if splits else (1,)
+        loop_tiles = [dict.fromkeys(min(t, max(self.sizes[a], 1)) for t in _LOOP) for a in self.graph.loop]
+        splits = [(a, n) for a, r in roles if r is Role.SPLIT for n in _SPLITS]
+        for rows, wide, loop, (divided, per_thread) in itertools.product(
+            _ROWS, _CONTIGUOUS, itertools.product(*loop_tiles), splits or [("", 1)]
         ):
+            looped = dict(zip(self.graph.loop, loop, strict=True))
             tiles: list[tuple[str, int]] = []
             counts: list[tuple[str, int]] = []
             for a, r in roles:
@@ -180,11 +182,12 @@ class _Model:
                 if r is Role.PARALLEL:
                     tile = 1 if a in self.batch else wide if a in self.contiguous else rows
                 else:
-                    tile = loop
+                    tile = looped[a]
                 tile = max(1, min(tile, size))
                 tiles.append((a, tile))
                 if r is Role.SPLIT:
-                    counts.append((a, max(1, min(per_thread * self.threads, -(-size // tile)))))
+                    cells = per_thread * self.threads if a == divided else 1
+                    counts.append((a, max(1, min(cells, -(-size // tile)))))
             yield KernelSchedule(tuple(tiles), tuple(counts), self.lanes)
 
     def cycles(self, s: KernelSchedule) -> float:
@@ -193,11 +196,11 @@ class _Model:
         cells = prod(s.bounds(g, a, self.sizes[a])[0] for a in g.grid)
         block = {a: min(s.bounds(g, a, self.sizes[a])[1], self.sizes[a]) for a in g.role}
         inner = {a: min(s.tile[a], n) if a in g.loop else n for a, n in block.items()}
-        iterations = prod(-(-block[a] // max(inner[a], 1)) for a in g.loop)
+        iterations = [-(-block[a] // max(inner[a], 1)) for a in g.loop]
         compute = _CELL_CYCLES
         for w in self.work:
-            extents = inner if w.looping else block
-            compute += (iterations if w.looping else 1) * (self._compute(w, extents) + _NODE_CYCLES)
+            extents = inner if w.depth else block
+            compute += prod(iterations[: w.depth]) * (self._compute(w, extents) + _NODE_CYCLES)
         memory = 0.0
         for axes in [*self.inputs, *self.outputs]:
             total = self.itemsize * prod(self.sizes[a] for a in axes)
@@ -211,15 +214,31 @@ class _Model:
 
     def _compute(self, w: _Work, extents: Mapping[str, int]) -> float:
         elements = prod(extents[a] for a in w.axes)
-        if w.node.op != "matmul":
+        if not w.factors:
             return w.flops * elements / self.lanes
-        x, y = (frozenset(self.graph.nodes[r.node].axes()) for r in w.node.operands)
-        out = set(w.node.axes())
+        x, y = w.factors
+        out = w.axes - set(w.reduce)
         m = max((extents[a] for a in (x - y) & out), default=1)
         n = max((extents[a] for a in (y - x) & out), default=1)
-        k = max((extents[a] for a in w.node.reduce), default=1)
+        k = max((extents[a] for a in w.reduce), default=1)
         best = max(efficiency(dot, *mn, k, self.lanes) for dot in (False, True) for mn in ((m, n), (n, m)))
         return elements / (2 * self.lanes * best) + _NODE_CYCLES * elements / (m * n * k)
+
+
+def _work(graph: Graph) -> list[_Work]:
+    """What the compute nodes do, accumulators apart: an entry each, or one per product."""
+    found: list[_Work] = []
+    for i in graph.compute_nodes():
+        n, depth = graph.nodes[i], graph.depth[i]
+        operands = [frozenset(graph.nodes[r.node].axes()) for r in n.operands]
+        summed = reduced_axes(n.op, operands, n.reduce)
+        if n.op in PRODUCTS:
+            for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True):
+                space = frozenset((*n.axes(), *over))
+                found.append(_Work(space, depth, 1.0, (operands[x], operands[y]), over))
+        elif n.op != "accumulator":
+            found.append(_Work(frozenset((*n.axes(), *n.reduce)), depth, _flops(n)))
+    return found
 
 
 def _flops(n: Node) -> float:
