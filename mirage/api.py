@@ -144,7 +144,7 @@ def superoptimize(
         tune_stop=tuned.stop_reason,
     )  # fmt: skip
     if memory is not None:
-        memory.keep_tuned(bound, tuned, answer.best.timing.median_us)
+        memory.keep_tuned(bound, replace(tuned, candidates=answer.graphs), answer.best.timing.median_us)
     return answer
 
 
@@ -331,7 +331,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
             )
         if r.schedule is not None and r.timing is not None:
             executable = CpuExecutable(r.graph, r.schedule, c.maximum, sizes)
-            c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing)
+            c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing, accuracy=r.accuracy)
         graphs.append(c)
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(

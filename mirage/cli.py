@@ -21,6 +21,7 @@ from mirage.cache import ResultStore
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.program import Program
+from mirage.records import accuracy_to_json
 from mirage.result import Superoptimized
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -107,6 +108,7 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         "library_us": result.baselines["library"].median_us,
         "best_us": result.best.timing.median_us,
         "limit_us": result.limit_us,
+        "accuracy": accuracy_to_json(result.accuracy),
         "cache_hit": result.cache_hit,
     }
 

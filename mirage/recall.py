@@ -134,7 +134,7 @@ class Memory:
             if c is None:
                 self._foreign(key, "a graph in it does not compute this program")
                 return None
-            found.append(replace(c, schedule=schedule, timing=r.timing))
+            found.append(replace(c, schedule=schedule, timing=r.timing, accuracy=r.accuracy))
         return found
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, found: int) -> None:

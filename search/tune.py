@@ -26,7 +26,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import Runner, accuracy_trials, random_inputs
+from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.generate import plan_by_plan
 from mirage.verify.certificate import Certificate
@@ -41,7 +41,7 @@ FINAL_SECONDS = 2.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A verified graph with its evidence, and, once tuned, its schedule, kernel and latency."""
+    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial."""
 
     graph: MuGraph
     certificate: Certificate
@@ -50,6 +50,7 @@ class Candidate:
     schedule: Schedule | None = None
     executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
     timing: Timing | None = None
+    accuracy: tuple[Accuracy, ...] = ()
 
 
 @dataclass
@@ -195,8 +196,8 @@ class Tuner:
                 for built in pool.map(build, jobs):
                     if isinstance(built, str):
                         self.rejected.append(built)
-                    elif built is not None and self.correct(built):
-                        done.append(built)
+                    elif built is not None and (checked := self.checked(built)) is not None:
+                        done.append(checked)
                     self.compiled += built is not None
                     self.progress(f"{self.compiled} kernels compiled")
             except BaseException:
@@ -205,19 +206,25 @@ class Tuner:
                 raise
         return done
 
-    def correct(self, c: Candidate) -> bool:
-        """Whether a kernel's results are the program's, and as near to float64 as NumPy's; if not, it is never used."""
+    def checked(self, c: Candidate) -> Candidate | None:
+        """The candidate with its errors; None, so that it is never used, where its results are not the program's, or
+        not as near to float64 as NumPy's.
+        """
         assert c.executable is not None
+        found: list[Accuracy] = []
         for case in self.trials:
-            if not case.passed_by(c.executable):
+            accuracy, passed = case.measure(c.executable)
+            if not passed:
                 message = (
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
                 )
                 if case is self.trials[0]:
                     warnings.warn(message, RuntimeWarning, stacklevel=2)
                 self.rejected.append(message)
-                return False
-        return True
+                return None
+            if case.in_float64:
+                found.append(accuracy)
+        return replace(c, accuracy=tuple(found))
 
     def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
         """Fastest first, by the median of an interleaved run."""

@@ -27,7 +27,7 @@ from mirage.verify.certificate import Certificate, Check, Draw
 from mirage.verify.field import FieldArithmetic, Primes, draw_primes
 from mirage.verify.lowering import check_lowering
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
-from mirage.verify.tester import DRAWS, UNBOUNDED, Tester, first_difference, summary, tests_needed
+from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, summary, tests_needed
 from mirage.verify.trial import BLOCK, QUICK, Runner, Tests, Trial
 
 DELTA = 2.0**-40
@@ -106,14 +106,14 @@ class Verifier:
         return check_lowering(self.source, self.reference, self.primes, self.seed)
 
     @cached_property
-    def _first(self) -> Tester:
-        return Tester(self.axis_program, self.reference, self.seed, self.primes, self.delta)
+    def _first(self) -> RandomTester:
+        return RandomTester(self.axis_program, self.reference, self.seed, self.primes, self.delta)
 
     @cached_property
-    def _second(self) -> Tester:
+    def _second(self) -> RandomTester:
         seed = Random(f"second check {self.seed}").getrandbits(32)
         primes = draw_primes(seed, apart_from=self.primes)
-        return Tester(self.axis_program, self.reference, seed, primes, self.delta)
+        return RandomTester(self.axis_program, self.reference, seed, primes, self.delta)
 
     def _check_interface(self, graph: MuGraph) -> None:
         ap = self.axis_program

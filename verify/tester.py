@@ -57,7 +57,7 @@ class Outcome:
     outside_lax: set[str]
 
 
-class Tester:
+class RandomTester:
     """Tests many muGraphs against one program, whose own results are computed once.
 
     Every draw is to reach the error probability `delta`.

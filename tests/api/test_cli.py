@@ -66,6 +66,7 @@ FIELDS = {
     "reference_us": float,
     "library_us": float,
     "best_us": float,
+    "accuracy": list,
     "cache_hit": bool,
 }
 
@@ -118,6 +119,7 @@ def test_superoptimize_json(run: Run) -> None:
         assert obj["program"] == "scaled"
         assert obj["sizes"] == {"m": 3, "n": 5}
         assert obj["certificate"]["equal"] is True
+        assert all(set(a) == {"trial", "kernel", "program"} for a in obj["accuracy"]) and obj["accuracy"]
         assert obj["best_us"] <= min(obj["reference_us"], obj["library_us"])
         assert obj["verified"] <= obj["candidates"]
         assert obj["cache_hit"] is hit
@@ -149,7 +151,7 @@ def test_superoptimize_of_a_program_object_and_its_options(run: Run) -> None:
             *("--pruner", pruner, "--target", "cpu"),
         )
         assert code == 0
-        assert json.loads(out)["certificate"]["seed"] == 3
+        assert json.loads(out)["certificate"]["checks"][0]["seed"] == 3
 
 
 def test_superoptimize_errors(run: Run) -> None:
@@ -285,7 +287,7 @@ def test_verify_exit_codes(run: Run) -> None:
 def test_verify_json(run: Run) -> None:
     code, out, _ = run("verify", "user.py:scaled", "user.py:matmul", "--json", "--seed", "5")
     obj = json.loads(out)
-    assert (code, obj["equal"], obj["proof"], obj["seed"]) == (0, True, "proved", 5)
+    assert (code, obj["equal"], obj["proof"], obj["checks"][0]["seed"]) == (0, True, "proved", 5)
     code, out, _ = run("verify", "user.py:scaled", "user.py:other", "--json")
     assert (code, json.loads(out)["equal"]) == (1, False)
 
