@@ -23,6 +23,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES
+from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 
@@ -365,7 +366,8 @@ class LibraryProgram:
         self.program = axis_program
         self._dtype = DTYPES[axis_program.dtype]
         self._places = argument_places(axis_program.inputs)
-        self._calls = LibraryCalls(axis_program, _rows(axis_program))
+        separate = with_separate_exps(axis_program)
+        self._calls = LibraryCalls(separate, _rows(separate))
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
         self._lock = threading.Lock()
 
