@@ -8,7 +8,7 @@ from fractions import Fraction
 from random import Random
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage.errors import AxisError
@@ -54,10 +54,7 @@ def check(p: AxisProgram, found: Canonical) -> None:
 @given(st.integers(0, 10**6))
 def test_names_and_order_do_not_matter(seed: int) -> None:
     rng = Random(seed)
-    try:
-        p = to_axes(random_program(rng, rng.randint(1, 8)))
-    except AxisError:
-        assume(False)
+    p = to_axes(random_program(rng, rng.randint(1, 8)))
     other, _ = rewritten(p, rng)
     one, two = canonical_key(p), canonical_key(other)
     assert one.text == two.text
