@@ -12,7 +12,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from mirage.ir.axes import AxisDims
+from mirage.ir.axes import AxisDims, argument_places
 from mirage.ir.dims import dim_text
 from mirage.ir.operator import Level
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
@@ -39,7 +39,7 @@ class _Structure:
         keys = self.keys(g.kernel, [])
         used = {a for n in _all_nodes(g.kernel) for a in (*_axes_of(n), *n.reduce)}
         sizes = sorted((self.name(a), dim_text(d)) for a, d in g.axes.items() if a in used)
-        inputs = [self.shape(x.dims) for x in g.inputs]
+        inputs = [(self.shape(x.dims), k) for x, k in zip(g.inputs, argument_places(g.inputs), strict=True)]
         outputs = [(self.shape(o.dims), keys[r]) for o, r in zip(g.outputs, g.kernel.outputs, strict=True)]
         return _digest(inputs, sizes, outputs, sorted(keys.values()), g.dtype)
 

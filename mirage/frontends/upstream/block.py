@@ -62,6 +62,10 @@ class BlockBuilder:
             if name.kind == "input":
                 self.partition.read(o, self.read(o), self.sizes)
         self.partition.check()
+        for n in self.nodes.program.nodes:
+            if n.joined is not None:
+                # a block that joins parts sees all of them
+                self.partition.tile.setdefault(n.joined[0], self.sizes[n.joined[0]])
         for o, name in zip(self.block.operators, names, strict=True):
             if name.kind == "output":
                 self.store(o)

@@ -82,6 +82,11 @@ def import_candidate(candidate: Candidate, program: Program) -> Imported:
     sizes = _sizes(candidate, program)
     cuts: list[str] = []
     current = program
+    if len(to_axes(program).inputs) != len(program.inputs):
+        raise GraphError(
+            f"{candidate.where}: program {program.name} uses an argument under several axes, and the file does not say which "
+            "are meant; pass the second use as an argument of its own"
+        )
     while True:
         try:
             graph, schedule = KernelBuilder(candidate, to_axes(current), sizes).run()

@@ -103,5 +103,6 @@ class KernelBuilder:
             if value.dims != dims:
                 found, needed = (", ".join("*".join(d) or "1" for d in x) for x in (value.dims, dims))
                 raise GraphError(
-                    f"{self.candidate.where}: result {k} has dims [{found}], that of program {self.program.name} [{needed}]"
+                    f"{self.candidate.where}: result {k} has dims [{found}], that of program {self.program.name} [{needed}]; "
+                    "sum and map its axes as the program does"
                 )
