@@ -20,7 +20,7 @@ def with_predefined(graph: MuGraph) -> MuGraph:
     Such a kernel has one output, and computes one operator and the accumulators that finish it; one that leaves partial
     results is none. The operator's result has the dims of the kernel's, in the kernel's order; scalar constants
     of the kernel become nodes of the kernel graph. `graph` must be valid (`mirage.mugraph.validate`) and so is
-    the result; where no kernel is of this kind, it is `graph` itself.
+    the result, whose origin says that it makes library calls; where no kernel is of this kind, it is `graph` itself.
     """
     nodes: list[Node] = []
     new: dict[int, int] = {}
@@ -44,7 +44,8 @@ def with_predefined(graph: MuGraph) -> MuGraph:
     if not changed:
         return graph
     outputs = tuple(Ref(new[r.node], r.out) for r in graph.kernel.outputs)
-    return replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes), outputs=outputs))
+    origin = f"{graph.origin}, library calls" if graph.origin else "library calls"
+    return replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes), outputs=outputs), origin=origin)
 
 
 def _single_operator(kernel: Node, block: Graph) -> Node | None:

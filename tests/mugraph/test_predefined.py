@@ -57,6 +57,8 @@ def test_every_kernel_of_one_operator(loop: tuple[str, ...], threads: bool) -> N
     graph = with_predefined(given)
     assert ops(graph) == ["matmul", "relu", "matmul", "constant", "mul", "add", "sum"]
     assert graph.kernels == () and ops(given) == ["graph"] * 6
+    assert graph.origin == "library calls"
+    assert with_predefined(replace(given, origin="plan 3")).origin == "plan 3, library calls"
     agrees_with(p, graph)
 
 
