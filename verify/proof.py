@@ -66,8 +66,8 @@ def _renamed(a: AxisProgram, b: AxisProgram) -> AxisProgram:
     theirs = {x.name: x for x in b.inputs}
     for x in a.inputs:
         y = theirs.get(x.name)
-        if y is None or [len(d) for d in x.dims] != [len(d) for d in y.dims]:
-            raise _NotProved("the inputs have different axes")
+        if y is None or y.argument != x.argument or [len(d) for d in x.dims] != [len(d) for d in y.dims]:
+            raise _NotProved("the inputs have different arguments or axes")
         for mine, other in zip(x.axes, y.axes, strict=True):
             if a.axes[mine] != b.axes[other] or to.setdefault(other, mine) != mine:
                 raise _NotProved("the inputs have different axes")
