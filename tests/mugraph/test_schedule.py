@@ -57,6 +57,12 @@ def test_kernels_that_split_one_axis_agree() -> None:
 
 
 def test_only_what_to_json_writes_is_read() -> None:
-    for bad in (None, [{}], [{"tiles": {}, "splits": {}, "lanes": True}], [{"tiles": [], "splits": {}, "lanes": 1}]):
+    wrong: list[object] = [
+        None,
+        [{}],
+        [{"tiles": {}, "splits": {}, "lanes": True}],
+        [{"tiles": [], "splits": {}, "lanes": 1}],
+    ]
+    for bad in wrong:
         with pytest.raises(FormatError, match="schedule: "):
             Schedule.from_json(bad)
