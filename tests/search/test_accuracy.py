@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -71,7 +72,7 @@ def test_results_of_zero_have_absolute_errors() -> None:
     assert (found.kernel, passed) == (0.5, False)
 
 
-def one_pass_variance(x: mi.frontends.spec.Tensor) -> mi.frontends.spec.Tensor:
+def one_pass_variance(x: Any) -> Any:
     mean = mi.mean(x, axis=1, keepdims=True)
     return x / mi.sqrt(mi.mean(x * x, axis=1, keepdims=True) - mean * mean + 1)
 
