@@ -112,7 +112,7 @@ class _Block:
         for op in self.ops:
             name = op["op_type"].removeprefix("tb_").removesuffix("_op")
             guids = [t["guid"] for t in op["input_tensors"]]
-            out = op["output_tensors"][0]["guid"] if op["output_tensors"] else None
+            out = op["output_tensors"][0]["guid"] if op["output_tensors"] else -1
             if name.endswith(("red_ld_rms", "red_ld_mean")) and out in after:
                 mean = after[out] / (inside[guids[0]].shape[-1] * self.loop)
                 after[out] = np.sqrt(mean) if name.endswith("rms") else mean
