@@ -99,13 +99,15 @@ class Steps:
         del self.steps[mark[0] :], self.tensors[mark[0] :]
         self.low.back_to(mark[1])
 
-    def check(self, mark: tuple[int, tuple[int, int]]) -> None:
-        """Raises AxisError where what came since the mark gives a tensor an axis twice, or splits a joined dim."""
+    def check(self, mark: tuple[int, tuple[int, int]], node: int) -> None:
+        """Raises AxisError where what came since the mark, for a node, gives a tensor an axis twice, or splits a joined
+        dim.
+        """
         unified = self.low.mark()[1] > mark[1][1]
         for i in range(0 if unified else mark[0], len(self.steps)):
             leaves = resolve([leaf for d in self.tensors[i].dims for leaf in d])
             if len(set(leaves)) < len(leaves):
-                n = self.program.nodes[self.steps[i].node]
+                n = self.program.nodes[node]
                 size = next(leaf.size for k, leaf in enumerate(leaves) if leaf in leaves[:k])
                 raise AxisError(
                     f"{n.where + ': ' if n.where else ''}{n.op}: an axis of size {size} would occur twice in one tensor "
@@ -133,7 +135,7 @@ class Reads(Steps):
         mark = self.mark()
         try:
             step = self.add(node, operands)
-            self.check(mark)
+            self.check(mark, node)
             return step
         except AxisError as e:
             error = e
@@ -163,7 +165,7 @@ class Reads(Steps):
         inputs = [i for i in self.below(roots) if self.is_input(i)]
         new = self.rebuilt(roots, lambda i: self.read_again(self.steps[i].node))
         self.add(node, self._with(operands, chosen, new))
-        self.check(mark)
+        self.check(mark, node)
         there = [i for i in range(mark[0]) if self.is_input(i)]
         fitting = {i: self.fitting(new[i], there) for i in inputs}
         self.back_to(mark)
@@ -176,7 +178,7 @@ class Reads(Steps):
             return self.read_again(self.steps[i].node) if found is None else found
 
         step = self.add(node, self._with(operands, chosen, self.rebuilt(roots, read)))
-        self.check(mark)
+        self.check(mark, node)
         return step
 
     @staticmethod
@@ -191,7 +193,7 @@ class Reads(Steps):
                 try:
                     for a, b in zip(self.tensors[i].dims, self.tensors[new].dims, strict=True):
                         self.low.unify(a, b, "input")
-                    self.check(mark)
+                    self.check(mark, self.steps[new].node)
                     return i
                 except AxisError:
                     self.back_to(mark)
@@ -215,7 +217,7 @@ class Reads(Steps):
             if i not in new:
                 s = self.steps[i]
                 new[i] = fresh.add(s.node, [new[j] for j in s.operands])
-        fresh.check((0, (0, 0)))
+        fresh.check((0, (0, 0)), self.steps[outputs[0]].node)
         return _lowered(fresh, [new[i] for i in outputs])
 
 
