@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
@@ -26,8 +26,10 @@ from mirage.errors import (
     TraceError,
     VerificationError,
 )
+from mirage.evidence import Verdict, compare, verdicts
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.spec import program as declare
+from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
@@ -47,8 +49,8 @@ from mirage.search.generate import SearchOptions, generate, plan_by_plan
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Tuner
 from mirage.verify.certificate import Certificate
-from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
-from mirage.verify.proof import prove, prove_programs
+from mirage.verify.equivalence import Verifier
+from mirage.verify.proof import prove
 from mirage.verify.safety import offered
 
 #: shares of the budget: search, verification; tuning takes the rest
@@ -273,25 +275,30 @@ def verify(
     *,
     seed: int = 0,
 ) -> Certificate:
-    """The evidence that two programs, or a program and a muGraph, compute the same.
+    """The evidence that two programs, a program and a muGraph, or two muGraphs compute the same.
 
-    A result stands for its best graph where it is `b`, and for its program where it is `a`. Raises VerificationError if
-    neither side is a program, GraphError or InputError if their inputs differ.
+    A result stands for its best graph where it is `b`, and for its program where it is `a`. A graph that is equal is
+    checked a second time, with other primes and another seed; of two graphs, `b` is checked against the program that `a`
+    computes. The dims of a program may be products of the axes of a graph. Raises VerificationError if the two checks
+    disagree, GraphError or InputError if the inputs differ.
     """
-    _seed(seed)
     left = a.program if isinstance(a, Superoptimized) else a
     right = (b.best.graph or b.program) if isinstance(b, Superoptimized) else b
     x = left if isinstance(left, MuGraph) else _program(left)
     y = right if isinstance(right, MuGraph) else _program(right)
-    if isinstance(x, MuGraph):
-        x, y = y, x
-    if isinstance(x, MuGraph):
-        raise VerificationError("verify: two muGraphs and no program; pass the program that one of them was made for")
-    if isinstance(y, MuGraph):
-        certificate = verify_graph(x, y, seed=seed)
-        return certificate.with_proof(prove(Verifier(x, seed).axis_program, y)) if certificate.equal else certificate
-    certificate = verify_programs(x, y, seed=seed)
-    return certificate.with_proof(prove_programs(x, y)) if certificate.equal else certificate
+    return compare(x, y, _seed(seed))
+
+
+def verify_file(
+    program: Program | TensorFunction | Superoptimized, file: UpstreamFile, *, seed: int = 0
+) -> Iterator[Verdict]:
+    """A verdict per candidate of a file of the upstream project, in order.
+
+    Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
+    the program expresses, has a verdict that says so.
+    """
+    source = program.program if isinstance(program, Superoptimized) else _program(program)
+    return verdicts(source, file, _seed(seed))
 
 
 def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,10 +19,15 @@ from rich.table import Table
 import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.errors import DimError, InputError, MirageError, TraceError
+from mirage.evidence import Verdict
 from mirage.frontends.spec import TensorFunction
+from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.program import Program
+from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
+from mirage.mugraph.graph import MuGraph
 from mirage.records import accuracy_to_json
 from mirage.result import Superoptimized
+from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cache_app = typer.Typer(help="The results store.", no_args_is_help=True)
@@ -181,16 +186,61 @@ def show(
 
 @app.command()
 def verify(
-    a: Annotated[str, typer.Argument(metavar="A", help="A program, or a saved result.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="A program, or a saved result.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A program, a saved result, or a muGraph's JSON.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same, or an upstream FILE.json or FILE.json#CANDIDATE.")],
     seed: Annotated[int, typer.Option(help="Seed of the random tests.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print certificates as JSON.")] = False,
 ) -> None:
-    """Are two programs equivalent? Exit code 0 if so, 1 if not."""
-    certificate = api.verify(load_target(a), load_target(b), seed=seed)
-    print(json.dumps(certificate.to_json()) if as_json else certificate)
-    if not certificate.equal:
+    """Do two programs or graphs compute the same? Exit code 0 if so, 1 if not."""
+    left, right = load_side(a), load_side(b)
+    if isinstance(left, UpstreamFile):
+        left, right = right, left
+    if isinstance(right, UpstreamFile):
+        if isinstance(left, UpstreamFile | MuGraph):
+            raise InputError(f"{a} and {b}: candidates of an upstream file need their program; pass the program and one file")
+        equal = _print_verdicts(api.verify_file(left, right, seed=seed), str(right.path), as_json)
+    else:
+        certificate = api.verify(left, right, seed=seed)
+        equal = certificate.equal
+        print(json.dumps(certificate.to_json()) if as_json else certificate)
+    if not equal:
         raise typer.Exit(1)
+
+
+def load_side(text: str) -> Any:
+    """What `load_target` loads, a muGraph's JSON, or the candidates of an upstream file: all, or the one after `#`."""
+    name, mark, index = text.rpartition("#")
+    one = bool(mark) and index.isdigit() and not Path(text).is_file()
+    path = Path(name if one else text)
+    if path.suffix == ".json" and path.is_file():
+        obj = read_json(path)
+        if isinstance(obj, list):
+            return UpstreamFile(path, int(index) if one else None)
+        if is_mugraph(obj):
+            return load_mugraph(path)
+    return load_target(text)
+
+
+def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> bool:
+    """Print a row per candidate, and the explanations of those that are not equal; whether all are."""
+    found = list(verdicts)
+    if as_json:
+        print(json.dumps([v.to_json() for v in found]))
+        return all(v.equal for v in found)
+    table = Table(title=title, title_justify="left")
+    for column in ("candidate", "kernels", "verdict", "error bound", "running maxima"):
+        table.add_column(column)
+    for v in found:
+        c = v.certificate
+        kernels = str(v.kernels) if c else "-"
+        bound = power_text(c.error_bound) if c and c.error_bound is not None else "-"
+        safe = "-" if c is None else "safe" if c.safe_maximum else "unsafe"
+        table.add_row(str(v.index), kernels, v.verdict, bound, safe)
+    out.print(table)
+    for v in found:
+        if v.explanation:
+            out.print(f"candidate {v.index}, {v.verdict}: {v.explanation}", highlight=False, markup=False, soft_wrap=True)
+    return all(v.equal for v in found)
 
 
 @app.command()
