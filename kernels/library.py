@@ -226,8 +226,11 @@ class _Planner:
         x_perm = tuple(xs.index(a) for a in (*batch, *rows, *summed))
         y_perm = tuple(ys.index(a) for a in (*batch, *summed, *columns))
         layout = (*batch, *rows, *columns)
+        one_each = len(rows) == len(summed) == len(columns) == 1
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            if one_each:
+                return np.matmul(arrays[0].transpose(x_perm), arrays[1].transpose(y_perm), out=out)
             lead = [extents[a] for a in batch]
             m, k, n = _merged(extents, rows, summed, columns)
             xm = arrays[0].transpose(x_perm).reshape((*lead, m, k))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -127,6 +127,18 @@ class CpuExecutable:
             same = sorted(own) == sorted(axes) and (own[-1:] == list(axes[-1:]) or t not in self.emitted.in_code)
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
+        self._calls = any(library is not None for _, library in self._stages)
+        used = {t for _, library in self._stages if library is not None for t in library.tensors()}
+        #: inputs that library calls take, with their axes where a dim is a product of several
+        self._taken = [
+            (t, None if all(len(d) == 1 for d in x.dims) else x.axes) for t, x in enumerate(mugraph.inputs) if t in used
+        ]
+        #: tensors of library calls that are results: which, its axes, and the order of the tensor's axes among them
+        self._given: list[tuple[int, int, tuple[str, ...], list[int]]] = []
+        for t, k in self._direct.items():
+            if t in used:
+                axes = tuple(a for d in mugraph.outputs[k].dims for a in d)
+                self._given.append((t, k, axes, [axes.index(a) for a in self.emitted.tensors[t]]))
 
     def _load(self) -> list[tuple[Any, LibraryStage | None]]:
         """Per stage its C function, or None and its library calls."""
@@ -186,9 +198,10 @@ class CpuExecutable:
             frame.tensors[i] = a.__array_interface__["data"][0]
         for t, k in self._direct.items():
             frame.tensors[t] = results_in[k].__array_interface__["data"][0]
+        memory = self._memory(shape, frame, arrays, results_in) if self._calls else []
         for number, (code, library) in enumerate(self._stages):
             if library is not None:
-                self._call(library, shape, number, lambda t: self._array(t, shape, frame, arrays, results_in))
+                library.run(shape.scalars[number].copy(), shape.axes, memory)
             elif code(frame.reference, self._pool, self._threads):
                 raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
         self._finish(shape, frame, arrays, results, results_in)
@@ -262,39 +275,18 @@ class CpuExecutable:
                 tensors.append(extents)
         return _Frame(shape.values, tensors, strides, self.dtype)
 
-    def _call(self, stage: LibraryStage, shape: _Shape, number: int, array: Callable[[int], np.ndarray]) -> None:
-        """Run the library calls of a stage on arrays of the tensors (one dim per axis)."""
-        values = shape.scalars[number].copy()
-        for step, t in zip(stage.calls.inputs, stage.reads, strict=True):
-            values[step] = array(t)
-        out: dict[int, np.ndarray] = {}
-        rest: list[tuple[int, int, np.ndarray]] = []
-        for step, t in stage.writes:
-            if stage.calls.computes(step) and step not in out:
-                out[step] = _transposed(array(t), self._order(t), stage.calls.axes(step))
-            else:
-                # an input, a scalar, or what another tensor holds too
-                rest.append((step, t, array(t)))
-        stage.calls.run(values, shape.axes, out)
-        for step, t, to in rest:
-            _transposed(to, self._order(t), stage.calls.axes(step))[...] = values[step]
-
-    def _array(
-        self,
-        t: int,
-        shape: _Shape,
-        frame: _Frame,
-        arrays: Sequence[np.ndarray],
-        results: Sequence[np.ndarray],
-    ) -> np.ndarray:
-        """A tensor of this call as an array over its axes; a view."""
-        if (own := frame.own[t]) is not None:
-            return own
-        if t < self.emitted.inputs:
-            return _split(arrays[t], self.mugraph.inputs[t].dims, shape.axes)
-        dims = self.mugraph.outputs[self._direct[t]].dims
-        axes = tuple(a for d in dims for a in d)
-        return _transposed(_split(results[self._direct[t]], dims, shape.axes), axes, self._order(t))
+    def _memory(
+        self, shape: _Shape, frame: _Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> list[Any]:
+        """Arrays over their axes of the tensors that library calls use; views of what the call gives."""
+        memory: list[Any] = frame.own.copy()
+        for t, axes in self._taken:
+            memory[t] = arrays[t] if axes is None else arrays[t].reshape([shape.axes[a] for a in axes])
+        for t, k, axes, perm in self._given:
+            # a dim is only divided, which needs no copy
+            split = results[k].reshape([shape.axes[a] for a in axes])
+            memory[t] = split.transpose(perm)
+        return memory
 
     def _finish(
         self,
@@ -326,15 +318,3 @@ class CpuExecutable:
             value = value.transpose([order.index(a) for a in axes if a in order])
             value = value.reshape([shape.axes[a] if a in order else 1 for a in axes])
             results[k][...] = np.broadcast_to(value, [shape.axes[a] for a in axes]).reshape(shape.outputs[k])
-
-
-def _split(array: np.ndarray, dims: AxisDims, sizes: Mapping[str, int]) -> np.ndarray:
-    """The array with one dim per axis; a view, as every dim is only divided."""
-    if all(len(d) == 1 for d in dims):
-        return array
-    return array.reshape([sizes[a] for d in dims for a in d])
-
-
-def _transposed(array: np.ndarray, axes: tuple[str, ...], to: tuple[str, ...]) -> np.ndarray:
-    """The array over `axes` with its dims in the order `to`."""
-    return array if axes == to else array.transpose([axes.index(a) for a in to])

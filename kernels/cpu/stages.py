@@ -7,6 +7,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from mirage.ir.axes import AxisInput, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.dims import Dim
@@ -23,15 +26,42 @@ class CodeStage:
 
 
 @dataclass(frozen=True)
+class Write:
+    """A tensor that takes the result of a step, its dims in the order `perm` where those of the result differ."""
+
+    step: int
+    tensor: int
+    perm: tuple[int, ...] | None
+
+    def view(self, array: np.ndarray) -> np.ndarray:
+        """The tensor's array as one over the axes of the step's result."""
+        return array if self.perm is None else array.transpose(self.perm)
+
+
+@dataclass(frozen=True)
 class LibraryStage:
     """Consecutive predefined kernel operators.
 
-    `reads` are the tensors that the calls take, `writes` pairs of a call's step and the tensor that takes its result.
+    `reads` are (step, tensor) of what the calls take. They compute `writes` in place; `copies` are inputs, scalars and
+    what another tensor holds too.
     """
 
     calls: LibraryCalls
-    reads: tuple[int, ...]
-    writes: tuple[tuple[int, int], ...]
+    reads: tuple[tuple[int, int], ...]
+    writes: tuple[Write, ...]
+    copies: tuple[Write, ...]
+
+    def tensors(self) -> set[int]:
+        """The tensors that the stage reads or writes."""
+        return {t for _, t in self.reads} | {w.tensor for w in (*self.writes, *self.copies)}
+
+    def run(self, values: list[Any], extents: Mapping[str, int], memory: Sequence[np.ndarray]) -> None:
+        """Run the calls on the tensors' arrays, one dim per axis; `values` is a copy of `LibraryCalls.values`."""
+        for step, t in self.reads:
+            values[step] = memory[t]
+        self.calls.run(values, extents, {w.step: w.view(memory[w.tensor]) for w in self.writes})
+        for w in self.copies:
+            w.view(memory[w.tensor])[...] = values[w.step]
 
 
 def runs(mugraph: MuGraph) -> list[tuple[bool, list[int]]]:
@@ -77,7 +107,16 @@ def library_stage(
     outputs = tuple(AxisOutput(new[Ref(i)], nodes[i].dims[0]) for i in run if Ref(i) in later)
     program = AxisProgram(mugraph.name, dict(sizes), inputs, tuple(body), outputs, mugraph.dtype)
     calls = LibraryCalls(program, rows, scaled)
-    kept = [Ref(i) for i in run if Ref(i) in later]
-    return LibraryStage(
-        calls, tuple(reads), tuple((step, tensors[r]) for step, r in zip(calls.outputs, kept, strict=True))
-    )
+    writes: dict[int, Write] = {}
+    copies: list[Write] = []
+    for step, r in zip(calls.outputs, (Ref(i) for i in run if Ref(i) in later), strict=True):
+        own, order = nodes[r.node].axes(), calls.axes(step)
+        # a scalar fills an array of any axes
+        perm = None if own == order or not order else tuple(own.index(a) for a in order)
+        write = Write(step, tensors[r], perm)
+        if calls.computes(step) and step not in writes:
+            writes[step] = write
+        else:
+            copies.append(write)
+    taken = zip(calls.inputs, reads, strict=True)
+    return LibraryStage(calls, tuple(taken), tuple(writes.values()), tuple(copies))
