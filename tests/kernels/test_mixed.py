@@ -26,7 +26,7 @@ from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
 from mirage.verify.proof import prove
 from tests.kernels.kernels import cut, error, random_inputs, tiles
-from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, node, reads
+from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, mugraph, node, one, reads
 from tests.programs import SMALL, axes, program
 
 #: of every dim: one, a prime, and about a tile of 16
@@ -345,7 +345,7 @@ def test_only_graph_defined_kernels_need_a_compiler(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_rows_that_are_apart_in_memory_and_scalars(dtype: str) -> None:
-    """A matmul whose rows are two dims with a batch dim between them, and a constant that a kernel reads."""
+    """A matmul whose rows are two dims with a batch dim between them, times a constant."""
     b = ProgramBuilder("rows")
     x, w = b.input("x", tensor("m", "h", "r", "k", dtype=dtype)), b.input("w", tensor("h", "k", "n", dtype=dtype))
     rows = b.op("transpose", x, perm=(1, 0, 2, 3))
@@ -367,6 +367,53 @@ def test_rows_that_are_apart_in_memory_and_scalars(dtype: str) -> None:
             inputs = random_inputs(p, sizes)
             found = error(exe(inputs, sizes), run_reference(p, inputs, sizes, "float64"))
             assert found < (2e-5 if dtype == "float32" else 1e-12)
+
+
+def test_scalars_of_the_kernel_graph() -> None:
+    """A mean whose kernel reads the number of columns, and a constant, as tensors without axes."""
+    b = ProgramBuilder("mean")
+    x = b.input("x", tensor("m", "n"))
+    p = b.finish([b.op("mul", b.op("mean", x, axes=(1,)), b.op("constant", value=Fraction(3, 7)))])
+    ap = to_axes(p)
+    assert [n.op for n in ap.nodes] == ["input", "sum", "size", "div", "constant", "mul"]
+    body = block(
+        [
+            *reads(one("m", "n"), (), ()),
+            node("sum", (0,), ("m",), reduce=("n",)),
+            node("div", (3, 1), ("m",)),
+            node("mul", (4, 2), ("m",)),
+        ],
+        (5,),
+        m=P,
+        n=W,
+    )
+    size, constant = (Node(n.op, (), ((),), n.attrs) for n in (ap.nodes[2], ap.nodes[4]))
+    graph = mugraph(ap, [size, constant, kernel(body, (Ref(0), Ref(1), Ref(2)), one("m"))], Ref(3))
+    assert prove(ap, graph) == "proved"
+    exe = CpuExecutable(graph, tiles(graph, 16), analyze(graph))
+    assert stages(exe) == "lC"
+    compare(p, graph, exe)
+
+
+def test_equal_operators_fill_a_tensor_each() -> None:
+    b = ProgramBuilder("equal")
+    x = b.input("x", tensor("m", "n"))
+    p = b.finish([b.op("relu", x), b.op("relu", x)])
+    ap = to_axes(p)
+    twice = [node("relu", (0,), ("m", "n")), node("relu", (0,), ("n", "m"))]
+    graph = mugraph(ap, twice, Ref(1), Ref(2))
+    exe = CpuExecutable(graph, Schedule(()), analyze(graph))
+    compare(p, graph, exe)
+    sizes = {"m": 3, "n": 4}
+    first, second = exe(random_inputs(p, sizes), sizes)
+    assert not np.may_share_memory(first, second)
+    # the same, read by a kernel that adds the two
+    add = block([*reads(one("m", "n"), one("n", "m")), node("add", (0, 1), ("m", "n"))], (2,), m=P, n=P)
+    b = ProgramBuilder("sum_of_equal")
+    x = b.input("x", tensor("m", "n"))
+    p = b.finish([b.op("mul", b.op("relu", x), b.op("constant", value=Fraction(2)))])
+    graph = mugraph(to_axes(p), [*twice, kernel(add, (Ref(1), Ref(2)), one("m", "n"))], Ref(3))
+    compare(p, graph, CpuExecutable(graph, tiles(graph, 16), analyze(graph)))
 
 
 def test_sizes_of_zero() -> None:
