@@ -138,11 +138,15 @@ class BlockPlan:
         return any(r.node == i for r in self.graph.outputs)
 
     def accumulator(self, i: int) -> int | None:
-        """The accumulator that i's result goes straight into, where nothing else reads it."""
+        """The accumulator that i's result goes straight into.
+
+        Others may read it there if it is put beside earlier tiles, but not if it is added to them.
+        """
         readers = self.readers(i)
-        if len(readers) == 1 and self.graph.nodes[readers[0]].op == "accumulator" and not self.is_output(i):
-            return readers[0]
-        return None
+        found = [j for j in readers if self.graph.nodes[j].op == "accumulator"]
+        if len(found) != 1 or self.is_output(i) or (len(readers) > 1 and self.adds(found[0])):
+            return None
+        return found[0]
 
     def final(self, i: int) -> int:
         """The node whose memory i is computed in."""

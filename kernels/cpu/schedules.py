@@ -31,6 +31,7 @@ _CELL_CYCLES = 300.0
 _ROWS = (1, 8, 32, 128)
 _CONTIGUOUS = (64, 256, 1024, 4096)
 _LOOP = (32, 64, 128, 256, 512)
+_NESTED_LOOP = (8, 16, *_LOOP)
 _SPLITS = (1, 2, 4)
 
 
@@ -167,7 +168,8 @@ class _Model:
     def candidates(self) -> Iterator[KernelSchedule]:
         """All combinations of one tile per kind of parallel axis and per looped axis; one axis is split over threads."""
         roles = self.graph.roles
-        loop_tiles = [dict.fromkeys(min(t, max(self.sizes[a], 1)) for t in _LOOP) for a in self.graph.loop]
+        tried = _LOOP if len(self.graph.loop) < 2 else _NESTED_LOOP
+        loop_tiles = [dict.fromkeys(min(t, max(self.sizes[a], 1)) for t in tried) for a in self.graph.loop]
         splits = [(a, n) for a, r in roles if r is Role.SPLIT for n in _SPLITS]
         for rows, wide, loop, (divided, per_thread) in itertools.product(
             _ROWS, _CONTIGUOUS, itertools.product(*loop_tiles), splits or [("", 1)]

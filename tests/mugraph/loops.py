@@ -294,9 +294,9 @@ SOFTMAXES = [
 ]
 
 
-def roles(graph: MuGraph, k: int, **changed: Role) -> MuGraph:
-    """The graph with other roles in its k-th kernel."""
-    at = [i for i, n in enumerate(graph.kernel.nodes) if n.graph is not None][k]
+def roles(graph: MuGraph, number: int, /, **changed: Role) -> MuGraph:
+    """The graph with other roles in its kernel of this number."""
+    at = [i for i, n in enumerate(graph.kernel.nodes) if n.graph is not None][number]
     n = graph.kernel.nodes[at]
     assert n.graph is not None
     new = replace(n, graph=replace(n.graph, roles=tuple({**n.graph.role, **changed}.items())))
