@@ -232,7 +232,7 @@ def from_named(x: Named[A], dims: AxisDims, sizes: Mapping[str, int], ops: Named
 
 
 def run_mugraph(graph: MuGraph, schedule: Schedule, inputs: Sequence[A], ar: Arithmetic[A]) -> list[A]:
-    """The outputs of a muGraph for program-level arrays of the shapes that `ar.sizes` binds."""
+    """The outputs of a muGraph for program-level arrays, one per input, of the shapes that `ar.sizes` binds."""
     schedule.check(graph)
     sizes = schedule.axis_sizes(graph, ar.sizes)
     ops = NamedOps(ar)

@@ -144,7 +144,8 @@ def test_lowering_keeps_the_meaning(seed: int) -> None:
     validate(graph)
     bound = {"m": 3, "n": 2}
     rng = np.random.default_rng(seed)
-    inputs = [rng.standard_normal(t.bind(bound)) for t in program.input_types]
+    # small values: a softmax over named axes has no maximum of its own
+    inputs = [rng.standard_normal(t.bind(bound)) / 8 for t in program.input_types]
     with np.errstate(all="ignore"):
         want = run_reference(program, inputs, bound, "float64")
         read = read_arguments("random", argument_places(axes.inputs), inputs)
