@@ -426,6 +426,44 @@ def test_a_candidate_that_the_file_lacks(tmp_path: Path) -> None:
         _ = UpstreamFile(path, 2).indices
 
 
+VALUES = [
+    None, -1, 0, 1, 2, 7, 64, 10**30, True, "", "tb_exp_op", "kn_exp_op", "kn_reduction_1_op", "kn_concat_1_op",
+    "tb_concat_2_op", "tb_rms_norm_op", "tb_reduction_2_to_dimx_op", "tb_accum_red_ld_mean_op", [], {}, 1.5, [1, 2],
+]  # fmt: skip
+
+
+def places(obj: Any) -> list[tuple[Any, Any]]:
+    """Every (container, key) of a JSON value."""
+    keys = list(obj) if isinstance(obj, dict) else list(range(len(obj))) if isinstance(obj, list) else []
+    return [(obj, k) for k in keys] + [p for k in keys for p in places(obj[k])]
+
+
+@pytest.mark.parametrize("name", CANDIDATES)
+def test_damaged_candidates_are_errors(name: str, tmp_path: Path) -> None:
+    """Fields lost, doubled or replaced: an error of the two kinds, or a candidate."""
+    program, candidate = CANDIDATES[name]
+    rng = Random(len(name))
+    found: Counter[str] = Counter()
+    for _ in range(60):
+        damaged = json.loads(json.dumps(candidate))
+        where, key = rng.choice(places(damaged))
+        change = rng.randrange(8)
+        if change == 0:
+            del where[key]
+        elif change == 1 and isinstance(where, list):
+            where.insert(key, json.loads(json.dumps(where[key])))
+        else:
+            where[key] = rng.choice(VALUES)
+        try:
+            load(tmp_path, damaged, program())
+        except (FormatError, GraphError) as e:
+            found[type(e).__name__] += 1
+            assert "file.json: candidate 0" in str(e)
+        else:
+            found["read"] += 1
+    assert found["FormatError"] > 10 and found["read"]
+
+
 # Changed candidates are never taken for right ones.
 
 
@@ -519,3 +557,14 @@ def test_stored_results_compute_what_they_say(name: str, index: int, stored_resu
     graph = run_mugraph(found.graph, found.schedule, xs, FloatArithmetic({}))
     for a, b in zip(graph, run(copy.deepcopy(file.raw[index]), xs), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(("name", "index"), [("lora", 0), ("gqa_bs1", 0), ("gqa_bs1", 13), ("gqa_bs1", 23)])
+def test_changed_stored_results_are_wrong_or_refused(
+    name: str, index: int, stored_results: Path, tmp_path: Path
+) -> None:
+    program_of, sizes, *_ = FILES[name]
+    candidate = UpstreamFile(stored_results / f"{name}.json").raw[index]
+    check_mutants(program_of(sizes=sizes), candidate, tmp_path / "file.json", seed=index, count=3 * len(CHANGES))

@@ -40,7 +40,8 @@ def divide_axes(axes: Sequence[str], extents: Mapping[str, int], parts: int, whe
         found[a] = min(rest, size)
         rest //= found[a]
     if rest > 1:
-        raise FormatError(f"{where}: {parts} parts of a dim of {math.prod(extents[a] for a in axes)} elements")
+        size = math.prod(extents[a] for a in axes)
+        raise FormatError(f"{where}: {parts} parts of a dim of {size} elements; the grid and the loop have to divide it")
     return {a: n for a, n in found.items() if n > 1}
 
 
