@@ -212,13 +212,18 @@ def load_side(text: str) -> Any:
     name, mark, index = text.rpartition("#")
     one = bool(mark) and index.isdigit() and not Path(text).is_file()
     path = Path(name if one else text)
-    if path.suffix == ".json" and path.is_file():
+    if path.is_file() and _looks_like_json(path):
         obj = read_json(path)
         if isinstance(obj, list):
             return UpstreamFile(path, int(index) if one else None)
         if is_mugraph(obj):
             return load_mugraph(path)
     return load_target(text)
+
+
+def _looks_like_json(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(64).lstrip()[:1] in (b"[", b"{")
 
 
 def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> bool:

@@ -426,7 +426,7 @@ def test_a_candidate_that_the_file_lacks(tmp_path: Path) -> None:
         _ = UpstreamFile(path, 2).indices
 
 
-VALUES = [
+VALUES: list[Any] = [
     None, -1, 0, 1, 2, 7, 64, 10**30, True, "", "tb_exp_op", "kn_exp_op", "kn_reduction_1_op", "kn_concat_1_op",
     "tb_concat_2_op", "tb_rms_norm_op", "tb_reduction_2_to_dimx_op", "tb_accum_red_ld_mean_op", [], {}, 1.5, [1, 2],
 ]  # fmt: skip
