@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,6 +24,7 @@ from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.program import Program
 from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
 from mirage.mugraph.graph import MuGraph
+from mirage.progress import bars
 from mirage.records import accuracy_to_json
 from mirage.result import Superoptimized
 from mirage.verify.certificate import power_text
@@ -40,16 +40,6 @@ _debug = {"on": False}
 @app.callback()
 def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
     _debug["on"] = debug
-
-
-@contextmanager
-def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A progress line on the terminal; nothing when the output is for a program."""
-    if quiet or not err.is_terminal:
-        yield lambda _: None
-        return
-    with err.status("") as status:
-        yield status.update
 
 
 def load_target(text: str) -> Any:
@@ -106,6 +96,7 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         },
         "proved": sum(c.certificate.proof == "proved" for c in result.graphs),
         "stop_reason": stats.stop_reason,
+        "interrupted": result.interrupted,
         "certificate": result.certificate.to_json(),
         "best": result.best.kind,
         "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
@@ -137,11 +128,13 @@ def superoptimize(
     if isinstance(program, Superoptimized):
         program = program.program
     given = _named_sizes(program, sizes) | _set_sizes(set_ or [])
-    with _status(as_json) as say:
+    with bars(err) as say:
         result = api.superoptimize(
             program, target=target, sizes=given or None, budget=budget, cache=not no_cache, seed=seed, progress=say,
             pruner=None if pruner == "none" else pruner,
         )  # fmt: skip
+    if result.interrupted:
+        err.print("mirage: interrupted; this is what was found by then, and it is not kept in the cache", markup=False)
     if save is not None:
         result.save(save)
     drawing = result._repr_svg_()
@@ -302,7 +295,7 @@ def main() -> None:
     except SystemExit as e:
         # what an interrupt has become by now
         if e.code == 130:
-            err.print("mirage: interrupted; finished results are in the cache", markup=False)
+            err.print("mirage: interrupted; what was finished is in the cache, and is not done again", markup=False)
         raise
 
 

@@ -30,6 +30,7 @@ from mirage.records import SCHEMA, baselines_to_json, candidates_to_json
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
 from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
+from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
@@ -121,6 +122,11 @@ class Superoptimized:
             found = detached(found, inputs)
         results = [like(r, arrays[0]) for r in found]
         return results[0] if len(results) == 1 else tuple(results)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search, the verification or the tuning, so that this is what was found by then."""
+        return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
 
     @property
     def certificate(self) -> Certificate:

@@ -29,6 +29,7 @@ from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.generate import plan_by_plan
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.verify.certificate import Certificate
 
 #: graphs that are compiled at all, and those of them for which every schedule is tried
@@ -37,6 +38,8 @@ ROUND_TWO = 4
 #: seconds that one round, and the last one with the baselines, takes at most
 RACE_SECONDS = 1.5
 FINAL_SECONDS = 2.0
+#: seconds of the last measurement after an interrupt
+HASTE_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -118,39 +121,57 @@ class Tuner:
         self.inputs = random_inputs(program, sizes, seed)
         self.rejected: list[str] = []
         self.compiled = 0
+        self.ready: list[Candidate] = []
         self.trials = accuracy_trials(program, self.inputs, self.sizes, flops, baselines["library"], seed)
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()
 
     def run(self, candidates: Sequence[Candidate]) -> Tuned:
-        """The candidates, measured where time allowed. Raises NoCompilerError before any time is spent."""
+        """The candidates, measured where time allowed; an interrupt ends the choice among them, and the best so far are
+        measured. Raises NoCompilerError before any time is spent.
+        """
         find_compiler()
-        first = self.compile(
-            [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
-            self.budget * 0.45,
-        )
-        ranked = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
-        leaders: dict[int, Candidate] = {}
-        for c in ranked:
-            leaders.setdefault(id(c.graph), c)
-        more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
-        rivals = ranked[:ROUND_TWO] + self.compile(more, self.left() * 0.6)
-        ranked = self.race(rivals, min(self.left() * 0.4, RACE_SECONDS))
+        interrupted = False
+        try:
+            self.rank(candidates)
+        except KeyboardInterrupt:
+            interrupted = True
+        ranked = self.ready
         best: dict[int, Candidate] = {}
         for c in ranked:
             best.setdefault(id(c.graph), c)
         final = list(best.values())[:3]
-        timings = self.measure(final, max(self.left(), 0.3))
+        try:
+            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), 0.3))
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            timings = self.measure(final, HASTE_S)
         final = [replace(c, timing=timings[str(i)]) for i, c in enumerate(final)]
         final.sort(key=lambda c: c.timing.median_us if c.timing else np.inf)
         done = {id(c.graph) for c in final}
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
         rest = [c for c in candidates if id(c.graph) not in seen]
-        reason = "complete" if self.left() > 0 else "budget spent"
+        reason = INTERRUPTED if interrupted else "complete" if self.left() > 0 else OUT_OF_TIME
         baselines = {name: timings[name] for name in self.baselines}
         return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
+
+    def rank(self, candidates: Sequence[Candidate]) -> None:
+        """Compile and race candidates in two rounds; `ready` holds them at any time, the fastest so far first."""
+        first = self.compile(
+            [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
+            self.budget * 0.45,
+        )
+        self.ready = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
+        leaders: dict[int, Candidate] = {}
+        for c in self.ready:
+            leaders.setdefault(id(c.graph), c)
+        more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
+        rivals = self.ready[:ROUND_TWO] + self.compile(more, self.left() * 0.6)
+        self.ready = self.race(rivals, min(self.left() * 0.4, RACE_SECONDS))
 
     def schedules(self, c: Candidate) -> list[Schedule]:
         """Sizes worth trying; none if a block needs more memory than a core's share of the caches (paper, 4.1)."""
@@ -198,6 +219,7 @@ class Tuner:
                         self.rejected.append(built)
                     elif built is not None and (checked := self.checked(built)) is not None:
                         done.append(checked)
+                        self.ready.append(checked)
                     self.compiled += built is not None
                     self.progress(f"{self.compiled} kernels compiled")
             except BaseException:

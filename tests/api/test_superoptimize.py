@@ -241,34 +241,6 @@ def test_two_threads_call_one_result() -> None:
     assert not errors
 
 
-class Interrupter:
-    """Progress that is interrupted, as by Ctrl-C, when it tells of something."""
-
-    def __init__(self, at: str) -> None:
-        self.at = at
-
-    def __call__(self, text: str) -> None:
-        if self.at in text:
-            raise KeyboardInterrupt
-
-
-@pytest.mark.parametrize(
-    ("at", "searched"),
-    [("searching: plan", True), pytest.param("verifying: 1", True, marks=pytest.mark.slow), ("kernels", False)],
-)
-def test_an_interrupt_leaves_the_store_usable(tmp_path: Path, at: str, searched: bool) -> None:
-    store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
-    with pytest.raises(KeyboardInterrupt):
-        mi.superoptimize(adapter, budget=BUDGET, cache=store, progress=Interrupter(at))
-    r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    assert ("search" in r.seconds) == searched
-    assert [g for g, _ in figures(r)] == [g for g, _ in figures(result())]
-    sizes = {"b": 4, "n": 4}
-    inputs = arrays(r.program, sizes)
-    check(r.program, [r(*inputs)], inputs, sizes)
-    assert mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
-
-
 # Files.
 
 
