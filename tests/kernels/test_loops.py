@@ -56,10 +56,11 @@ def test_tiles_of_one_and_of_a_vector(name: str, tile: int) -> None:
 def growing(case: Case, sizes: dict[str, int]) -> list[np.ndarray]:
     """Inputs whose exponents grow along every axis that is looped over, by far more than float32 can represent."""
     first, *rest = random_inputs(case.program, sizes)
-    (inner,) = {n.graph.loop for n in case.graph.kernels if n.graph and n.graph.loop}
+    graph = case.graph.kernels[0].graph
+    assert graph is not None
     ramp = np.zeros([1] * first.ndim)
     for d, dim in enumerate(case.graph.inputs[0].dims):
-        if set(dim) & set(inner):
+        if set(dim) & set(graph.loop):
             ramp = ramp + np.linspace(0, 300, first.shape[d]).reshape([-1 if k == d else 1 for k in range(first.ndim)])
     return [(first + ramp).astype(np.float32), *rest]
 

@@ -273,12 +273,48 @@ def marginals() -> Case:
     return Case(program, graph, schedule, {"m": 3, "t": 5, "u": 7})
 
 
+def weighted() -> Case:
+    """exp(x) * sum(y^2) over its sum: exponents side by side along t, partial sums along u, added up in a loop."""
+    b = ProgramBuilder("weighted")
+    x, y = b.input("x", tensor("m", "t")), b.input("y", tensor("t", "u"))
+    e = b.op("mul", b.op("exp", x), b.op("sum", b.op("square", y), axes=(1,)))
+    program = b.finish([b.op("div", e, b.op("sum", e, axes=(1,), keepdims=True))])
+    p = to_axes(program)
+    mt = ("m", "t")
+    first = [
+        *reads(*(v.dims for v in p.inputs)),
+        node("exp", (0,), mt),
+        node("square", (1,), ("t", "u")),
+        node("sum", (3,), ("t",), reduce=("u",)),
+        node("mul", (2, 4), mt),
+        node("sum", (5,), ("m",), reduce=("t",)),
+        accumulate(5, "t", mt, "concat"),
+        accumulate(6, "t", ("m",)),
+    ]
+    low, high = one("u.grid", "m"), one("u.grid", *mt)
+    second = [
+        *reads(low, high),
+        node("sum", (0,), ("m",), reduce=("u.grid",)),
+        accumulate(2, "u.grid", ("m",)),
+        node("sum", (1,), mt, reduce=("u.grid",)),
+        accumulate(4, "u.grid", mt),
+        node("div", (5, 3), mt),
+    ]
+    kernels = [
+        kernel(block(first, (8, 7), m=P, t=L, u=S), (Ref(0), Ref(1)), low, high),
+        kernel(block(second, (6,), m=P, t=P, u_grid=L), (Ref(2, 0), Ref(2, 1)), one(*mt)),
+    ]
+    tiles = (("m", 2), ("t", 4), ("u", 2))
+    schedule = Schedule((KernelSchedule(tiles, (("u", 3),)), KernelSchedule((("m", 2), ("t", 5), ("u.grid", 2)))))
+    return Case(program, mugraph(p, kernels, Ref(3)), schedule, {"m": 3, "t": 7, "u": 11})
+
+
 def cases() -> dict[str, Case]:
     """By name; graphs with two loops also nested the other way round."""
     found: dict[str, Case] = {}
     for make in (
         lora, split_lora, shared_factor, softmax, summed_after, shares, shares_after,
-        attention_2d, split_attention_2d, gates, scores, marginals,
+        attention_2d, split_attention_2d, gates, scores, marginals, weighted,
     ):  # fmt: skip
         case = make()
         found[make.__name__] = case
