@@ -148,7 +148,7 @@ def _work(n: Node, graph: Graph, sizes: Mapping[str, int]) -> float:
     return volume * (2 if n.op in ("matmul", "concat_matmul") else 1)
 
 
-def compare(found: Imported, ours: Sequence[MuGraph], keys: set[str], verdict: str) -> Row:
+def compare(file: str, found: Imported, ours: Sequence[MuGraph], keys: set[str], verdict: str) -> Row:
     """The row of a candidate, for the graphs of a search and the keys of their structures (`structures`)."""
     splits = {a: n for k in found.schedule.kernels for a, n in k.splits}
     theirs = bounds(found.graph, found.sizes, splits)
@@ -159,7 +159,7 @@ def compare(found: Imported, ours: Sequence[MuGraph], keys: set[str], verdict: s
     good = [c for c in costs if c.within(theirs)]
     word = "same" if same else "better" if good else "neither"
     best = theirs if same else good[0] if good else min(costs, default=None)
-    return Row(found.program.name, found.index, len(found.graph.kernel.compute_nodes()), verdict, word, theirs, best)
+    return Row(file, found.index, len(found.graph.kernel.compute_nodes()), verdict, word, theirs, best)
 
 
 def structures(graphs: Sequence[MuGraph]) -> set[str]:
@@ -178,7 +178,7 @@ def rows(path: Path, program: TensorFunction, budget: float) -> Iterator[Row]:
         if verdict.certificate is None:
             yield Row(path.stem, verdict.index, 0, verdict.verdict, "neither", None, None)
         else:
-            yield compare(file.load(verdict.index, traced), ours, keys, verdict.verdict)
+            yield compare(path.stem, file.load(verdict.index, traced), ours, keys, verdict.verdict)
 
 
 def main(

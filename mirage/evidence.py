@@ -12,6 +12,7 @@ from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.program import Program
 from mirage.ir.refine import with_factors
 from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier, verify_programs
@@ -30,6 +31,7 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
         return compare_graphs(a, b, seed)
     program, graph = (a, b) if isinstance(b, MuGraph) else (b, a)
     assert isinstance(program, Program) and isinstance(graph, MuGraph)
+    validate(graph)
     return certify(Verifier(seen_as(program, graph), seed), graph)
 
 

@@ -14,11 +14,11 @@ from dataclasses import replace
 
 from mirage.ir.axes import AxisDims, argument_places
 from mirage.ir.dims import dim_text
-from mirage.ir.operator import Level
+from mirage.ir.operator import PRODUCTS, Level
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 
-#: operators whose operands may be exchanged; over named axes a matmul is one
-COMMUTATIVE = frozenset({"add", "mul", "matmul"})
+#: elementwise operators whose operands may be exchanged; over named axes, those of a matmul may be too
+COMMUTATIVE = frozenset({"add", "mul"})
 
 
 def structure_key(graph: MuGraph) -> str:
@@ -77,8 +77,10 @@ class _Structure:
     def operator_key(self, n: Node, args: Sequence[str]) -> str:
         attrs = [(k, self.name(v) if n.op == "accumulator" and k == "axis" else str(v)) for k, v in n.attrs]
         joined = None if n.joined is None else (self.name(n.joined[0]), [self.name(a) for a in n.joined[1]])
-        order = sorted(args) if n.op in COMMUTATIVE else args
-        return _digest(n.op, attrs, self.axis_names(n.reduce), joined, order)
+        order: Sequence[object] = sorted(args) if n.op in COMMUTATIVE else args
+        if n.op in PRODUCTS:
+            order = sorted(sorted((args[i], args[j])) for i, j in PRODUCTS[n.op])
+        return _digest(n.op, attrs, self.axis_names(n.reduce), joined, list(order))
 
 
 def _digest(*parts: object) -> str:
@@ -107,9 +109,9 @@ def _axis_names(graph: MuGraph) -> dict[str, str]:
                 found.setdefault(a, f"{where}, dim {i}, factor {k}")
     for n in _all_nodes(graph.kernel):
         if n.joined is not None and n.joined[0] not in found:
-            name = " + ".join(found[a] for a in n.joined[1])
+            name = f"[{' + '.join(found[a] for a in n.joined[1])}]"
             again = sum(x.startswith(name) for x in found.values())
-            found[n.joined[0]] = f"{name} ({again})"
+            found[n.joined[0]] = f"{name} {again}"
     for a in graph.axes:
         found.setdefault(a, f"unused {a}")
     return found

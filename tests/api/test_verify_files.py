@@ -190,6 +190,13 @@ def test_a_graph_with_finer_axes_is_compared_with_the_program_seen_so(tmp_path: 
     assert seen_as(program, flash_attention().graph) == program
 
 
+def test_a_graph_that_breaks_a_rule_is_an_error_of_its_own() -> None:
+    case = flash_attention()
+    inputs = (replace(case.graph.inputs[0], dims=(("nowhere",),)), *case.graph.inputs[1:])
+    with pytest.raises(GraphError, match="unknown axis nowhere"):
+        api.verify(case.program, replace(case.graph, inputs=inputs))
+
+
 def test_verify_file_takes_programs_functions_and_results(tmp_path: Path) -> None:
     file = UpstreamFile(up.write(tmp_path / "file.json", up.norm(), up.norm(loop=1)))
 

@@ -16,7 +16,7 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.validate import validate
 from mirage.verify.mutate import mutants
 from mirage.verify.proof import prove
-from tests.mugraph.graphs import CASES, flash_attention, flash_decoding, gated, joined
+from tests.mugraph.graphs import CASES, block, flash_attention, flash_decoding, gated, joined, kernel, mugraph
 
 GRAPHS = {name: case().graph for name, case in CASES.items()}
 
@@ -33,7 +33,7 @@ def shuffled(graph: Graph, rng: Random) -> Graph:
 
     def node(n: Node) -> Node:
         operands = [Ref(new[r.node], r.out) for r in n.operands]
-        if n.op in COMMUTATIVE:
+        if n.op in COMMUTATIVE or n.op == "matmul":
             rng.shuffle(operands)
         return replace(n, operands=tuple(operands), graph=None if n.graph is None else shuffled(n.graph, rng))
 
@@ -147,3 +147,24 @@ def test_at_one_iteration_loops_are_gone(case: Callable[[], Any]) -> None:
         assert Role.LOOP not in n.graph.role.values()
         split = Role.SPLIT in n.graph.role.values()
         assert any(m.op == "accumulator" for m in n.graph.nodes) == split
+
+
+def test_products_of_concats_may_be_exchanged() -> None:
+    """w @ y + x @ z: the products, and the operands of each."""
+    program = to_axes(
+        mi.trace(
+            lambda w, x, y, z: w @ y + x @ z,
+            w=mi.tensor("m", "k"), x=mi.tensor("m", "r"), y=mi.tensor("k", "n"), z=mi.tensor("r", "n"),
+        )
+    )  # fmt: skip
+
+    def graph(*order: int) -> MuGraph:
+        loads = [Node("input", (), (x.dims,), (("index", k),)) for k, x in enumerate(program.inputs)]
+        product = Node("concat_matmul", tuple(map(Ref, order)), ((("m",), ("n",)),), reduce=("k", "r"))
+        roles = tuple((a, Role.PARALLEL if a in "mn" else Role.WHOLE) for a in program.axes)
+        body = block([*loads, product], (4,), **dict(roles))
+        return mugraph(program, [kernel(body, tuple(map(Ref, range(4))), program.outputs[0].dims)], Ref(4))
+
+    keys = [structure_key(graph(*order)) for order in ((0, 1, 2, 3), (1, 0, 3, 2), (2, 3, 0, 1), (2, 1, 0, 3))]
+    assert len(set(keys)) == 1
+    assert prove(program, graph(0, 1, 2, 3)) == "proved"
