@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from mirage.ir.axes import to_axes
+from mirage.ir.operator import Level
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.kernels.cpu.emit import emit
@@ -14,10 +16,12 @@ from mirage.kernels.cpu.emit_matmul import Product, plan_products
 from mirage.kernels.cpu.layout import BlockAxes
 from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.degree import analyze
-from mirage.mugraph.graph import Ref, Role
+from mirage.mugraph.graph import Graph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.mugraph.thread import construct_threads, thread_groups
 from mirage.mugraph.validate import validate
+from mirage.verify.equivalence import Verifier
+from mirage.verify.proof import prove
 from tests.kernels.kernels import check, tiles
 from tests.mugraph.graphs import Case, L, P, W, accumulate, block, kernel, mugraph, node, one, reads
 from tests.mugraph.loops import CASES
@@ -137,6 +141,23 @@ def test_schedules_of_lora() -> None:
     assert len(found) > 1
     for s in found[:2]:
         check(c.program, c.graph, s, {"m": 5, "n": 33, "k": 70, "r": 3})
+
+
+def test_in_a_thread_graph() -> None:
+    c = CASES["lora"]
+    (n,) = c.graph.kernels
+    assert n.graph is not None
+    nodes = list(n.graph.nodes)
+    reading = reads(*(nodes[i].dims[0] for i in (0, 4, 1, 3)))
+    matmul = replace(nodes[5], operands=tuple(map(Ref, range(4))))
+    thread = Graph(Level.THREAD, (*reading, matmul), (Ref(4),), (("m", P), ("n", P), ("k", W), ("r", W)))
+    nodes[5] = Node("graph", nodes[5].operands, nodes[5].dims, graph=thread)
+    p = to_axes(c.program)
+    body = replace(n.graph, nodes=tuple(nodes))
+    graph = mugraph(p, [kernel(body, tuple(map(Ref, range(4))), one("m", "n"))], Ref(4))
+    validate(graph)
+    assert prove(p, graph) == "proved" and Verifier(c.program).check(graph).equal
+    check(c.program, graph, c.schedule, c.sizes)
 
 
 def test_in_a_block_graph_with_thread_graphs() -> None:
