@@ -13,6 +13,11 @@ One test accepts a nonzero sum of k >= 2 such terms with probability at most 1 -
   order k that is not zero, so among any k of them in a row one is not zero: a random root hits zero with
   probability at most 1 - 1/k.
 
+A function of a result of exp is a random function of its argument in *all* tests of a batch at once: arguments that
+differ, by a sum of k' such terms, are equal in all n tests with probability at most that of n tests which miss it. With
+C(calls, 2) pairs of arguments, a batch of n tests misses a difference with probability at most C(calls, 2) (1 - 1/k' + ...)^n
++ (1 - 1/k + ...)^n. The results are then as good as inputs, and Theorem 2 holds for what is made of them.
+
 The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. Tests in
 which a denominator is zero are drawn again, and `Bound.error` accounts for them.
 """
@@ -21,7 +26,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from fractions import Fraction
 from functools import reduce as fold
 
@@ -72,7 +77,12 @@ class Terms:
 
     @property
     def has_exp(self) -> bool:
-        return self.count > 1 or self.above > 0
+        return self.count > 1 or self.above > 0 or self.below > 0
+
+    def larger(self, other: Terms) -> Terms:
+        """A bound on either."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Terms(*(max(pair) for pair in pairs))
 
     @property
     def largest_degree(self) -> int:
@@ -117,8 +127,10 @@ class Facts:
     #: evaluations of random functions, and the largest degree of their arguments
     calls: int = 0
     call_degree: int = 0
-    #: why Theorem 2 does not apply, if it does not
-    obstacles: set[str] = field(default_factory=set)
+    #: those whose argument is made of results of exp, and numerator and denominator of any such argument
+    joint_calls: int = 0
+    joint_above: Terms = ONE
+    joint_below: Terms = ONE
 
 
 class Fractions:
@@ -164,10 +176,14 @@ class Fractions:
         below = x.denominator()
         if fn is EXP and not x.has_exp and (x.above, below) != (ONE, ONE):
             return Quotient(Terms(1, 0, x.above.degree, below.degree), {}, x.axes)
+        calls = math.prod(self.sizes.get(a, 1) for a in x.axes)
         if x.has_exp:
-            self.facts.obstacles.add(f"{fn.name} is applied to a result of exp")
-        self.facts.calls += math.prod(self.sizes.get(a, 1) for a in x.axes)
-        self.facts.call_degree = max(self.facts.call_degree, x.above.degree, below.degree)
+            self.facts.joint_calls += calls
+            self.facts.joint_above = self.facts.joint_above.larger(x.above)
+            self.facts.joint_below = self.facts.joint_below.larger(below)
+        else:
+            self.facts.calls += calls
+            self.facts.call_degree = max(self.facts.call_degree, x.above.degree, below.degree)
         return Quotient(Terms(1, 1), {}, x.axes)
 
     def sum(self, x: Quotient, axes: Sequence[str], count: int) -> Quotient:
@@ -293,59 +309,85 @@ class GraphTerms:
     """Bounds on a graph's outputs at one set of sizes, and what its random functions cost."""
 
     outputs: tuple[tuple[Terms, Terms], ...]
-    calls: int
-    call_degree: int
-    obstacles: tuple[str, ...]
+    facts: Facts
 
 
 def read_terms(graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> GraphTerms:
     """Numerator and denominator of every output; `sizes` of all axes, partial ones included."""
     r = _Reading(graph, schedule, sizes)
     outputs = tuple((v.above, v.denominator()) for v in r.outputs)
-    return GraphTerms(outputs, r.facts.calls, r.facts.call_degree, tuple(sorted(r.facts.obstacles)))
+    return GraphTerms(outputs, r.facts)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """k and d of Theorem 2 for the difference of two graphs, and the probability that one test misses it."""
+    """k and d of Theorem 2 for the difference of two graphs, and the probability that one test misses it.
+
+    `pairs` of arguments of functions are made of results of exp; two that differ are equal in one test with probability at
+    most `collision`. Where there are any, all tests have to be made in one batch.
+    """
 
     k: int
     d: int
     acceptance: float
+    pairs: int = 0
+    collision: float = 0.0
 
     def error(self, tests: int, redrawn: int = 0) -> float:
         """Probability that a graph which differs passes so many tests while at most `redrawn` others divide by zero.
 
         Theorem 2 bounds the chance that one test has no zero denominator *and* misses; which of all tests had one is
-        not known beforehand, hence the binomial.
+        not known beforehand, hence the binomial. A whole batch is drawn again where functions join its tests.
         """
+        if self.pairs:
+            return min(1.0, (1 + redrawn) * (self.pairs * self.collision**tests + self.acceptance**tests))
         ways = math.log(math.comb(tests + redrawn, redrawn))
         return min(1.0, math.exp(ways + tests * math.log(self.acceptance)))
 
     def tests(self, delta: float, redrawn: int = 0) -> int:
         """Tests after which `error` is at most delta (Theorem 3)."""
-        tests = max(1, math.ceil(math.log(delta) / math.log(self.acceptance)))
+        if self.pairs:
+            share = delta / (2 * (1 + redrawn))
+            return max(_tests(share, self.acceptance), _tests(share / self.pairs, self.collision))
+        tests = _tests(delta, self.acceptance)
         while self.error(tests, redrawn) > delta:
             tests += 1
         return tests
 
 
+def _tests(delta: float, acceptance: float) -> int:
+    return max(1, math.ceil(math.log(delta) / math.log(acceptance)))
+
+
 def compare(a: GraphTerms, b: GraphTerms, primes: Primes) -> Bound | str:
     """The bound for two graphs, or in words why there is none."""
-    if a.obstacles or b.obstacles:
-        return "outside the theorem: " + "; ".join(sorted({*a.obstacles, *b.obstacles}))
     k = d = 1
     for (n1, d1), (n2, d2) in zip(a.outputs, b.outputs, strict=True):
         difference = n1 * d2 + n2 * d1
         k = max(k, difference.count)
         d = max(d, difference.largest_degree)
+    zero = _zero(k, d, primes)
+    if isinstance(zero, str):
+        return zero
+    # random functions: two different arguments that agree in both fields, in any pair of calls
+    x, y = a.facts, b.facts
+    degree = 2 * max(x.call_degree, y.call_degree)
+    zero += math.comb(x.calls + y.calls, 2) * (degree / primes.p) * (degree / primes.q)
+    if zero >= 1:
+        return f"the bound for one test, {zero}, is not below 1"
+    joint = x.joint_calls + y.joint_calls
+    if joint == 0:
+        return Bound(k, d, zero)
+    product = x.joint_above.larger(y.joint_above) * x.joint_below.larger(y.joint_below)
+    arguments = product + product
+    collision = _zero(arguments.count, arguments.largest_degree, primes)
+    if isinstance(collision, str):
+        return f"a function is applied to a result of exp: {collision}"
+    return Bound(k, d, zero, math.comb(joint, 2), collision)
+
+
+def _zero(k: int, d: int, primes: Primes) -> float | str:
+    """Probability that a sum of k terms of degree d that is not zero is zero in one test, or why no bound is known."""
     if d * k**4 >= primes.q:
         return f"d k^4 = {d} * {k}^4 is not below q = {primes.q}"
-    # random functions: two different arguments that agree in both fields, in any pair of calls
-    calls = a.calls + b.calls
-    degree = 2 * max(a.call_degree, b.call_degree)
-    collision = math.comb(calls, 2) * (degree / primes.p) * (degree / primes.q)
-    zero = d / primes.p if k <= 1 else 1 - 1 / k + k * k * d / primes.q + d / primes.p
-    if zero + collision >= 1:
-        return f"the bound for one test, {zero + collision}, is not below 1"
-    return Bound(k, d, zero + collision)
+    return d / primes.p if k <= 1 else 1 - 1 / k + k * k * d / primes.q + d / primes.p

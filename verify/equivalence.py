@@ -27,7 +27,7 @@ from mirage.verify.certificate import Certificate, Check, Draw
 from mirage.verify.field import FieldArithmetic, Primes, draw_primes
 from mirage.verify.lowering import check_lowering
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
-from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, summary, tests_needed
+from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, one_batch, summary, tests_needed
 from mirage.verify.trial import BLOCK, QUICK, Runner, Tests, Trial
 
 DELTA = 2.0**-40
@@ -184,7 +184,7 @@ def verify_programs(a: Program, b: Program, *, seed: int = 0, delta: float = DEL
         if isinstance(bound, str):
             notes.append(f"no error bound: {bound}")
         tests = _program_tests(a, sizes, primes, seed + i, min(most, BLOCK))
-        trials.append(Trial(tests, _program_runner(b), tests_needed(bound, delta, most)))
+        trials.append(Trial(tests, _program_runner(b), tests_needed(bound, delta, most), one_batch(bound)))
         if first_difference(trials[-1:]) is not None:
             at = ", ".join(f"{s}={n}" for s, n in sizes.items())
             counterexample = f"{trials[-1].difference}; sizes {at}; seed {seed}"

@@ -2,7 +2,8 @@
 
 A value is a pair (x mod p, x mod q) with primes q | p - 1. `exp` maps x mod q to a power of a q-th root of
 unity mod p; what comes out of it has no part mod q. Any other function is a random one: equal arguments
-have equal results.
+have equal results. Where an argument has no part mod q, one test tells different arguments apart too seldom: such a
+function takes the values of all tests together for its argument.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class FieldArithmetic(Arithmetic[Pair]):
     """`tests` independent random tests, side by side along the lead dim.
 
     `roots` are the exponents (one per test, mod q) that make the generator each test's root of unity.
-    Division by zero is recorded per test in `invalid`, and means nothing there. `outside_lax` collects in
+    Division by zero is recorded per test in `invalid`, and means nothing there; where a function took all tests
+    together (`joined`), it spoils them all. `outside_lax` collects in
     words what the theorem of the paper does not cover. `dims` maps size expressions to values; others come
     from `sizes`.
     """
@@ -129,6 +131,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         self.seed = seed
         self.dims = dims
         self.invalid = np.zeros(self.tests, dtype=bool)
+        self.joined = False
         self.outside_lax: set[str] = set()
 
     def constant(self, value: Fraction) -> Pair:
@@ -178,9 +181,11 @@ class FieldArithmetic(Arithmetic[Pair]):
         h = _mix(x.p.astype(np.uint64) ^ keys[0])
         if x.q is not None:
             h = _mix(h ^ x.q.astype(np.uint64))
+        else:
+            self.joined = True
+            salts = _mix(np.arange(self.tests, dtype=np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
+            h = _mix(_mix(h ^ salts).sum(axis=0, dtype=np.uint64) ^ salts)
         low = (h % np.uint64(self.primes.p)).astype(np.int64)
-        if fn is EXP:
-            return Pair(low, None)
         return Pair(low, (_mix(h ^ keys[1]) % np.uint64(self.primes.q)).astype(np.int64))
 
     def _root_power(self, x: IntArray) -> IntArray:

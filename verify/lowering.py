@@ -16,7 +16,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
 from mirage.verify.field import FieldArithmetic, Primes, draw
-from mirage.verify.trial import QUICK, difference
+from mirage.verify.trial import QUICK, difference, valid_tests
 
 A = TypeVar("A")
 
@@ -60,7 +60,8 @@ def _field(
     ars = [FieldArithmetic(sizes, primes, roots, seed) for _ in range(2)]
     wanted = evaluate(program, inputs, ars[0])
     found = run_mugraph(reference, Schedule(()), _read(reference, inputs), ars[1])
-    return difference(wanted, found, ~(ars[0].invalid | ars[1].invalid))
+    valid = valid_tests(ars[0].invalid | ars[1].invalid, ars[0].joined or ars[1].joined)
+    return difference(wanted, found, valid)
 
 
 def _floats(program: Program, reference: MuGraph, sizes: dict[str, int], seed: int) -> str:

@@ -22,6 +22,7 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.interpret import run_mugraph
 from mirage.verify.field import FieldArithmetic, Pair, draw, draw_primes
 from mirage.verify.sizes import AxisSizes, draw_schedule
+from mirage.verify.trial import valid_tests
 
 #: random tests of the degrees
 FACTOR_TESTS = 16
@@ -62,7 +63,8 @@ def degree_violation(program: AxisProgram, graph: MuGraph, maximum: RunningMaxim
             factor = _aligned(factors[s], maximum.sites[s].rows, axes)
             for _ in range(abs(power)):
                 wanted = (ar.mul if power > 0 else ar.div)(wanted, factor)
-        if ((wanted.p != y.p) & ~ar.invalid.reshape(-1, *(1,) * (y.p.ndim - 1))).any():
+        valid = valid_tests(ar.invalid, ar.joined)
+        if ((wanted.p != y.p) & valid.reshape(-1, *(1,) * (y.p.ndim - 1))).any():
             degrees = dict(maximum.degree[path, out])
             return f"output {out} of node {path} does not scale with its degrees {degrees}"
     return ""

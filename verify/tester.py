@@ -76,7 +76,12 @@ class RandomTester:
         """The tests of a valid muGraph with the program's axes, inputs and outputs."""
         plans, notes = self._plan(graph)
         trials = [
-            Trial(p.draw.tests, _runner(graph, p.schedule), tests_needed(p.bound, self.delta, _MAX_TESTS))
+            Trial(
+                p.draw.tests,
+                _runner(graph, p.schedule),
+                tests_needed(p.bound, self.delta, _MAX_TESTS),
+                whole=one_batch(p.bound),
+            )
             for p in plans
         ]
         counterexample = ""
@@ -132,6 +137,11 @@ def tests_needed(bound: Bound | str, delta: float, most: int) -> Callable[[int],
     if isinstance(bound, str):
         return lambda redrawn: min(UNBOUNDED, most)
     return lambda redrawn: min(max(QUICK, bound.tests(delta, redrawn)), most)
+
+
+def one_batch(bound: Bound | str) -> bool:
+    """Whether the bound holds only for tests that are made together."""
+    return isinstance(bound, Bound) and bound.pairs > 0
 
 
 def first_difference(trials: Sequence[Trial]) -> int | None:

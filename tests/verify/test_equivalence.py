@@ -250,10 +250,56 @@ def two_exps(extra: bool) -> Program:
 def test_two_exps_on_a_path_are_outside_lax() -> None:
     p = two_exps(False)
     c = verify_graph(p, reference_graph(to_axes(p)))
-    assert c.equal and not c.lax and c.error_bound is None
+    assert c.equal and not c.lax
     assert "outside Lax: the exp of an exp's result is taken as a random function" in c.notes
-    assert "no error bound: outside the theorem: exp is applied to a result of exp" in c.notes
     assert not verify_programs(p, two_exps(True)).equal
+
+
+def of_softmax(function: str, scale: Fraction = Fraction(1)) -> Program:
+    """A function of a softmax: of a quotient of sums of exponentials."""
+    b = ProgramBuilder("of_softmax")
+    x = b.input("x", tensor("m", "n"))
+    return b.finish([b.op(function, b.op("mul", b.op("softmax", x), b.op("constant", value=scale)))])
+
+
+@pytest.mark.parametrize("function", ["relu", "gelu", "sqrt", "exp", "softmax"])
+def test_functions_of_results_of_exp_have_a_bound(function: str) -> None:
+    p = of_softmax(function)
+    c = confirmed(p, reference_graph(to_axes(p)))
+    assert c.equal and not c.lax and c.error_bound is not None and c.error_bound <= DELTA
+    assert verify_programs(p, p).error_bound is not None
+    other = of_softmax(function, 1 + Fraction(1, 1 << 40))
+    assert not verify_programs(p, other).equal
+    assert not verify_graph(p, dataclasses.replace(reference_graph(to_axes(other)), name=p.name)).equal
+
+
+def test_a_function_of_other_exponentials_is_rejected() -> None:
+    """Arguments that agree in most tests: exp(x) and exp(-x) where the root of unity is 1, and nowhere else."""
+    b = ProgramBuilder("p")
+    x = b.input("x", tensor("m"))
+    one = b.finish([b.op("relu", b.op("exp", x))])
+    other = b.finish([b.op("relu", b.op("exp", b.op("neg", x)))])
+    assert verify_programs(one, one).equal
+    assert not verify_programs(one, other).equal
+
+
+def test_where_arguments_have_too_many_terms_there_is_no_bound() -> None:
+    b = ProgramBuilder("p")
+    x, w, c = b.input("x", tensor("m", "n")), b.input("w", tensor("n")), b.input("c", tensor("n"))
+    p = b.finish([b.op("layer_norm", b.op("softmax", x), w, c)])
+    found = verify_graph(p, reference_graph(to_axes(p)))
+    assert found.equal and found.error_bound is None and all(d.tests >= 256 for d in found.checks[0].draws)
+    assert any(n.startswith("no error bound: a function is applied to a result of exp: d k^4 =") for n in found.notes)
+
+
+def test_joined_tests_are_redrawn_together() -> None:
+    """Small primes divide by zero now and then; a batch with such a test is drawn again, and nothing wrong is said."""
+    p = of_softmax("relu")
+    v = Verifier(p)
+    v.primes = Primes(227, 113, 4)
+    c = v.check(reference_graph(to_axes(p)))
+    assert c.equal or "divides by zero" in c.counterexample
+    assert sum(d.redrawn for d in c.checks[0].draws) > 0
 
 
 def test_lax_programs_are_marked() -> None:
