@@ -177,7 +177,9 @@ def main(
         table.add_column(head, justify="right")
     for row in rows:
         table.add_row(*(str(v) for v in asdict(row).values()))
-    Console().print(table)
+    out = Console()
+    # a whole row per kind where the output is no terminal
+    out.print(table, width=max(out.width, 90))
     for m in found:
         if m.fate in ("wrong", "not proved"):
             print(m)

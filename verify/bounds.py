@@ -323,14 +323,15 @@ def read_terms(graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> 
 class Bound:
     """k and d of Theorem 2 for the difference of two graphs, and the probability that one test misses it.
 
-    `pairs` of arguments of functions are made of results of exp; two that differ are equal in one test with probability at
-    most `collision`. Where there are any, all tests have to be made in one batch.
+    `pairs` of arguments of functions are made of results of exp; two that differ, by up to `argument_k` terms, are equal in
+    one test with probability at most `collision`. Where there are any, all tests have to be made in one batch.
     """
 
     k: int
     d: int
     acceptance: float
     pairs: int = 0
+    argument_k: int = 0
     collision: float = 0.0
 
     def error(self, tests: int, redrawn: int = 0) -> float:
@@ -383,7 +384,7 @@ def compare(a: GraphTerms, b: GraphTerms, primes: Primes) -> Bound | str:
     collision = _zero(arguments.count, arguments.largest_degree, primes)
     if isinstance(collision, str):
         return f"a function is applied to a result of exp: {collision}"
-    return Bound(k, d, zero, math.comb(joint, 2), collision)
+    return Bound(k, d, zero, math.comb(joint, 2), arguments.count, collision)
 
 
 def _zero(k: int, d: int, primes: Primes) -> float | str:

@@ -21,6 +21,8 @@ class Draw:
     """Random tests at one set of axis sizes. `k` and `d` are those of Theorem 2, `error` the bound reached.
 
     `k`, `d` and `error` are None where the theorem gives no bound. `redrawn` tests divided by zero and do not count.
+    Where functions are applied to results of exp, `pairs` of their arguments may differ, each by `argument_k` terms, and
+    the bound counts these too.
     """
 
     sizes: Mapping[str, int]
@@ -29,6 +31,8 @@ class Draw:
     k: int | None
     d: int | None
     error: float | None
+    pairs: int = 0
+    argument_k: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,8 +151,7 @@ class Certificate:
                 lines.append(f"    counterexample: {c.counterexample}")
             for d in c.draws:
                 sizes = ", ".join(f"{a}={n}" for a, n in d.sizes.items())
-                bound = "no bound" if d.error is None else f"k={d.k}, d={d.d}, error at most {power_text(d.error)}"
-                lines.append(f"    {d.tests} tests at {sizes}: {bound}")
+                lines.append(f"    {d.tests} tests at {sizes}: {_bound_text(d)}")
         if self.equal:
             error = self.error_bound
             reached = "no error bound" if error is None else f"error at most {power_text(error)}"
@@ -164,6 +167,13 @@ class Certificate:
 def power_text(x: float) -> str:
     """A probability as the next power of 2."""
     return f"2^{math.ceil(math.log2(x))}" if x > 0 else "0"
+
+
+def _bound_text(d: Draw) -> str:
+    if d.error is None:
+        return "no bound"
+    arguments = f", {d.pairs} pairs of arguments with k={d.argument_k}" if d.pairs else ""
+    return f"k={d.k}, d={d.d}{arguments}, error at most {power_text(d.error)}"
 
 
 Test = Callable[[Any], bool]
@@ -212,6 +222,8 @@ _DRAW: dict[str, Test] = {
     "k": _optional(_is_count),
     "d": _optional(_is_count),
     "error": _optional(_is_probability),
+    "pairs": _is_count,
+    "argument_k": _is_count,
 }
 _CHECK: dict[str, Test] = {
     "equal": _is_bool,

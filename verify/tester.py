@@ -161,7 +161,7 @@ def summary(sizes: Mapping[str, int], t: Trial, bound: Bound | str) -> Draw:
     if isinstance(bound, str):
         return Draw(dict(sizes), t.passed, t.redrawn, None, None, None)
     error = bound.error(t.passed, t.redrawn)
-    return Draw(dict(sizes), t.passed, t.redrawn, bound.k, bound.d, error)
+    return Draw(dict(sizes), t.passed, t.redrawn, bound.k, bound.d, error, bound.pairs, bound.argument_k)
 
 
 def _symbol(i: int) -> str:

@@ -111,7 +111,14 @@ def test_wrong_checks_are_refused(good: Certificate, field: str, value: Any) -> 
 def test_wrong_draws_are_refused(good: Certificate) -> None:
     obj = good.to_json()
     check = obj["checks"][1]
-    for field, value in (("tests", -1), ("sizes", {"m": -1}), ("sizes", {1: 1}), ("k", 1.5), ("error", 2.0)):
+    for field, value in (
+        ("tests", -1),
+        ("sizes", {"m": -1}),
+        ("sizes", {1: 1}),
+        ("k", 1.5),
+        ("error", 2.0),
+        ("pairs", -1),
+    ):
         draws = [{**check["draws"][0], field: value}, *check["draws"][1:]]
         with pytest.raises(FormatError, match=f"draw of a certificate: {field}="):
             Certificate.from_json({**obj, "checks": [obj["checks"][0], {**check, "draws": draws}]})
