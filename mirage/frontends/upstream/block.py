@@ -129,9 +129,8 @@ class BlockBuilder:
         if mode != "nored":
             x = n.sum(x, len(x.dims) - 1, self.block.reduction_dimx if mode == "redtox_ld_sum" else 1, where)
         x = self.sum_parts(x, where)
-        if self.partition.loop or self.partial:
-            axis = next(iter((*self.partition.loop, *self.partial)))
-            x = n.add("accumulator", (x,), x.dims, attrs=(("mode", "sum"), ("axis", axis)))
+        if loops := [*self.partition.loop, *(a for a in self.partition.blocks if a in self.partial)]:
+            x = n.add("accumulator", (x,), x.dims, attrs=(("mode", "sum"), ("axis", loops[0])))
         x = Value(x.ref, x.dims, True)
         if mode in ("red_ld_mean", "red_ld_rms"):
             self.check_mean(last, where)
