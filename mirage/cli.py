@@ -27,6 +27,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
 from mirage.records import accuracy_to_json
 from mirage.result import Superoptimized
+from mirage.search.checkpoint import remove_checkpoints
 from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -279,8 +280,8 @@ def cache_import(path: Annotated[Path, typer.Argument(help="JSON file that expor
 
 @cache_app.command("clear")
 def cache_clear() -> None:
-    """Delete all records."""
-    print(f"{ResultStore().clear()} records deleted")
+    """Delete all records, and the checkpoints of unfinished searches."""
+    print(f"{ResultStore().clear()} records and {remove_checkpoints()} checkpoints deleted")
 
 
 def main() -> None:

@@ -33,16 +33,27 @@ def checkpoint_path(key: str) -> Path:
     """
     if not is_key(key):
         raise CacheError(f"{key!r} is not the key of a checkpoint; keys are SHA-256 in lowercase hex")
+    remove_checkpoints(KEPT_DAYS)
+    return _folder() / f"{key}.jsonl"
+
+
+def remove_checkpoints(days: float = 0) -> int:
+    """Remove the checkpoints that nobody has written for so many days; returns how many. Raises as `checkpoint_path`."""
+    removed = 0
+    for file in _folder().glob("*.jsonl"):
+        # another process may be removing the same ones
+        with suppress(FileNotFoundError):
+            if time.time() - file.stat().st_mtime >= days * 86400:
+                file.unlink()
+                removed += 1
+    return removed
+
+
+def _folder() -> Path:
     try:
-        folder = private_folder("checkpoints")
-        for file in folder.glob("*.jsonl"):
-            # another process may be removing the same ones
-            with suppress(FileNotFoundError):
-                if time.time() - file.stat().st_mtime > KEPT_DAYS * 86400:
-                    file.unlink()
+        return private_folder("checkpoints")
     except OSError as e:
         raise CacheError(f"checkpoints: {e}; set MIRAGE_CACHE_DIR to a folder that you can write") from e
-    return folder / f"{key}.jsonl"
 
 
 class Checkpoint:

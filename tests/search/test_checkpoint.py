@@ -15,7 +15,7 @@ import pytest
 from mirage.cache import CorruptRecordWarning
 from mirage.cache.records import sha256
 from mirage.errors import CacheError, UnsafeCacheError
-from mirage.search.checkpoint import KEPT_DAYS, Checkpoint, checkpoint_path
+from mirage.search.checkpoint import KEPT_DAYS, Checkpoint, checkpoint_path, remove_checkpoints
 
 KEY = sha256("a search")
 PAYLOAD = {"graphs": [{"cost": 1.5, "nodes": ["µ", None]}], "cut": ""}
@@ -207,3 +207,14 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_what_is_no_key(key: str) -> None:
     with pytest.raises(CacheError, match="not the key of a checkpoint"):
         checkpoint_path(key)
+
+
+def test_all_checkpoints_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+    assert remove_checkpoints() == 0
+    for name in "ab":
+        path = checkpoint_path(sha256(name))
+        Checkpoint(path, path.stem).put("u", {})
+    assert remove_checkpoints(days=1) == 0
+    assert remove_checkpoints() == 2
+    assert list((tmp_path / "checkpoints").iterdir()) == []
