@@ -18,11 +18,12 @@ import numpy as np
 import sympy
 
 from mirage.errors import InputError, MirageError
-from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
+from mirage.ir.axes import AxisDims, AxisNode, AxisProgram, argument_places, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES
+from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 
@@ -38,8 +39,9 @@ _KEPT = 16
 class _Step:
     """One NumPy call. `axes` names the dims of its result in memory order.
 
-    `run(arrays, extents, out)` computes it from the operands' arrays; `out`, where not None, is the array of
-    operand `overwrites`, which nothing reads later. `fresh` results are arrays that no one else holds.
+    `run(arrays, extents, out)` computes it from the operands' arrays; `out`, where not None, is the array over `axes`
+    that takes the result: one that the caller gave, or that of operand `overwrites`, which nothing reads later.
+    `fresh` results are arrays that no one else holds.
     """
 
     operands: tuple[int, ...]
@@ -67,33 +69,44 @@ def _merged(extents: Extents, *groups: Sequence[str]) -> list[int]:
 
 
 class _Planner:
-    """The algebra of NumPy calls: a value is the index of a step; equal steps are shared."""
+    """The algebra of NumPy calls: a value is the index of a step; equal steps are shared.
 
-    def __init__(self, program: AxisProgram) -> None:
+    `rows` and `maxima` are those of `LibraryCalls`.
+    """
+
+    def __init__(
+        self, program: AxisProgram, rows: Mapping[int, Sequence[Axes]], maxima: Mapping[int, Sequence[Maxima]]
+    ) -> None:
         self.program = program
         self.dtype = DTYPES[program.dtype]
         self.steps: list[_Step] = []
         self.scalars: dict[int, sympy.Expr | Fraction] = {}
         self.shared: dict[Any, int] = {}
-        safe = analyze(reference_graph(program))
-        #: per node, the rows of each of its exps in order, where their maximum may be subtracted
-        self.rows: dict[int, list[Axes]] = {}
-        for site in safe.sites if safe.safe else ():
-            self.rows.setdefault(site.path[0], []).append(site.rows)
+        self.rows = rows
+        self.maxima = maxima
         self.node_rows: list[Axes] = []
 
-    def plan(self) -> list[int]:
-        """Fills `steps`; returns the step of every node of the program."""
-        inputs = iter(range(len(self.program.inputs)))
+    def plan(self) -> tuple[list[int], list[int]]:
+        """Fills `steps`; returns the steps of the program's inputs and of all its nodes."""
+        given = [self._add(("input", k), (), x.axes, None, fresh=False) for k, x in enumerate(self.program.inputs)]
+        inputs = iter(range(len(given)))
         new: list[int] = []
         for i, n in enumerate(self.program.nodes):
             self.node_rows = list(self.rows.get(i, ()))
             if n.op == "input":
                 k = next(inputs)
-                new.append(self._add(("input", k), (), self.program.inputs[k].axes, None, fresh=False))
+                new.append(given[k])
+                for m in self.maxima.get(k, ()):
+                    new[-1] = self.mul(new[-1], self.factor(given[m.input], m.parts))
             else:
                 new.append(self._node(n, [new[j] for j in n.operands]))
-        return new
+        return given, new
+
+    def factor(self, maximum: int, parts: Axes) -> int:
+        """exp(own maximum - largest of all parts): what brings partial results to one maximum."""
+        # rows whose exponents are all -inf have the factor exp(-inf) = 0, not exp(-inf + inf)
+        largest = self.reduce(np.maximum, maximum, parts, initial=np.finfo(self.dtype).min)
+        return self._ufunc(np.exp, self.sub(maximum, largest))
 
     def _node(self, n: AxisNode, args: list[int]) -> int:
         if n.op == "matmul":
@@ -176,6 +189,9 @@ class _Planner:
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
             result = np.asarray(fn.numpy(arrays[0], *values), dtype=self.dtype)
+            if out is not None:
+                out[...] = result
+                return out
             # a function may return its argument, which is someone else's
             return result.copy() if np.may_share_memory(result, arrays[0]) else result
 
@@ -187,7 +203,7 @@ class _Planner:
         more = {} if initial is None else {"initial": self.dtype.type(initial)}
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
-            return ufunc.reduce(arrays[0], axis=where, dtype=self.dtype, **more)
+            return ufunc.reduce(arrays[0], axis=where, dtype=self.dtype, out=out, **more)
 
         rest = tuple(a for a in axes if a not in reduced)
         return self._add((ufunc, "reduce", frozenset(reduced)), (x,), rest, run)
@@ -210,13 +226,24 @@ class _Planner:
         x_perm = tuple(xs.index(a) for a in (*batch, *rows, *summed))
         y_perm = tuple(ys.index(a) for a in (*batch, *summed, *columns))
         layout = (*batch, *rows, *columns)
+        one_each = len(rows) == len(summed) == len(columns) == 1
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            if one_each:
+                return np.matmul(arrays[0].transpose(x_perm), arrays[1].transpose(y_perm), out=out)
             lead = [extents[a] for a in batch]
             m, k, n = _merged(extents, rows, summed, columns)
             xm = arrays[0].transpose(x_perm).reshape((*lead, m, k))
             ym = arrays[1].transpose(y_perm).reshape((*lead, k, n))
-            return np.matmul(xm, ym).reshape([extents[a] for a in layout])
+            if out is None:
+                return np.matmul(xm, ym).reshape([extents[a] for a in layout])
+            to = out.reshape((*lead, m, n))
+            if np.may_share_memory(to, out):
+                np.matmul(xm, ym, out=to)
+            else:
+                # rows (or columns) that are apart in memory
+                out[...] = np.matmul(xm, ym).reshape(out.shape)
+            return out
 
         return self._add(("matmul", frozenset(summed)), (x, y), layout, run)
 
@@ -232,7 +259,7 @@ class _Planner:
                 np.broadcast_to(a if v is None else v(a), [extents[e] for e in to])
                 for a, v, to in zip(arrays, views, layouts, strict=True)
             ]
-            return np.concatenate(blocks, axis=where)
+            return np.concatenate(blocks, axis=where, out=out)
 
         return self._add(("concat", n.joined), tuple(args), layout, run)
 
@@ -258,6 +285,79 @@ class _Bound:
     values: list[Any]
 
 
+@dataclass(frozen=True)
+class Maxima:
+    """Where the maxima of an input's partial results are: an input of the program, and the axes of the parts."""
+
+    input: int
+    parts: Axes
+
+
+class LibraryCalls:
+    """The NumPy and BLAS calls of a program over named axes, for arrays with one dim per axis.
+
+    `rows` are, per node, the rows of each of its exps in order, where the maximum of a row may be subtracted. `maxima`
+    are given for inputs that hold partial results, each part relative to a maximum of its own: those are scaled to the
+    largest maximum first. `inputs` are the steps of the inputs, `nodes` of all nodes, `axes` the memory order of each
+    step's result.
+    """
+
+    def __init__(
+        self,
+        program: AxisProgram,
+        rows: Mapping[int, Sequence[Axes]],
+        maxima: Mapping[int, Sequence[Maxima]] | None = None,
+    ) -> None:
+        planner = _Planner(program, rows, maxima or {})
+        self.inputs, self.nodes = planner.plan()
+        self.outputs = [self.nodes[o.value] for o in program.outputs]
+        self._scalars = planner.scalars
+        self._type = planner.dtype.type
+        self._steps = planner.steps
+        _reuse(self._steps, self.outputs)
+        self._compute = [(i, s) for i, s in enumerate(self._steps) if s.run is not None]
+
+    def axes(self, step: int) -> Axes:
+        """The axes of a step's result in memory order."""
+        return self._steps[step].axes
+
+    def computes(self, step: int) -> bool:
+        """Whether a step is a call: neither an input nor a scalar."""
+        return self._steps[step].run is not None
+
+    def fresh(self, step: int) -> bool:
+        """Whether a step's result is an array that no one else holds."""
+        return self._steps[step].fresh
+
+    def values(self, sizes: Mapping[str, int]) -> list[Any]:
+        """One value per step: the scalars at these sizes (dim symbol -> size), None for what is still to come."""
+        values: list[Any] = [None] * len(self._steps)
+        for i, v in self._scalars.items():
+            values[i] = self._type(float(v) if isinstance(v, Fraction) else evaluate(v, sizes))
+        return values
+
+    def run(self, values: list[Any], extents: Extents, out: Mapping[int, np.ndarray]) -> None:
+        """Compute all values in place; `out` (step -> array over its axes) takes the results of those steps."""
+        with np.errstate(all="ignore"):
+            for i, s in self._compute:
+                assert s.run is not None
+                to = out.get(i)
+                if to is None and s.overwrites is not None:
+                    to = values[s.overwrites]
+                values[i] = s.run([values[j] for j in s.operands], extents, to)
+                for j in s.dead:
+                    values[j] = None
+
+
+def _rows(program: AxisProgram) -> dict[int, list[Axes]]:
+    """Per node, the rows of its exps whose scale cancels in the program's results."""
+    safe = analyze(reference_graph(program))
+    rows: dict[int, list[Axes]] = {}
+    for site in safe.sites if safe.safe else ():
+        rows.setdefault(site.path[0], []).append(site.rows)
+    return rows
+
+
 class LibraryProgram:
     """A program over named axes as NumPy and BLAS calls.
 
@@ -267,36 +367,26 @@ class LibraryProgram:
 
     def __init__(self, axis_program: AxisProgram) -> None:
         self.program = axis_program
-        planner = _Planner(axis_program)
-        nodes = planner.plan()
-        self._dtype = planner.dtype
-        self._scalars = planner.scalars
-        self._steps = planner.steps
-        self._inputs = [i for i, n in zip(nodes, axis_program.nodes, strict=True) if n.op == "input"]
-        self._outputs = [nodes[o.value] for o in axis_program.outputs]
-        _reuse(self._steps, self._outputs)
-        self._compute = [(i, s) for i, s in enumerate(self._steps) if s.run is not None]
+        self._dtype = DTYPES[axis_program.dtype]
+        self._places = argument_places(axis_program.inputs)
+        separate = with_separate_exps(axis_program)
+        self._calls = LibraryCalls(separate, _rows(separate))
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
         self._lock = threading.Lock()
 
     def __call__(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
-        """The results, in arrays of their own, for inputs of the shapes that `sizes` (symbol -> size) binds.
+        """The results, in arrays of their own, for arguments of the shapes that `sizes` (symbol -> size) binds.
 
-        Raises InputError for inputs of another number, shape or dtype, DimError for a symbol without size.
+        Raises InputError for arrays of another number, shape or dtype, DimError for a symbol without size.
         """
         bound = self._bind(sizes)
         values = bound.values.copy()
-        self._check(inputs, bound)
-        for i, x, a in zip(self._inputs, self.program.inputs, inputs, strict=True):
+        read = read_arguments(self.program.name, self._places, inputs)
+        self._check(read, bound)
+        for i, x, a in zip(self._calls.inputs, self.program.inputs, read, strict=True):
             one_each = all(len(d) == 1 for d in x.dims)
             values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
-        with np.errstate(all="ignore"):
-            for i, s in self._compute:
-                assert s.run is not None
-                out = None if s.overwrites is None else values[s.overwrites]
-                values[i] = s.run([values[j] for j in s.operands], bound.extents, out)
-                for j in s.dead:
-                    values[j] = None
+        self._calls.run(values, bound.extents, {})
         return self._results(values, bound)
 
     def _bind(self, sizes: Mapping[str, int]) -> _Bound:
@@ -308,11 +398,8 @@ class LibraryProgram:
         def shapes(tensors: Sequence[AxisDims]) -> list[tuple[int, ...]]:
             return [tuple(_merged(extents, *dims)) for dims in tensors]
 
-        values: list[Any] = [None] * len(self._steps)
-        for i, v in self._scalars.items():
-            values[i] = self._dtype.type(float(v) if isinstance(v, Fraction) else evaluate(v, sizes))
         inputs, outputs = [x.dims for x in self.program.inputs], [o.dims for o in self.program.outputs]
-        bound = _Bound(extents, shapes(inputs), shapes(outputs), values)
+        bound = _Bound(extents, shapes(inputs), shapes(outputs), self._calls.values(sizes))
         with self._lock:
             while len(self._bindings) >= _KEPT:
                 del self._bindings[next(iter(self._bindings))]
@@ -321,28 +408,26 @@ class LibraryProgram:
 
     def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
         name = self.program.name
-        if len(inputs) != len(bound.inputs):
-            raise InputError(f"{name}: takes {len(bound.inputs)} arrays, got {len(inputs)}")
         for x, a, want in zip(self.program.inputs, inputs, bound.inputs, strict=True):
             if a.dtype != self._dtype:
                 raise InputError(
-                    f"{name}: input {x.name} has dtype {a.dtype}, not {self._dtype}; convert it with astype"
+                    f"{name}: input {x.argument} has dtype {a.dtype}, not {self._dtype}; convert it with astype"
                 )
             if a.shape != want:
                 raise InputError(
-                    f"{name}: input {x.name} has shape {a.shape}, but the sizes make it {want}; "
+                    f"{name}: input {x.argument} has shape {a.shape}, but the sizes make it {want}; "
                     "pass the sizes of these arrays"
                 )
 
     def _results(self, values: Sequence[Any], bound: _Bound) -> list[np.ndarray]:
         results: list[np.ndarray] = []
         taken: set[int] = set()
-        for i, o, shape in zip(self._outputs, self.program.outputs, bound.outputs, strict=True):
+        for i, o, shape in zip(self._calls.outputs, self.program.outputs, bound.outputs, strict=True):
             axes = tuple(a for d in o.dims for a in d)
-            view = _aligned(self._steps[i].axes, axes)
+            view = _aligned(self._calls.axes(i), axes)
             value = np.asarray(values[i] if view is None else view(values[i]))
             full = tuple(bound.extents[a] for a in axes)
-            if not self._steps[i].fresh or i in taken or value.size != prod(full):
+            if not self._calls.fresh(i) or i in taken or value.size != prod(full):
                 # someone else's array, or one to be repeated
                 value = np.array(np.broadcast_to(value, full), order="C")
             taken.add(i)

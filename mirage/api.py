@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 
 from mirage.cache import ResultStore
 from mirage.cache.records import parse_json
+from mirage.candidates import verify_candidates
 from mirage.errors import (
     BudgetError,
     CacheError,
@@ -26,36 +28,39 @@ from mirage.errors import (
     TraceError,
     VerificationError,
 )
+from mirage.evidence import Verdict, compare, verdicts
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.spec import program as declare
+from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.interpret import run_reference
+from mirage.ir.operator import REGISTRY, Elementwise, Operator
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import get_target, memory_bytes
-from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
+from mirage.progress import Say, Step
 from mirage.recall import Memory, recheck
 from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
 from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.accuracy import Runner
-from mirage.search.generate import SearchOptions, generate, plan_by_plan
+from mirage.search.generate import SearchOptions, generate
+from mirage.search.jobs import INTERRUPTED, WorkerPool, default_executor
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Tuner
 from mirage.verify.certificate import Certificate
-from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
-from mirage.verify.proof import prove, prove_programs
+from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
 
 #: shares of the budget: search, verification; tuning takes the rest
 SEARCH_SHARE = 0.4
 VERIFY_SHARE = 0.2
-
-Progress = Callable[[str], None]
+#: seconds that verification, and tuning, may each take after an interrupt
+HASTE_S = 3.0
 
 
 def superoptimize(
@@ -71,20 +76,25 @@ def superoptimize(
     cache: ResultStore | bool = True,
     executor: Executor | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
+    progress: Say | None = None,
 ) -> Superoptimized:
     """The fastest verified way to run a program, for every size of its symbolic dims.
 
     `sizes` (dim symbol -> elements) are those it is tuned at; the default is the first set of a `TensorFunction`.
     `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
-    the results store to use, True for the default one, False for none. `executor` runs the search's plans. The same seed
-    gives the same search and the same tests.
+    the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
+    the default is `MIRAGE_SEARCH_WORKERS` processes, which are started once a search takes long. The same seed gives the
+    same search and the same tests, whatever the executor. `progress` gets lines of text.
 
     A search that its budget cut short is searched again when a larger budget is given.
 
+    An interrupt (Ctrl-C) ends the search, the verification or the tuning; what was found by then is verified and measured
+    within seconds and returned, and not kept in the results store. A second interrupt, or one before anything was found,
+    raises KeyboardInterrupt.
+
     Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, BudgetError,
-    UnknownTarget, UnknownPruner, SearchError, CacheError. Source: Mirage, Fig. 1.
+    UnknownTarget, UnknownPruner, SearchError, JobError, CacheError. Source: Mirage, Fig. 1.
     """
     say = progress or (lambda _: None)
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
@@ -100,6 +110,7 @@ def superoptimize(
     store = _store(cache)
     memory = Memory(store, verifier.axis_program, machine, budget) if whole and store is not None else None
     seconds: dict[str, float] = {}
+    interrupted = False
 
     start = time.perf_counter()
     remembered = memory.graphs(verifier) if memory else None
@@ -113,38 +124,37 @@ def superoptimize(
                 cache_hit=True, candidates=found, tune_stop="from the cache",
             )  # fmt: skip
     else:
-        say("searching")
-        result = generate(
-            verifier.axis_program, bound, options, executor=executor, accept=partial(offered, traced),
-            progress=lambda done, total: say(f"searching: plan {done} of {total}"),
-        )  # fmt: skip
-        stats, found = result.stats, len(result.graphs)
-        seconds["search"] = stats.seconds
-        start = time.perf_counter()
-        candidates = _verify(verifier, result.graphs, result.costs, start + budget * VERIFY_SHARE, stats, say)
-        seconds["verify"] = time.perf_counter() - start
-        if memory is not None:
+        with _workers(executor, traced) as pool:
+            search = _search(verifier, bound, options, pool, budget, say)
+        candidates, stats, found = search.candidates, search.stats, search.found
+        interrupted = search.interrupted
+        seconds |= search.seconds
+        if memory is not None and not interrupted:
             memory.keep_graphs(candidates, stats, found)
 
     start = time.perf_counter()
-    spent = seconds.get("search", 0.0) + seconds["verify"]
+    left = max(budget - seconds.get("search", 0.0) - seconds["verify"], 0.2 * budget)
     baselines: dict[str, Runner] = {
         "reference": lambda xs, ss: run_reference(traced, xs, ss),
         "library": LibraryProgram(verifier.axis_program),
     }
     _, flops = program_cost(verifier.axis_program, bound)
     tuner = Tuner(
-        traced, bound, machine, baselines, flops=flops, budget=max(budget - spent, 0.2 * budget), seed=seed, progress=say
+        traced, bound, machine, baselines, flops=flops, budget=min(left, HASTE_S) if interrupted else left, seed=seed,
+        progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
     tuned = tuner.run(preferred(candidates))
+    if tuned.stop_reason == INTERRUPTED:
+        _interrupt_unless(not interrupted)
+        interrupted = True
     seconds["tune"] = time.perf_counter() - start
     answer = Superoptimized(
         traced, verifier, bound, machine, tuned.candidates, tuned.baselines, stats, seconds,
         cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
         tune_stop=tuned.stop_reason,
     )  # fmt: skip
-    if memory is not None:
-        memory.keep_tuned(bound, tuned, answer.best.timing.median_us)
+    if memory is not None and not interrupted:
+        memory.keep_tuned(bound, replace(tuned, candidates=answer.graphs), answer.best.timing.median_us)
     return answer
 
 
@@ -154,26 +164,72 @@ def preferred(candidates: Sequence[Candidate]) -> list[Candidate]:
     return safe or list(candidates)
 
 
-def _verify(
+@dataclass(frozen=True)
+class _Search:
+    """Verified graphs, of `found` that were searched, and the seconds per phase."""
+
+    candidates: list[Candidate]
+    stats: SearchStats
+    found: int
+    seconds: dict[str, float]
+
+    @property
+    def interrupted(self) -> bool:
+        return INTERRUPTED in self.stats.stop_reason
+
+
+def _search(
     verifier: Verifier,
-    graphs: Sequence[MuGraph],
-    costs: Sequence[float],
-    deadline: float,
-    stats: SearchStats,
-    say: Progress,
-) -> list[Candidate]:
-    """The graphs that pass, with their certificates, cheapest first."""
-    found: list[Candidate] = []
-    for i, (graph, cost) in enumerate(plan_by_plan(list(zip(graphs, costs, strict=True)))):
-        if time.perf_counter() > deadline:
-            stats.stop_reason += f"; {len(graphs) - i} candidates not verified, budget spent"
-            break
-        say(f"verifying: {i + 1} of {len(graphs)}")
-        certificate = verifier.check(graph)
-        if certificate.equal:
-            proof = prove(verifier.axis_program, graph)
-            found.append(Candidate(graph, certificate.with_proof(proof), analyze(graph), cost))
-    return sorted(found, key=lambda c: c.cost)
+    sizes: Mapping[str, int],
+    options: SearchOptions,
+    executor: Executor | None,
+    budget: float,
+    say: Say,
+) -> _Search:
+    """Search and verification."""
+    say(Step("searching"))
+    result = generate(
+        verifier.axis_program, sizes, options, executor=None if isinstance(executor, WorkerPool) else executor,
+        accept=partial(offered, verifier.program), progress=lambda done, total: say(Step("searching", "", done, total)),
+    )  # fmt: skip
+    stats = result.stats
+    interrupted = INTERRUPTED in stats.stop_reason
+    _interrupt_unless(not interrupted or bool(result.graphs))
+    start = time.perf_counter()
+    allowed = budget * VERIFY_SHARE
+    candidates, run = verify_candidates(
+        verifier, result.graphs, result.costs, seconds=min(allowed, HASTE_S) if interrupted else allowed,
+        executor=executor, say=say,
+    )  # fmt: skip
+    # a second interrupt, or nothing to go on with
+    _interrupt_unless(not (interrupted and run.interrupted))
+    _interrupt_unless(not (interrupted or run.interrupted) or bool(candidates))
+    for why, count in run.cuts.items():
+        stats.stop_reason += f"; {count} candidates not verified, {why}"
+    seconds = {"search": stats.seconds, "verify": time.perf_counter() - start}
+    return _Search(candidates, stats, len(result.graphs), seconds)
+
+
+def _interrupt_unless(useful: bool) -> None:
+    """Raise an interrupt that was taken note of, unless there is something to go on with."""
+    if not useful:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _workers(executor: Executor | None, program: Program) -> Iterator[Executor | None]:
+    """The caller's executor, or our own; none where only this process knows the operators of the program."""
+    operators = [REGISTRY[n.op] for n in program.nodes if n.op in REGISTRY]
+    if executor is not None or not all(_module(op).startswith("mirage.") for op in operators):
+        yield executor
+        return
+    with default_executor() as pool:
+        yield pool
+
+
+def _module(op: Operator) -> str:
+    """Where an operator is defined."""
+    return (op.define if isinstance(op, Elementwise) else type(op)).__module__
 
 
 def _program(program: object) -> Program:
@@ -273,25 +329,30 @@ def verify(
     *,
     seed: int = 0,
 ) -> Certificate:
-    """The evidence that two programs, or a program and a muGraph, compute the same.
+    """The evidence that two programs, a program and a muGraph, or two muGraphs compute the same.
 
-    A result stands for its best graph where it is `b`, and for its program where it is `a`. Raises VerificationError if
-    neither side is a program, GraphError or InputError if their inputs differ.
+    A result stands for its best graph where it is `b`, and for its program where it is `a`. A graph that is equal is
+    checked a second time, with other primes and another seed; of two graphs, `b` is checked against the program that `a`
+    computes. The dims of a program may be products of the axes of a graph. Raises VerificationError if the two checks
+    disagree, GraphError or InputError if the inputs differ.
     """
-    _seed(seed)
     left = a.program if isinstance(a, Superoptimized) else a
     right = (b.best.graph or b.program) if isinstance(b, Superoptimized) else b
     x = left if isinstance(left, MuGraph) else _program(left)
     y = right if isinstance(right, MuGraph) else _program(right)
-    if isinstance(x, MuGraph):
-        x, y = y, x
-    if isinstance(x, MuGraph):
-        raise VerificationError("verify: two muGraphs and no program; pass the program that one of them was made for")
-    if isinstance(y, MuGraph):
-        certificate = verify_graph(x, y, seed=seed)
-        return certificate.with_proof(prove(Verifier(x, seed).axis_program, y)) if certificate.equal else certificate
-    certificate = verify_programs(x, y, seed=seed)
-    return certificate.with_proof(prove_programs(x, y)) if certificate.equal else certificate
+    return compare(x, y, _seed(seed))
+
+
+def verify_file(
+    program: Program | TensorFunction | Superoptimized, file: UpstreamFile, *, seed: int = 0
+) -> Iterator[Verdict]:
+    """A verdict per candidate of a file of the upstream project, in order.
+
+    Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
+    the program expresses, has a verdict that says so.
+    """
+    source = program.program if isinstance(program, Superoptimized) else _program(program)
+    return verdicts(source, file, _seed(seed))
 
 
 def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
@@ -331,7 +392,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
             )
         if r.schedule is not None and r.timing is not None:
             executable = CpuExecutable(r.graph, r.schedule, c.maximum, sizes)
-            c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing)
+            c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing, accuracy=r.accuracy)
         graphs.append(c)
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,9 +18,17 @@ from rich.table import Table
 import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.errors import DimError, InputError, MirageError, TraceError
+from mirage.evidence import Verdict
 from mirage.frontends.spec import TensorFunction
+from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.program import Program
+from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
+from mirage.mugraph.graph import MuGraph
+from mirage.progress import bars
+from mirage.records import accuracy_to_json
 from mirage.result import Superoptimized
+from mirage.search.checkpoint import remove_checkpoints
+from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cache_app = typer.Typer(help="The results store.", no_args_is_help=True)
@@ -34,16 +41,6 @@ _debug = {"on": False}
 @app.callback()
 def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
     _debug["on"] = debug
-
-
-@contextmanager
-def _status(quiet: bool) -> Iterator[Callable[[str], None]]:
-    """A progress line on the terminal; nothing when the output is for a program."""
-    if quiet or not err.is_terminal:
-        yield lambda _: None
-        return
-    with err.status("") as status:
-        yield status.update
 
 
 def load_target(text: str) -> Any:
@@ -100,6 +97,7 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         },
         "proved": sum(c.certificate.proof == "proved" for c in result.graphs),
         "stop_reason": stats.stop_reason,
+        "interrupted": result.interrupted,
         "certificate": result.certificate.to_json(),
         "best": result.best.kind,
         "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
@@ -107,6 +105,7 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         "library_us": result.baselines["library"].median_us,
         "best_us": result.best.timing.median_us,
         "limit_us": result.limit_us,
+        "accuracy": accuracy_to_json(result.accuracy),
         "cache_hit": result.cache_hit,
     }
 
@@ -130,11 +129,13 @@ def superoptimize(
     if isinstance(program, Superoptimized):
         program = program.program
     given = _named_sizes(program, sizes) | _set_sizes(set_ or [])
-    with _status(as_json) as say:
+    with bars(err) as say:
         result = api.superoptimize(
             program, target=target, sizes=given or None, budget=budget, cache=not no_cache, seed=seed, progress=say,
             pruner=None if pruner == "none" else pruner,
         )  # fmt: skip
+    if result.interrupted:
+        err.print("mirage: interrupted; this is what was found by then, and it is not kept in the cache", markup=False)
     if save is not None:
         result.save(save)
     drawing = result._repr_svg_()
@@ -179,16 +180,66 @@ def show(
 
 @app.command()
 def verify(
-    a: Annotated[str, typer.Argument(metavar="A", help="A program, or a saved result.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="A program, or a saved result.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A program, a saved result, or a muGraph's JSON.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="The same, or an upstream FILE.json or FILE.json#CANDIDATE.")],
     seed: Annotated[int, typer.Option(help="Seed of the random tests.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the certificate as JSON.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print certificates as JSON.")] = False,
 ) -> None:
-    """Are two programs equivalent? Exit code 0 if so, 1 if not."""
-    certificate = api.verify(load_target(a), load_target(b), seed=seed)
-    print(json.dumps(certificate.to_json()) if as_json else certificate)
-    if not certificate.equal:
+    """Do two programs or graphs compute the same? Exit code 0 if so, 1 if not."""
+    left, right = load_side(a), load_side(b)
+    if isinstance(left, UpstreamFile):
+        left, right = right, left
+    if isinstance(right, UpstreamFile):
+        if isinstance(left, UpstreamFile | MuGraph):
+            raise InputError(f"{a} and {b}: candidates of an upstream file need their program; pass the program and one file")
+        equal = _print_verdicts(api.verify_file(left, right, seed=seed), str(right.path), as_json)
+    else:
+        certificate = api.verify(left, right, seed=seed)
+        equal = certificate.equal
+        print(json.dumps(certificate.to_json()) if as_json else certificate)
+    if not equal:
         raise typer.Exit(1)
+
+
+def load_side(text: str) -> Any:
+    """What `load_target` loads, a muGraph's JSON, or the candidates of an upstream file: all, or the one after `#`."""
+    name, mark, index = text.rpartition("#")
+    one = bool(mark) and index.isdigit() and not Path(text).is_file()
+    path = Path(name if one else text)
+    if path.is_file() and _looks_like_json(path):
+        obj = read_json(path)
+        if isinstance(obj, list):
+            return UpstreamFile(path, int(index) if one else None)
+        if is_mugraph(obj):
+            return load_mugraph(path)
+    return load_target(text)
+
+
+def _looks_like_json(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(64).lstrip()[:1] in (b"[", b"{")
+
+
+def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> bool:
+    """Print a row per candidate, and the explanations of those that are not equal; whether all are."""
+    found = list(verdicts)
+    if as_json:
+        print(json.dumps([v.to_json() for v in found]))
+        return all(v.equal for v in found)
+    table = Table(title=title, title_justify="left")
+    for column in ("candidate", "kernels", "verdict", "error bound", "running maxima"):
+        table.add_column(column)
+    for v in found:
+        c = v.certificate
+        kernels = str(v.kernels) if c else "-"
+        bound = power_text(c.error_bound) if c and c.error_bound is not None else "-"
+        safe = "-" if c is None else "safe" if c.safe_maximum else "unsafe"
+        table.add_row(str(v.index), kernels, v.verdict, bound, safe)
+    out.print(table)
+    for v in found:
+        if v.explanation:
+            out.print(f"candidate {v.index}, {v.verdict}: {v.explanation}", highlight=False, markup=False, soft_wrap=True)
+    return all(v.equal for v in found)
 
 
 @app.command()
@@ -229,8 +280,8 @@ def cache_import(path: Annotated[Path, typer.Argument(help="JSON file that expor
 
 @cache_app.command("clear")
 def cache_clear() -> None:
-    """Delete all records."""
-    print(f"{ResultStore().clear()} records deleted")
+    """Delete all records, and the checkpoints of unfinished searches."""
+    print(f"{ResultStore().clear()} records and {remove_checkpoints()} checkpoints deleted")
 
 
 def main() -> None:
@@ -245,7 +296,7 @@ def main() -> None:
     except SystemExit as e:
         # what an interrupt has become by now
         if e.code == 130:
-            err.print("mirage: interrupted; finished results are in the cache", markup=False)
+            err.print("mirage: interrupted; what was finished is in the cache, and is not done again", markup=False)
         raise
 
 

@@ -13,6 +13,7 @@ import mirage.api as api
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
 from mirage.kernels.profile import interleave
+from mirage.progress import bars
 from mirage.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 
@@ -24,8 +25,8 @@ def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
     """Superoptimize both programs, print certificate and latencies, and draw the best graphs into a folder."""
     drawings.mkdir(parents=True, exist_ok=True)
     for function in (qknorm_attention, gqa_decode):
-        with err.status(function.name) as status:
-            result = api.superoptimize(function, budget=budget, progress=status.update)
+        with bars(err) as say:
+            result = api.superoptimize(function, budget=budget, progress=say)
         out.print(result.report())
         out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
         path = drawings / f"{function.name}.svg"

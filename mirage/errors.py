@@ -78,6 +78,10 @@ class SearchError(MirageError):
     """A search that was asked for something impossible."""
 
 
+class JobError(MirageError):
+    """A unit of a search that failed, or whose worker process died; names the unit."""
+
+
 class VerificationError(MirageError):
     """A graph or program that was required to be equivalent and is not."""
 

@@ -6,16 +6,22 @@ names. What is recalled is verified again: a record that fails is a warning and 
 
 from __future__ import annotations
 
+import functools
+import json
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
+import mirage.search
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import sha256
 from mirage.errors import MirageError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.canonical import canonical_key
+from mirage.ir.program import Program
+from mirage.ir.serial import program_to_json
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import analyze
@@ -28,6 +34,8 @@ from mirage.records import (
     candidates_from_json,
     candidates_to_json,
 )
+from mirage.search.generate import SearchOptions
+from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Tuned
 from mirage.verify.equivalence import Verifier
@@ -48,6 +56,20 @@ def recheck(verifier: Verifier, record: GraphRecord) -> Candidate | None:
     except MirageError:
         return None
     return Candidate(record.graph, certificate.with_proof(proof), analyze(record.graph), record.cost)
+
+
+def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:
+    """The key of a search's checkpoint: of the program as it is, as its graphs are in its own names, and of all that
+    decides what a finished unit yields, the search's own code included. The budget does not.
+    """
+    rules = {**asdict(options), "budget": None}
+    return sha256(json.dumps([_search_code(), program_to_json(program), dict(sizes), rules], sort_keys=True))
+
+
+@functools.cache
+def _search_code() -> str:
+    files = sorted(Path(mirage.search.__file__).parent.glob("*.py"))
+    return sha256("".join(f"{f.name}\n{f.read_text(encoding='utf-8')}" for f in files))
 
 
 class Memory:
@@ -134,14 +156,14 @@ class Memory:
             if c is None:
                 self._foreign(key, "a graph in it does not compute this program")
                 return None
-            found.append(replace(c, schedule=schedule, timing=r.timing))
+            found.append(replace(c, schedule=schedule, timing=r.timing, accuracy=r.accuracy))
         return found
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, found: int) -> None:
         """Remember a search's verified graphs."""
         graphs = [self._to_canonical(c) for c in candidates[:KEPT]]
         payload = {"graphs": candidates_to_json(graphs), "stats": stats.to_json(), "candidates": found}
-        self._write(self._key("graphs"), payload, None, cut="budget spent" in stats.stop_reason)
+        self._write(self._key("graphs"), payload, None, cut=OUT_OF_TIME in stats.stop_reason)
 
     def tuned(self, verifier: Verifier, sizes: Mapping[str, int], known: Sequence[Candidate]) -> Tuned | None:
         """The tuned choice at these sizes on this machine, compiled."""
@@ -173,4 +195,4 @@ class Memory:
         key = self._tuned_key(sizes)
         # tuning was due because a record was absent, of another program or cut short: this one counts even if slower
         self._stale.add(key)
-        self._write(key, payload, best_us, cut=tuned.stop_reason == "budget spent")
+        self._write(key, payload, best_us, cut=tuned.stop_reason == OUT_OF_TIME)

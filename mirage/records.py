@@ -7,19 +7,22 @@ is verified again before it is used.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from mirage.errors import FormatError
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
+from mirage.search.accuracy import Accuracy
 from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
 
 #: version of the form; part of every key, so that a record of another version is never looked at
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class GraphRecord:
     cost: float
     schedule: Schedule | None
     timing: Timing | None
+    accuracy: tuple[Accuracy, ...]
 
 
 def timing_to_json(t: Timing | None) -> dict[str, Any] | None:
@@ -53,6 +57,22 @@ def timing_from_json(obj: Any) -> Timing | None:
         raise FormatError(f"timing: {obj!r} are no times") from None
 
 
+def accuracy_to_json(accuracy: Sequence[Accuracy]) -> list[dict[str, Any]]:
+    return [asdict(a) for a in accuracy]
+
+
+def accuracy_from_json(obj: Any) -> tuple[Accuracy, ...]:
+    """Raises FormatError for anything but what `accuracy_to_json` writes."""
+    if not isinstance(obj, list):
+        raise FormatError(f"accuracy: expected a list, got {type(obj).__name__}")
+    for item in obj:
+        if not isinstance(item, dict) or set(item) != {"trial", "kernel", "program"} or type(item["trial"]) is not str:
+            raise FormatError(f"accuracy: expected trial, kernel and program, got {item!r}")
+        if not all(type(item[k]) is float and 0 <= item[k] < np.inf for k in ("kernel", "program")):
+            raise FormatError(f"accuracy: errors must be numbers of at least 0, got {item!r}")
+    return tuple(Accuracy(**item) for item in obj)
+
+
 def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     """Graphs with their evidence, in order."""
     return [
@@ -63,6 +83,7 @@ def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
             "cost": c.cost,
             "schedule": c.schedule.to_json() if c.schedule else None,
             "timing": timing_to_json(c.timing),
+            "accuracy": accuracy_to_json(c.accuracy),
         }
         for c in candidates
     ]
@@ -74,7 +95,7 @@ def candidates_from_json(obj: Any) -> list[GraphRecord]:
         raise FormatError(f"graphs: expected a list, got {type(obj).__name__}")
     found = []
     for item in obj:
-        names = {"graph", "origin", "certificate", "cost", "schedule", "timing"}
+        names = {"graph", "origin", "certificate", "cost", "schedule", "timing", "accuracy"}
         if not isinstance(item, dict) or set(item) != names:
             raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
         cost = item["cost"]
@@ -86,7 +107,8 @@ def candidates_from_json(obj: Any) -> list[GraphRecord]:
             schedule.check(graph)
         graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
         certificate = Certificate.from_json(item["certificate"])
-        found.append(GraphRecord(graph, certificate, float(cost), schedule, timing_from_json(item["timing"])))
+        timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
+        found.append(GraphRecord(graph, certificate, float(cost), schedule, timing, accuracy))
     return found
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,8 @@ from mirage.mugraph.thread import with_threads
 from mirage.records import SCHEMA, baselines_to_json, candidates_to_json
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
-from mirage.search.accuracy import Runner
+from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
+from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
@@ -56,7 +59,9 @@ class Superoptimized:
     """A program with the fastest verified way to run it.
 
     Call it with arrays of any sizes of the symbolic dims; the result is of the same kind as the first argument.
-    `graphs` are all verified graphs, ranked: the measured ones by latency, then the others by modelled cost.
+    `graphs` are all verified graphs, ranked: the measured ones by latency, then the others by modelled cost. Those with an
+    executable, whose kernels may be called, have passed the second check of `Verifier.confirm`; making a result raises
+    VerificationError where one does not.
     """
 
     program: Program
@@ -76,6 +81,9 @@ class Superoptimized:
     def __post_init__(self) -> None:
         self._binder = SizeBinder(self.program)
         self._library = LibraryProgram(self.verifier.axis_program)
+        start = time.perf_counter()
+        self.graphs = [c if c.executable is None else self._confirmed(c) for c in self.graphs]
+        self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         timed = [(c.timing.median_us, c) for c in self.graphs if c.timing is not None and c.executable is not None]
         fastest = min(timed, key=lambda t: t[0], default=None)
         name = min(self.baselines, key=lambda n: self.baselines[n].median_us)
@@ -84,6 +92,9 @@ class Superoptimized:
         else:
             self.best = Best(name, self.baselines[name])
         self._run: Runner = self._runner()
+
+    def _confirmed(self, c: Candidate) -> Candidate:
+        return replace(c, certificate=self.verifier.confirm(c.graph, c.certificate))
 
     def _runner(self) -> Runner:
         if self.best.candidate is not None:
@@ -113,11 +124,30 @@ class Superoptimized:
         return results[0] if len(results) == 1 else tuple(results)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search, the verification or the tuning, so that this is what was found by then."""
+        return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
+
+    @property
     def certificate(self) -> Certificate:
         """The evidence for what a call runs."""
         if self.best.candidate is not None:
             return self.best.candidate.certificate
-        return self.verifier.check(reference_graph(self.verifier.axis_program)).with_proof("proved")
+        graph = reference_graph(self.verifier.axis_program)
+        return self.verifier.confirm(graph, self.verifier.check(graph)).with_proof("proved")
+
+    @cached_property
+    def accuracy(self) -> tuple[Accuracy, ...]:
+        """Largest errors of what a call runs, and of the program itself, against float64: one entry per trial.
+
+        Trials are the tuned sizes, where float64 is affordable there, and small sizes, once with inputs around 1000.
+        """
+        if self.best.candidate is not None:
+            return self.best.candidate.accuracy
+        inputs = random_inputs(self.program, self.sizes, self.verifier.seed)
+        _, flops = program_cost(self.verifier.axis_program, self.sizes)
+        trials = accuracy_trials(self.program, inputs, self.sizes, flops, self._library, self.verifier.seed)
+        return tuple(t.measure(self._run)[0] for t in trials if t.in_float64)
 
     @property
     def source(self) -> str:
@@ -157,6 +187,8 @@ class Superoptimized:
         ratio = self.baselines["reference"].median_us / t.median_us
         rows.append(("reference / best", f"{ratio:.2f}"))
         rows.append(("share of the physical limit", f"{self.limit_us / t.min_us:.0%} of {self.limit_us:,.1f} us"))
+        for a in self.accuracy:
+            rows.append((f"error to float64, {a.trial}", f"{a.kernel:.1e}, program {a.program:.1e}"))
         for row in rows:
             table.add_row(*row)
         return table

@@ -2,9 +2,10 @@
 
 | variable | meaning | default |
 | --- | --- | --- |
-| `MIRAGE_CACHE_DIR` | folder of the results store and of compiled kernels | the user's cache folder |
+| `MIRAGE_CACHE_DIR` | folder of the results store, checkpoints and compiled kernels | the user's cache folder |
 | `MIRAGE_CACHE_URL` | SQLAlchemy URL of a results store to share | SQLite in the cache folder |
 | `MIRAGE_NUM_THREADS` | threads of a CPU kernel | the CPUs that this process may use |
+| `MIRAGE_SEARCH_WORKERS` | processes of a long search | the CPUs that this process may use |
 | `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
 | `CC` | C compiler | first of cc, gcc, clang, ziglang |
 """
@@ -39,9 +40,22 @@ def num_threads() -> int:
 
     Raises MirageError if `MIRAGE_NUM_THREADS` is not a positive integer.
     """
-    text = os.environ.get("MIRAGE_NUM_THREADS")
+    return _count("MIRAGE_NUM_THREADS", "thread")
+
+
+def search_workers() -> int:
+    """Processes that a long search runs in.
+
+    Raises MirageError if `MIRAGE_SEARCH_WORKERS` is not a positive integer.
+    """
+    return _count("MIRAGE_SEARCH_WORKERS", "process")
+
+
+def _count(variable: str, what: str) -> int:
+    """A positive number from the environment; by default the CPUs that this process may use."""
+    text = os.environ.get(variable)
     if not text:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not text.isdigit() or int(text) == 0:
-        raise MirageError(f"MIRAGE_NUM_THREADS={text!r} is not a positive integer; set it to a thread count such as 2")
+        raise MirageError(f"{variable}={text!r} is not a positive integer; set it to a {what} count such as 2")
     return int(text)

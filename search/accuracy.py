@@ -35,8 +35,24 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset:
 
 
 @dataclass(frozen=True)
+class Accuracy:
+    """Largest errors against float64 in one trial: of a `kernel`, and of the `program` itself (NumPy, in its dtype).
+
+    An error is the largest difference from float64 among an output's elements over the largest of these elements; of
+    several outputs, the worst counts. Elements that overflow in float64, or in the program's own run, are left out.
+    """
+
+    trial: str
+    kernel: float
+    program: float
+
+
+@dataclass(frozen=True)
 class Trial:
-    """Inputs with the results to expect: `exact`, and the program's own in its dtype; `ulps` are allowed besides."""
+    """Inputs with the results to expect: `exact`, and the program's own in its dtype; `ulps` are allowed besides.
+
+    `in_float64`: whether `exact` is the program in float64, or only another version in its dtype.
+    """
 
     name: str
     inputs: list[np.ndarray]
@@ -44,25 +60,27 @@ class Trial:
     exact: list[np.ndarray]
     own: list[np.ndarray]
     ulps: float = ULPS
+    in_float64: bool = True
 
     @staticmethod
     def of(name: str, program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int]) -> Trial:
         exact = run_reference(program, inputs, sizes, "float64")
         return Trial(name, inputs, dict(sizes), exact, run_reference(program, inputs, sizes))
 
-    def passed_by(self, run: Runner) -> bool:
-        """Whether results are about as near to float64 as the program's own, wherever those are finite."""
+    def measure(self, run: Runner) -> tuple[Accuracy, bool]:
+        """The errors, and whether each result is about as near to float64 as the program's own, where that is finite."""
+        worst, own_worst, passed = 0.0, 0.0, True
         for exact, own, found in zip(self.exact, self.own, run(self.inputs, self.sizes), strict=True):
             finite = np.isfinite(exact) & np.isfinite(own)
-            if not np.all(np.isfinite(found[finite])):
-                return False
             wanted, eps = exact[finite], float(np.finfo(own.dtype).eps)
             scale = float(np.max(np.abs(wanted), initial=0.0))
             own_error = float(np.max(np.abs(own[finite] - wanted), initial=0.0))
             error = float(np.max(np.abs(found[finite] - wanted), initial=0.0))
-            if error > SLACK * own_error + self.ulps * eps * scale:
-                return False
-        return True
+            # not a number where the kernel's result is none
+            passed &= error <= SLACK * own_error + self.ulps * eps * scale
+            worst = max(worst, error / (scale or 1.0) if error == error else np.inf)
+            own_worst = max(own_worst, own_error / (scale or 1.0))
+        return Accuracy(self.name, worst, own_worst), passed
 
 
 def accuracy_trials(
@@ -77,7 +95,7 @@ def accuracy_trials(
         trials = [Trial.of(given, program, inputs, sizes)]
     else:
         own = library(inputs, sizes)
-        trials = [Trial(given, inputs, dict(sizes), own, own, COARSE_ULPS)]
+        trials = [Trial(given, inputs, dict(sizes), own, own, COARSE_ULPS, in_float64=False)]
     for name, (values, offset) in _TRIALS.items():
         small = {s: values[i % len(values)] for i, s in enumerate(sizes)}
         trials.append(Trial.of(name, program, random_inputs(program, small, seed + 1, offset), small))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.ir.functions import ScalarFunction
-from mirage.ir.operator import read_operator
+from mirage.ir.operator import Over, read_operator
 from mirage.search.abstract import AbstractAlgebra, Poly
 from mirage.verify.exact import ExactAlgebra, Form
 
@@ -36,7 +36,7 @@ class Algebras:
         """The parts of these axes."""
         return frozenset(p for a in axes for p in self.parts.get(a, (a,)))
 
-    def abstract_of(self, n: AxisNode, args: Sequence[Poly], over: frozenset[str]) -> Poly:
+    def abstract_of(self, n: AxisNode, args: Sequence[Poly], over: Over) -> Poly:
         """The abstract expression of an operator's result; memoised."""
         key = (n.op, n.attrs, n.joined, over, *args)
         found = self._abstract_results.get(key)
@@ -51,7 +51,7 @@ class Algebras:
             self._abstract_results[key] = found
         return found
 
-    def exact_of(self, n: AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
+    def exact_of(self, n: AxisNode, args: Sequence[Form], over: Over) -> Form:
         """The exact form of an operator's result."""
         return self.exact.operator(n, args, over)
 

@@ -26,9 +26,10 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import Runner, accuracy_trials, random_inputs
+from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.generate import plan_by_plan
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.verify.certificate import Certificate
 
 #: graphs that are compiled at all, and those of them for which every schedule is tried
@@ -37,11 +38,13 @@ ROUND_TWO = 4
 #: seconds that one round, and the last one with the baselines, takes at most
 RACE_SECONDS = 1.5
 FINAL_SECONDS = 2.0
+#: seconds of the last measurement after an interrupt
+HASTE_S = 0.5
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A verified graph with its evidence, and, once tuned, its schedule, kernel and latency."""
+    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial."""
 
     graph: MuGraph
     certificate: Certificate
@@ -50,6 +53,7 @@ class Candidate:
     schedule: Schedule | None = None
     executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
     timing: Timing | None = None
+    accuracy: tuple[Accuracy, ...] = ()
 
 
 @dataclass
@@ -117,39 +121,57 @@ class Tuner:
         self.inputs = random_inputs(program, sizes, seed)
         self.rejected: list[str] = []
         self.compiled = 0
+        self.ready: list[Candidate] = []
         self.trials = accuracy_trials(program, self.inputs, self.sizes, flops, baselines["library"], seed)
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()
 
     def run(self, candidates: Sequence[Candidate]) -> Tuned:
-        """The candidates, measured where time allowed. Raises NoCompilerError before any time is spent."""
+        """The candidates, measured where time allowed; an interrupt ends the choice among them, and the best so far are
+        measured. Raises NoCompilerError before any time is spent.
+        """
         find_compiler()
-        first = self.compile(
-            [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
-            self.budget * 0.45,
-        )
-        ranked = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
-        leaders: dict[int, Candidate] = {}
-        for c in ranked:
-            leaders.setdefault(id(c.graph), c)
-        more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
-        rivals = ranked[:ROUND_TWO] + self.compile(more, self.left() * 0.6)
-        ranked = self.race(rivals, min(self.left() * 0.4, RACE_SECONDS))
+        interrupted = False
+        try:
+            self.rank(candidates)
+        except KeyboardInterrupt:
+            interrupted = True
+        ranked = self.ready
         best: dict[int, Candidate] = {}
         for c in ranked:
             best.setdefault(id(c.graph), c)
         final = list(best.values())[:3]
-        timings = self.measure(final, max(self.left(), 0.3))
+        try:
+            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), 0.3))
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            timings = self.measure(final, HASTE_S)
         final = [replace(c, timing=timings[str(i)]) for i, c in enumerate(final)]
         final.sort(key=lambda c: c.timing.median_us if c.timing else np.inf)
         done = {id(c.graph) for c in final}
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
         rest = [c for c in candidates if id(c.graph) not in seen]
-        reason = "complete" if self.left() > 0 else "budget spent"
+        reason = INTERRUPTED if interrupted else "complete" if self.left() > 0 else OUT_OF_TIME
         baselines = {name: timings[name] for name in self.baselines}
         return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
+
+    def rank(self, candidates: Sequence[Candidate]) -> None:
+        """Compile and race candidates in two rounds; `ready` holds them at any time, the fastest so far first."""
+        first = self.compile(
+            [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
+            self.budget * 0.45,
+        )
+        self.ready = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
+        leaders: dict[int, Candidate] = {}
+        for c in self.ready:
+            leaders.setdefault(id(c.graph), c)
+        more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
+        rivals = self.ready[:ROUND_TWO] + self.compile(more, self.left() * 0.6)
+        self.ready = self.race(rivals, min(self.left() * 0.4, RACE_SECONDS))
 
     def schedules(self, c: Candidate) -> list[Schedule]:
         """Sizes worth trying; none if a block needs more memory than a core's share of the caches (paper, 4.1)."""
@@ -158,7 +180,7 @@ class Tuner:
             found = schedules(c.graph, self.sizes, self.target.l2_bytes, self.target.cores)
             fitting = []
             for s in found:
-                need = max(scratch_bytes(c.graph, k, ks, self.sizes) for k, ks in enumerate(s.kernels))
+                need = max(scratch_bytes(c.graph, s, self.sizes), default=0)
                 if need <= share:
                     fitting.append(s)
             if not fitting:
@@ -195,8 +217,9 @@ class Tuner:
                 for built in pool.map(build, jobs):
                     if isinstance(built, str):
                         self.rejected.append(built)
-                    elif built is not None and self.correct(built):
-                        done.append(built)
+                    elif built is not None and (checked := self.checked(built)) is not None:
+                        done.append(checked)
+                        self.ready.append(checked)
                     self.compiled += built is not None
                     self.progress(f"{self.compiled} kernels compiled")
             except BaseException:
@@ -205,19 +228,25 @@ class Tuner:
                 raise
         return done
 
-    def correct(self, c: Candidate) -> bool:
-        """Whether a kernel's results are the program's, and as near to float64 as NumPy's; if not, it is never used."""
+    def checked(self, c: Candidate) -> Candidate | None:
+        """The candidate with its errors; None, so that it is never used, where its results are not the program's, or
+        not as near to float64 as NumPy's.
+        """
         assert c.executable is not None
+        found: list[Accuracy] = []
         for case in self.trials:
-            if not case.passed_by(c.executable):
+            accuracy, passed = case.measure(c.executable)
+            if not passed:
                 message = (
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
                 )
                 if case is self.trials[0]:
                     warnings.warn(message, RuntimeWarning, stacklevel=2)
                 self.rejected.append(message)
-                return False
-        return True
+                return None
+            if case.in_float64:
+                found.append(accuracy)
+        return replace(c, accuracy=tuple(found))
 
     def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
         """Fastest first, by the median of an interleaved run."""

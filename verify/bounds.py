@@ -13,22 +13,28 @@ One test accepts a nonzero sum of k >= 2 such terms with probability at most 1 -
   order k that is not zero, so among any k of them in a row one is not zero: a random root hits zero with
   probability at most 1 - 1/k.
 
-The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. As in
-the theorem, the bound is over tests in which no denominator is zero: others are drawn again.
+A function of a result of exp is a random function of its argument in *all* tests of a batch at once: arguments that
+differ, by a sum of k' such terms, are equal in all n tests with probability at most that of n tests which miss it. With
+C(calls, 2) pairs of arguments, a batch of n tests misses a difference with probability at most C(calls, 2) (1 - 1/k' + ...)^n
++ (1 - 1/k + ...)^n. The results are then as good as inputs, and Theorem 2 holds for what is made of them.
+
+The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. Tests in
+which a denominator is zero are drawn again, and `Bound.error` accounts for them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from fractions import Fraction
+from functools import reduce as fold
 
 import sympy
 
 from mirage.errors import GraphError
 from mirage.ir.functions import EXP, ScalarFunction
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.verify.field import Primes
@@ -71,7 +77,12 @@ class Terms:
 
     @property
     def has_exp(self) -> bool:
-        return self.count > 1 or self.above > 0
+        return self.count > 1 or self.above > 0 or self.below > 0
+
+    def larger(self, other: Terms) -> Terms:
+        """A bound on either."""
+        pairs = zip(astuple(self), astuple(other), strict=True)
+        return Terms(*(max(pair) for pair in pairs))
 
     @property
     def largest_degree(self) -> int:
@@ -116,8 +127,10 @@ class Facts:
     #: evaluations of random functions, and the largest degree of their arguments
     calls: int = 0
     call_degree: int = 0
-    #: why Theorem 2 does not apply, if it does not
-    obstacles: set[str] = field(default_factory=set)
+    #: those whose argument is made of results of exp, and numerator and denominator of any such argument
+    joint_calls: int = 0
+    joint_above: Terms = ONE
+    joint_below: Terms = ONE
 
 
 class Fractions:
@@ -136,8 +149,7 @@ class Fractions:
     def add(self, x: Quotient, y: Quotient) -> Quotient:
         below = {f: max(x.below.get(f, 0), y.below.get(f, 0)) for f in (*x.below, *y.below)}
         sides = [
-            math.prod((f.terms ** (n - v.below.get(f, 0)) for f, n in below.items()), start=v.above)
-            for v in (x, y)
+            math.prod((f.terms ** (n - v.below.get(f, 0)) for f, n in below.items()), start=v.above) for v in (x, y)
         ]
         return Quotient(sides[0] + sides[1], below, x.axes | y.axes)
 
@@ -164,10 +176,14 @@ class Fractions:
         below = x.denominator()
         if fn is EXP and not x.has_exp and (x.above, below) != (ONE, ONE):
             return Quotient(Terms(1, 0, x.above.degree, below.degree), {}, x.axes)
+        calls = math.prod(self.sizes.get(a, 1) for a in x.axes)
         if x.has_exp:
-            self.facts.obstacles.add(f"{fn.name} is applied to a result of exp")
-        self.facts.calls += math.prod(self.sizes.get(a, 1) for a in x.axes)
-        self.facts.call_degree = max(self.facts.call_degree, x.above.degree, below.degree)
+            self.facts.joint_calls += calls
+            self.facts.joint_above = self.facts.joint_above.larger(x.above)
+            self.facts.joint_below = self.facts.joint_below.larger(below)
+        else:
+            self.facts.calls += calls
+            self.facts.call_degree = max(self.facts.call_degree, x.above.degree, below.degree)
         return Quotient(Terms(1, 1), {}, x.axes)
 
     def sum(self, x: Quotient, axes: Sequence[str], count: int) -> Quotient:
@@ -202,23 +218,26 @@ class _Reading:
                 for k, v in enumerate(self.block(n.graph, args, next(schedules))):
                     values[i, k] = v
             else:
-                values[i, 0] = self.node(n, args, self.sizes)
+                values[i, 0] = self.node(n, args, _operand_axes(graph.kernel, n), self.sizes)
         self.outputs = [values[r.node, r.out] for r in graph.kernel.outputs]
 
     def block(self, graph: Graph, inputs: Sequence[Quotient], schedule: KernelSchedule) -> list[Quotient]:
         """Within the loop, a looped axis is an axis of the tile, and another, `axis.loop`, of the
         iterations.
         """
-        sizes, loops = dict(self.sizes), {}
+        # extents in an iteration, and after the loop
+        tiles, sizes, loops = dict(self.sizes), dict(self.sizes), {}
         for a, role in graph.roles:
             per = sizes[a] if role is Role.WHOLE else schedule.bounds(graph, a, sizes[a])[1]
             if role in (Role.LOOP, Role.SPLIT):
                 loops[a] = -(-per // schedule.tile[a])
-            sizes[a] = min(sizes[a], schedule.tile.get(a, per))
+            sizes[a] = min(sizes[a], per)
+            tiles[a] = min(sizes[a], schedule.tile.get(a, per))
         marks = {a: {f"{a}.loop", *([partial_axis(a)] if graph.role[a] is Role.SPLIT else [])} for a in loops}
         values: list[Quotient] = []
-        for n in graph.nodes:
+        for i, n in enumerate(graph.nodes):
             args = [values[r.node] for r in n.operands]
+            own = sizes if i in graph.after_loop else tiles
             if n.op == "input":
                 x = inputs[n.attr["index"]]
                 below: dict[Factor, int] = {}
@@ -227,21 +246,28 @@ class _Reading:
                     below[f] = below.get(f, 0) + k
                 values.append(Quotient(x.above, below, _marked(x.axes, marks)))
             elif n.op == "accumulator":
-                a = n.attr["axis"]
-                count = loops.get(a, 1) if n.attr["mode"] == "sum" else 1
-                values.append(self.algebra.sum(args[0], (f"{a}.loop",), count))
+                summed = graph.summed_loops(i)
+                count = math.prod(loops[a] for a in summed)
+                x = self.algebra.sum(args[0], [f"{a}.loop" for a in summed], count)
+                values.append(_joined(x, marks, [a for a in loops if a not in summed]))
             elif n.op == "graph":
                 assert n.graph is not None
-                tiles = tuple((a, sizes[a]) for a, _ in n.graph.roles)
-                values.append(self.block(n.graph, args, KernelSchedule(tiles))[0])
+                inner = tuple((a, own[a]) for a, _ in n.graph.roles)
+                values.append(self.block(n.graph, args, KernelSchedule(inner))[0])
             else:
-                values.append(self.node(n, args, sizes))
+                values.append(self.node(n, args, _operand_axes(graph, n), own))
         return [values[r.node] for r in graph.outputs]
 
-    def node(self, n: Node, args: list[Quotient], sizes: Mapping[str, int]) -> Quotient:
-        if n.op in ("sum", "matmul"):
-            x = self.algebra.mul(*args) if n.op == "matmul" else args[0]
-            return self.algebra.sum(x, n.reduce, math.prod(sizes[a] for a in n.reduce))
+    def node(self, n: Node, args: list[Quotient], axes: Sequence[Sequence[str]], sizes: Mapping[str, int]) -> Quotient:
+        """A predefined operator over operands with these axes."""
+        al = self.algebra
+        if n.op in REDUCTIONS:
+            products = [al.mul(args[i], args[j]) for i, j in PRODUCTS.get(n.op, ())] or args
+            groups = reduced_axes(n.op, axes, n.reduce)
+            return fold(
+                al.add,
+                [al.sum(x, g, math.prod(sizes[a] for a in g)) for x, g in zip(products, groups, strict=True)],
+            )
         if n.op == "concat":
             # an entry is one of the operands': no more than their sum
             total = args[0]
@@ -255,6 +281,25 @@ class _Reading:
         return result
 
 
+def _operand_axes(graph: Graph, n: Node) -> list[tuple[str, ...]]:
+    return [graph.nodes[r.node].axes(r.out) for r in n.operands]
+
+
+def _joined(x: Quotient, marks: Mapping[str, set[str]], axes: Sequence[str]) -> Quotient:
+    """Tiles put side by side along loop axes: what varied with the iteration or block varies with the axis."""
+
+    def whole(seen: frozenset[str]) -> frozenset[str]:
+        for a in axes:
+            seen = seen - marks[a] | {a} if seen & marks[a] else seen
+        return seen
+
+    below: dict[Factor, int] = {}
+    for f, k in x.below.items():
+        f = Factor(f.name, f.terms, whole(f.axes))
+        below[f] = below.get(f, 0) + k
+    return Quotient(x.above, below, whole(x.axes))
+
+
 def _marked(axes: frozenset[str], marks: Mapping[str, set[str]]) -> frozenset[str]:
     return axes.union(*(marks[a] for a in axes if a in marks))
 
@@ -264,47 +309,86 @@ class GraphTerms:
     """Bounds on a graph's outputs at one set of sizes, and what its random functions cost."""
 
     outputs: tuple[tuple[Terms, Terms], ...]
-    calls: int
-    call_degree: int
-    obstacles: tuple[str, ...]
+    facts: Facts
 
 
 def read_terms(graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> GraphTerms:
     """Numerator and denominator of every output; `sizes` of all axes, partial ones included."""
     r = _Reading(graph, schedule, sizes)
     outputs = tuple((v.above, v.denominator()) for v in r.outputs)
-    return GraphTerms(outputs, r.facts.calls, r.facts.call_degree, tuple(sorted(r.facts.obstacles)))
+    return GraphTerms(outputs, r.facts)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """k and d of Theorem 2 for the difference of two graphs, and the probability that one test misses it."""
+    """k and d of Theorem 2 for the difference of two graphs, and the probability that one test misses it.
+
+    `pairs` of arguments of functions are made of results of exp; two that differ, by up to `argument_k` terms, are equal in
+    one test with probability at most `collision`. Where there are any, all tests have to be made in one batch.
+    """
 
     k: int
     d: int
     acceptance: float
+    pairs: int = 0
+    argument_k: int = 0
+    collision: float = 0.0
 
-    def tests(self, delta: float) -> int:
-        """Tests after which all of them miss with probability at most delta (Theorem 3)."""
-        return max(1, math.ceil(math.log(delta) / math.log(self.acceptance)))
+    def error(self, tests: int, redrawn: int = 0) -> float:
+        """Probability that a graph which differs passes so many tests while at most `redrawn` others divide by zero.
+
+        Theorem 2 bounds the chance that one test has no zero denominator *and* misses; which of all tests had one is
+        not known beforehand, hence the binomial. A whole batch is drawn again where functions join its tests.
+        """
+        if self.pairs:
+            return min(1.0, (1 + redrawn) * (self.pairs * self.collision**tests + self.acceptance**tests))
+        ways = math.log(math.comb(tests + redrawn, redrawn))
+        return min(1.0, math.exp(ways + tests * math.log(self.acceptance)))
+
+    def tests(self, delta: float, redrawn: int = 0) -> int:
+        """Tests after which `error` is at most delta (Theorem 3)."""
+        if self.pairs:
+            share = delta / (2 * (1 + redrawn))
+            return max(_tests(share, self.acceptance), _tests(share / self.pairs, self.collision))
+        tests = _tests(delta, self.acceptance)
+        while self.error(tests, redrawn) > delta:
+            tests += 1
+        return tests
+
+
+def _tests(delta: float, acceptance: float) -> int:
+    return max(1, math.ceil(math.log(delta) / math.log(acceptance)))
 
 
 def compare(a: GraphTerms, b: GraphTerms, primes: Primes) -> Bound | str:
     """The bound for two graphs, or in words why there is none."""
-    if a.obstacles or b.obstacles:
-        return "outside the theorem: " + "; ".join(sorted({*a.obstacles, *b.obstacles}))
     k = d = 1
     for (n1, d1), (n2, d2) in zip(a.outputs, b.outputs, strict=True):
         difference = n1 * d2 + n2 * d1
         k = max(k, difference.count)
         d = max(d, difference.largest_degree)
+    zero = _zero(k, d, primes)
+    if isinstance(zero, str):
+        return zero
+    # random functions: two different arguments that agree in both fields, in any pair of calls
+    x, y = a.facts, b.facts
+    degree = 2 * max(x.call_degree, y.call_degree)
+    zero += math.comb(x.calls + y.calls, 2) * (degree / primes.p) * (degree / primes.q)
+    if zero >= 1:
+        return f"the bound for one test, {zero}, is not below 1"
+    joint = x.joint_calls + y.joint_calls
+    if joint == 0:
+        return Bound(k, d, zero)
+    product = x.joint_above.larger(y.joint_above) * x.joint_below.larger(y.joint_below)
+    arguments = product + product
+    collision = _zero(arguments.count, arguments.largest_degree, primes)
+    if isinstance(collision, str):
+        return f"a function is applied to a result of exp: {collision}"
+    return Bound(k, d, zero, math.comb(joint, 2), arguments.count, collision)
+
+
+def _zero(k: int, d: int, primes: Primes) -> float | str:
+    """Probability that a sum of k terms of degree d that is not zero is zero in one test, or why no bound is known."""
     if d * k**4 >= primes.q:
         return f"d k^4 = {d} * {k}^4 is not below q = {primes.q}"
-    # random functions: two different arguments that agree in both fields, in any pair of calls
-    calls = a.calls + b.calls
-    degree = 2 * max(a.call_degree, b.call_degree)
-    collision = math.comb(calls, 2) * (degree / primes.p) * (degree / primes.q)
-    zero = d / primes.p if k <= 1 else 1 - 1 / k + k * k * d / primes.q + d / primes.p
-    if zero + collision >= 1:
-        return f"the bound for one test, {zero + collision}, is not below 1"
-    return Bound(k, d, zero + collision)
+    return d / primes.p if k <= 1 else 1 - 1 / k + k * k * d / primes.q + d / primes.p

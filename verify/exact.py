@@ -19,7 +19,7 @@ import sympy
 from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisNode
 from mirage.ir.functions import ScalarFunction
-from mirage.ir.operator import read_operator
+from mirage.ir.operator import Over, read_operator
 from mirage.mugraph.graph import Node
 
 #: (part, id): id 0 is a free index, positive ids are bound in the monomial
@@ -219,8 +219,8 @@ class ExactAlgebra:
         free |= frozenset(self.parts.get(joined[0], (joined[0],)))
         return self._atom(("concat", joined, tuple(xs)), free, xs)
 
-    def operator(self, n: Node | AxisNode, args: Sequence[Form], over: frozenset[str]) -> Form:
-        """The result of an axis-level operator; `over` are the parts that a sum or matmul binds."""
+    def operator(self, n: Node | AxisNode, args: Sequence[Form], over: Over) -> Form:
+        """The result of an axis-level operator; `over` are the parts that it sums (see `read_operator`)."""
         if n.op == "concat":
             assert n.joined is not None
             return self.concat(args, n.joined)

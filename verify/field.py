@@ -2,7 +2,8 @@
 
 A value is a pair (x mod p, x mod q) with primes q | p - 1. `exp` maps x mod q to a power of a q-th root of
 unity mod p; what comes out of it has no part mod q. Any other function is a random one: equal arguments
-have equal results.
+have equal results. Where an argument has no part mod q, one test tells different arguments apart too seldom: such a
+function takes the values of all tests together for its argument.
 """
 
 from __future__ import annotations
@@ -49,13 +50,17 @@ class Primes:
 
 
 @lru_cache(maxsize=64)
-def draw_primes(seed: int) -> Primes:
-    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow."""
+def draw_primes(seed: int, apart_from: Primes | None = None) -> Primes:
+    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow.
+
+    Neither is one of `apart_from`.
+    """
     rng = Random(f"primes {seed}")
+    taken = set() if apart_from is None else {apart_from.p, apart_from.q}
     while True:
         q = rng.randrange(1 << 29, 1 << 30) | 1
         p = 2 * q + 1
-        if sympy.isprime(q) and sympy.isprime(p):
+        if sympy.isprime(q) and sympy.isprime(p) and not taken & {p, q}:
             # every square other than 1 has order q
             return Primes(p, q, pow(rng.randrange(2, p - 1), 2, p))
 
@@ -72,6 +77,18 @@ def _power_tables(primes: Primes) -> list[IntArray]:
         tables.append(table)
         base = pow(base, 1 << _DIGIT, primes.p)
     return tables
+
+
+@lru_cache(maxsize=1024)
+def _residues(value: Fraction, primes: Primes) -> tuple[IntArray, IntArray]:
+    """A constant mod p and mod q; raises FieldError where it has none."""
+    parts = []
+    for m in (primes.p, primes.q):
+        if value.denominator % m == 0:
+            raise FieldError(f"constant {value}: its denominator is 0 modulo {m}; choose another seed")
+        parts.append(np.asarray(value.numerator * pow(value.denominator, -1, m) % m, dtype=np.int64))
+        parts[-1].flags.writeable = False
+    return parts[0], parts[1]
 
 
 class Pair:
@@ -91,7 +108,8 @@ class FieldArithmetic(Arithmetic[Pair]):
     """`tests` independent random tests, side by side along the lead dim.
 
     `roots` are the exponents (one per test, mod q) that make the generator each test's root of unity.
-    Division by zero is recorded per test in `invalid`, and means nothing there. `outside_lax` collects in
+    Division by zero is recorded per test in `invalid`, and means nothing there; where a function took all tests
+    together (`joined`), it spoils them all. `outside_lax` collects in
     words what the theorem of the paper does not cover. `dims` maps size expressions to values; others come
     from `sizes`.
     """
@@ -113,15 +131,11 @@ class FieldArithmetic(Arithmetic[Pair]):
         self.seed = seed
         self.dims = dims
         self.invalid = np.zeros(self.tests, dtype=bool)
+        self.joined = False
         self.outside_lax: set[str] = set()
 
     def constant(self, value: Fraction) -> Pair:
-        parts = []
-        for m in (self.primes.p, self.primes.q):
-            if value.denominator % m == 0:
-                raise FieldError(f"constant {value}: its denominator is 0 modulo {m}; choose another seed")
-            parts.append(np.asarray(value.numerator * pow(value.denominator, -1, m) % m, dtype=np.int64))
-        return Pair(parts[0], parts[1])
+        return Pair(*_residues(value, self.primes))
 
     def dim(self, size: sympy.Expr) -> Pair:
         return super().dim(size) if self.dims is None else self.constant(Fraction(self.dims(size)))
@@ -167,9 +181,11 @@ class FieldArithmetic(Arithmetic[Pair]):
         h = _mix(x.p.astype(np.uint64) ^ keys[0])
         if x.q is not None:
             h = _mix(h ^ x.q.astype(np.uint64))
+        else:
+            self.joined = True
+            salts = _mix(np.arange(self.tests, dtype=np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
+            h = _mix(_mix(h ^ salts).sum(axis=0, dtype=np.uint64) ^ salts)
         low = (h % np.uint64(self.primes.p)).astype(np.int64)
-        if fn is EXP:
-            return Pair(low, None)
         return Pair(low, (_mix(h ^ keys[1]) % np.uint64(self.primes.q)).astype(np.int64))
 
     def _root_power(self, x: IntArray) -> IntArray:

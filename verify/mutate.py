@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
-from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
+from mirage.ir.axes import AxisDims
+from mirage.ir.operator import Level
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 
 _BINARY = ("add", "sub", "mul", "div")
 _UNARY = ("exp", "sqrt", "relu", "sigmoid", "tanh", "silu", "square", "neg", "rsqrt", "gelu")
@@ -30,7 +32,12 @@ def _changed_operator(g: Graph, i: int, rng: Random) -> Graph | None:
 
 def _swapped_operands(g: Graph, i: int, rng: Random) -> Graph | None:
     n = g.nodes[i]
-    return _with(g, i, replace(n, operands=n.operands[::-1])) if n.op in ("sub", "div") else None
+    if n.op in ("sub", "div"):
+        return _with(g, i, replace(n, operands=n.operands[::-1]))
+    if n.op == "concat_matmul" and n.operands[2] != n.operands[3]:
+        w, x, y, z = n.operands
+        return _with(g, i, replace(n, operands=(w, x, z, y)))
+    return None
 
 
 def _dropped(g: Graph, i: int) -> Graph:
@@ -97,10 +104,70 @@ def _wrong_constant(g: Graph, i: int, rng: Random) -> Graph | None:
     if n.op != "constant":
         return None
     value = Fraction(n.attr["value"])
-    wrong = rng.choice(
-        [value * 2, value + 1, -value, value * (1 + Fraction(1, 1 << 40)), 1 / value if value else 1]
-    )
+    wrong = rng.choice([value * 2, value + 1, -value, value * (1 + Fraction(1, 1 << 40)), 1 / value if value else 1])
     return _with(g, i, replace(n, attrs=(("value", Fraction(wrong)),))) if wrong != value else None
+
+
+def _wrong_size(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    if n.op != "size":
+        return None
+    return _with(g, i, replace(n, attrs=(("dim", rng.choice([n.attr["dim"] + 1, n.attr["dim"] * 2])),)))
+
+
+def _dropped_normalization(g: Graph, i: int, rng: Random) -> Graph | None:
+    return _dropped(g, i) if g.nodes[i].op == "div" else None
+
+
+def _dropped_sum(g: Graph, i: int, rng: Random) -> Graph | None:
+    return _dropped(g, i) if g.nodes[i].op == "sum" else None
+
+
+def _wrong_accumulator(g: Graph, i: int, rng: Random) -> Graph | None:
+    n = g.nodes[i]
+    if n.op != "accumulator":
+        return None
+    # which loop axis a sum names makes no difference
+    others = [("concat", a) for a in g.loop] + ([("sum", n.attr["axis"])] if n.attr["mode"] == "concat" else [])
+    others = [o for o in others if o != (n.attr["mode"], n.attr["axis"])]
+    if not others:
+        return None
+    mode, axis = rng.choice(others)
+    return _with(g, i, replace(n, attrs=(("mode", mode), ("axis", axis))))
+
+
+def _input_read_twice(g: Graph, i: int, rng: Random) -> Graph | None:
+    """A kernel gets one of its operands in place of another."""
+    n = g.nodes[i]
+    if n.graph is None or len(n.operands) < 2:
+        return None
+    k, other = rng.sample(range(len(n.operands)), 2)
+    return _with(g, i, replace(n, operands=(*n.operands[:k], n.operands[other], *n.operands[k + 1 :])))
+
+
+def _exchanged_outputs(g: Graph, i: int, rng: Random) -> Graph | None:
+    """Two results of a kernel, or of the program, in each other's place."""
+    n = g.nodes[i]
+    if n.graph is not None and len(n.graph.outputs) > 1:
+        return _with(g, i, replace(n, graph=replace(n.graph, outputs=_exchanged(n.graph.outputs, rng))))
+    if g.level is Level.KERNEL and len(g.outputs) > 1:
+        return replace(g, outputs=_exchanged(g.outputs, rng))
+    return None
+
+
+def _exchanged(refs: tuple[Ref, ...], rng: Random) -> tuple[Ref, ...]:
+    found = list(refs)
+    j, k = rng.sample(range(len(refs)), 2)
+    found[j], found[k] = found[k], found[j]
+    return tuple(found)
+
+
+def _exchanged_roles(g: Graph, i: int, rng: Random) -> Graph | None:
+    if len(set(g.role.values())) < 2:
+        return None
+    first, second = rng.sample(g.roles, 2)
+    swap = {first[0]: second[1], second[0]: first[1]}
+    return replace(g, roles=tuple((a, swap.get(a, r)) for a, r in g.roles))
 
 
 def _wrong_role(g: Graph, i: int, rng: Random) -> Graph | None:
@@ -123,7 +190,44 @@ CHANGES: dict[str, Change] = {
     "exchanged inputs": _exchanged_inputs,
     "wrong constant": _wrong_constant,
     "wrong role": _wrong_role,
+    "wrong size": _wrong_size,
+    "dropped normalization": _dropped_normalization,
+    "dropped sum": _dropped_sum,
+    "wrong accumulator": _wrong_accumulator,
+    "input read twice": _input_read_twice,
+    "exchanged outputs": _exchanged_outputs,
+    "exchanged roles": _exchanged_roles,
 }
+
+
+def _repaired(graph: Graph, operands: Sequence[tuple[str, ...]] = ()) -> Graph:
+    """The graph with the axes that follow from its operands', so that dims alone do not betray a change."""
+    nodes: list[Node] = []
+    for n in graph.nodes:
+        args = [nodes[r.node].axes(r.out) for r in n.operands]
+        found = [tuple(a for axes in args for a in axes if a not in n.reduce)]
+        if n.graph is not None:
+            inner = _repaired(n.graph, args)
+            n = replace(n, graph=inner)
+            found = [_result(inner, r) for r in inner.outputs]
+        elif n.op == "input":
+            found = [n.axes() if graph.level is Level.KERNEL else operands[n.attr["index"]]]
+        if n.op != "concat":
+            n = replace(n, dims=tuple(_with_axes(d, axes) for d, axes in zip(n.dims, found, strict=True)))
+        nodes.append(n)
+    return replace(graph, nodes=tuple(nodes))
+
+
+def _result(block: Graph, output: Ref) -> tuple[str, ...]:
+    """The axes of an output as the kernel graph sees it."""
+    axes = block.nodes[output.node].axes(output.out)
+    return (*axes, *(partial_axis(a) for a, r in block.roles if r is Role.SPLIT and a not in axes))
+
+
+def _with_axes(dims: AxisDims, axes: Sequence[str]) -> AxisDims:
+    kept = tuple(d for d in (tuple(a for a in d if a in axes) for d in dims) if d)
+    old = {a for d in kept for a in d}
+    return (*kept, *((a,) for a in sorted(set(axes) - old)))
 
 
 def _graphs(graph: MuGraph) -> list[int | None]:
@@ -131,6 +235,8 @@ def _graphs(graph: MuGraph) -> list[int | None]:
     return [None, *(i for i, n in enumerate(graph.kernel.nodes) if n.graph is not None)]
 
 
+#: share of the changes after which the axes of all nodes are made to fit
+_REPAIRED = 0.75
 #: draws without a change, after which a graph is taken to allow none
 _TRIES = 200
 
@@ -157,6 +263,10 @@ def mutants(graph: MuGraph, rng: Random) -> Iterator[tuple[str, MuGraph]]:
                 continue
             if at is not None:
                 changed = _with(graph.kernel, at, replace(graph.kernel.nodes[at], graph=changed))
+            if rng.random() < _REPAIRED:
+                changed = _repaired(changed)
+            if changed == graph.kernel:
+                continue
             in_vain = 0
             yield kind, replace(graph, kernel=changed)
             break

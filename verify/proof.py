@@ -12,6 +12,7 @@ from typing import Literal
 
 from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
 from mirage.ir.axes import AxisNode, AxisProgram, to_axes
+from mirage.ir.operator import reduced_parts
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
@@ -65,8 +66,8 @@ def _renamed(a: AxisProgram, b: AxisProgram) -> AxisProgram:
     theirs = {x.name: x for x in b.inputs}
     for x in a.inputs:
         y = theirs.get(x.name)
-        if y is None or [len(d) for d in x.dims] != [len(d) for d in y.dims]:
-            raise _NotProved("the inputs have different axes")
+        if y is None or y.argument != x.argument or [len(d) for d in x.dims] != [len(d) for d in y.dims]:
+            raise _NotProved("the inputs have different arguments or axes")
         for mine, other in zip(x.axes, y.axes, strict=True):
             if a.axes[mine] != b.axes[other] or to.setdefault(other, mine) != mine:
                 raise _NotProved("the inputs have different axes")
@@ -111,7 +112,8 @@ class _Reader:
             if n.op == "input":
                 values.append(self.al.tensor(n.attr["name"], n.axes))
             else:
-                values.append(self.al.operator(n, [values[i] for i in n.operands], self.parts(n.reduce)))
+                over = reduced_parts(n.op, [program.nodes[i].axes for i in n.operands], n.reduce, self.parts)
+                values.append(self.al.operator(n, [values[i] for i in n.operands], over))
         return [values[o.value] for o in program.outputs]
 
     def mugraph(self, graph: MuGraph) -> list[Form]:
@@ -126,7 +128,8 @@ class _Reader:
                 for k, form in enumerate(self.block(n.graph, args)):
                     values[i, k] = form
             else:
-                values[i, 0] = self.al.operator(n, args, self.parts(n.reduce))
+                over = reduced_parts(n.op, _operand_axes(graph.kernel, n), n.reduce, self.parts)
+                values[i, 0] = self.al.operator(n, args, over)
         return [values[r.node, r.out] for r in graph.kernel.outputs]
 
     def parts(self, axes: Sequence[str]) -> frozenset[str]:
@@ -134,19 +137,29 @@ class _Reader:
 
     def block(self, graph: Graph, inputs: Sequence[Form]) -> list[Form]:
         values: list[Form] = []
-        for n in graph.nodes:
+        for i, n in enumerate(graph.nodes):
             args = [values[r.node] for r in n.operands]
+            after = i in graph.after_loop
             if n.op == "input":
                 values.append(inputs[n.attr["index"]])
             elif n.op == "accumulator":
-                values.append(self.accumulate(graph, n, args[0]))
+                loops = (a for a in graph.summed_loops(i) if a in self.al.parts)
+                values.append(self.al.sum(args[0], frozenset(f"{a}.loop" for a in loops)))
             elif n.op == "graph":
                 assert n.graph is not None
-                values.extend(self.thread(n.graph, graph, args))
+                values.extend(self.thread(n.graph, graph, after, args))
             else:
                 self.check_partial(args)
-                values.append(self.al.operator(n, args, self.summed(graph, n.reduce)))
+                values.append(self.operator(graph, n, args, graph, after))
         return [values[r.node] for r in graph.outputs]
+
+    def operator(self, graph: Graph, n: Node, args: Sequence[Form], block: Graph, after: bool) -> Form:
+        """A predefined operator of a block graph, or of a thread graph inside it, in or `after` the block's loop."""
+
+        def parts(axes: Sequence[str]) -> frozenset[str]:
+            return self.summed(block, axes, after)
+
+        return self.al.operator(n, args, reduced_parts(n.op, _operand_axes(graph, n), n.reduce, parts))
 
     def check_partial(self, args: Sequence[Form]) -> None:
         """A partial index and the axis itself are different indices; a form cannot hold both."""
@@ -157,8 +170,8 @@ class _Reader:
                 if any(partial) and any(whole):
                     raise _NotProved(f"partial results over {a} meet a tensor with axis {a}")
 
-    def summed(self, graph: Graph, axes: Sequence[str]) -> frozenset[str]:
-        """What a sum over these axes binds in one iteration of one block."""
+    def summed(self, graph: Graph, axes: Sequence[str], after: bool) -> frozenset[str]:
+        """What a sum over these axes binds in one block: in one iteration of its loop, or `after` it."""
         bound: set[str] = set()
         for a in axes:
             names = self.al.parts.get(a)
@@ -166,21 +179,14 @@ class _Reader:
             if names is None:
                 bound.add(a)  # an undivided axis, or a partial one, whose name is that of its part
             elif role is Role.SPLIT:
-                bound.add(names[2])
-            elif role is Role.LOOP:
+                bound |= {names[1], names[2]} if after else {names[2]}
+            elif role is Role.LOOP and not after:
                 bound |= {names[0], names[2]}
             else:
                 bound |= set(names)
         return frozenset(bound)
 
-    def accumulate(self, graph: Graph, n: Node, x: Form) -> Form:
-        if n.attr["mode"] == "sum":
-            return self.al.sum(x, frozenset(f"{a}.loop" for a in graph.loop))
-        if len(graph.loop) > 1:
-            raise _NotProved("a concatenating accumulator under several loops")
-        return x
-
-    def thread(self, graph: Graph, block: Graph, inputs: Sequence[Form]) -> list[Form]:
+    def thread(self, graph: Graph, block: Graph, after: bool, inputs: Sequence[Form]) -> list[Form]:
         """A thread graph's sums and accumulators together do what one block operator does."""
         values: list[Form] = []
         for n in graph.nodes:
@@ -195,5 +201,9 @@ class _Reader:
             elif n.op == "graph":
                 raise _NotProved("a graph below the thread level")
             else:
-                values.append(self.al.operator(n, args, self.summed(block, n.reduce)))
+                values.append(self.operator(graph, n, args, block, after))
         return [values[r.node] for r in graph.outputs]
+
+
+def _operand_axes(graph: Graph, n: Node) -> list[tuple[str, ...]]:
+    return [graph.nodes[r.node].axes(r.out) for r in n.operands]

@@ -22,8 +22,10 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.interpret import run_mugraph
 from mirage.verify.field import FieldArithmetic, Pair, draw, draw_primes
 from mirage.verify.sizes import AxisSizes, draw_schedule
+from mirage.verify.trial import valid_tests
 
-_TESTS = 16
+#: random tests of the degrees
+FACTOR_TESTS = 16
 
 
 def offered(program: Program, graph: MuGraph) -> bool:
@@ -40,19 +42,20 @@ def degree_violation(program: AxisProgram, graph: MuGraph, maximum: RunningMaxim
     """
     primes = draw_primes(seed)
     rng = np.random.default_rng(seed)
-    sizes = AxisSizes(program).draw(1, 3, Random(f"safety {seed}"))[0]
+    of_axes = AxisSizes(program)
+    sizes = of_axes.draw(1, 3, Random(f"safety {seed}"))[0]
     schedule, full = draw_schedule(graph, sizes, Random(f"safety schedule {seed}"))
     scaled = _Scaled(graph, maximum)
-    roots = rng.integers(0, primes.q, _TESTS, dtype=np.int64)
+    roots = rng.integers(0, primes.q, FACTOR_TESTS, dtype=np.int64)
     inputs = [
-        draw([math.prod(full[a] for a in d) for d in x.dims], _TESTS, primes, rng) for x in graph.inputs
+        draw([math.prod(full[a] for a in d) for d in x.dims], FACTOR_TESTS, primes, rng) for x in graph.inputs
     ]
     shapes = [[full[a] for a in s.rows] for s in maximum.sites]
-    factors = [draw(shape, _TESTS, primes, rng) for shape in shapes]
+    factors = [draw(shape, FACTOR_TESTS, primes, rng) for shape in shapes]
     ones = [Pair(np.ones_like(f.p), np.ones_like(f.p)) for f in factors]
     symbols = {f"axis{i}": n for i, n in enumerate(sizes.values())}
     own = replace(scaled.graph, axes={a: symbol(f"axis{i}") for i, a in enumerate(sizes)})
-    ar = FieldArithmetic(symbols, primes, roots, seed, lambda dim: AxisSizes(program).value(dim, sizes, seed))
+    ar = FieldArithmetic(symbols, primes, roots, seed, lambda dim: of_axes.value(dim, sizes, seed))
     plain, changed = (run_mugraph(own, schedule, [*inputs, *f], ar) for f in (ones, factors))
     for (path, out, axes), x, y in zip(scaled.shown, plain, changed, strict=True):
         wanted = x
@@ -60,7 +63,8 @@ def degree_violation(program: AxisProgram, graph: MuGraph, maximum: RunningMaxim
             factor = _aligned(factors[s], maximum.sites[s].rows, axes)
             for _ in range(abs(power)):
                 wanted = (ar.mul if power > 0 else ar.div)(wanted, factor)
-        if ((wanted.p != y.p) & ~ar.invalid.reshape(-1, *(1,) * (y.p.ndim - 1))).any():
+        valid = valid_tests(ar.invalid, ar.joined)
+        if ((wanted.p != y.p) & valid.reshape(-1, *(1,) * (y.p.ndim - 1))).any():
             degrees = dict(maximum.degree[path, out])
             return f"output {out} of node {path} does not scale with its degrees {degrees}"
     return ""

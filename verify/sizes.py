@@ -12,7 +12,6 @@ import sympy
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import Dim, divide
 from mirage.ir.dims import evaluate as dim_value
-from mirage.ir.program import AttrItems
 from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
@@ -32,16 +31,19 @@ class AxisSizes:
 
     def __init__(self, program: AxisProgram) -> None:
         self.program = program
+        self._factor_axes: dict[Dim, tuple[str, ...] | None] = {}
         self.symbols = sorted({s.name for d in program.axes.values() for s in d.free_symbols})
         self.tied: set[Dim] = set()
         for n in program.nodes:
             if n.op == "size":
-                self.tied.update(program.axes[a] for a in self._factors(n.attrs) or ())
+                self.tied.update(program.axes[a] for a in self._factors(dict(n.attrs)["dim"]) or ())
             elif n.joined is not None:
                 self.tied.update(program.axes[a] for a in n.joined[1])
 
-    def _factors(self, attrs: AttrItems) -> tuple[str, ...] | None:
-        return factor_axes(dict(attrs)["dim"], self.program.axes)
+    def _factors(self, dim: Dim) -> tuple[str, ...] | None:
+        if dim not in self._factor_axes:
+            self._factor_axes[dim] = factor_axes(dim, self.program.axes)
+        return self._factor_axes[dim]
 
     def draw(self, count: int, largest: int, rng: Random) -> list[dict[str, int]]:
         """`count` size tables; over three of them every axis takes sizes 2, the largest, and 1 or 2."""
@@ -76,7 +78,7 @@ class AxisSizes:
         """What a `size` node is worth: the product of its axes' sizes, or an arbitrary number where it
         has none.
         """
-        if (axes := factor_axes(dim, self.program.axes)) is not None:
+        if (axes := self._factors(dim)) is not None:
             return math.prod(sizes[a] for a in axes)
         digest = hashlib.blake2b(f"{dim} {seed}".encode(), digest_size=4).digest()
         return int(dim) if dim.is_Integer else 2 + int.from_bytes(digest)

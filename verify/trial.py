@@ -15,23 +15,50 @@ Runner = Callable[[list[Pair], FieldArithmetic], list[Pair]]
 
 #: tests of a first, quick round
 QUICK = 8
+#: tests that are drawn at a time, where tensors are small
+BLOCK = 64
 #: chunks of tests at one draw, before a graph that divides by zero is given up
 _MAX_CHUNKS = 8
 
 
 @dataclass
 class Chunk:
-    """Some tests: roots of unity, inputs, what the program makes of them, and where it divides by zero."""
+    """Some tests: roots of unity, inputs, what the program makes of them, and where it divides by zero.
+
+    `joined`: whether a function of the program took all of them together (see FieldArithmetic).
+    """
 
     roots: np.ndarray
     inputs: list[Pair]
     outputs: list[Pair]
     invalid: np.ndarray
+    joined: bool
+
+    def part(self, start: int, stop: int) -> Chunk:
+        inputs, outputs = ([_part(x, start, stop) for x in xs] for xs in (self.inputs, self.outputs))
+        return Chunk(self.roots[start:stop], inputs, outputs, self.invalid[start:stop], self.joined)
+
+    def followed_by(self, other: Chunk) -> Chunk:
+        inputs, outputs = (
+            [_joined(x, y) for x, y in zip(xs, ys, strict=True)]
+            for xs, ys in ((self.inputs, other.inputs), (self.outputs, other.outputs))
+        )
+        roots, invalid = (np.concatenate(pair) for pair in ((self.roots, other.roots), (self.invalid, other.invalid)))
+        return Chunk(roots, inputs, outputs, invalid, self.joined)
+
+
+def _part(x: Pair, start: int, stop: int) -> Pair:
+    return Pair(x.p[start:stop], None if x.q is None else x.q[start:stop])
+
+
+def _joined(x: Pair, y: Pair) -> Pair:
+    q = None if x.q is None or y.q is None else np.concatenate((x.q, y.q))
+    return Pair(np.concatenate((x.p, y.p)), q)
 
 
 class Tests:
     """The random tests of one program at one table of sizes; they grow on demand, and all candidates
-    share them.
+    share them. They are drawn `block` at a time, so the n-th test is the same whichever candidate asks for it first.
     """
 
     def __init__(
@@ -41,37 +68,64 @@ class Tests:
         seed: int,
         arithmetic: Callable[[np.ndarray], FieldArithmetic],
         program: Runner,
+        block: int = BLOCK,
     ) -> None:
         self.shapes = shapes
         self.primes = primes
         self.rng = np.random.default_rng(seed)
         self.arithmetic = arithmetic
         self.program = program
-        self.chunks: list[Chunk] = []
+        self.block = block
         self.outside_lax: set[str] = set()
+        self._drawn: Chunk | None = None
+        #: by range: joined tests mean something only in the batch in which a candidate runs them
+        self._joined: dict[tuple[int, int], Chunk] = {}
 
-    def chunk(self, k: int, tests: int) -> Chunk:
-        """The k-th chunk; of that many tests, if it is new."""
-        if k == len(self.chunks):
-            roots = self.rng.integers(0, self.primes.q, tests, dtype=np.int64)
-            inputs = [draw(s, tests, self.primes, self.rng) for s in self.shapes]
-            ar = self.arithmetic(roots)
-            outputs = self.program(inputs, ar)
-            self.outside_lax |= ar.outside_lax
-            self.chunks.append(Chunk(roots, inputs, outputs, ar.invalid))
-        return self.chunks[k]
+    def chunk(self, start: int, stop: int) -> Chunk:
+        """Tests `start` to `stop` - 1."""
+        have = 0 if self._drawn is None else len(self._drawn.roots)
+        if self._drawn is None or have < stop:
+            more = self._more(-(-(stop - have) // self.block))
+            self._drawn = more if self._drawn is None else self._drawn.followed_by(more)
+        part = self._drawn.part(start, stop)
+        if not part.joined:
+            return part
+        if (start, stop) not in self._joined:
+            self._joined[start, stop] = self._evaluated(part.roots, part.inputs)
+        return self._joined[start, stop]
+
+    def _evaluated(self, roots: np.ndarray, inputs: list[Pair]) -> Chunk:
+        ar = self.arithmetic(roots)
+        outputs = self.program(inputs, ar)
+        self.outside_lax |= ar.outside_lax
+        return Chunk(roots, inputs, outputs, ar.invalid, ar.joined)
+
+    def _more(self, blocks: int) -> Chunk:
+        drawn = [self._draw() for _ in range(blocks)]
+        roots = np.concatenate([r for r, _ in drawn])
+        inputs = [
+            Pair(np.concatenate([x.p for x in xs]), np.concatenate([x.q for x in xs if x.q is not None]))
+            for xs in zip(*(inputs for _, inputs in drawn), strict=True)
+        ]
+        return self._evaluated(roots, inputs)
+
+    def _draw(self) -> tuple[np.ndarray, list[Pair]]:
+        roots = self.rng.integers(0, self.primes.q, self.block, dtype=np.int64)
+        return roots, [draw(s, self.block, self.primes, self.rng) for s in self.shapes]
 
 
 class Trial:
     """One candidate's way through the tests of a draw.
 
-    Tests in which either side divides by zero are not counted: others are drawn in their place.
+    Tests in which either side divides by zero are not counted: others are drawn in their place. `needed` says how
+    many must pass where so many were drawn again, in one batch if `whole`.
     """
 
-    def __init__(self, tests: Tests, candidate: Runner, needed: int) -> None:
+    def __init__(self, tests: Tests, candidate: Runner, needed: Callable[[int], int], whole: bool = False) -> None:
         self.tests = tests
         self.candidate = candidate
         self.needed = needed
+        self.whole = whole
         self.chunks = 0
         self.passed = 0
         self.redrawn = 0
@@ -79,23 +133,31 @@ class Trial:
         self.outside_lax: set[str] = set()
 
     @property
-    def finished(self) -> bool:
-        return bool(self.difference) or self.passed >= self.needed
+    def missing(self) -> int:
+        """How many tests are still to pass; 0 after a difference."""
+        return 0 if self.difference else max(0, self.needed(self.redrawn) - self.passed)
 
-    def step(self) -> None:
-        """One chunk of tests."""
+    def step(self, most: int | None = None) -> None:
+        """One chunk: all missing tests, or at most so many unless they have to be one batch."""
         if self.chunks == _MAX_CHUNKS:
             self.difference = "the graph or the program divides by zero in every random test"
             return
-        chunk = self.tests.chunk(self.chunks, QUICK if self.chunks == 0 else self.needed - self.passed)
+        start = self.passed + self.redrawn
+        count = self.missing if self.whole or most is None else min(self.missing, most)
+        chunk = self.tests.chunk(start, start + count)
         self.chunks += 1
         ar = self.tests.arithmetic(chunk.roots)
         found = self.candidate(chunk.inputs, ar)
-        valid = ~(chunk.invalid | ar.invalid)
+        valid = valid_tests(chunk.invalid | ar.invalid, chunk.joined or ar.joined)
         self.outside_lax |= ar.outside_lax
         self.passed += int(valid.sum())
         self.redrawn += int((~valid).sum())
         self.difference = difference(chunk.outputs, found, valid)
+
+
+def valid_tests(invalid: np.ndarray, joined: bool) -> np.ndarray:
+    """The tests that mean something; none where one that divides by zero is joined with the others."""
+    return np.zeros_like(invalid) if joined and invalid.any() else ~invalid
 
 
 def difference(wanted: Sequence[Pair], found: Sequence[Pair], valid: np.ndarray) -> str:

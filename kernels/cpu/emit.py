@@ -1,7 +1,7 @@
 """A muGraph and its schedule as C source (Mirage, section 2: grid, for-loop, thread graphs).
- One function per graph-defined kernel computes a cell of its grid; `mirage_run` runs the kernels in order on
-a pool of threads. Axis sizes and strides are arguments, so that the code serves every shape; literal sizes
-are constants.
+ One function per graph-defined kernel computes a cell of its grid; `mirage_run_k` runs the k-th sequence of
+kernels without predefined operators between them on a pool of threads. Axis sizes and strides are arguments,
+so that the code serves every shape; literal sizes are constants.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import sympy
 
-from mirage.errors import DimError, GraphError
+from mirage.errors import DimError
 from mirage.ir.dims import evaluate, symbols_of
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit_algebra import FunctionSources
@@ -19,9 +19,10 @@ from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.layout import c_names
+from mirage.kernels.cpu.stages import CodeStage, LibraryStage, library_stage, runs
 from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
 from mirage.mugraph.degree import RunningMaximum, analyze
-from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.graph import MuGraph, Ref
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.thread import inline_threads
 
@@ -43,11 +44,11 @@ static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * 
 
 @dataclass(frozen=True)
 class Emitted:
-    """The C source, and what its arguments are.
+    """The C source, what its arguments are, and the stages to run in order.
 
-    `tensors` are the axes of the kernel-level tensors: the inputs, then per kernel its outputs, then the
-    companions with running maxima. `outputs` are the tensors that the muGraph returns; `dims` are appended to
-    the axis sizes.
+    `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
+    companions with running maxima. `in_code` are those that C functions read or write. `outputs` are the
+    tensors that the muGraph returns; `dims` are appended to the axis sizes.
     """
 
     source: str
@@ -56,6 +57,8 @@ class Emitted:
     tensors: tuple[tuple[str, ...], ...]
     inputs: int
     outputs: tuple[int, ...]
+    stages: tuple[CodeStage | LibraryStage, ...]
+    in_code: frozenset[int]
 
 
 def bind_hints(mugraph: MuGraph, hints: Mapping[str, int]) -> dict[str, int]:
@@ -100,7 +103,10 @@ class Emitter:
         hints = hint_sizes(mugraph, schedule, hints)
         itemsize = DTYPES[mugraph.dtype].itemsize
         program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, itemsize)
-        self.kernels = self._kernels(program, companions(mugraph, maximum))
+        self.kernels: list[BlockEmitter] = []
+        self.code: list[list[BlockEmitter]] = []
+        self.stages: list[CodeStage | LibraryStage] = []
+        self._plan(program, companions(mugraph, maximum))
 
     def _collect_dims(self) -> None:
         for node in self.mugraph.kernels:
@@ -116,31 +122,45 @@ class Emitter:
         self.tensors.append(Tensor(len(self.tensors), offset, axes))
         return self.tensors[-1]
 
-    def _kernels(self, program: Program, known: dict[int, Companion]) -> list[BlockEmitter]:
-        values: dict[tuple[int, int], Tensor] = {}
+    def _plan(self, program: Program, known: dict[int, Companion]) -> None:
+        """Give every kernel-level tensor its number, and every run of kernels its stage."""
         given = [self._tensor(x.axes) for x in self.mugraph.inputs]
-        kernels: list[BlockEmitter] = []
+        nodes = self.mugraph.kernel.nodes
+        values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}
-        for i, n in enumerate(self.mugraph.kernel.nodes):
-            if n.op == "input":
-                values[i, 0] = given[n.attr["index"]]
-                continue
-            if n.op != "graph":
-                raise GraphError(
-                    f"{n.op}: predefined kernel operators are library calls; print graph-defined kernels only"
-                )
-            outputs = [self._tensor(n.axes(k)) for k in range(len(n.dims))]
-            values.update({(i, k): t for k, t in enumerate(outputs)})
-            for s, c in known.items():
-                if program.maximum.sites[s].path[0] == i:
-                    carried[s] = c, self._tensor(c.axes)
-            block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
-            inputs = [values[r.node, r.out] for r in n.operands]
-            number = len(kernels)
-            schedule = self.schedule.kernels[number]
-            kernels.append(BlockEmitter(number, i, block, schedule, program, inputs, outputs, dict(carried)))
-        self.outputs = tuple(values[r.node, r.out].index for r in self.mugraph.kernel.outputs)
-        return kernels
+        for defined, run in runs(self.mugraph):
+            for i in run:
+                values.update({Ref(i, k): self._tensor(nodes[i].axes(k)) for k in range(len(nodes[i].dims))})
+                if defined:
+                    self._kernel(i, program, known, values, carried)
+            if defined:
+                self.stages.append(CodeStage(f"mirage_run_{len(self.code)}"))
+                self.code.append(self.kernels[-len(run) :])
+            else:
+                numbers = {r: t.index for r, t in values.items()}
+                maxima = {s: (c.axes, t.index) for s, (c, t) in carried.items()}
+                stage = library_stage(self.mugraph, run, self.sizes, program.maximum, numbers, maxima)
+                self.stages.append(stage)
+        self.outputs = tuple(values[r].index for r in self.mugraph.kernel.outputs)
+
+    def _kernel(
+        self,
+        i: int,
+        program: Program,
+        known: dict[int, Companion],
+        values: Mapping[Ref, Tensor],
+        carried: dict[int, tuple[Companion, Tensor]],
+    ) -> None:
+        n = self.mugraph.kernel.nodes[i]
+        for s, c in known.items():
+            if program.maximum.sites[s].path[0] == i:
+                carried[s] = c, self._tensor(c.axes)
+        block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
+        inputs = [values[r] for r in n.operands]
+        outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
+        number = len(self.kernels)
+        schedule = self.schedule.kernels[number]
+        self.kernels.append(BlockEmitter(number, i, block, schedule, program, inputs, outputs, dict(carried)))
 
     def emit(self) -> Emitted:
         """Print the C source."""
@@ -150,13 +170,36 @@ class Emitter:
             k.cell(cell)
             self._scratch(scratch, k)
             body.lines += ["", *without_unused(cell.lines), "", *without_unused(scratch.lines)]
-        self._run(body)
+        for number, kernels in enumerate(self.code):
+            self._run(body, number, kernels)
         w = Writer()
         w.line("/* Generated from a muGraph:")
         w.line(" *")
         for line in _describe(self.mugraph, self.schedule):
             w.line(f" * {comment_text(line)}".rstrip())
         w.line(" */")
+        if self.kernels:
+            self._preamble(w)
+        w.lines += body.lines
+        dims = tuple(d for d in self.dims if not d.is_Integer)
+        tensors = tuple(t.axes for t in self.tensors)
+        return Emitted(
+            w.text(),
+            tuple(self.sizes),
+            dims,
+            tensors,
+            len(self.mugraph.inputs),
+            self.outputs,
+            tuple(self.stages),
+            self._in_code(),
+        )
+
+    def _in_code(self) -> frozenset[int]:
+        found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}
+        return frozenset(found | {t.index for k in self.kernels for _, t in k.companions.values()})
+
+    def _preamble(self, w: Writer) -> None:
+        """Headers, and what all kernels use."""
         w.line(f"#define MI_REAL {'double' if self.mugraph.dtype == 'float64' else 'float'}")
         w.add(['#include "mirage_gemm.h"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
         w.add(_PREAMBLE.splitlines())
@@ -170,10 +213,6 @@ class Emitter:
         if constants:
             w.line()
             w.line(f"enum {{ {', '.join(f'n_{self.names[a]} = {s}' for a, s in constants.items())} }};")
-        w.lines += body.lines
-        dims = tuple(d for d in self.dims if not d.is_Integer)
-        tensors = tuple(t.axes for t in self.tensors)
-        return Emitted(w.text(), tuple(self.sizes), dims, tensors, len(self.mugraph.inputs), self.outputs)
 
     def _scratch(self, w: Writer, k: BlockEmitter) -> None:
         w.comment("Bytes of scratch that a cell uses.")
@@ -186,12 +225,14 @@ class Emitter:
                 w.line(f"count += (size_t)({b.count(self.names)}); /* {b.name} */")
             w.line("return count * sizeof(mi_real);")
 
-    def _run(self, w: Writer) -> None:
+    def _run(self, w: Writer, number: int, kernels: list[BlockEmitter]) -> None:
+        first, last = kernels[0].number, kernels[-1].number
+        what = f"kernel {first}" if first == last else f"kernels {first} to {last}"
         w.line()
-        w.comment("Runs all kernels; 0, or -1 if there is no memory for scratch.")
-        w.line("int mirage_run(const mirage_args *args, mi_pool_run_fn *pool, int threads)")
+        w.comment(f"Runs {what}; 0, or -1 if there is no memory for scratch.")
+        w.line(f"int mirage_run_{number}(const mirage_args *args, mi_pool_run_fn *pool, int threads)")
         with w.block():
-            for k in self.kernels:
+            for k in kernels:
                 with w.block():
                     for a in k.graph.grid:
                         if a not in k.axes.literal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mirage.ir.operator import PRODUCTS
 from mirage.kernels.cpu.emit_group import Target
 from mirage.kernels.cpu.emit_loops import Nest, copy, fill, scale
 from mirage.kernels.cpu.emit_matmul import emit_matmul
@@ -36,10 +37,12 @@ class BlockEmitter(BlockPlan):
             for r in self.block.rescales:
                 self._factors(w, r.node, r.site)
             self._start(w)
-            self._phase(w, "before", False)
+            self._phase(w, "before")
             if self.graph.loop:
-                self._loop(w)
-                self._phase(w, "after", False)
+                w.line()
+                w.comment("the for-loop")
+                self._loop(w, 0)
+                self._phase(w, "after")
             self._finish(w)
 
     def declare_sizes(self, w: Writer) -> None:
@@ -151,7 +154,7 @@ class BlockEmitter(BlockPlan):
     def _start(self, w: Writer) -> None:
         """Accumulators start at zero, maxima at -inf."""
         for i, n in enumerate(self.graph.nodes):
-            if n.op == "accumulator" and n.attr["mode"] == "sum":
+            if n.op == "accumulator" and self.adds(i):
                 w.line()
                 w.comment(f"v{i} = 0")
                 fill(w, self.axes, False, self.memory[i].view, "0", self.memory[i].axes)
@@ -160,39 +163,36 @@ class BlockEmitter(BlockPlan):
             w.comment(f"maxima of exp {site}")
             fill(w, self.axes, False, maximum.view(self.names), "(-MI_INFINITY)", maximum.axes)
 
-    def _loop(self, w: Writer) -> None:
-        w.line()
-        w.comment("the for-loop")
-        self._loop_over(w, list(self.graph.loop))
-
-    def _loop_over(self, w: Writer, rest: list[str]) -> None:
-        if not rest:
-            self._tiles(w)
-            self._phase(w, "loop", True)
-            return
-        a = rest[0]
+    def _loop(self, w: Writer, outside: int) -> None:
+        """The loops inside the first `outside` ones; what varies with the outer loops only is not computed again."""
+        a, depth = self.graph.loop[outside], outside + 1
         name, tile, extent = self.names[a], self.axes.tile(a), self.axes.extent(a, False)
         with w.block(f"for (long done_{name} = 0; done_{name} < {extent}; done_{name} += {tile})"):
             if self.axes.constant(a, True) is None:
                 w.line(f"const long e_{name} = least({tile}, {extent} - done_{name});")
-            self._loop_over(w, rest[1:])
+            self._tiles(w, depth)
+            self._phase(w, "loop", depth)
+            if depth < len(self.graph.loop):
+                self._loop(w, depth)
 
-    def _tiles(self, w: Writer) -> None:
-        """Pointers to this iteration's tiles of the inputs."""
+    def _tiles(self, w: Writer, depth: int) -> None:
+        """Pointers to this iteration's tiles of the inputs that vary with as many loops."""
         for i in self.graph.inputs:
-            moved = {a: f"done_{self.names[a]}" for a in self.graph.nodes[i].axes() if a in self.graph.loop}
-            if moved:
+            if self.depth[i] == depth:
+                moved = {a: f"done_{self.names[a]}" for a in self.graph.nodes[i].axes() if a in self.graph.loop}
                 w.line(f"const mi_real *const t{i} = {self._input_view(i, False).at(moved)};")
 
-    def _phase(self, w: Writer, phase: str, looping: bool) -> None:
+    def _phase(self, w: Writer, phase: str, depth: int = 0) -> None:
+        """The operators before, in (those that vary with `depth` loops) or after the loops."""
+        looping = depth > 0
         for unit in self.order:
             i = unit[0]
             n = self.graph.nodes[i]
             if n.op == "accumulator":
-                if phase == "loop":
+                if depth and self.depth[n.operands[0].node] == depth:
                     self._accumulate(w, i, n)
-            elif self.phase(i) == phase and n.op not in ("input", "constant", "size"):
-                if n.op == "matmul":
+            elif self.phase(i) == phase and self.depth[i] == depth and n.op not in ("input", "constant", "size"):
+                if n.op in PRODUCTS:
                     self._matmul(w, i, n, looping)
                 elif n.op == "concat":
                     self._concat(w, i, n, looping)
@@ -208,8 +208,7 @@ class BlockEmitter(BlockPlan):
 
     def _target(self, i: int, looping: bool) -> Target:
         a = self.accumulator(i)
-        sums = a is not None and self.graph.nodes[a].attr["mode"] == "sum"
-        return Target(self.view(i, looping), accumulate=sums)
+        return Target(self.view(i, looping), accumulate=a is not None and self.adds(a))
 
     def _group(self, w: Writer, unit: tuple[int, ...], looping: bool) -> None:
         members = set(unit)
@@ -254,7 +253,7 @@ class BlockEmitter(BlockPlan):
 
     def _rescale(self, w: Writer, j: int, growth: View) -> None:
         memory = self.memory[j]
-        if memory.along is None:
+        if memory.along is None or self.adds(j):
             scale(w, self.axes, False, memory.view, growth, memory.axes)
             return
         # of a concatenation, only what earlier iterations wrote
@@ -282,32 +281,37 @@ class BlockEmitter(BlockPlan):
                 self.view(source, True),
                 target,
                 memory.axes,
-                accumulate=memory.along is None,
+                accumulate=self.adds(i),
             )
 
     def _matmul(self, w: Writer, i: int, n: Node, looping: bool) -> None:
-        plan = self.matmuls[i]
         self._title(w, (i,))
-        with w.block():
-            views = [self.view(r.node, looping) for r in n.operands]
-            for which, a in plan.pack:
-                source = n.operands[which].node
-                buffer = self.packs[source, a]
-                w.comment(f"v{source} made contiguous along {a}")
-                copy(w, self.axes, looping, views[which], buffer.view(self.names), buffer.axes)
-                views[which] = buffer.view(self.names)
-            target = self._target(i, looping)
-            emit_matmul(
-                w,
-                self.axes,
-                plan,
-                looping,
-                views[0],
-                views[1],
-                target.view,
-                target.accumulate,
-                lambda which: self.graph.nodes[n.operands[which].node].op == "input",
-            )
+        target = self._target(i, looping)
+        packed: set[tuple[int, str]] = set()
+        for k, (pair, plan) in enumerate(zip(PRODUCTS[n.op], self.matmuls[i], strict=True)):
+            sources = [n.operands[which].node for which in pair]
+            views = [self.view(source, looping) for source in sources]
+            with w.block():
+                for which, a in plan.pack:
+                    source = sources[which]
+                    buffer = self.packs[source, a]
+                    if (source, a) not in packed:
+                        packed.add((source, a))
+                        w.comment(f"v{source} made contiguous along {a}")
+                        copy(w, self.axes, looping, views[which], buffer.view(self.names), buffer.axes)
+                    views[which] = buffer.view(self.names)
+                emit_matmul(
+                    w,
+                    self.axes,
+                    plan,
+                    looping,
+                    views[0],
+                    views[1],
+                    target.view,
+                    # later products are added to the first
+                    target.accumulate or k > 0,
+                    [self.graph.nodes[source].op == "input" for source in sources],
+                )
 
     def _concat(self, w: Writer, i: int, n: Node, looping: bool) -> None:
         assert n.joined is not None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from mirage.kernels.cpu.emit_loops import Nest, fill
 from mirage.kernels.cpu.layout import BlockAxes, View
 from mirage.kernels.cpu.writer import Writer
-from mirage.mugraph.graph import Node
 
 # Costs in multiply-adds, for comparing plans only.
 _CALL = 200.0
@@ -43,56 +44,86 @@ class MatmulPlan:
         return dict(self.pack)
 
 
-def plan_matmul(
+@dataclass(frozen=True)
+class Product:
+    """The axes of two operands, the axes along which they are contiguous, and the axes that are summed."""
+
+    operands: tuple[Sequence[str], Sequence[str]]
+    units: tuple[str | None, str | None]
+    reduce: tuple[str, ...]
+
+    def choices(self, out: Sequence[str]) -> list[tuple[bool, list[str | None], list[str | None]]]:
+        """(whether the second operand gives the rows, the axes for rows, those for columns), None where there is none."""
+        own: list[list[str | None]] = [
+            [a for a in out if a in self.operands[i] and a not in self.operands[1 - i]] or [None] for i in (0, 1)
+        ]
+        return [(False, own[0], own[1]), (True, own[1], own[0])]
+
+
+def plan_products(
     axes: BlockAxes,
-    node: Node,
-    operands: Sequence[Sequence[str]],
-    units: Sequence[str | None],
+    out: Sequence[str],
+    products: Sequence[Product],
     looping: bool,
     prefer: str | None,
     lanes: int,
-) -> MatmulPlan:
-    """The cheapest plan at the expected sizes.
+) -> tuple[MatmulPlan, ...]:
+    """The cheapest plans, at the expected sizes, of products that are summed into one result over the axes `out`.
 
-    The operands are contiguous along `units`; a result contiguous along `prefer` saves a copy.
+    The plans that have a column axis have the same one. A result contiguous along `prefer` saves a copy.
     """
-    out = node.axes()
-
-    def size(names: Sequence[str | None]) -> float:
-        found = 1.0
-        for a in names:
-            found *= axes.hint(a, looping) if a is not None else 1
-        return found
-
-    best: tuple[float, MatmulPlan] | None = None
-    for swap in (False, True):
-        first, second = (1, 0) if swap else (0, 1)
-        rows: list[str | None] = [a for a in out if a in operands[first] and a not in operands[second]]
-        cols: list[str | None] = [a for a in out if a in operands[second] and a not in operands[first]]
-        for m in rows or [None]:
-            for n in cols or [None]:
-                for k in node.reduce:
-                    for dot in (False, True) if n is not None else (True,):
-                        pack: dict[int, str] = {}
-                        if dot:
-                            pack = {i: k for i in (first, second) if units[i] != k}
-                        elif n is not None and units[second] != n:
-                            pack = {second: n}
-                        cost = size([*out, *node.reduce]) / efficiency(dot, size([m]), size([n]), size([k]), lanes)
-                        cost += _CALL * size([*out, *node.reduce]) / size([m, n, k])
-                        cost += sum(_COPY * size(sorted({*operands[i], a})) for i, a in pack.items())
-                        if prefer is not None and n != prefer:
-                            cost += _COPY * size(out)
-                        if best is None or cost < best[0]:
-                            loops = tuple(a for a in out if a not in (m, n))
-                            sums = tuple(a for a in node.reduce if a != k)
-                            most = _STREAM_ROWS if size([n]) >= _LONG_ROW else _FEW_ROWS
-                            large = size([k, n]) >= _STREAM_ELEMENTS
-                            stream = not dot and second not in pack and size([m]) <= most and large
-                            found = MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), stream)
-                            best = cost, found
+    columns = [a for p in products for _, _, cols in p.choices(out) for a in cols]
+    if len(products) > 1:
+        columns.append(None)
+    best: tuple[float, tuple[MatmulPlan, ...]] | None = None
+    for n in dict.fromkeys(columns):
+        found = [_plan_product(axes, out, p, looping, n, lanes) for p in products]
+        cost = sum(c for c, _ in found)
+        if prefer is not None and n != prefer:
+            cost += _COPY * _size(axes, out, looping)
+        if best is None or cost < best[0]:
+            best = cost, tuple(plan for _, plan in found)
     assert best is not None
     return best[1]
+
+
+def _size(axes: BlockAxes, names: Sequence[str | None], looping: bool) -> float:
+    return prod(float(axes.hint(a, looping)) for a in names if a is not None)
+
+
+def _plan_product(
+    axes: BlockAxes, out: Sequence[str], product: Product, looping: bool, column: str | None, lanes: int
+) -> tuple[float, MatmulPlan]:
+    """The cheapest plan with this column axis, or with none where the product cannot have it; and its cost."""
+
+    def size(*names: str | None) -> float:
+        return _size(axes, names, looping)
+
+    choices = product.choices(out)
+    n = column if any(column in cols for _, _, cols in choices) else None
+    usable = [c for c in choices if n in c[2]] or choices
+    space = [*out, *product.reduce]
+    best: tuple[float, MatmulPlan] | None = None
+    for swap, rows, _ in usable:
+        first, second = (1, 0) if swap else (0, 1)
+        for m, k, dot in itertools.product(rows, product.reduce, (False, True) if n is not None else (True,)):
+            pack: dict[int, str] = {}
+            if dot:
+                pack = {i: k for i in (first, second) if product.units[i] != k}
+            elif n is not None and product.units[second] != n:
+                pack = {second: n}
+            cost = size(*space) / efficiency(dot, size(m), size(n), size(k), lanes)
+            cost += _CALL * size(*space) / size(m, n, k)
+            cost += sum(_COPY * size(*{*product.operands[i], a}) for i, a in pack.items())
+            if best is None or cost < best[0]:
+                loops = tuple(a for a in out if a not in (m, n))
+                sums = tuple(a for a in product.reduce if a != k)
+                most = _STREAM_ROWS if size(n) >= _LONG_ROW else _FEW_ROWS
+                large = size(k, n) >= _STREAM_ELEMENTS
+                stream = not dot and second not in pack and size(m) <= most and large
+                best = cost, MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), stream)
+    assert best is not None
+    return best
 
 
 def efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
@@ -116,9 +147,9 @@ def emit_matmul(
     y: View,
     target: View,
     accumulate: bool,
-    streamed: Callable[[int], bool],
+    streamed: Sequence[bool],
 ) -> None:
-    """Print target (+)= x y; `target` is contiguous along `plan.n`. `streamed` tells operands read from memory once."""
+    """Print target (+)= x y; `target` is contiguous along `plan.n`. `streamed` operands are read from memory once."""
     rows, cols = (y, x) if plan.swap else (x, y)
     nest = Nest(w, axes, looping)
 
@@ -138,7 +169,7 @@ def emit_matmul(
             return
         right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
         args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
-        if plan.stream and streamed(0 if plan.swap else 1):
+        if plan.stream and streamed[0 if plan.swap else 1]:
             if m.isdigit() and int(m) <= _STREAM_ROWS:
                 w.line(f"mi_gemm_stream{args}")
                 return

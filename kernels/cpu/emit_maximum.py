@@ -48,7 +48,8 @@ def companions(mugraph: MuGraph, maximum: RunningMaximum) -> dict[int, Companion
     for s, site in enumerate(maximum.sites):
         i = site.path[0]
         graph = mugraph.kernel.nodes[i].graph
-        assert graph is not None
+        if graph is None:
+            continue  # a predefined exp sees whole rows
         split = tuple(partial_axis(a) for a, r in graph.roles if r is Role.SPLIT)
         leaves = any(maximum.degree.get(((i,), k), {}).get(s) for k in range(len(graph.outputs)))
         if split and leaves:

@@ -12,10 +12,11 @@ import sympy
 
 from mirage.errors import GraphError
 from mirage.ir.dims import Dim
+from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.kernels.cpu.emit_algebra import FunctionSources, literal
 from mirage.kernels.cpu.emit_group import GroupEmitter, GroupPlan, plan_group
 from mirage.kernels.cpu.emit_loops import vector_axis
-from mirage.kernels.cpu.emit_matmul import MatmulPlan, plan_matmul
+from mirage.kernels.cpu.emit_matmul import MatmulPlan, Product, plan_products
 from mirage.kernels.cpu.emit_maximum import Block, Companion
 from mirage.kernels.cpu.layout import BlockAxes, Buffer, View
 from mirage.mugraph.degree import RunningMaximum
@@ -89,7 +90,8 @@ class BlockPlan:
         self.names = program.names
         self.scratch: list[Buffer] = []
         self.memory: dict[int, Memory] = {}
-        self.matmuls: dict[int, MatmulPlan] = {}
+        #: one plan per product
+        self.matmuls: dict[int, tuple[MatmulPlan, ...]] = {}
         self.groups: dict[tuple[int, ...], GroupPlan] = {}
         self.packs: dict[tuple[int, str], Buffer] = {}
         self.sites = self._sites()
@@ -98,6 +100,7 @@ class BlockPlan:
         self.emitter = GroupEmitter(self.graph, self.axes, program.functions, program.dims)
         groups = thread_groups(self.graph, frozenset(self.sites))
         self.order = unit_order(self.graph, groups)
+        self.depth = self._depths()
         self._plan()
 
     # facts about the graph
@@ -110,6 +113,16 @@ class BlockPlan:
             for s, site in enumerate(self.program.maximum.sites):
                 if site.path[0] == self.kernel:
                     found.setdefault(new[site.path[1]], []).append(s)
+        return found
+
+    def _depths(self) -> dict[int, int]:
+        """Node -> in how many of the loops, outermost first, it runs; the nodes of a group run together."""
+        found: dict[int, int] = {}
+        for unit in self.order:
+            after = unit[0] in self.graph.after_loop
+            operands = {r.node for i in unit for r in self.graph.nodes[i].operands} - set(unit)
+            depths = [*(self.graph.depth[i] for i in unit), *(found[j] for j in operands if not after)]
+            found.update(dict.fromkeys(unit, max(depths)))
         return found
 
     def looping(self, i: int) -> bool:
@@ -125,11 +138,15 @@ class BlockPlan:
         return any(r.node == i for r in self.graph.outputs)
 
     def accumulator(self, i: int) -> int | None:
-        """The accumulator that i's result goes straight into, where nothing else reads it."""
+        """The accumulator that i's result goes straight into.
+
+        Others may read it there if it is put beside earlier tiles, but not if it is added to them.
+        """
         readers = self.readers(i)
-        if len(readers) == 1 and self.graph.nodes[readers[0]].op == "accumulator" and not self.is_output(i):
-            return readers[0]
-        return None
+        found = [j for j in readers if self.graph.nodes[j].op == "accumulator"]
+        if len(found) != 1 or self.is_output(i) or (len(readers) > 1 and self.adds(found[0])):
+            return None
+        return found[0]
 
     def final(self, i: int) -> int:
         """The node whose memory i is computed in."""
@@ -166,6 +183,10 @@ class BlockPlan:
             else:
                 self.memory[t] = Memory(self._buffer(f"m{t}", order, self.looping(t)).view(self.names), order, along)
         self.memory[i] = self.memory[t]
+
+    def adds(self, accumulator: int) -> bool:
+        """Whether an accumulator adds up iterations: it starts at zero, and its memory holds sums."""
+        return bool(self.graph.summed_loops(accumulator))
 
     def _is_concat(self, i: int) -> bool:
         n = self.graph.nodes[i]
@@ -227,7 +248,7 @@ class BlockPlan:
                 continue
             if n.op == "sum" or is_elementwise(n):
                 self._plan_group(unit)
-            elif n.op == "matmul":
+            elif n.op in PRODUCTS:
                 self._plan_matmul(unit[0])
             elif n.op == "concat":
                 self._place(unit[0], self._concat_order(unit[0]), strided=True)
@@ -281,17 +302,23 @@ class BlockPlan:
         operands = [self.graph.nodes[r.node].axes() for r in n.operands]
         units = [self.unit(r.node) for r in n.operands]
         lanes = VECTOR_BYTES // self.program.itemsize
-        plan = plan_matmul(self.axes, n, operands, units, looping, self._output_unit(i), lanes)
-        self.matmuls[i] = plan
-        for which, a in plan.pack:
-            source = n.operands[which].node
-            key = (source, a)
-            if key not in self.packs:
-                order = (*(b for b in self.graph.nodes[source].axes() if b != a), a)
-                self.packs[key] = self._buffer(f"pack{source}_{self.names[a]}", order, looping)
-        last = plan.n if plan.n is not None else vector_axis(self.axes, looping, n.axes(), [])
+        summed = reduced_axes(n.op, operands, n.reduce)
+        products = [
+            Product((operands[x], operands[y]), (units[x], units[y]), over)
+            for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True)
+        ]
+        plans = plan_products(self.axes, n.axes(), products, looping, self._output_unit(i), lanes)
+        self.matmuls[i] = plans
+        for pair, plan in zip(PRODUCTS[n.op], plans, strict=True):
+            for which, a in plan.pack:
+                source = n.operands[pair[which]].node
+                if (source, a) not in self.packs:
+                    order = (*(b for b in self.graph.nodes[source].axes() if b != a), a)
+                    self.packs[source, a] = self._buffer(f"pack{source}_{self.names[a]}", order, looping)
+        columns = next((p.n for p in plans if p.n is not None), None)
+        last = columns if columns is not None else vector_axis(self.axes, looping, n.axes(), [])
         order = (*(a for a in n.axes() if a != last), *([last] if last is not None else []))
-        self._place(i, order, strided=plan.n is None)
+        self._place(i, order, strided=columns is None)
 
     def _concat_order(self, i: int) -> tuple[str, ...]:
         n = self.graph.nodes[i]

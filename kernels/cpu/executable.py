@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError, MirageError
-from mirage.ir.axes import AxisDims
+from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import pool, toolchain
 from mirage.kernels.cpu.emit import Emitter
+from mirage.kernels.cpu.stages import CodeStage, LibraryStage
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
@@ -38,7 +39,7 @@ class _Args(ctypes.Structure):
 
 
 class _Frame:
-    """Arguments of one call: C arrays whose constant parts are filled, and the tensors between kernels."""
+    """Arguments of one call: C arrays whose constant parts are filled, and the tensors between operators."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class _Frame:
         self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
         self.tensors = (ctypes.c_void_p * max(len(tensors), 1))()
         self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
-        #: tensors between kernels; none where a call gives the memory
+        #: tensors between operators; none where a call gives the memory
         self.own = [None if shape is None else np.empty(shape, dtype) for shape in tensors]
         for i, a in enumerate(self.own):
             if a is not None:
@@ -68,6 +69,8 @@ class _Shape:
         self.values = [self.axes[a] for a in exe.emitted.axes] + [evaluate(d, sizes) for d in exe.emitted.dims]
         self.inputs = [self._shape(x.dims) for x in graph.inputs]
         self.outputs = [self._shape(o.dims) for o in graph.outputs]
+        #: per stage, the values of a library stage's calls that are known beforehand
+        self.scalars = [s.calls.values(sizes) if isinstance(s, LibraryStage) else [] for s in exe.emitted.stages]
         self.frames: dict[tuple[Any, ...], list[_Frame]] = {}
 
     def _shape(self, dims: AxisDims) -> tuple[int, ...]:
@@ -90,10 +93,10 @@ class _Shape:
 
 
 class CpuExecutable:
-    """A muGraph, printed as C for one schedule, compiled and loaded.
+    """A muGraph for one schedule: graph-defined kernels as C, compiled and loaded, predefined ones as library calls.
 
     `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. May be called
-    from several threads at once. `source` is the C code.
+    from several threads at once. `source` is the C code; a graph of predefined operators needs no compiler.
 
     Raises ScheduleError or GraphError if the muGraph cannot be printed, NoCompilerError or CompilerError if
     it cannot be compiled.
@@ -110,22 +113,48 @@ class CpuExecutable:
         self.schedule = schedule
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
         self.dtype = DTYPES[mugraph.dtype]
-        library = toolchain.load(toolchain.compile(self.source, name=mugraph.name[:40]))
-        self._run = library.mirage_run
-        self._run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
-        self._run.restype = ctypes.c_int
+        self._places = argument_places(mugraph.inputs)
+        self._stages: list[tuple[Any, LibraryStage | None]] = self._load()
         self._pool = pool.run_address()
         self._threads = num_threads()
         self._lock = threading.Lock()
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
-        #: tensor -> result that its kernel writes itself: the first one with the same axes and the same last
-        # axis
+        #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
+        # axis where C code uses it
         self._direct: dict[int, int] = {}
         for k, t in enumerate(self.emitted.outputs):
             own, axes = [a for d in mugraph.outputs[k].dims for a in d], self.emitted.tensors[t]
-            same = sorted(own) == sorted(axes) and own[-1:] == list(axes[-1:])
+            same = sorted(own) == sorted(axes) and (own[-1:] == list(axes[-1:]) or t not in self.emitted.in_code)
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
+        self._calls = any(library is not None for _, library in self._stages)
+        used = {t for _, library in self._stages if library is not None for t in library.tensors()}
+        #: inputs that library calls take, with their axes where a dim is a product of several
+        self._taken = [
+            (t, None if all(len(d) == 1 for d in x.dims) else x.axes) for t, x in enumerate(mugraph.inputs) if t in used
+        ]
+        #: tensors of library calls that are results: which, its axes, and the order of the tensor's axes among them
+        self._given: list[tuple[int, int, tuple[str, ...], list[int]]] = []
+        for t, k in self._direct.items():
+            if t in used:
+                axes = tuple(a for d in mugraph.outputs[k].dims for a in d)
+                self._given.append((t, k, axes, [axes.index(a) for a in self.emitted.tensors[t]]))
+
+    def _load(self) -> list[tuple[Any, LibraryStage | None]]:
+        """Per stage its C function, or None and its library calls."""
+        if not any(isinstance(s, CodeStage) for s in self.emitted.stages):
+            return [(None, s) for s in self.emitted.stages if isinstance(s, LibraryStage)]
+        library = toolchain.load(toolchain.compile(self.source, name=self.mugraph.name[:40]))
+        found: list[tuple[Any, LibraryStage | None]] = []
+        for stage in self.emitted.stages:
+            if isinstance(stage, LibraryStage):
+                found.append((None, stage))
+                continue
+            run = getattr(library, stage.function)
+            run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
+            run.restype = ctypes.c_int
+            found.append((run, None))
+        return found
 
     @property
     def source(self) -> str:
@@ -136,10 +165,11 @@ class CpuExecutable:
         self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
     ) -> list[np.ndarray]:
         """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if
-        given.
+        given. There is one array per argument of the program, which several inputs of the muGraph may read.
 
-        Inputs are read through their strides; only one whose last axis is not contiguous is copied. `out`
-        must not overlap the inputs. Raises InputError for arrays of another number, shape or dtype.
+        Inputs are read through their strides; only one whose last axis is not contiguous is copied, and only
+        for C code. `out` must not overlap the inputs. Raises InputError for arrays of another number, shape
+        or dtype.
         """
         key = tuple(sizes.items())
         shape = self._shapes.get(key)
@@ -168,26 +198,29 @@ class CpuExecutable:
             frame.tensors[i] = a.__array_interface__["data"][0]
         for t, k in self._direct.items():
             frame.tensors[t] = results_in[k].__array_interface__["data"][0]
-        if self._run(frame.reference, self._pool, self._threads):
-            raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
+        memory = self._memory(shape, frame, arrays, results_in) if self._calls else []
+        for number, (code, library) in enumerate(self._stages):
+            if library is not None:
+                library.run(shape.scalars[number].copy(), shape.axes, memory)
+            elif code(frame.reference, self._pool, self._threads):
+                raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
         self._finish(shape, frame, arrays, results, results_in)
         free.append(frame)
         return results
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
-        if len(inputs) != len(shape.inputs):
-            raise InputError(f"{self.mugraph.name}: takes {len(shape.inputs)} arrays, got {len(inputs)}")
+        read = read_arguments(self.mugraph.name, self._places, inputs)
         arrays: list[np.ndarray] = []
-        for x, a, want in zip(self.mugraph.inputs, inputs, shape.inputs, strict=True):
+        for x, a, want in zip(self.mugraph.inputs, read, shape.inputs, strict=True):
             array = np.asarray(a)
             if array.dtype != self.dtype:
                 raise InputError(
-                    f"{self.mugraph.name}: input {x.name} has dtype {array.dtype}, "
+                    f"{self.mugraph.name}: input {x.argument} has dtype {array.dtype}, "
                     f"not {self.dtype}; convert it with astype"
                 )
             if array.shape != want:
                 raise InputError(
-                    f"{self.mugraph.name}: input {x.name} has shape {array.shape}, but the sizes make it {want}; "
+                    f"{self.mugraph.name}: input {x.argument} has shape {array.shape}, but the sizes make it {want}; "
                     "pass the sizes of these arrays"
                 )
             arrays.append(array if array.flags.aligned else array.copy())
@@ -208,14 +241,15 @@ class CpuExecutable:
     def _prepare(
         self, shape: _Shape, arrays: list[np.ndarray], results: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Contiguous copies of inputs, and contiguous results, where the kernels cannot use the given ones."""
+        """Contiguous copies of inputs, and contiguous results, where C code cannot use the given ones."""
+        code = self.emitted.in_code
         inputs = [
-            a if shape.axis_strides(a, x.dims, self._order(i)) is not None else np.ascontiguousarray(a)
+            a if i not in code or shape.axis_strides(a, x.dims, self._order(i)) is not None else np.ascontiguousarray(a)
             for i, (x, a) in enumerate(zip(self.mugraph.inputs, arrays, strict=True))
         ]
         outs = list(results)
         for t, k in self._direct.items():
-            if shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
+            if t in code and shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
                 outs[k] = np.empty(shape.outputs[k], self.dtype)
         return inputs, outs
 
@@ -230,7 +264,8 @@ class CpuExecutable:
                 k = self._direct[t]
                 given = results[k], self.mugraph.outputs[k].dims
             if given is not None:
-                found = shape.axis_strides(*given, axes)
+                # C code does not look at the strides of what only library calls use
+                found = shape.axis_strides(*given, axes) if t in self.emitted.in_code else [0] * len(axes)
                 assert found is not None
                 strides += found
                 tensors.append(None)
@@ -240,6 +275,19 @@ class CpuExecutable:
                 tensors.append(extents)
         return _Frame(shape.values, tensors, strides, self.dtype)
 
+    def _memory(
+        self, shape: _Shape, frame: _Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> list[Any]:
+        """Arrays over their axes of the tensors that library calls use; views of what the call gives."""
+        memory: list[Any] = frame.own.copy()
+        for t, axes in self._taken:
+            memory[t] = arrays[t] if axes is None else arrays[t].reshape([shape.axes[a] for a in axes])
+        for t, k, axes, perm in self._given:
+            # a dim is only divided, which needs no copy
+            split = results[k].reshape([shape.axes[a] for a in axes])
+            memory[t] = split.transpose(perm)
+        return memory
+
     def _finish(
         self,
         shape: _Shape,
@@ -248,7 +296,7 @@ class CpuExecutable:
         results: Sequence[np.ndarray],
         written: Sequence[np.ndarray],
     ) -> None:
-        """Fill the results that no kernel wrote: repeated, broadcast or copied tensors."""
+        """Fill the results that no operator wrote: repeated, broadcast or copied tensors."""
         for k, t in enumerate(self.emitted.outputs):
             if self._direct.get(t) == k:
                 if written[k] is not results[k]:

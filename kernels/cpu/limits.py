@@ -178,18 +178,47 @@ def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target) -> fl
 def program_cost(axis_program: AxisProgram, sizes: Mapping[str, int]) -> tuple[int, int]:
     """Compulsory bytes and operations of a program at these sizes (dim symbol -> size).
 
-    Bytes: every input that is used and every output, once. Operations: 2 per multiply-add of a matmul, 1 per element
-    of a sum, `Elementwise.flops` per element of the others, each operator once as the program has it.
+    Bytes: every argument that is used and every output, once. Operations: 2 per multiply-add of a matmul, 1 per element
+    of a sum, `Elementwise.flops` per element of the others, each operator once as the program has it: values that differ
+    only in which inputs read an argument are one.
     """
     extents = {a: evaluate(d, sizes) for a, d in axis_program.axes.items()}
     nodes = axis_program.nodes
     used = {i for n in nodes for i in n.operands} | {o.value for o in axis_program.outputs}
     read = [i in used for i, n in enumerate(nodes) if n.op == "input"]
-    tensors: list[AxisDims] = [x.dims for x, wanted in zip(axis_program.inputs, read, strict=True) if wanted]
-    tensors += [o.dims for o in axis_program.outputs]
+    arguments = {x.argument: x.dims for x, wanted in zip(axis_program.inputs, read, strict=True) if wanted}
+    tensors: list[AxisDims] = [*arguments.values(), *(o.dims for o in axis_program.outputs)]
     elements = sum(prod(extents[a] for d in dims for a in d) for dims in tensors)
-    flops = sum(_flops_per_point(n) * prod(extents[a] for a in (*n.axes, *n.reduce)) for n in nodes)
+    computed = _distinct(axis_program)
+    flops = sum(_flops_per_point(n) * prod(extents[a] for a in (*n.axes, *n.reduce)) for n in computed)
     return elements * DTYPES[axis_program.dtype].itemsize, flops
+
+
+def _distinct(program: AxisProgram) -> list[AxisNode]:
+    """The nodes without those that compute what an earlier one does, under other axes of the same arguments."""
+    inputs = iter(program.inputs)
+    #: per node, a number that equal values share, and its axes in an order that they share
+    values: list[tuple[int, list[str]]] = []
+    numbers: dict[object, int] = {}
+    found: list[AxisNode] = []
+    for n in program.nodes:
+        key: object
+        if n.op == "input":
+            x = next(inputs)
+            axes = list(x.axes)
+            key = x.argument, [program.axes[a] for a in axes]
+        else:
+            operands = [values[i] for i in n.operands]
+            axes = list(dict.fromkeys(a for _, own in operands for a in own))
+            places = [(number, [axes.index(a) for a in own]) for number, own in operands]
+            joined = n.joined and [axes.index(a) for a in n.joined[1]]
+            key = n.op, n.attrs, places, sorted(axes.index(a) for a in n.reduce), joined
+            axes = [a for a in axes if a in n.axes] + [a for a in n.axes if a not in axes]
+        count = len(numbers)
+        values.append((numbers.setdefault(repr(key), count), axes))
+        if len(numbers) > count:
+            found.append(n)
+    return found
 
 
 def _flops_per_point(n: AxisNode) -> int:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit import Emitter, bind_hints, hint_sizes
 from mirage.kernels.cpu.emit import scratch_bytes as _scratch_bytes
@@ -31,15 +31,14 @@ _CELL_CYCLES = 300.0
 _ROWS = (1, 8, 32, 128)
 _CONTIGUOUS = (64, 256, 1024, 4096)
 _LOOP = (32, 64, 128, 256, 512)
+_NESTED_LOOP = (8, 16, *_LOOP)
 _SPLITS = (1, 2, 4)
 
 
-def scratch_bytes(mugraph: MuGraph, kernel: int, schedule: KernelSchedule, sizes: Mapping[str, int]) -> int:
-    """Bytes of scratch of a cell of the kernel-th kernel, at these sizes of the dim symbols, for 64-byte vectors."""
-    kernels = [_smallest(n.graph) for n in mugraph.kernels if n.graph is not None]
-    kernels[kernel] = schedule
-    emitter = Emitter(mugraph, Schedule(tuple(kernels)), analyze(mugraph), sizes)
-    return _scratch_bytes(emitter, kernel, sizes)
+def scratch_bytes(mugraph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> list[int]:
+    """Bytes of scratch of a cell of each kernel, at these sizes of the dim symbols, for 64-byte vectors."""
+    emitter = Emitter(mugraph, schedule, analyze(mugraph), sizes)
+    return [_scratch_bytes(emitter, k, sizes) for k in range(len(schedule.kernels))]
 
 
 def schedules(
@@ -48,18 +47,39 @@ def schedules(
     """At most `count` schedules for these typical sizes of the dim symbols, the most promising first.
 
     The scratch of a cell fits `l2_bytes`, where any candidate's does; the k-th schedule has the k-th best
-    sizes of every kernel.
+    sizes of every kernel. Kernels that split one axis split it as the first of them does.
     """
     chosen: list[list[KernelSchedule]] = []
-    smallest = [_smallest(n.graph) for n in mugraph.kernels if n.graph is not None]
-    for k in range(len(mugraph.kernels)):
+    graphs = [n.graph for n in mugraph.kernels if n.graph is not None]
+    smallest = [_smallest(g) for g in graphs]
+    split: set[str] = set()
+    for k, graph in enumerate(graphs):
+        own = {a for a, r in graph.roles if r is Role.SPLIT}
+
+        def best(rank: int, number: int, k: int = k) -> list[KernelSchedule]:
+            before = [_at(c, rank) for c in chosen]
+            rest = _agreeing(smallest[k:], before)
+            return _kernel_schedules(mugraph, k, [*before, *rest], hints, l2_bytes, threads, number)
+
         # how later kernels see partial results depends on the splits chosen before them
-        before = [c[0] for c in chosen]
-        chosen.append(_kernel_schedules(mugraph, k, [*before, *smallest[k:]], hints, l2_bytes, threads, count))
-    found = [
-        Schedule(tuple(c[min(i, len(c) - 1)] for c in chosen)) for i in range(max((len(c) for c in chosen), default=1))
-    ]
-    return list(dict.fromkeys(found))
+        chosen.append([best(i, 1)[0] for i in range(max(map(len, chosen)))] if own & split else best(0, count))
+        split |= own
+    found = [Schedule(tuple(_at(c, i) for c in chosen)) for i in range(max((len(c) for c in chosen), default=1))]
+    found = list(dict.fromkeys(found))
+    bound = bind_hints(mugraph, hints)
+    fitting = [s for s in found if max(scratch_bytes(mugraph, s, bound), default=0) <= l2_bytes]
+    return fitting or found
+
+
+def _at(ranked: Sequence[KernelSchedule], rank: int) -> KernelSchedule:
+    """The schedule of this rank, or the last one."""
+    return ranked[min(rank, len(ranked) - 1)]
+
+
+def _agreeing(kernels: Sequence[KernelSchedule], before: Sequence[KernelSchedule]) -> list[KernelSchedule]:
+    """The schedules with the numbers of splits of those before them, where they split the same axes."""
+    fixed = {a: n for s in before for a, n in s.splits}
+    return [replace(s, splits=tuple((a, fixed.get(a, n)) for a, n in s.splits)) for s in kernels]
 
 
 def default_schedule(mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: int, threads: int = 2) -> Schedule:
@@ -83,13 +103,14 @@ def _kernel_schedules(
 ) -> list[KernelSchedule]:
     sizes = hint_sizes(mugraph, Schedule(tuple(kernels)), hints)
     model = _Model(mugraph, k, sizes, threads, l2_bytes)
-    ranked = sorted({s: model.cycles(s) for s in model.candidates()}.items(), key=lambda item: item[1])
+    candidates = _agreeing(list(model.candidates()), kernels[:k])
+    ranked = sorted({s: model.cycles(s) for s in candidates}.items(), key=lambda item: item[1])
     bound = bind_hints(mugraph, hints)
     fitting: list[KernelSchedule] = []
     smallest: tuple[int, KernelSchedule] | None = None
     maximum = analyze(mugraph)
     for schedule, _ in ranked[: 4 * count + 8]:
-        whole = Schedule((*kernels[:k], schedule, *kernels[k + 1 :]))
+        whole = Schedule((*kernels[:k], schedule, *_agreeing(kernels[k + 1 :], [schedule])))
         size = _scratch_bytes(Emitter(mugraph, whole, maximum, hints), k, bound)
         if size <= l2_bytes:
             fitting.append(schedule)
@@ -104,12 +125,17 @@ def _kernel_schedules(
 
 @dataclass
 class _Work:
-    """A compute node: the axes that it iterates over, and its cost per element in cycles of one lane."""
+    """A compute node: the axes that it iterates over, and its cost per element in cycles of one lane.
 
-    node: Node
+    It runs in `depth` of the loops, outermost first. Or one of the products of a node: the axes of its two `factors`,
+    and those that it sums.
+    """
+
     axes: frozenset[str]
-    looping: bool
+    depth: int
     flops: float
+    factors: tuple[frozenset[str], ...] = ()
+    reduce: tuple[str, ...] = ()
 
 
 class _Model:
@@ -125,32 +151,30 @@ class _Model:
         self.lanes = VECTOR_BYTES // self.itemsize
         self.l2_bytes = l2_bytes
         g = self.graph
-        self.work = [
-            _Work(n, frozenset(n.axes()) | set(n.reduce), i in g.in_loop, _flops(n))
-            for i, n in enumerate(g.nodes)
-            if n.op not in ("input", "constant", "size", "accumulator")
-        ]
+        self.work = _work(g)
         self.inputs = [frozenset(g.nodes[i].axes()) for i in g.inputs]
         outputs = [dims for dims in node.dims]
         self.outputs = [frozenset(a for d in dims for a in d) for dims in outputs]
         tensors = [g.nodes[i].dims[0] for i in g.inputs] + outputs
         self.contiguous = {[a for d in dims for a in d][-1] for dims in tensors if any(dims)}
-        matmuls = [w for w in self.work if w.node.op == "matmul"]
+        products = [w for w in self.work if w.factors]
         self.batch = {
             a
             for a in g.role
-            if any(a in w.axes for w in matmuls)
-            and all(all(a in g.nodes[r.node].axes() for r in w.node.operands) for w in matmuls if a in w.axes)
+            if any(a in w.axes for w in products)
+            and all(all(a in x for x in w.factors) for w in products if a in w.axes)
         }
 
     def candidates(self) -> Iterator[KernelSchedule]:
-        """All combinations of one tile per kind of axis."""
+        """All combinations of one tile per kind of parallel axis and per looped axis; one axis is split over threads."""
         roles = self.graph.roles
-        loops = any(r in (Role.LOOP, Role.SPLIT) for _, r in roles)
-        splits = any(r is Role.SPLIT for _, r in roles)
-        for rows, wide, loop, per_thread in itertools.product(
-            _ROWS, _CONTIGUOUS, _LOOP if loops else (1,), _SPLITS if splits else (1,)
+        tried = _LOOP if len(self.graph.loop) < 2 else _NESTED_LOOP
+        loop_tiles = [dict.fromkeys(min(t, max(self.sizes[a], 1)) for t in tried) for a in self.graph.loop]
+        splits = [(a, n) for a, r in roles if r is Role.SPLIT for n in _SPLITS]
+        for rows, wide, loop, (divided, per_thread) in itertools.product(
+            _ROWS, _CONTIGUOUS, itertools.product(*loop_tiles), splits or [("", 1)]
         ):
+            looped = dict(zip(self.graph.loop, loop, strict=True))
             tiles: list[tuple[str, int]] = []
             counts: list[tuple[str, int]] = []
             for a, r in roles:
@@ -160,11 +184,12 @@ class _Model:
                 if r is Role.PARALLEL:
                     tile = 1 if a in self.batch else wide if a in self.contiguous else rows
                 else:
-                    tile = loop
+                    tile = looped[a]
                 tile = max(1, min(tile, size))
                 tiles.append((a, tile))
                 if r is Role.SPLIT:
-                    counts.append((a, max(1, min(per_thread * self.threads, -(-size // tile)))))
+                    cells = per_thread * self.threads if a == divided else 1
+                    counts.append((a, max(1, min(cells, -(-size // tile)))))
             yield KernelSchedule(tuple(tiles), tuple(counts), self.lanes)
 
     def cycles(self, s: KernelSchedule) -> float:
@@ -173,11 +198,11 @@ class _Model:
         cells = prod(s.bounds(g, a, self.sizes[a])[0] for a in g.grid)
         block = {a: min(s.bounds(g, a, self.sizes[a])[1], self.sizes[a]) for a in g.role}
         inner = {a: min(s.tile[a], n) if a in g.loop else n for a, n in block.items()}
-        iterations = prod(-(-block[a] // max(inner[a], 1)) for a in g.loop)
+        iterations = [-(-block[a] // max(inner[a], 1)) for a in g.loop]
         compute = _CELL_CYCLES
         for w in self.work:
-            extents = inner if w.looping else block
-            compute += (iterations if w.looping else 1) * (self._compute(w, extents) + _NODE_CYCLES)
+            extents = inner if w.depth else block
+            compute += prod(iterations[: w.depth]) * (self._compute(w, extents) + _NODE_CYCLES)
         memory = 0.0
         for axes in [*self.inputs, *self.outputs]:
             total = self.itemsize * prod(self.sizes[a] for a in axes)
@@ -191,15 +216,31 @@ class _Model:
 
     def _compute(self, w: _Work, extents: Mapping[str, int]) -> float:
         elements = prod(extents[a] for a in w.axes)
-        if w.node.op != "matmul":
+        if not w.factors:
             return w.flops * elements / self.lanes
-        x, y = (frozenset(self.graph.nodes[r.node].axes()) for r in w.node.operands)
-        out = set(w.node.axes())
+        x, y = w.factors
+        out = w.axes - set(w.reduce)
         m = max((extents[a] for a in (x - y) & out), default=1)
         n = max((extents[a] for a in (y - x) & out), default=1)
-        k = max((extents[a] for a in w.node.reduce), default=1)
+        k = max((extents[a] for a in w.reduce), default=1)
         best = max(efficiency(dot, *mn, k, self.lanes) for dot in (False, True) for mn in ((m, n), (n, m)))
         return elements / (2 * self.lanes * best) + _NODE_CYCLES * elements / (m * n * k)
+
+
+def _work(graph: Graph) -> list[_Work]:
+    """What the compute nodes do, accumulators apart: an entry each, or one per product."""
+    found: list[_Work] = []
+    for i in graph.compute_nodes():
+        n, depth = graph.nodes[i], graph.depth[i]
+        operands = [frozenset(graph.nodes[r.node].axes()) for r in n.operands]
+        summed = reduced_axes(n.op, operands, n.reduce)
+        if n.op in PRODUCTS:
+            for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True):
+                space = frozenset((*n.axes(), *over))
+                found.append(_Work(space, depth, 1.0, (operands[x], operands[y]), over))
+        elif n.op != "accumulator":
+            found.append(_Work(frozenset((*n.axes(), *n.reduce)), depth, _flops(n)))
+    return found
 
 
 def _flops(n: Node) -> float:

@@ -16,15 +16,15 @@ import platform
 import re
 import shlex
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage.errors import CompilerError, NoCompilerError, UnsafeCacheError
-from mirage.settings import cache_dir, extra_cflags
+from mirage.errors import CompilerError, NoCompilerError
+from mirage.folders import check_private, private_folder
+from mirage.settings import extra_cflags
 
 HEADERS = Path(__file__).parent / "csrc"
 
@@ -110,11 +110,11 @@ def compile(source: str, *, name: str) -> Path:
     """
     compiler = find_compiler()
     flags = (*FLAGS, *extra_cflags())
-    folder = _kernels_folder()
+    folder = private_folder("kernels")
     stem = re.sub(r"\W", "_", name, flags=re.ASCII)
     path = folder / f"{stem}-{_key(source, compiler, flags)}.so"
     if path.exists():
-        _check_private(path)
+        check_private(path)
         return path
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
         c_file, library = Path(build, f"{stem}.c"), Path(build, f"{stem}.so")
@@ -140,35 +140,13 @@ def load(path: Path) -> ctypes.CDLL:
     Raises UnsafeCacheError if another user owns or can write the file or its folder, and CompilerError if it
     does not load.
     """
-    _check_private(path.parent)
-    _check_private(path)
+    # loading a library runs its code, so nobody else may have had a chance to write it
+    check_private(path.parent)
+    check_private(path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise CompilerError(f"cannot load {path}: {error}; delete the file, and it is compiled again") from error
-
-
-def _kernels_folder() -> Path:
-    folder = cache_dir() / "kernels"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    _check_private(folder)
-    return folder
-
-
-def _check_private(path: Path) -> None:
-    """Loading a library runs its code, so nobody else may have had a chance to write it."""
-    status = path.stat()
-    if status.st_uid != os.geteuid():
-        raise UnsafeCacheError(
-            f"{path} belongs to user {status.st_uid}, and this process runs as user {os.geteuid()}; "
-            "set MIRAGE_CACHE_DIR to a folder of your own"
-        )
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise UnsafeCacheError(
-            f"{path} can be written by other users (mode {stat.S_IMODE(status.st_mode):o}); "
-            f"check what is in it, then `chmod go-w {shlex.quote(str(path))}`, "
-            "or set MIRAGE_CACHE_DIR to a folder of your own"
-        )
 
 
 def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:

@@ -2,12 +2,13 @@
 
 Two programs have the same canonical text exactly when they differ only in the names of inputs, axes and
 symbols, in the order of the inputs, and in the order in which values are computed. Operators, attributes,
-literal sizes, the structure of symbolic ones, and the layout of inputs and outputs are kept.
+literal sizes, the structure of symbolic ones, the layout of inputs and outputs, and which inputs read the same
+argument are kept.
 
-Nodes, axes and symbols are coloured; a colour is refined by the colours of what an element is used with,
-until nothing changes. Where elements still share a colour, each is tried as the first of them, and the
-smallest text wins; branches that a symmetry of the program maps to one another are tried once
-(individualization and refinement, as in nauty).
+Nodes, axes, symbols and arguments that several inputs read are coloured; a colour is refined by the colours of
+what an element is used with, until nothing changes. Where elements still share a colour, each is tried as the
+first of them, and the smallest text wins; branches that a symmetry of the program maps to one another are tried
+once (individualization and refinement, as in nauty).
 """
 
 from __future__ import annotations
@@ -133,6 +134,11 @@ class _Search:
                 self.link(me, "joined", ("axis", n.joined[0]))
                 for k, a in enumerate(n.joined[1]):
                     self.link(me, ("part", k), ("axis", a))
+        for argument, readers in _repeated(p.inputs).items():
+            self.fixed["argument", argument] = ""
+            self.uses["argument", argument] = []
+            for k in readers:
+                self.link(("node", self.inputs[k]), "reads", ("argument", argument))
         for i, x in zip(self.inputs, p.inputs, strict=True):
             self.link_dims(("node", i), "input", x.dims)
         for k, o in enumerate(p.outputs):
@@ -210,6 +216,14 @@ class _Search:
                 leaves.add(leaf)
                 texts.append(min(leaf, self.best(branch)) if self.tried < MAX_ORDERS else leaf)
         return min(texts)
+
+
+def _repeated(inputs: Sequence[AxisInput]) -> dict[str, list[int]]:
+    """The places of the inputs that read an argument, for every argument that several do."""
+    readers: dict[str, list[int]] = {}
+    for k, x in enumerate(inputs):
+        readers.setdefault(x.argument, []).append(k)
+    return {argument: places for argument, places in readers.items() if len(places) > 1}
 
 
 def _ranks(labels: Mapping[_Element, Any]) -> _Colors:
@@ -290,10 +304,12 @@ class _Rename:
 
     def renamed(self) -> AxisProgram:
         p = self.program
+        inputs = [p.inputs[i] for i in self.input_order]
+        first = {x.argument: f"x{k}" for k, x in reversed(list(enumerate(inputs)))}
         return AxisProgram(
             "canonical",
             {new: self.renaming.dim(p.axes[a]) for a, new in self.axes.items()},
-            tuple(AxisInput(f"x{k}", self.dims(p.inputs[i].dims)) for k, i in enumerate(self.input_order)),
+            tuple(AxisInput(f"x{k}", self.dims(x.dims), first[x.argument]) for k, x in enumerate(inputs)),
             tuple(self.node(i) for i in self.order),
             tuple(AxisOutput(self.place[o.value], self.dims(o.dims)) for o in p.outputs),
             p.dtype,
@@ -314,7 +330,9 @@ def _text(p: AxisProgram) -> str:
         return f"[{', '.join('*'.join(d) or '1' for d in dims)}]"
 
     lines = ["axes " + ", ".join(f"{a}={dim_text(d)}" for a, d in p.axes.items())]
-    lines += [f"v{k} = input {shape(x.dims)}" for k, x in enumerate(p.inputs)]
+    for k, x in enumerate(p.inputs):
+        again = "" if x.argument == x.name else f" of {x.argument}"
+        lines.append(f"v{k} = input{again} {shape(x.dims)}")
     for i, n in enumerate(p.nodes):
         if n.op == "input":
             continue

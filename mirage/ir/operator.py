@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
+from functools import reduce as fold
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -21,8 +22,8 @@ from mirage.ir.types import TensorType, is_one, shape_text
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
-    from mirage.ir.axes import AxisLowering, AxisTensor
     from mirage.ir.program import ProgramBuilder
+    from mirage.ir.unify import AxisLowering, AxisTensor
 
 
 class Level(Enum):
@@ -168,13 +169,45 @@ class Elementwise(Operator):
         return low.elementwise(self.name, operands, attrs, out)
 
 
-def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: frozenset[str]) -> Any:
-    """An axis-level operator (sum, accumulator, matmul or elementwise) read in a `TensorAlgebra`.
+#: operators over named axes that sum products: the two operands of each product
+PRODUCTS: Mapping[str, tuple[tuple[int, int], ...]] = {"matmul": ((0, 1),), "concat_matmul": ((0, 2), (1, 3))}
+#: operators over named axes that sum the axes in `reduce`
+REDUCTIONS = frozenset({"sum", *PRODUCTS})
+#: the parts of axes that an operator sums: one set, or one per product of a concat_matmul
+Over = frozenset[str] | tuple[frozenset[str], ...]
 
-    `over` are the axis parts that a sum or matmul binds.
+
+def reduced_axes(op: str, operands: Sequence[Collection[str]], reduce: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+    """The axes that each product of an operator sums: those of `reduce` that its two operands have.
+
+    `operands` are the operands' axes. A sum or matmul sums all axes of `reduce`, any other operator none.
     """
-    if op == "matmul":
-        return al.sum(al.mul(args[0], args[1]), over)
+    products = PRODUCTS.get(op, ())
+    if len(products) < 2:
+        return (tuple(reduce),)
+    return tuple(tuple(a for a in reduce if a in operands[i] or a in operands[j]) for i, j in products)
+
+
+def reduced_parts(
+    op: str,
+    operands: Sequence[Collection[str]],
+    reduce: Sequence[str],
+    parts: Callable[[Sequence[str]], frozenset[str]],
+) -> Over:
+    """What `read_operator` sums, where `parts` gives the parts of axes."""
+    groups = [parts(axes) for axes in reduced_axes(op, operands, reduce)]
+    return groups[0] if len(groups) == 1 else tuple(groups)
+
+
+def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Over) -> Any:
+    """An axis-level operator (sum, accumulator, matmul, concat_matmul or elementwise) read in a `TensorAlgebra`.
+
+    `over` are the axis parts that it sums: a set, for a concat_matmul one per product.
+    """
+    if op in PRODUCTS:
+        groups = over if isinstance(over, tuple) else (over,)
+        products = zip(PRODUCTS[op], groups, strict=True)
+        return fold(al.add, [al.sum(al.mul(args[i], args[j]), parts) for (i, j), parts in products])
     if op in ("sum", "accumulator"):
         return al.sum(args[0], over)
     definition = get_operator(op)

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import reduce
+from functools import reduce as fold
 
 import sympy
 
 from mirage.errors import GraphError
 from mirage.ir.functions import EXP, ScalarFunction
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 
@@ -134,10 +134,16 @@ class _Analysis:
             return [self.degree[(*path, r.node), r.out] for r in n.graph.outputs]
         self.check_partial(n, graph, args)
         algebra = _Degrees(len(self.paths))
-        if n.op in ("matmul", "sum", "accumulator", "concat"):
-            combine = algebra.mul if n.op == "matmul" else algebra.add
-            result = reduce(combine, args)
-            gone = {"accumulator": (n.attr.get("axis", ""),), "concat": n.joined[1] if n.joined else ()}
+        if n.op in PRODUCTS:
+            operands = [graph.nodes[r.node].axes(r.out) for r in n.operands]
+            terms = []
+            for (i, j), axes in zip(PRODUCTS[n.op], reduced_axes(n.op, operands, n.reduce), strict=True):
+                terms.append(algebra.mul(args[i], args[j]))
+                self.remove(axes, [args[i], args[j], terms[-1]])
+            return [fold(algebra.add, terms)]
+        if n.op in ("sum", "accumulator", "concat"):
+            result = fold(algebra.add, args)
+            gone = {"accumulator": graph.loop, "concat": n.joined[1] if n.joined else ()}
             self.remove(gone.get(n.op, n.reduce), [*args, result])
             if n.op == "accumulator":
                 self.check_stored(result, "accumulates a tensor")
@@ -196,9 +202,17 @@ class _Analysis:
                     raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {missing}")
 
     def check_site(self, s: int, path: Path) -> None:
-        graph = self.graph.kernel.nodes[path[0]].graph
+        node = self.graph.kernel.nodes[path[0]]
+        graph = node.graph
         if graph is None:
             return
+        for out in range(len(node.dims)):
+            side_by_side = [a for a, r in graph.roles if r is Role.SPLIT and partial_axis(a) not in node.axes(out)]
+            if self.degree[path[:1], out].get(s) and side_by_side:
+                raise _Broken(
+                    f"output {out} of kernel {path[0]} scales with exp {s} and holds the parts of all blocks along "
+                    f"{side_by_side[0]}, which have maxima of their own"
+                )
         for a in self.rows(s):
             role = graph.role.get(a)
             if role is Role.SPLIT or (role is Role.LOOP and path[1] not in graph.after_loop):

@@ -13,11 +13,11 @@ from html import escape
 
 import networkx as nx
 
-from mirage.ir.operator import Level
+from mirage.ir.operator import PRODUCTS, Level
 from mirage.ir.text import attr_text
 from mirage.mugraph.graph import Graph, MuGraph, Node
 from mirage.mugraph.layout import Box, layered
-from mirage.mugraph.text import dims_text, map_text, operator_text, part_names
+from mirage.mugraph.text import dims_text, input_text, map_text, operator_text, part_names
 
 _FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
 _TEXT, _SMALL, _LINE, _PAD = 12.0, 9.5, 14.0, 12.0
@@ -260,8 +260,13 @@ def _node(graph: Graph, i: int, names: Sequence[str]) -> _Picture:
         title = names[n.attr["index"]]
         return _captioned(_box("input", title, lines), shape) if n.axes() else _box("input", title)
     lines = [f"fmap {_phi(graph.fmap(i))}"] if n.op == "accumulator" else _scalars(graph, n)
-    kind = n.op if n.op in _COLORS else "operator"
-    return _captioned(_box(kind, operator_text(n), lines), shape)
+    kind = _kind(n)
+    return _captioned(_box(kind, operator_text(n, graph.loop), lines), shape)
+
+
+def _kind(n: Node) -> str:
+    """The colour of an operator's box."""
+    return "matmul" if n.op in PRODUCTS else n.op if n.op in _COLORS else "operator"
 
 
 def _omap(n: Node, k: int) -> str:
@@ -349,9 +354,9 @@ def _value_name(graph: MuGraph, i: int, out: int) -> str:
 def _kernel_node(graph: MuGraph, i: int) -> _Picture:
     n = graph.kernel.nodes[i]
     if n.op == "input":
-        return _box("input", _value_name(graph, i, 0))
+        return _box("input", input_text(graph, n.attr["index"]))
     if n.graph is None:
-        return _box("matmul" if n.op == "matmul" else "operator", operator_text(n), _scalars(graph.kernel, n))
+        return _box(_kind(n), operator_text(n), _scalars(graph.kernel, n))
     names = [_value_name(graph, r.node, r.out) for r in n.operands]
     outputs = [_box("output", _value_name(graph, i, k), [_omap(n, k)]) for k in range(len(n.dims))]
     kernels = [k for k, m in enumerate(graph.kernel.nodes) if m.op == "graph"]

@@ -9,7 +9,7 @@ and the maps that the paper draws (imap, omap, fmap) follow from one *role* per 
 | parallel | a = grid * tile | yes |
 | whole | a = tile | if not reduced |
 | loop | a = loop * tile | if the accumulator concatenates |
-| split | a = grid * loop * tile | as the partial axis `a.grid`, which a later kernel sums |
+| split | a = grid * loop * tile | if the accumulator concatenates; else as `a.grid`: parts that a later kernel sums |
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ class Ref:
 class Node:
     """One operator of a graph.
 
-    `op` is a registered operator ("matmul" and "sum" with the axes they `reduce`, "concat" with `joined`, elementwise
-    ones), or one of
+    `op` is a registered operator ("matmul", "concat_matmul" and "sum" with the axes they `reduce`, "concat" with
+    `joined`, elementwise ones), or one of
 
     - "input": attrs `index`: which input of the graph it reads (an input iterator below the kernel level);
-    - "accumulator": attrs `mode`, "sum" or "concat", and `axis`, the loop axis it combines over;
+    - "accumulator": attrs `mode` and `axis`, one of the loop axes. Mode "sum" adds up the iterations over all loop
+      axes; mode "concat" puts those over `axis` side by side and adds up those over the others;
     - "graph": a graph-defined operator, whose meaning is `graph`, one level down.
 
     `dims` holds, per output, its dims as products of axes.
@@ -118,15 +119,18 @@ class Graph:
 
     def fmap(self, node: int) -> dict[str, int | None]:
         """Loop axis -> dim that it iterates over, or None: of an input iterator, or of an accumulator's result."""
-        n = self.nodes[node]
-        if n.op == "accumulator" and n.attr["mode"] == "sum":
-            return dict.fromkeys(self.loop)
-        return self._map(n.dims[0], self.loop)
+        return self._map(self.nodes[node].dims[0], self.loop)
+
+    def summed_loops(self, accumulator: int) -> tuple[str, ...]:
+        """The loop axes over which an accumulator adds up iterations."""
+        n = self.nodes[accumulator]
+        return tuple(a for a in self.loop if n.attr["mode"] == "sum" or a != n.attr["axis"])
 
     def omap(self, k: int, dims: AxisDims) -> dict[str, int]:
         """Grid axis -> dim of the k-th output (of these kernel-level dims) along which blocks are concatenated."""
-        found = {a: partial_axis(a) if self.role[a] is Role.SPLIT else a for a in self.grid}
-        where = {a: next((i for i, d in enumerate(dims) if name in d), None) for a, name in found.items()}
+        whole = self._map(dims, self.grid)
+        partial = {a: next((i for i, d in enumerate(dims) if partial_axis(a) in d), None) for a in self.grid}
+        where = {a: i if i is not None else partial[a] for a, i in whole.items()}
         return {a: i for a, i in where.items() if i is not None}
 
     @cached_property
@@ -149,6 +153,16 @@ class Graph:
             if (n.op == "input" and loop & set(n.axes())) or any(r.node in varying for r in n.operands):
                 varying.add(i)
         return frozenset(varying)
+
+    @cached_property
+    def depth(self) -> tuple[int, ...]:
+        """Per node, in how many of the loops, outermost first, its value has to be computed; 0 before and after them."""
+        found: list[int] = []
+        for i, n in enumerate(self.nodes):
+            own = n.axes() if n.op == "input" else ()
+            inner = max((k + 1 for k, a in enumerate(self.loop) if a in own), default=0)
+            found.append(0 if i in self.after_loop else max([inner, *(found[r.node] for r in n.operands)]))
+        return tuple(found)
 
     def compute_nodes(self) -> list[int]:
         """Nodes that are operators: neither inputs nor scalar constants."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from functools import reduce as fold
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy as np
 from mirage.errors import GraphError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.axes import AxisDims
-from mirage.ir.operator import Elementwise, Level, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, Level, get_operator
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
@@ -40,6 +41,8 @@ class NamedOps(Generic[A]):
     def align(self, x: Named[A], axes: Sequence[str]) -> A:
         """The array with exactly these axes in this order; absent ones have size 1."""
         lead = self.ar.lead
+        if x.axes == axes:
+            return x.data
         if not x.axes:
             return self.ar.lift(x.data, 0, len(axes))
         present = [a for a in axes if a in x.axes]
@@ -54,18 +57,16 @@ class NamedOps(Generic[A]):
 
     def take(self, x: Named[A], bounds: Mapping[str, tuple[int, int]]) -> Named[A]:
         """The slice start:stop along each named axis."""
+        if not any(a in bounds for a in x.axes):
+            return x
         index = (slice(None),) * self.ar.lead + tuple(slice(*bounds[a]) if a in bounds else slice(None) for a in x.axes)
-        return Named(x.axes, self.ar.apply(lambda a: a[index], x.data)) if x.axes else x
+        return Named(x.axes, self.ar.apply(lambda a: a[index], x.data))
 
     def compute(self, node: Node, args: Sequence[Named[A]]) -> Named[A]:
         """One registered operator."""
         axes = node.axes()
-        if node.op == "matmul":
-            x, y = args
-            names = sorted(set(x.axes) | set(y.axes))
-            lab = {a: i for i, a in enumerate(names)}
-            ls = [[lab[a] for a in axes_] for axes_ in (x.axes, y.axes, axes)]
-            return Named(axes, self.ar.einsum(x.data, y.data, *ls))
+        if node.op in PRODUCTS:
+            return fold(self.add, [self.product(args[i], args[j], axes) for i, j in PRODUCTS[node.op]])
         if node.op == "sum":
             (x,) = args
             rest = tuple(a for a in x.axes if a not in node.reduce)
@@ -90,6 +91,12 @@ class NamedOps(Generic[A]):
         if not isinstance(op, Elementwise):
             raise GraphError(f"{node.op}: not an operator of a muGraph; expand the program first")
         return Named(axes, op.apply(self.ar, [self.align(x, axes) for x in args], node.attr))
+
+    def product(self, x: Named[A], y: Named[A], axes: tuple[str, ...]) -> Named[A]:
+        """x * y summed over the axes that are not among `axes`."""
+        lab = {a: i for i, a in enumerate(sorted(set(x.axes) | set(y.axes)))}
+        ls = [[lab[a] for a in axes_] for axes_ in (x.axes, y.axes, axes)]
+        return Named(axes, self.ar.einsum(x.data, y.data, *ls))
 
     def add(self, x: Named[A], y: Named[A]) -> Named[A]:
         return Named(x.axes, self.ar.add(x.data, self.align(y, x.axes)))
@@ -151,8 +158,10 @@ def _run_block(
         tile = schedule.tile[a]
         # an empty range still runs once, on empty tiles, so that accumulators exist
         steps.append([(s, min(s + tile, stop)) for s in range(start, stop, tile)] or [(start, start)])
-    accumulated: dict[int, Named[A]] = {}
-    pieces: dict[int, list[Named[A]]] = {}
+    # per accumulator, its pieces by their range of the axis along which they are put side by side, if there is one
+    pieces: dict[int, dict[tuple[int, int] | None, Named[A]]] = {
+        i: {} for i, n in enumerate(graph.nodes) if n.op == "accumulator"
+    }
     values: dict[int, Named[A]] = {}
     for step in itertools.product(*steps):
         here = {**block, **dict(zip(graph.loop, step, strict=True))}
@@ -160,21 +169,18 @@ def _run_block(
         local = {a: stop - start for a, (start, stop) in here.items()}
         for i, n in enumerate(graph.nodes):
             if n.op == "accumulator":
-                x = values[n.operands[0].node]
-                if n.attr["mode"] == "concat":
-                    pieces.setdefault(i, []).append(x)
-                elif i in accumulated:
-                    accumulated[i] = ops.add(accumulated[i], x)
-                else:
-                    accumulated[i] = Named(n.axes(), ops.align(x, n.axes()))
+                x, own = values[n.operands[0].node], pieces[i]
+                at = here[n.attr["axis"]] if n.attr["mode"] == "concat" else None
+                own[at] = ops.add(own[at], x) if at in own else Named(n.axes(), ops.align(x, n.axes()))
             elif i not in graph.after_loop:
                 values[i] = _run_node(n, values, inputs, here, local, sizes, schedule, ops)
-    for i, xs in pieces.items():
-        n = graph.nodes[i]
-        pos = n.axes().index(n.attr["axis"]) - len(n.axes())
-        parts = [ops.align(x, n.axes()) for x in xs]
-        accumulated[i] = Named(n.axes(), ops.ar.apply(lambda *a, pos=pos: np.concatenate(a, axis=pos), *parts))
-    values.update(accumulated)
+    for i, own in pieces.items():
+        n, (first, *rest) = graph.nodes[i], own.values()
+        values[i] = first
+        if rest:
+            pos = n.axes().index(n.attr["axis"]) - len(n.axes())
+            parts = [x.data for x in own.values()]
+            values[i] = Named(n.axes(), ops.ar.apply(lambda *a, pos=pos: np.concatenate(a, axis=pos), *parts))
     local = {a: stop - start for a, (start, stop) in block.items()}
     for i, n in enumerate(graph.nodes):
         if i not in values:
@@ -226,7 +232,7 @@ def from_named(x: Named[A], dims: AxisDims, sizes: Mapping[str, int], ops: Named
 
 
 def run_mugraph(graph: MuGraph, schedule: Schedule, inputs: Sequence[A], ar: Arithmetic[A]) -> list[A]:
-    """The outputs of a muGraph for program-level arrays of the shapes that `ar.sizes` binds."""
+    """The outputs of a muGraph for program-level arrays, one per input, of the shapes that `ar.sizes` binds."""
     schedule.check(graph)
     sizes = schedule.axis_sizes(graph, ar.sizes)
     ops = NamedOps(ar)

@@ -31,6 +31,7 @@ def rename_mugraph(graph: MuGraph, renaming: Renaming, program: AxisProgram) -> 
     if (
         axes != dict(program.axes)
         or inputs != {k: x.dims for k, x in enumerate(program.inputs)}
+        or not _same_arguments(graph, renaming, program)
         or outputs != [o.dims for o in program.outputs]
     ):
         raise GraphError(
@@ -46,6 +47,12 @@ def rename_mugraph(graph: MuGraph, renaming: Renaming, program: AxisProgram) -> 
         outputs=program.outputs,
         dtype=program.dtype,
     )
+
+
+def _same_arguments(graph: MuGraph, renaming: Renaming, program: AxisProgram) -> bool:
+    """Whether the same inputs read one argument."""
+    pairs = {(x.argument, program.inputs[renaming.inputs[k]].argument) for k, x in enumerate(graph.inputs)}
+    return len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs})
 
 
 def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:

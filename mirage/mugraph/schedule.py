@@ -52,11 +52,12 @@ class Schedule:
     kernels: tuple[KernelSchedule, ...]
 
     def check(self, graph: MuGraph) -> None:
-        """Raises ScheduleError where a symbol is unbound or bound to an impossible size."""
+        """Raises ScheduleError where a size is missing or impossible, or kernels split one axis differently."""
         if len(self.kernels) != len(graph.kernels):
             raise ScheduleError(
                 f"schedule has {len(self.kernels)} kernels, the muGraph {len(graph.kernels)}; give one each"
             )
+        split: dict[str, tuple[int, int]] = {}
         for k, (s, node) in enumerate(zip(self.kernels, graph.kernels, strict=True)):
             assert node.graph is not None
             for axis, role in node.graph.roles:
@@ -66,11 +67,21 @@ class Schedule:
                         raise ScheduleError(
                             f"kernel {k}: axis {axis} ({role.value}) needs a positive {what}, got {table.get(axis)}"
                         )
+            for axis, count in s.splits:
+                first, before = split.setdefault(axis, (k, count))
+                if count != before:
+                    raise ScheduleError(
+                        f"kernel {k}: axis {axis} is split {count} times, but {before} times in kernel {first}; "
+                        "partial results along one axis need one number of splits"
+                    )
             if s.lanes < 1:
                 raise ScheduleError(f"kernel {k}: lanes={s.lanes} must be positive")
 
     def axis_sizes(self, graph: MuGraph, sizes: Mapping[str, int]) -> dict[str, int]:
-        """The size of every axis of the muGraph, partial ones included, for sizes of the dim symbols."""
+        """The size of every axis of the muGraph, partial ones included, for sizes of the dim symbols.
+
+        Kernels that split one axis do so equally often (see `check`).
+        """
         found = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
         for s in self.kernels:
             found.update({partial_axis(a): n for a, n in s.splits})

@@ -9,7 +9,8 @@
              "roles": [["b", "parallel"]], "grid": ["b"], "loop": []}
     NODE = {"op": "sum", "operands": [[3, 0]], "dims": [[["b"]]], "reduce": ["d64"]}
 
-A reference is [node, output]. A node has, besides `op`, `operands` and `dims`, the fields that apply:
+An input that reads the argument of an earlier one, x say, has `"argument": "x"` besides. A reference is
+[node, output]. A node has, besides `op`, `operands` and `dims`, the fields that apply:
 `attrs`, `reduce`, `joined`, `graph`, and the maps of Mirage, section 2: `imap` and `fmap` of an input,
 `fmap` of an accumulator, `omap` of a graph-defined operator (one per output). A map gives, per grid or loop
 axis, the position of the dim that it partitions, or null for the paper's phi. `grid`, `loop` and the maps
@@ -24,7 +25,7 @@ from typing import Any, NoReturn, TypeVar
 from mirage.errors import FormatError, MirageError
 from mirage.ir.axes import AxisDims, AxisInput, AxisOutput
 from mirage.ir.dims import Dim, dim_text, to_dim
-from mirage.ir.operator import Level, get_operator
+from mirage.ir.operator import REDUCTIONS, Level, get_operator
 from mirage.ir.program import AttrItems
 from mirage.ir.serial import attr_from_json, attr_to_json
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
@@ -56,10 +57,15 @@ def mugraph_to_json(graph: MuGraph) -> dict[str, Any]:
         "dtype": graph.dtype,
         "origin": graph.origin,
         "axes": [[a, dim_text(d)] for a, d in graph.axes.items()],
-        "inputs": [{"name": x.name, "dims": _dims(x.dims)} for x in graph.inputs],
+        "inputs": [_input_to_json(x) for x in graph.inputs],
         "outputs": [{"value": o.value, "dims": _dims(o.dims)} for o in graph.outputs],
         "kernel": _graph_to_json(graph.kernel),
     }
+
+
+def _input_to_json(x: AxisInput) -> dict[str, Any]:
+    again = {} if x.argument == x.name else {"argument": x.argument}
+    return {"name": x.name, "dims": _dims(x.dims)} | again
 
 
 def _dims(dims: AxisDims) -> list[list[str]]:
@@ -146,8 +152,10 @@ def mugraph_from_json(obj: object) -> MuGraph:
 
 
 def _input(obj: object, where: str) -> AxisInput:
-    fields = _fields(obj, where, {"name", "dims"})
-    return AxisInput(_text(fields["name"], f"{where}.name"), _axis_dims(fields["dims"], f"{where}.dims"))
+    fields = _fields(obj, where, {"name", "dims"}, {"argument"})
+    name = _text(fields["name"], f"{where}.name")
+    argument = _text(fields.get("argument", name), f"{where}.argument")
+    return AxisInput(name, _axis_dims(fields["dims"], f"{where}.dims"), argument)
 
 
 def _output(obj: object, where: str) -> AxisOutput:
@@ -215,7 +223,7 @@ def _attrs(op: str, obj: object, where: str) -> AttrItems:
                 _wrong(f"{where}.{k}", f"a JSON {_JSON_NAMES[kind]}", fields[k])
         return tuple((k, fields[k]) for k in _ATTRS[op])
     definition = _guard(lambda: get_operator(op), where)
-    if op in ("sum", "matmul", "concat"):
+    if op in REDUCTIONS or op == "concat":
         _fields(obj, where, set())
         return ()
     kinds = {a.name: a.kind for a in definition.attributes}

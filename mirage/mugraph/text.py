@@ -11,14 +11,15 @@
       return v3
 
 A shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration,
-`a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map gives the position of the
-dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
+`a.block` the part of a split axis that it sees in all of them, `a.thread` the part that a thread sees, and
+`a.grid` numbers partial results. A map gives the position of the dim that a grid or loop axis partitions; phi
+means that it partitions none (Mirage, section 2).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import dim_text
@@ -33,12 +34,19 @@ _NAMES = {Level.KERNEL: "v", Level.BLOCK: "w", Level.THREAD: "r"}
 
 def print_mugraph(graph: MuGraph) -> str:
     """The muGraph as text: per kernel its grid, loop, maps and operators, with shapes in parts of axes."""
-    inputs = ", ".join(f"{plain(x.name)}: {dims_text(x.dims)}" for x in graph.inputs)
+    inputs = ", ".join(f"{input_text(graph, k, plain)}: {dims_text(x.dims)}" for k, x in enumerate(graph.inputs))
     axes = ", ".join(f"{a}={dim_text(d)}" for a, d in graph.axes.items())
     lines = [f"def {plain(graph.name)}({inputs}), {graph.dtype}, axes {axes}:"]
     names = [plain(x.name) for x in graph.inputs]
     lines += _Printer(graph.kernel, names, "  ").lines()
     return "\n".join(lines) + "\n"
+
+
+def input_text(graph: MuGraph, k: int, shown: Callable[[str], str] = str) -> str:
+    """The name of input k as `shown`, with that of the first input if it reads that one's argument again: `x_2 (= x)`."""
+    x = graph.inputs[k]
+    first = next(other for other in graph.inputs if other.argument == x.argument)
+    return shown(x.name) if first is x else f"{shown(x.name)} (= {shown(first.name)})"
 
 
 def dims_text(dims: AxisDims, parts: Mapping[str, str] | None = None) -> str:
@@ -48,10 +56,11 @@ def dims_text(dims: AxisDims, parts: Mapping[str, str] | None = None) -> str:
 
 
 def part_names(graph: Graph, node: int) -> dict[str, str]:
-    """Axis -> its name in the shape of a node: `a.tile` where the node sees only a part of a."""
+    """Axis -> its name in the shape of a node: `a.tile` or `a.block` where the node sees only a part of a."""
     part = _PART.get(graph.level)
-    whole = {Role.WHOLE, Role.LOOP} if node in graph.after_loop else {Role.WHOLE}
-    return {a: f"{a}.{part}" for a, r in graph.roles if r not in whole}
+    after = node in graph.after_loop
+    whole = {Role.WHOLE, Role.LOOP} if after else {Role.WHOLE}
+    return {a: f"{a}.{'block' if after and r is Role.SPLIT else part}" for a, r in graph.roles if r not in whole}
 
 
 def map_text(axes: Mapping[str, int | None]) -> str:
@@ -59,11 +68,14 @@ def map_text(axes: Mapping[str, int | None]) -> str:
     return "{" + ", ".join(f"{a}: {'phi' if i is None else i}" for a, i in axes.items()) + "}"
 
 
-def operator_text(node: Node) -> str:
-    """The operator, its attributes and the axes that it combines: `sum over t`, `maximum(value=0)`."""
+def operator_text(node: Node, loop: Sequence[str] = ()) -> str:
+    """The operator, its attributes and the axes that it combines: `sum over t`, `maximum(value=0)`.
+
+    `loop` are the loop axes of its graph.
+    """
     attrs = attrs_text(node)
     return " ".join(
-        x for x in (_VERBS.get(node.op, node.op) + (f"({attrs})" if attrs else ""), over_text(node)) if x
+        x for x in (_VERBS.get(node.op, node.op) + (f"({attrs})" if attrs else ""), over_text(node, loop)) if x
     )
 
 
@@ -75,13 +87,13 @@ def attrs_text(node: Node) -> str:
     return ", ".join(f"{k}={attr_text(kinds[k], v)}" for k, v in node.attrs)
 
 
-def over_text(node: Node) -> str:
-    """The axes that an operator reduces, joins or accumulates over."""
+def over_text(node: Node, loop: Sequence[str] = ()) -> str:
+    """The axes that an operator reduces, joins or accumulates over, in a graph with these loop axes."""
     if node.joined is not None:
         return f"along {' + '.join(node.joined[1])} = {node.joined[0]}"
     if node.op == "accumulator":
-        joins = "along" if node.attr["mode"] == "concat" else "over"
-        return f"{joins} {node.attr['axis']}"
+        axis = node.attr["axis"]
+        return f"along {axis}" if node.attr["mode"] == "concat" else f"over {', '.join(loop or [axis])}"
     return f"over {', '.join(node.reduce)}" if node.reduce else ""
 
 
@@ -153,7 +165,7 @@ class _Printer:
             maps += f", fmap {map_text(self.graph.fmap(i))}"
         if attrs := attrs_text(n):
             args.append(attrs)
-        over = over_text(n)
+        over = over_text(n, self.graph.loop)
         call = f"{_VERBS.get(n.op, n.op)}({', '.join(args)}){' ' + over if over else ''}"
         return f"{self.names[i]} = {call} {shape}{maps}"
 

@@ -18,7 +18,7 @@ Groups = tuple[tuple[int, ...], ...]
 
 def is_elementwise(node: Node) -> bool:
     """Whether a node is an elementwise operator of the registry (scalar constants are not)."""
-    if node.op in ("input", "constant", "size", "accumulator", "graph", "matmul", "sum", "concat"):
+    if node.op in ("input", "constant", "size", "accumulator", "graph"):
         return False
     return isinstance(get_operator(node.op), Elementwise)
 

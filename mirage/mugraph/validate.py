@@ -9,19 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce as fold
 from typing import NoReturn
 
 import sympy
 
 from mirage.errors import AttributeValueError, GraphError, UnknownOperator
-from mirage.ir.axes import AxisDims
-from mirage.ir.operator import Elementwise, Level, get_operator
+from mirage.ir.axes import AxisDims, AxisInput
+from mirage.ir.dims import Dim
+from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, Level, get_operator, reduced_axes
 from mirage.ir.types import check_dtype
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.linearity import LINEAR, Part
 
 _BELOW = {Level.KERNEL: Level.BLOCK, Level.BLOCK: Level.THREAD}
 _NONE: frozenset[str] = frozenset()
+
+
+def _check_arguments(graph: MuGraph) -> None:
+    """Inputs that read one argument must have its shape."""
+    shapes: dict[str, tuple[AxisInput, list[Dim]]] = {}
+    for x in graph.inputs:
+        shape = [sympy.expand(sympy.prod(graph.axes[a] for a in d)) for d in x.dims]
+        first, want = shapes.setdefault(x.argument, (x, shape))
+        if shape != want:
+            raise GraphError(
+                f"muGraph {graph.name}: inputs {first.name} and {x.name} read the argument {x.argument} as "
+                f"{_text(first.dims)} and {_text(x.dims)}, which differ in size; give them dims of equal sizes"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +67,7 @@ def validate(graph: MuGraph) -> None:
             raise GraphError(
                 f"muGraph {graph.name}: {what} has unknown axis {min(unknown)}; give its size in `axes`"
             )
+    _check_arguments(graph)
     if graph.kernel.level is not Level.KERNEL:
         raise GraphError(
             f"muGraph {graph.name}: its top graph is a {graph.kernel.level.value} graph, not a kernel graph"
@@ -142,8 +158,8 @@ class _GraphCheck:
             _check_distinct(f"muGraph {self.program.name}, {self.path}node {i} ({n.op})", dims)
         if n.graph is not None and n.op != "graph":
             self.fail(i, "has a graph; only an operator 'graph' is defined by one")
-        if n.reduce and n.op not in ("sum", "matmul"):
-            self.fail(i, f"reduces {', '.join(n.reduce)}; only sum and matmul reduce axes")
+        if n.reduce and n.op not in REDUCTIONS:
+            self.fail(i, f"reduces {', '.join(n.reduce)}; only {', '.join(sorted(REDUCTIONS))} reduce axes")
         if (n.joined is None) == (n.op == "concat"):
             self.fail(i, "`joined` names the axes of a concat; a concat needs it and nothing else has it")
         match n.op:
@@ -203,7 +219,7 @@ class _GraphCheck:
             self.fail(i, f"is not allowed in a {self.graph.level.value} graph")
         if not op.min_arity <= len(n.operands) <= op.max_arity:
             self.fail(i, f"takes {op.min_arity} to {op.max_arity} operands, got {len(n.operands)}")
-        if n.op in ("sum", "matmul", "concat"):
+        if n.op in REDUCTIONS or n.op == "concat":
             self.check_attrs(i, n, set())
             if n.op != "concat" and not n.reduce:
                 self.fail(i, "reduces no axis; name at least one, or use mul")
@@ -274,18 +290,26 @@ class _GraphCheck:
                 return (self.accumulator(i, n, args[0]),)
             case "graph":
                 return self.child(i, n, args)
-            case "sum" | "matmul":
-                return (self.reduction(i, n, args),)
             case "concat":
                 return (self.concat(i, n, args),)
+        if n.op in REDUCTIONS:
+            return (self.reduction(i, n, args),)
         return (_Value(_union(x.axes for x in args), self.pending(i, n, args)),)
 
-    def pending(self, i: int, n: Node, args: Sequence[_Value]) -> frozenset[str]:
-        """The pending axes of an operator over pending operands; fails where it is not linear in them."""
-        axes = _union(x.pending for x in args)
+    def pending(
+        self, i: int, n: Node, args: Sequence[_Value], still: frozenset[str] = _NONE
+    ) -> frozenset[str]:
+        """The pending axes of an operator over pending operands; fails where it is not linear in them.
+
+        `still` are axes that it sums itself, of which it sees only a part.
+        """
+        axes = _union(x.pending for x in args) | still
         if not axes:
             return axes
         op = get_operator(n.op)
+        complete = frozenset(n.reduce) - still
+        products = PRODUCTS.get(n.op, ((0,),))
+        summed = reduced_axes(n.op, [x.axes for x in args], n.reduce)
         for a in axes:
             parts = [
                 Part.PARTIAL if a in x.pending else Part.OTHER if a in x.axes else Part.FIXED for x in args
@@ -295,8 +319,12 @@ class _GraphCheck:
             elif n.op == "concat":
                 result = parts[0] if len(set(parts)) == 1 else Part.OTHER
             else:
-                result = LINEAR.mul(*parts) if n.op == "matmul" else parts[0]
-            if result is not Part.PARTIAL:
+                terms = [
+                    _summed([parts[k] for k in factors], a in over, a in still)
+                    for factors, over in zip(products, summed, strict=True)
+                ]
+                result = fold(LINEAR.add, terms)
+            if result is Part.OTHER or (result is Part.FIXED and a not in complete):
                 how = (
                     "sum over it first"
                     if a in _union(x.axes for x in args)
@@ -307,7 +335,7 @@ class _GraphCheck:
                     f"acts on a partial sum over axis {a} and is not linear in it, so tile sizes would "
                     f"show; {how}",
                 )
-        return axes
+        return axes - complete
 
     def input(self, i: int, n: Node) -> _Value:
         k: int = n.attr["index"]
@@ -334,30 +362,19 @@ class _GraphCheck:
                 f"accumulates node {n.operands[0].node}, which is computed after the loop over {axis}; "
                 f"use it as is",
             )
-        if mode == "concat":
-            if self.graph.loop != (axis,):
-                self.fail(
-                    i, f"concatenates over axis {axis} while the loop is over {', '.join(self.graph.loop)}"
-                )
-            if self.graph.role[axis] is Role.SPLIT:
-                self.fail(
-                    i, f"concatenates over axis {axis}, which is split over the grid; make it a loop axis"
-                )
-            if axis not in x.axes:
-                self.fail(
-                    i,
-                    f"axis {axis} is not in the operand {sorted(x.axes)}, so nothing can be concatenated "
-                    f"along it",
-                )
-            return x
-        if mode != "sum":
+        if mode not in ("sum", "concat"):
             self.fail(i, f"mode {mode!r}; use 'sum' or 'concat'")
-        for a in self.graph.loop:
+        if mode == "concat" and axis not in x.axes:
+            self.fail(
+                i,
+                f"axis {axis} is not in the operand {sorted(x.axes)}, so nothing can be concatenated along it",
+            )
+        for a in self.graph.summed_loops(i):
             if a in x.axes:
                 self.fail(
                     i,
-                    f"adds up tiles that still have the loop axis {a}; reduce it in the loop or use mode "
-                    f"'concat'",
+                    f"adds up tiles that still have the loop axis {a}; reduce it in the loop or concatenate "
+                    f"along it",
                 )
             if a not in x.pending:
                 self.fail(
@@ -381,10 +398,33 @@ class _GraphCheck:
                     f"reduces axis {a}, which is parallel: a block sees only its part; make it split, "
                     f"loop or whole",
                 )
-        pending = self.pending(i, n, args)
+        if len(PRODUCTS.get(n.op, ())) > 1:
+            self.check_products(i, n, args)
         reduce = frozenset(n.reduce)
-        still = reduce & (self.open_axes | (_NONE if i in self.graph.after_loop else self.loop))
-        return _Value(axes - reduce, (pending - reduce) | still)
+        still = reduce & (self.open_axes | self.looped(i))
+        return _Value(axes - reduce, self.pending(i, n, args, still))
+
+    def check_products(self, i: int, n: Node, args: Sequence[_Value]) -> None:
+        """Several products can be added up if each sums axes of its own operands and all have the same axes."""
+        summed = reduced_axes(n.op, [x.axes for x in args], n.reduce)
+        results: list[frozenset[str]] = []
+        for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True):
+            pair = f"the product of operands {x + 1} and {y + 1}"
+            if not over:
+                self.fail(i, f"{pair} sums no axis; name one in `reduce`, or use mul and add")
+            for a in over:
+                if a not in args[x].axes & args[y].axes:
+                    k = x if a not in args[x].axes else y
+                    self.fail(
+                        i, f"sums axis {a}, which operand {k + 1} of {pair} does not have; sum it in a node before"
+                    )
+            results.append((args[x].axes | args[y].axes) - set(over))
+        if results[0] != results[1]:
+            self.fail(
+                i,
+                f"adds a product with axes {sorted(results[0])} to one with axes {sorted(results[1])}; both need "
+                f"the same axes",
+            )
 
     def concat(self, i: int, n: Node, args: Sequence[_Value]) -> _Value:
         assert n.joined is not None
@@ -412,20 +452,22 @@ class _GraphCheck:
             self.fail(i, f"axis {min(clash)} is joined and also another axis of an operand; rename one")
         return _Value(axes | {result}, self.pending(i, n, args))
 
+    def looped(self, i: int) -> frozenset[str]:
+        """The loop and split axes of which node i sees only a part: after the loop, a block's part of a split one."""
+        return self.loop & frozenset(self.graph.grid) if i in self.graph.after_loop else self.loop
+
     def seen_in_part(self, i: int) -> frozenset[str]:
-        loop = _NONE if i in self.graph.after_loop else self.loop
-        return self.divided | frozenset(self.graph.grid) | loop
+        return self.divided | frozenset(self.graph.grid) | self.looped(i)
 
     def child(self, i: int, n: Node, args: Sequence[_Value]) -> tuple[_Value, ...]:
         assert n.graph is not None
         what = "kernel" if self.graph.level is Level.KERNEL else "thread graph"
-        loop = self.loop if i in self.graph.in_loop else _NONE
         check = _GraphCheck(
             self.program,
             n.graph,
             args,
             f"{self.path}{what} {i}, ",
-            self.open_axes | loop,
+            self.open_axes | self.looped(i),
             self.seen_in_part(i),
         )
         return tuple(check.run())
@@ -448,12 +490,14 @@ class _GraphCheck:
                     f"the same elements; "
                     "make it whole, loop or split, or compute this output in another kernel",
                 )
-            if role is Role.SPLIT:
+            # blocks write their parts of a split axis that was concatenated, or partial results
+            if role is Role.SPLIT and a not in axes:
                 part = partial_axis(a)
-                if a in axes or a not in pending:
+                if a not in pending:
                     self.fail(
                         ref.node,
-                        f"is output {k} but not a sum over the split axis {a}; compute it in another kernel",
+                        f"is output {k} but neither a sum over the split axis {a} nor concatenated along it; "
+                        f"compute it in another kernel",
                     )
                 if part in axes:
                     self.fail(
@@ -462,6 +506,14 @@ class _GraphCheck:
                     )
                 axes, pending = axes | {part}, (pending - {a}) | {part}
         return _Value(axes, pending)
+
+
+def _summed(factors: Sequence[Part], over: bool, still: bool) -> Part:
+    """A product of one or two factors, summed over an axis if `over`, of which it sees only a part if `still`."""
+    product = fold(LINEAR.mul, factors)
+    if not over or (Part.PARTIAL in factors and product is not Part.PARTIAL):
+        return product
+    return Part.PARTIAL if still else Part.FIXED
 
 
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:

@@ -431,5 +431,8 @@ def test_unknown_dtypes() -> None:
 
 
 def test_a_program_without_axis_form_says_why() -> None:
-    with pytest.raises(mi.MirageError, match=r"axis m .* would occur twice"):
-        mi.superoptimize(mi.trace(lambda x: x @ x.mT, x=mi.tensor("m", "n")), sizes={"m": 2, "n": 3}, budget=0.2)
+    def straddling(x: Any) -> Any:
+        return mi.reshape(mi.reshape(x, (2, 3, "n")), (3, 2, "n"))
+
+    with pytest.raises(mi.MirageError, match=r"the factor 2 straddles the new dim 3: .* reshape along factors"):
+        mi.superoptimize(mi.trace(straddling, x=mi.tensor(6, "n")), sizes={"n": 3}, budget=0.2)

@@ -20,6 +20,7 @@ import mirage as mi
 from mirage import api
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import canonical_json, sha256
+from mirage.records import SCHEMA
 from mirage.result import Superoptimized
 from tests.api.small import BUDGET, adapter, arrays, check, rows
 
@@ -110,6 +111,8 @@ def test_a_hit_has_the_graphs_and_figures_of_the_first_run(store: ResultStore) -
     assert not searched(r)
     assert r.stats.prefixes == fresh.stats.prefixes
     assert r.candidates == fresh.candidates
+    for c in r.graphs:
+        assert (len(c.certificate.checks), bool(c.accuracy)) == ((1, False) if c.executable is None else (2, True))
     assert {str(c.graph.kernel) for c in r.graphs} == {str(c.graph.kernel) for c in fresh.graphs}
     assert all(c.certificate.equal for c in r.graphs)
     right(r)
@@ -136,6 +139,18 @@ def test_an_equal_program_of_other_names_and_order_hits_too(store: ResultStore) 
         for run in runs:
             check(program, run(inputs, sizes), inputs, sizes)
         check(program, [r(*inputs)], inputs, sizes)
+
+
+def test_records_of_an_older_form_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
+    with monkeypatch.context() as older:
+        older.setattr("mirage.recall.SCHEMA", SCHEMA - 1)
+        assert not mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
+        assert mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", CorruptRecordWarning)
+        r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert not r.cache_hit and searched(r)
 
 
 def test_a_different_program_does_not_hit(store: ResultStore) -> None:
@@ -280,6 +295,10 @@ def exchanged(payload: Any) -> Any:
     return {**payload, "graphs": json.loads(json.dumps(payload["graphs"]).replace('"index": 1', '"index": 2'))}
 
 
+def with_accuracy(entry: dict[str, Any]) -> Callable[[Any], Any]:
+    return lambda payload: {**payload, "graphs": [{**g, "accuracy": [entry]} for g in payload["graphs"]]}
+
+
 DAMAGE: dict[str, Callable[[ResultStore], None]] = {
     "truncated": truncated,
     "one byte": one_byte,
@@ -288,6 +307,9 @@ DAMAGE: dict[str, Callable[[ResultStore], None]] = {
     "no graphs field": both(lambda p: {k: v for k, v in p.items() if k != "graphs"}),
     "graphs are text": both(lambda p: {**p, "graphs": "x"}),
     "huge cost": both(lambda p: {**p, "graphs": [{**g, "cost": 10**400} for g in p["graphs"]]}),
+    "an error below 0": both(with_accuracy({"trial": "small sizes", "kernel": -1.0, "program": 0.0})),
+    "an error of another type": both(with_accuracy({"trial": "small sizes", "kernel": "0", "program": 0.0})),
+    "an error without its trial": both(with_accuracy({"kernel": 0.0, "program": 0.0})),
     "impossible tiles": both(
         lambda p: {
             **p,

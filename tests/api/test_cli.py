@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -66,6 +67,7 @@ FIELDS = {
     "reference_us": float,
     "library_us": float,
     "best_us": float,
+    "accuracy": list,
     "cache_hit": bool,
 }
 
@@ -118,6 +120,7 @@ def test_superoptimize_json(run: Run) -> None:
         assert obj["program"] == "scaled"
         assert obj["sizes"] == {"m": 3, "n": 5}
         assert obj["certificate"]["equal"] is True
+        assert all(set(a) == {"trial", "kernel", "program"} for a in obj["accuracy"]) and obj["accuracy"]
         assert obj["best_us"] <= min(obj["reference_us"], obj["library_us"])
         assert obj["verified"] <= obj["candidates"]
         assert obj["cache_hit"] is hit
@@ -149,7 +152,7 @@ def test_superoptimize_of_a_program_object_and_its_options(run: Run) -> None:
             *("--pruner", pruner, "--target", "cpu"),
         )
         assert code == 0
-        assert json.loads(out)["certificate"]["seed"] == 3
+        assert json.loads(out)["certificate"]["checks"][0]["seed"] == 3
 
 
 def test_superoptimize_errors(run: Run) -> None:
@@ -285,7 +288,7 @@ def test_verify_exit_codes(run: Run) -> None:
 def test_verify_json(run: Run) -> None:
     code, out, _ = run("verify", "user.py:scaled", "user.py:matmul", "--json", "--seed", "5")
     obj = json.loads(out)
-    assert (code, obj["equal"], obj["proof"], obj["seed"]) == (0, True, "proved", 5)
+    assert (code, obj["equal"], obj["proof"], obj["checks"][0]["seed"]) == (0, True, "proved", 5)
     code, out, _ = run("verify", "user.py:scaled", "user.py:other", "--json")
     assert (code, json.loads(out)["equal"]) == (1, False)
 
@@ -299,7 +302,10 @@ def test_cache_commands(run: Run, tmp_path: Path) -> None:
     assert code == 0
     assert out.count("scaled") == 2
     assert run("cache", "export", "all.json") == (0, "2 records written to all.json\n", "")
-    assert run("cache", "clear") == (0, "2 records deleted\n", "")
+    code, out, _ = run("cache", "clear")
+    assert code == 0
+    # tests share a folder of checkpoints
+    assert re.fullmatch(r"2 records and \d+ checkpoints deleted\n", out)
     assert "scaled" not in run("cache", "list")[1]
     assert run("cache", "import", "all.json") == (0, "2 records imported from all.json\n", "")
     assert run("cache", "import", "all.json") == (0, "0 records imported from all.json\n", "")

@@ -510,8 +510,8 @@ static size_t scratch_1(const mirage_args *args)
     return count * sizeof(mi_real);
 }
 
-/* Runs all kernels; 0, or -1 if there is no memory for scratch. */
-int mirage_run(const mirage_args *args, mi_pool_run_fn *pool, int threads)
+/* Runs kernels 0 to 1; 0, or -1 if there is no memory for scratch. */
+int mirage_run_0(const mirage_args *args, mi_pool_run_fn *pool, int threads)
 {
     {
         const long n_b = args->sizes[0];

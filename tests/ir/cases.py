@@ -74,6 +74,12 @@ CASES = [
     Case("size", [], lambda: np.asarray(4.0 * 3), {"dim": "4*n"}),
     Case("matmul", [("m", "k"), ("k", "n")], np.matmul),
     Case("matmul", [("b", 1, "m", "k"), ("h", "k", "n")], np.matmul),
+    Case("concat_matmul", [("m", "k"), ("m", 2), ("k", "n"), (2, "n")], lambda w, x, y, z: w @ y + x @ z),
+    Case(
+        "concat_matmul",
+        [("b", "h", "m", "k"), ("h", "m", 3), ("k", "n"), ("b", 1, 3, "n")],
+        lambda w, x, y, z: w @ y + x @ z,
+    ),
     Case("sum", [("b", "m", "n")], lambda x: x.sum(axis=(0, 2)), {"axes": (0, -1)}),
     Case("sum", [("b", "m", "n")], lambda x: x.sum(axis=1, keepdims=True), {"axes": (1,), "keepdims": True}),
     Case("sum", [("b", "m", "n")], lambda x: x, {"axes": ()}),

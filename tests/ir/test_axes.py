@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage.errors import AxisError
 from mirage.ir.arithmetic import FloatArithmetic
-from mirage.ir.axes import AxisProgram, to_axes
+from mirage.ir.axes import AxisProgram, argument_places, read_arguments, to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
@@ -112,18 +112,6 @@ def refused(program: Program, message: str) -> None:
 
 def test_programs_without_axes_say_why() -> None:
     b = ProgramBuilder("f")
-    x = b.input("x", tensor("m", "m"))
-    refused(
-        b.finish([b.op("add", x, b.op("transpose", x, perm=(1, 0)))]),
-        "axis m .size m. would occur twice in one tensor",
-    )
-    b = ProgramBuilder("f")
-    x = b.input("x", tensor("m", "n"))
-    refused(
-        b.finish([b.op("matmul", x, b.op("transpose", x, perm=(1, 0)))]),
-        "matmul: axis m .size m. would occur twice",
-    )
-    b = ProgramBuilder("f")
     x = b.input("x", tensor(6, "n"))
     split = b.op("reshape", b.op("exp", x), shape=(2, 3, "n"))
     refused(b.finish([b.op("reshape", split, shape=(3, 2, "n"))]), "the factor 2 straddles the new dim 3")
@@ -151,17 +139,16 @@ def test_text_lists_axes_values_and_results() -> None:
 def test_lowering_keeps_the_meaning(seed: int) -> None:
     """Run as predefined kernels over named axes, a random program computes what the reference computes."""
     program = random_program(Random(seed))
-    try:
-        axes = to_axes(program)
-    except AxisError:
-        return  # some random matmuls unify dims of one tensor
+    axes = to_axes(program)
     graph = as_library(axes)
     validate(graph)
     bound = {"m": 3, "n": 2}
     rng = np.random.default_rng(seed)
-    inputs = [rng.standard_normal(t.bind(bound)) for t in program.input_types]
+    # small values: a softmax over named axes has no maximum of its own
+    inputs = [rng.standard_normal(t.bind(bound)) / 8 for t in program.input_types]
     with np.errstate(all="ignore"):
         want = run_reference(program, inputs, bound, "float64")
-        got = run_mugraph(graph, Schedule(()), inputs, FloatArithmetic(bound))
+        read = read_arguments("random", argument_places(axes.inputs), inputs)
+        got = run_mugraph(graph, Schedule(()), read, FloatArithmetic(bound))
     for x, y in zip(got, want, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)

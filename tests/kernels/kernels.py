@@ -58,6 +58,72 @@ def one_kernel(p: AxisProgram, block: Graph) -> MuGraph:
     return MuGraph(p.name, p.axes, p.inputs, kernel, p.outputs, p.dtype)
 
 
+def cut(program: Program, *parts: Sequence[int], loop: Sequence[str] = ()) -> MuGraph:
+    """The program with these operators (indices into its nodes over axes) in one graph-defined kernel each.
+
+    The other operators are predefined ones. Axes are parallel where they are in all results of a kernel, loops where
+    `loop` names them and the kernel sums over them, else whole. A part contains all that lies between two of its
+    operators.
+    """
+    p = to_axes(program)
+    units = [tuple(u) for u in parts]
+    scalars = {i for i, n in enumerate(p.nodes) if n.op in ("constant", "size")}
+    alone = [i for i, n in enumerate(p.nodes) if n.op != "input" and not any(i in u for u in units)]
+    read_alone = {j for i in alone for j in p.nodes[i].operands} | {o.value for o in p.outputs}
+    units += [(i,) for i in alone if i not in scalars or i in read_alone]
+    nodes = [Node("input", (), (x.dims,), (("index", k),)) for k, x in enumerate(p.inputs)]
+    inputs = [i for i, n in enumerate(p.nodes) if n.op == "input"]
+    new = {i: Ref(k) for k, i in enumerate(inputs)}
+    while units:
+        unit = next(u for u in units if all(j in new or j in (*u, *scalars) for i in u for j in p.nodes[i].operands))
+        units.remove(unit)
+        read = {j for i, n in enumerate(p.nodes) if i not in unit for j in n.operands} | {o.value for o in p.outputs}
+        outputs = [i for i in unit if i in read]
+        dims = tuple(tuple((a,) for a in p.nodes[i].axes) for i in outputs)
+        if unit in [tuple(u) for u in parts]:
+            outside = list(dict.fromkeys(j for i in unit for j in p.nodes[i].operands if j not in (*unit, *scalars)))
+            nodes.append(
+                Node("graph", tuple(new[j] for j in outside), dims, graph=_part(p, unit, outside, outputs, loop))
+            )
+        else:
+            (n,) = (p.nodes[i] for i in unit)
+            nodes.append(Node(n.op, tuple(new[j] for j in n.operands), dims, n.attrs, n.reduce, n.joined))
+        new.update({i: Ref(len(nodes) - 1, k) for k, i in enumerate(outputs)})
+    kernel = Graph(Level.KERNEL, tuple(nodes), tuple(new[o.value] for o in p.outputs))
+    return MuGraph(p.name, p.axes, p.inputs, kernel, p.outputs, p.dtype)
+
+
+def _part(
+    p: AxisProgram, unit: Sequence[int], outside: Sequence[int], outputs: Sequence[int], loop: Sequence[str]
+) -> Graph:
+    """The block graph of these operators, which reads the values `outside`."""
+    own = [p.nodes[i] for i in unit]
+    summed = {a for n in own for a in n.reduce}
+    joined = {a for n in own if n.joined for a in (n.joined[0], *n.joined[1])}
+    free = set(p.axes).intersection(*(p.nodes[i].axes for i in outputs)) - summed - joined
+    used = {a for i in (*outside, *unit) for a in p.nodes[i].axes} | summed | joined
+    role = {
+        a: Role.PARALLEL if a in free else Role.LOOP if a in summed and a in loop else Role.WHOLE
+        for a in p.axes
+        if a in used
+    }
+    nodes: list[Node] = []
+    new: dict[int, Ref] = {}
+    for k, j in enumerate(outside):
+        nodes.append(Node("input", (), (tuple((a,) for a in p.nodes[j].axes),), (("index", k),)))
+        new[j] = Ref(k)
+    needed = {j for i in unit for j in p.nodes[i].operands if p.nodes[j].op in ("constant", "size")}
+    for i in sorted({*needed, *unit}):
+        n = p.nodes[i]
+        dims = (tuple((a,) for a in n.axes),)
+        nodes.append(Node(n.op, tuple(new[j] for j in n.operands), dims, n.attrs, n.reduce, n.joined))
+        looped = [a for a in n.reduce if role[a] is Role.LOOP]
+        if looped:
+            nodes.append(Node("accumulator", (Ref(len(nodes) - 1),), dims, (("mode", "sum"), ("axis", looped[0]))))
+        new[i] = Ref(len(nodes) - 1)
+    return Graph(Level.BLOCK, tuple(nodes), tuple(new[i] for i in outputs), tuple(role.items()))
+
+
 def tiles(graph: MuGraph, tile: int | Mapping[str, int], splits: int = 3) -> Schedule:
     """A schedule with this tile for every divided axis (16 for those that a mapping lacks)."""
 
@@ -82,12 +148,17 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> 
 
 
 def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
-    """Largest difference relative to each result's largest magnitude; NaN and infinities must be at the same places."""
+    """Largest difference relative to each result's largest magnitude; inf where `got` has a NaN or infinity too many.
+
+    Those of `want` must be in `got`.
+    """
     worst = 0.0
     for g, w in zip(got, want, strict=True):
         assert g.shape == w.shape
         finite = np.isfinite(w)
         np.testing.assert_array_equal(np.where(finite, 0, g), np.where(finite, 0, w))
+        if not np.isfinite(g[finite]).all():
+            return np.inf
         if finite.any():
             worst = max(worst, float(np.abs(g[finite] - w[finite]).max() / max(np.abs(w[finite]).max(), 1e-30)))
     return worst

@@ -10,7 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from mirage.errors import GraphError, InputError, ScheduleError
+from mirage.errors import InputError, ScheduleError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
@@ -19,7 +19,7 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.kernels.kernels import check, error, random_inputs, single_kernel, tiles
-from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated, library
+from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated
 
 W, L = Role.WHOLE, Role.LOOP
 BUILD: dict[str, tuple[Callable[[ProgramBuilder, str], list[int]], dict[str, Role]]] = {}
@@ -167,7 +167,7 @@ def test_tiles_of_one_vector_and_larger_than_the_tensor(name: str, tile: int) ->
     check(p, graph, tiles(graph, tile), {"b": 1, "h": 2, "m": 18, "n": 33, "k": 20})
 
 
-@pytest.mark.parametrize("name", [n for n in CASES if n != "library"])
+@pytest.mark.parametrize("name", CASES)
 def test_shared_cases(name: str) -> None:
     case = CASES[name]()
     check(case.program, case.graph, case.schedule, case.sizes)
@@ -275,9 +275,6 @@ def test_bad_arrays_are_refused() -> None:
 
 
 def test_graphs_and_schedules_that_do_not_fit_are_refused() -> None:
-    case = library()
-    with pytest.raises(GraphError, match="graph-defined kernels only"):
-        CpuExecutable(case.graph, case.schedule, analyze(case.graph), case.sizes)
     case = gated()
     with pytest.raises(ScheduleError, match="needs a positive tile"):
         CpuExecutable(case.graph, Schedule((KernelSchedule(),)), analyze(case.graph), case.sizes)

@@ -67,6 +67,9 @@ LOOP = {"m": P, "n": P, "k": L}
 SPLIT = {"m": P, "n": P, "k": S}
 MATMUL = node("matmul", (0, 1), ("m", "n"), reduce=("k",))
 ACC = accumulate(3, "k", ("m", "n"))
+CONCAT_K = accumulate(0, "k", ("m", "k"), "concat")
+ROW_SUM = node("sum", (3,), ("m",), reduce=("k",))
+SPLIT_K = {"m": P, "n": W, "k": S}
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -92,6 +95,8 @@ def test_shared_graphs_are_valid(name: str) -> None:
             LOOP,
         ),
         of_block([MATMUL, node("div", (3, 2), ("m", "n")), accumulate(4, "k", ("m", "n"))], LOOP),
+        # blocks write their parts of a split axis that was concatenated
+        of_block([CONCAT_K, node("exp", (3,), ("m", "k"))], SPLIT_K, ("m", "k")),
         # an output may lack an axis of the result: it is broadcast
         mu([node("sum", (2,), ("m",), reduce=("n",))]),
     ],
@@ -142,7 +147,7 @@ BROKEN: dict[str, tuple[MuGraph, str]] = {
     ),
     "reduce on an elementwise operator": (
         mu([node("exp", (2,), ("m",), reduce=("n",))]),
-        "only sum and matmul reduce axes",
+        "only concat_matmul, matmul, sum reduce axes",
     ),
     "joined on a matmul": (mu([replace(MATMUL, joined=("j", ("k", "n")))]), "nothing else has it"),
     "a concat without joined": (mu([node("concat", (2, 2), ("m", "n"))]), "a concat needs it"),
@@ -338,18 +343,26 @@ BROKEN: dict[str, tuple[MuGraph, str]] = {
         of_block([MATMUL, accumulate(3, "k", ("m", "n"), "concat")], LOOP),
         "so nothing can be concatenated along it",
     ),
-    "concatenating in a nest of loops": (
+    "concatenating what is no sum over another loop axis": (
         of_block([accumulate(0, "k", ("m", "k"), "concat")], {"m": P, "n": L, "k": L}, ("m", "k")),
-        "concatenates over axis k while the loop is over n, k",
+        "is not a sum over the loop axis n",
     ),
-    "concatenating over a split axis": (
-        of_block([accumulate(0, "k", ("m", "k"), "concat")], {"m": P, "n": W, "k": S}, ("m", "k")),
-        "which is split over the grid",
+    "concatenating along one of two axes": (
+        of_block([accumulate(2, "n", ("m", "n"), "concat")], {"m": L, "n": L, "k": W}),
+        "adds up tiles that still have the loop axis m; reduce it in the loop or concatenate along it",
+    ),
+    "a function of a sum over a concatenated split axis": (
+        of_block([CONCAT_K, ROW_SUM, node("exp", (4,), ("m",))], SPLIT_K, ("k.grid", "m")),
+        r"node 5 \(exp\): acts on a partial sum over axis k",
+    ),
+    "a concatenated split axis as partial results": (
+        of_block([CONCAT_K], SPLIT_K, ("k.grid", "m", "k")),
+        r"\['k', 'k.grid', 'm'\], but its operands make \['k', 'm'\]",
     ),
     # Split.
     "an output without the split axis": (
         of_block([node("exp", (2,), ("m", "n"))], SPLIT),
-        "not a sum over the split axis k",
+        "neither a sum over the split axis k nor concatenated along it",
     ),
     "a function of a split sum": (
         of_block([MATMUL, ACC, node("exp", (4,), ("m", "n"))], SPLIT, ("k.grid", "m", "n")),

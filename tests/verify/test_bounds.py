@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -104,15 +106,65 @@ def test_a_condition_of_the_theorem_that_fails_gives_no_bound() -> None:
     assert found == f"d k^4 = 2 * 80000^4 is not below q = {PRIMES.q}"
 
 
-def test_functions_of_exponentials_are_outside_the_theorem() -> None:
+def relu_of(exponentials: bool) -> Program:
     b = ProgramBuilder("p")
-    x = b.input("x", tensor("m"))
-    inside, outside = (b.finish([b.op(*ops)]) for ops in (("relu", x), ("relu", b.op("exp", x))))
-    terms = program_terms(inside, m=3)
-    assert (terms.calls, terms.call_degree) == (3, 1)
-    assert isinstance(compare(terms, terms, PRIMES), Bound)
-    beyond = program_terms(outside, m=3)
-    assert compare(terms, beyond, PRIMES) == "outside the theorem: relu is applied to a result of exp"
+    x = b.input("x", tensor("m", "n"))
+    if exponentials:
+        x = b.op("sum", b.op("exp", x), axes=(1,))
+    return b.finish([b.op("relu", x)])
+
+
+def test_functions_are_counted_by_what_they_are_applied_to() -> None:
+    facts = program_terms(relu_of(False), m=3, n=4).facts
+    assert (facts.calls, facts.call_degree, facts.joint_calls) == (12, 1, 0)
+    facts = program_terms(relu_of(True), m=3, n=4).facts
+    assert (facts.calls, facts.joint_calls) == (0, 3)
+    assert (facts.joint_above, facts.joint_below) == (Terms(4, 0, 1), Terms())
+
+
+def test_functions_of_exponentials_join_all_tests() -> None:
+    terms = program_terms(relu_of(True), m=3, n=4)
+    found = compare(terms, terms, PRIMES)
+    # arguments differ by a sum of 4 + 4 terms, in any pair of the 3 + 3 calls
+    assert isinstance(found, Bound) and (found.k, found.pairs, found.argument_k) == (1, 15, 8)
+    assert found.collision == pytest.approx(1 - 1 / 8, abs=1e-6)
+    delta = 2.0**-40
+    n = found.tests(delta)
+    assert found.error(n) <= delta < found.error(n - 8)
+    assert found.error(n, 1) == 2 * found.error(n)
+    assert found.error(found.tests(delta, 1), 1) <= delta
+    plain = program_terms(relu_of(False), m=3, n=4)
+    assert compare(plain, plain, PRIMES).pairs == 0  # type: ignore[union-attr]
+
+
+def test_arguments_that_are_too_large_have_no_bound() -> None:
+    terms = program_terms(relu_of(True), m=3, n=100)
+    assert compare(terms, terms, PRIMES) == (
+        f"a function is applied to a result of exp: d k^4 = 1 * 200^4 is not below q = {PRIMES.q}"
+    )
+
+
+def test_exps_of_inverses_are_terms_of_their_own() -> None:
+    """The sum over n of exp(1 / x): the exponents have constant numerators and differ all the same."""
+    b = ProgramBuilder("p")
+    x = b.input("x", tensor("m", "n"))
+    one = b.op("constant", value=Fraction(1))
+    p = b.finish([b.op("sum", b.op("exp", b.op("div", one, x)), axes=(1,))])
+    ((above, below),) = program_terms(p, m=1, n=4).outputs
+    assert (above.count, above.below) == (4, 1) and below == Terms()
+
+
+@pytest.mark.parametrize("k", [2, 4])
+def test_the_bound_holds_for_arguments_in_a_batch(k: int) -> None:
+    """With the paper's small primes, how often two sums of exponentials are equal in all n tests of a batch."""
+    powers = np.array([pow(4, i, 227) for i in range(113)])
+    rng = np.random.default_rng(k)
+    n, batches = 3, 40_000
+    exponents = rng.integers(0, 113, (batches, n, k))
+    roots = rng.integers(0, 113, (batches, n, 1))
+    signs = np.array([1] * (k // 2) + [-1] * (k // 2))
+    equal = ((powers[exponents * roots % 113] * signs).sum(axis=2) % 227 == 0).all(axis=1).mean()
+    assert 0 < equal + 1e-9 <= (1 - 1 / k + k * k / 113 + 1 / 227) ** n
 
 
 @pytest.mark.parametrize("k", [2, 3, 5])

@@ -8,14 +8,15 @@ from typing import Any
 import pytest
 
 from mirage.errors import FormatError
-from mirage.verify.certificate import Certificate
-from mirage.verify.equivalence import verify_graph
+from mirage.verify.certificate import SCHEMA, Certificate
+from mirage.verify.equivalence import Verifier, verify_graph
 from tests.verify.graphs import attention, flash, replace_node
 
 
 @pytest.fixture(scope="module")
 def good() -> Certificate:
-    return verify_graph(attention(), flash())
+    verifier = Verifier(attention())
+    return verifier.confirm(flash(), verifier.check(flash()))
 
 
 @pytest.fixture(scope="module")
@@ -30,35 +31,54 @@ def test_round_trip_through_text(good: Certificate, bad: Certificate) -> None:
 
 def test_text_states_what_was_done(good: Certificate) -> None:
     text = str(good.with_proof("proved"))
-    assert text.startswith(f"equal in {good.tests} random tests modulo p={good.p} and q={good.q}, seed 0\n")
+    assert text.startswith(f"equal in {sum(c.tests for c in good.checks)} random tests\n")
+    for i, c in enumerate(good.checks):
+        assert f"\n  check {i + 1}, modulo p={c.p} and q={c.q}, seed {c.seed}:\n" in text
+        for d in c.draws:
+            assert f"\n    {d.tests} tests at h={d.sizes['h']}, " in text
     assert "error at most 2^-40 (asked for 2^-40); proof for all sizes: proved" in text
-    assert "running maxima: safe" in text
-    assert len(text.splitlines()) == 1 + len(good.draws) + 2 + len(good.notes)
+    assert "running maxima: safe; a factor on every exp of a row cancels in 16 random tests" in text
+    assert len(text.splitlines()) == 1 + sum(1 + len(c.draws) for c in good.checks) + 2 + len(good.notes)
+
+
+def test_json_states_what_the_checks_show(good: Certificate, bad: Certificate) -> None:
+    assert good.to_json()["equal"] and good.to_json()["error_bound"] == good.error_bound
+    assert not bad.to_json()["equal"] and bad.to_json()["error_bound"] is None
+    assert [c["equal"] for c in good.to_json()["checks"]] == [True, True]
+
+
+def test_the_bound_is_that_of_the_worst_draw(good: Certificate) -> None:
+    assert good.error_bound == max(d.error for c in good.checks for d in c.draws if d.error is not None)
 
 
 def test_text_of_a_counterexample(bad: Certificate) -> None:
     lines = str(bad).splitlines()
     assert lines[0].startswith("NOT EQUAL")
-    assert lines[1].startswith("  counterexample: output 0[0, 0, 0] in test 0 is ")
+    assert lines[2].startswith("    counterexample: output 0[0, 0, 0] in test 0 is ")
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("schema", 2),
+        ("schema", SCHEMA + 1),
+        ("schema", SCHEMA - 1),
+        ("schema", str(SCHEMA)),
         ("equal", 1),
-        ("p", "227"),
-        ("p", True),
+        ("equal", False),
+        ("error_bound", 2.0**-41),
+        ("error_bound", None),
+        ("factor_tests", -1),
+        ("factor_tests", True),
         ("delta", 2.0),
         ("delta", float("nan")),
         ("error_bound", "0"),
         ("proof", "maybe"),
         ("notes", "a note"),
         ("notes", [1]),
-        ("draws", {}),
-        ("draws", [[]]),
-        ("draws", [{}]),
-        ("counterexample", None),
+        ("checks", {}),
+        ("checks", []),
+        ("checks", [[]]),
+        ("checks", [{}]),
     ],
 )
 def test_wrong_values_are_refused(good: Certificate, field: str, value: Any) -> None:
@@ -66,12 +86,42 @@ def test_wrong_values_are_refused(good: Certificate, field: str, value: Any) -> 
         Certificate.from_json({**good.to_json(), field: value})
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("p", "227"),
+        ("q", True),
+        ("seed", None),
+        ("draws", {}),
+        ("draws", [[]]),
+        ("draws", [{}]),
+        ("counterexample", None),
+        ("counterexample", "a difference"),
+        ("equal", False),
+        ("error_bound", 0.5),
+    ],
+)
+def test_wrong_checks_are_refused(good: Certificate, field: str, value: Any) -> None:
+    obj = good.to_json()
+    checks = [{**obj["checks"][0], field: value}, *obj["checks"][1:]]
+    with pytest.raises(FormatError, match="of a certificate"):
+        Certificate.from_json({**obj, "checks": checks})
+
+
 def test_wrong_draws_are_refused(good: Certificate) -> None:
     obj = good.to_json()
-    for field, value in (("tests", -1), ("sizes", {"m": -1}), ("sizes", {1: 1}), ("k", 1.5), ("error", 2.0)):
-        draws = [{**obj["draws"][0], field: value}, *obj["draws"][1:]]
+    check = obj["checks"][1]
+    for field, value in (
+        ("tests", -1),
+        ("sizes", {"m": -1}),
+        ("sizes", {1: 1}),
+        ("k", 1.5),
+        ("error", 2.0),
+        ("pairs", -1),
+    ):
+        draws = [{**check["draws"][0], field: value}, *check["draws"][1:]]
         with pytest.raises(FormatError, match=f"draw of a certificate: {field}="):
-            Certificate.from_json({**obj, "draws": draws})
+            Certificate.from_json({**obj, "checks": [obj["checks"][0], {**check, "draws": draws}]})
 
 
 @pytest.mark.parametrize("obj", [None, [], "certificate", {}, 3])
@@ -83,6 +133,6 @@ def test_other_objects_are_refused(obj: Any) -> None:
 def test_missing_and_unknown_fields_are_refused(good: Certificate) -> None:
     obj = good.to_json()
     with pytest.raises(FormatError, match="expected the fields"):
-        Certificate.from_json({k: v for k, v in obj.items() if k != "seed"})
+        Certificate.from_json({k: v for k, v in obj.items() if k != "delta"})
     with pytest.raises(FormatError, match="expected the fields"):
         Certificate.from_json({**obj, "extra": 1})

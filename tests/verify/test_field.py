@@ -174,6 +174,37 @@ def test_a_second_exp_is_a_random_function_outside_lax() -> None:
     assert ar.outside_lax == {"the exp of an exp's result is taken as a random function"}
 
 
+def exps(*changed: int) -> Pair:
+    """Results of exp, other ones in some tests."""
+    p = np.arange(1, TESTS + 1).reshape(-1, 1)
+    return Pair(p + 100 * np.isin(np.arange(TESTS), changed).reshape(-1, 1), None)
+
+
+def test_a_function_of_exps_takes_all_tests_together() -> None:
+    """An argument that differs in a single test has other results in every test."""
+    ar = arithmetic()
+    assert not ar.joined
+    same, again, other = (ar.function(RELU, exps(*changed)) for changed in ((), (), (3,)))
+    assert ar.joined and ar.outside_lax == {"relu is taken as a random function"}
+    assert same.q is not None and other.q is not None and again.q is not None
+    assert (same.p == again.p).all() and (same.q == again.q).all()
+    assert (same.p != other.p).all() and (same.q != other.q).all()
+    assert len(set(same.p.ravel())) == TESTS
+
+
+def test_a_function_of_exps_is_not_symmetric_in_the_tests() -> None:
+    ar = arithmetic()
+    x = exps()
+    turned = Pair(x.p[::-1].copy(), None)
+    assert (ar.function(RELU, x).p != ar.function(RELU, turned).p[::-1]).all()
+
+
+def test_functions_of_inputs_do_not_join_tests() -> None:
+    ar = arithmetic()
+    ar.function(RELU, values(2))
+    assert not ar.joined
+
+
 def test_what_is_written_into_zeros_decides_their_part_modulo_q() -> None:
     ar = arithmetic()
     target = ar.zeros([2, 3])

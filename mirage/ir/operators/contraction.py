@@ -1,4 +1,4 @@
-"""Matmul, sum and concat: operators that combine the elements of a dim."""
+"""Matmul, sum and concat, and the matmul of concats: operators that combine the elements of a dim."""
 
 from __future__ import annotations
 
@@ -9,12 +9,23 @@ import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
-from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, broadcast_shapes, register, same_dtype
+from mirage.ir.operator import (
+    ALL_LEVELS,
+    PRODUCTS,
+    Attribute,
+    Attrs,
+    Level,
+    Operator,
+    broadcast_shapes,
+    register,
+    same_dtype,
+)
 from mirage.ir.types import TensorType, shape_text
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
-    from mirage.ir.axes import AxisLowering, AxisTensor
+    from mirage.ir.program import ProgramBuilder
+    from mirage.ir.unify import AxisLowering, AxisTensor
 
 
 def normalize_axis(op: str, axis: int, rank: int) -> int:
@@ -138,3 +149,39 @@ class Concat(Operator):
 
 
 CONCAT = register(Concat("concat", 2, 16, (Attribute("axis", "int"),), ALL_LEVELS))
+
+
+class ConcatMatmul(Operator):
+    """`concat_matmul(w, x, y, z)` is `(w || x) @ (y || z) = w @ y + x @ z` (Mirage, section 7: LoRA).
+
+    The joined tensors never exist: where blocks compute it, both products are summed into one result.
+    """
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        dtype = same_dtype(self.name, types)
+        results: list[TensorType] = []
+        for i, j in PRODUCTS[self.name]:
+            try:
+                results.append(MATMUL.infer((types[i], types[j]), {}))
+            except ShapeError as e:
+                raise ShapeError(f"{self.name}, operands {i + 1} and {j + 1}: {e}") from None
+        if results[0].shape != results[1].shape:
+            shapes = " and ".join(f"[{shape_text(t.shape)}]" for t in results)
+            raise ShapeError(
+                f"concat_matmul: its products have shapes {shapes}; pass (w, x, y, z) with w @ y and x @ z of one shape"
+            )
+        return TensorType(results[0].shape, dtype)
+
+    def evaluate(
+        self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
+    ) -> Any:
+        pairs = PRODUCTS[self.name]
+        products = [MATMUL.evaluate(ar, (args[i], args[j]), {}, (shapes[i], shapes[j])) for i, j in pairs]
+        return ar.add(*products)
+
+    def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
+        return b.op("add", *(b.op("matmul", args[i], args[j]) for i, j in PRODUCTS[self.name]))
+
+
+# a kernel of its own would be two library calls and an addition
+CONCAT_MATMUL = register(ConcatMatmul("concat_matmul", 4, 4, (), frozenset({Level.BLOCK, Level.THREAD})))

@@ -19,7 +19,7 @@ from mirage.ir.types import TensorType, shape_text
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
-    from mirage.ir.axes import AxisLowering, AxisTensor
+    from mirage.ir.unify import AxisLowering, AxisTensor
 
 _LEVELS = frozenset({Level.KERNEL, Level.BLOCK})
 

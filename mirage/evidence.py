@@ -1,0 +1,129 @@
+"""Evidence that two things compute the same: programs, muGraphs, candidates of an upstream file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from mirage.errors import FormatError, GraphError, MirageError, VerificationError
+from mirage.frontends.upstream import UpstreamFile
+from mirage.ir.axes import AxisProgram, to_axes
+from mirage.ir.program import Program
+from mirage.ir.refine import with_factors
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.validate import validate
+from mirage.mugraph.whole import whole_program
+from mirage.verify.certificate import Certificate
+from mirage.verify.equivalence import Verifier, verify_programs
+from mirage.verify.proof import prove, prove_programs
+
+
+def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificate:
+    """The evidence that two programs, a program and a muGraph, or two muGraphs compute the same.
+
+    Raises what `mirage.api.verify` raises.
+    """
+    if isinstance(a, Program) and isinstance(b, Program):
+        certificate = verify_programs(a, b, seed=seed)
+        return certificate.with_proof(prove_programs(a, b)) if certificate.equal else certificate
+    if isinstance(a, MuGraph) and isinstance(b, MuGraph):
+        return compare_graphs(a, b, seed)
+    program, graph = (a, b) if isinstance(b, MuGraph) else (b, a)
+    assert isinstance(program, Program) and isinstance(graph, MuGraph)
+    validate(graph)
+    return certify(Verifier(seen_as(program, graph), seed), graph)
+
+
+def certify(verifier: Verifier, graph: MuGraph) -> Certificate:
+    """The certificate of a muGraph after both checks, and a proof where they find it equal."""
+    certificate = verifier.confirm(graph, verifier.check(graph))
+    return certificate.with_proof(prove(verifier.axis_program, graph)) if certificate.equal else certificate
+
+
+def compare_graphs(a: MuGraph, b: MuGraph, seed: int) -> Certificate:
+    """The evidence that `b` computes the program that `a` is (`mirage.mugraph.whole`)."""
+    program = whole_program(a)
+    verifier = Verifier(program, seed)
+    own = certify(verifier, a)
+    if not own.equal:
+        raise VerificationError(
+            f"muGraph {a.name}: its result depends on its tiles ({own.counterexample}); please report this graph"
+        )
+    certificate = certify(verifier, b)
+    if certificate.proof == "proved" and own.proof != "proved":
+        return certificate.with_proof("not proved")
+    return certificate
+
+
+def seen_as(program: Program, graph: MuGraph) -> Program:
+    """The program with the inputs' dims as products of the axes that the graph's inputs have, where it has others."""
+    if _axes(to_axes(program)) == _axes(graph) or len(graph.inputs) != len(program.inputs):
+        return program
+    try:
+        return with_factors(program, [[[graph.axes[a] for a in d] for d in x.dims] for x in graph.inputs])
+    except MirageError:
+        # the verifier says how the inputs differ
+        return program
+
+
+def _axes(x: AxisProgram | MuGraph) -> tuple[Any, ...]:
+    return dict(x.axes), x.inputs
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What was found of one candidate of a file: a certificate, or the error for which it has none.
+
+    `kernels` is the number of kernels, 0 where the candidate could not be read.
+    """
+
+    index: int
+    kernels: int
+    certificate: Certificate | None
+    error: FormatError | GraphError | None = None
+
+    @property
+    def equal(self) -> bool:
+        return self.certificate is not None and self.certificate.equal
+
+    @property
+    def verdict(self) -> str:
+        """ "proved", "tested equal", "WRONG", "malformed", or "no graph" where no muGraph of the program expresses it."""
+        if self.certificate is None:
+            return "no graph" if isinstance(self.error, GraphError) else "malformed"
+        if not self.certificate.equal:
+            return "WRONG"
+        return "proved" if self.certificate.proof == "proved" else "tested equal"
+
+    @property
+    def explanation(self) -> str:
+        """The counterexample or the error; "" where the candidate is equal."""
+        return str(self.error) if self.certificate is None else self.certificate.counterexample
+
+    def to_json(self) -> dict[str, Any]:
+        certificate = None if self.certificate is None else self.certificate.to_json()
+        return {
+            "candidate": self.index,
+            "kernels": self.kernels,
+            "verdict": self.verdict,
+            "equal": self.equal,
+            "explanation": self.explanation,
+            "certificate": certificate,
+        }
+
+
+def verdicts(program: Program, file: UpstreamFile, seed: int) -> Iterator[Verdict]:
+    """A verdict per candidate of a file, in order; raises FormatError where the file as a whole is none of candidates."""
+    verifiers: dict[Program, Verifier] = {}
+    for index in file.indices:
+        try:
+            found = file.load(index, program)
+        except (FormatError, GraphError) as e:
+            yield Verdict(index, 0, None, e)
+            continue
+        if found.program not in verifiers:
+            verifiers[found.program] = Verifier(found.program, seed)
+        certificate = certify(verifiers[found.program], found.graph)
+        certificate = replace(certificate, notes=(*certificate.notes, *found.cuts))
+        yield Verdict(index, len(found.graph.kernel.compute_nodes()), certificate)

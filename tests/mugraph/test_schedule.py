@@ -1,0 +1,68 @@
+"""Schedules say what they lack, and kernels that split one axis agree."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage.errors import FormatError, ScheduleError
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+from tests.mugraph.graphs import flash_decoding, gated, library
+from tests.mugraph.split import SPLIT_SIZES, twice_split
+
+
+def test_the_shared_cases_fit() -> None:
+    for case in (flash_decoding(), gated(), library(), twice_split()):
+        case.schedule.check(case.graph)
+        assert Schedule.from_json(case.schedule.to_json()) == case.schedule
+
+
+def test_one_schedule_for_each_graph_defined_kernel() -> None:
+    case = library()
+    with pytest.raises(ScheduleError, match="schedule has 1 kernels, the muGraph 0"):
+        Schedule((KernelSchedule(),)).check(case.graph)
+    case = flash_decoding()
+    with pytest.raises(ScheduleError, match="schedule has 1 kernels, the muGraph 2"):
+        Schedule(case.schedule.kernels[:1]).check(case.graph)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"splits": ()}, r"kernel 0: axis t \(split\) needs a positive number of splits, got None"),
+        ({"splits": (("t", 0),)}, r"kernel 0: axis t \(split\) needs a positive number of splits, got 0"),
+        ({"tiles": (("b", 1), ("h", 1), ("s", 2))}, r"kernel 0: axis t \(split\) needs a positive tile, got None"),
+        ({"lanes": 0}, "kernel 0: lanes=0 must be positive"),
+    ],
+)
+def test_sizes_that_are_missing_or_impossible(change: dict[str, object], message: str) -> None:
+    case = flash_decoding()
+    first, second = case.schedule.kernels
+    with pytest.raises(ScheduleError, match=message):
+        Schedule((replace(first, **change), second)).check(case.graph)  # type: ignore[arg-type]
+
+
+def test_kernels_that_split_one_axis_agree() -> None:
+    case = twice_split()
+    first, second, last = case.schedule.kernels
+    assert case.schedule.axis_sizes(case.graph, SPLIT_SIZES)["k.grid"] == first.split["k"] == second.split["k"] == 3
+    other = replace(second, splits=(("k", 2),))
+    with pytest.raises(ScheduleError, match="kernel 1: axis k is split 2 times, but 3 times in kernel 0"):
+        Schedule((first, other, last)).check(case.graph)
+    # nor may a kernel that does not split the axis say so
+    stray = replace(last, splits=(("k", 5),))
+    with pytest.raises(ScheduleError, match="kernel 2: axis k is split 5 times, but 3 times in kernel 0"):
+        Schedule((first, second, stray)).check(case.graph)
+
+
+def test_only_what_to_json_writes_is_read() -> None:
+    wrong: list[object] = [
+        None,
+        [{}],
+        [{"tiles": {}, "splits": {}, "lanes": True}],
+        [{"tiles": [], "splits": {}, "lanes": 1}],
+    ]
+    for bad in wrong:
+        with pytest.raises(FormatError, match="schedule: "):
+            Schedule.from_json(bad)

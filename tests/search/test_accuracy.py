@@ -1,0 +1,108 @@
+"""Errors against float64: what is measured, and what a kernel may have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.ir.interpret import run_reference
+from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials, random_inputs
+from tests.programs import program
+
+EPS = float(np.finfo(np.float32).eps)
+Change = Callable[[np.ndarray], np.ndarray]
+
+
+def trial(exact: list[float], own: list[float]) -> Trial:
+    return Trial("a trial", [], {}, [np.array(exact)], [np.array(own, np.float32)])
+
+
+def kernel(*results: list[float]) -> Callable[..., list[np.ndarray]]:
+    return lambda inputs, sizes: [np.array(r, np.float32) for r in results]
+
+
+def test_errors_are_relative_to_the_largest_result() -> None:
+    t = trial([1.0, -8.0, 2.0], [1.25, -8.0, 2.0])
+    found, passed = t.measure(kernel([1.0, -8.0, 2.5]))
+    assert (found.trial, found.kernel, found.program, passed) == ("a trial", 0.5 / 8, 0.25 / 8, True)
+
+
+def test_the_worst_output_counts() -> None:
+    t = Trial("two", [], {}, [np.array([1.0]), np.array([1000.0])], [np.array([1.0], np.float32)] * 2)
+    t = Trial("two", [], {}, t.exact, [np.array([x], np.float32) for x in (1.5, 1000.0)])
+    found, _ = t.measure(kernel([1.25], [900.0]))
+    assert (found.kernel, found.program) == (0.25, 0.5)
+
+
+def test_each_output_is_judged_by_its_own_program_error() -> None:
+    """A large error of the program in one output excuses none in another."""
+    exact, own = [np.array([1.0]), np.array([1.0])], [np.array([x], np.float32) for x in (1.5, 1.0)]
+    t = Trial("two", [], {}, exact, own)
+    assert t.measure(kernel([1.5], [1.0]))[1]
+    assert not t.measure(kernel([1.0], [1.5]))[1]
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(0.9, True), (1.1, False)])
+def test_what_a_kernel_may_have(factor: float, passed: bool) -> None:
+    own = 1 + 1024 * EPS
+    allowed = SLACK * 1024 * EPS + ULPS * EPS
+    assert trial([1.0], [own]).measure(kernel([1 + factor * allowed]))[1] is passed
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_results_that_are_no_numbers_never_pass(wrong: float) -> None:
+    found, passed = trial([1.0, 2.0], [1.0, 2.0]).measure(kernel([1.0, wrong]))
+    assert not passed and found.kernel == np.inf and found.program == 0
+
+
+def test_what_overflows_in_the_program_is_left_out() -> None:
+    for t in (trial([np.inf, 2.0], [1.0, 2.0]), trial([1.0, 2.0], [np.inf, 2.0])):
+        found, passed = t.measure(kernel([7.0, 2.0]))
+        assert passed and found.kernel == found.program == 0
+
+
+def test_results_of_zero_have_absolute_errors() -> None:
+    t = trial([0.0], [0.0])
+    assert t.measure(kernel([0.0]))[1]
+    found, passed = t.measure(kernel([0.5]))
+    assert (found.kernel, passed) == (0.5, False)
+
+
+def one_pass_variance(x: Any) -> Any:
+    mean = mi.mean(x, axis=1, keepdims=True)
+    return x / mi.sqrt(mi.mean(x * x, axis=1, keepdims=True) - mean * mean + 1)
+
+
+def test_inputs_around_1000_show_cancellation() -> None:
+    """Equal over the reals, and useless for data far from zero: the figures of the trial say so."""
+    two_pass = mi.trace(
+        lambda x: x / mi.sqrt(mi.mean(mi.square(x - mi.mean(x, axis=1, keepdims=True)), axis=1, keepdims=True) + 1),
+        x=mi.tensor("m", "n"),
+    )
+    one_pass = mi.trace(one_pass_variance, x=mi.tensor("m", "n"))
+    sizes = {"m": 3, "n": 5}
+
+    def run(inputs: Sequence[np.ndarray], ss: Mapping[str, int]) -> list[np.ndarray]:
+        return run_reference(one_pass, inputs, ss)
+
+    trials = accuracy_trials(two_pass, random_inputs(two_pass, sizes, 0), sizes, 1.0, run, 0)
+    found = {t.name: t.measure(run) for t in trials}
+    assert list(found) == ["the given sizes", "sizes of 1", "small sizes", "inputs around 1000"]
+    accuracy, passed = found["inputs around 1000"]
+    assert not passed and accuracy.kernel > 1e-3 > 1e-6 > accuracy.program
+    accuracy, passed = found["small sizes"]
+    assert passed and accuracy.kernel < 1e-5
+
+
+def test_large_programs_are_not_run_in_float64_at_their_sizes() -> None:
+    p, sizes = program("matmul"), {"b": 2, "n": 3}
+    inputs = random_inputs(p, sizes, 0)
+    runs = [
+        accuracy_trials(p, inputs, sizes, flops, lambda xs, ss: run_reference(p, xs, ss), 0)
+        for flops in (1.0, 2 * MAX_FLOPS)
+    ]
+    assert [[t.in_float64 for t in trials] for trials in runs] == [[True] * 4, [False, True, True, True]]

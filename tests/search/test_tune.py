@@ -1,0 +1,67 @@
+"""Tuning measures graph-defined and predefined kernels against one another."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage.ir.axes import to_axes
+from mirage.kernels.library import LibraryProgram
+from mirage.kernels.target import get_target
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.predefined import with_predefined
+from mirage.search.tune import Candidate, Tuner, diverse, idle_factor, is_idle_loop
+from mirage.verify.equivalence import Verifier
+from tests.kernels.kernels import cut
+from tests.programs import axes, program
+
+NAME, SIZES = "adapter_mlp", {"b": 5}
+
+
+def candidate(graph: MuGraph, cost: float = 1.0) -> Candidate:
+    certificate = Verifier(program(NAME), 0).check(graph)
+    assert certificate.equal
+    return Candidate(graph, certificate, analyze(graph), cost)
+
+
+def kernels() -> MuGraph:
+    """Every operator in a kernel of its own."""
+    return cut(program(NAME), *([i] for i, n in enumerate(axes(NAME).nodes) if n.op not in ("input", "constant")))
+
+
+def test_a_graph_and_its_predefined_variant_are_both_measured() -> None:
+    own = kernels()
+    library = with_predefined(own)
+    assert not library.kernels
+    baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
+    tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=3.0, seed=0)
+    tuned = tuner.run([candidate(own), candidate(library)])
+    assert not tuned.rejected and tuned.compiled >= 2
+    assert [c.timing is not None and c.executable is not None for c in tuned.candidates] == [True, True]
+    assert {c.graph.origin for c in tuned.candidates} == {own.origin, library.origin}
+    times = [c.timing.median_us for c in tuned.candidates if c.timing]
+    assert times == sorted(times)
+
+
+def test_variants_take_turns_with_the_graphs_that_they_are_of() -> None:
+    own = kernels()
+    library = with_predefined(own)
+    (first, second) = diverse([candidate(own, 1.0), candidate(own, 2.0), candidate(library, 3.0)], 2, SIZES, 2)
+    assert (first.graph, second.graph) == (own, library)
+
+
+def test_predefined_operators_count_as_busy() -> None:
+    library = with_predefined(kernels())
+    assert idle_factor(library, SIZES, 64) == 1.0
+    assert not is_idle_loop(library, SIZES)
+    assert idle_factor(kernels(), {"b": 1}, 1 << 20) > 1.0
+
+
+@pytest.mark.parametrize("parts", [(), ((3,),)])
+def test_schedules_of_mixed_graphs(parts: tuple[tuple[int, ...], ...]) -> None:
+    graph = cut(program(NAME), *parts)
+    baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
+    tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=1.0, seed=0)
+    found = tuner.schedules(candidate(graph))
+    assert found and not tuner.rejected
+    assert all(len(s.kernels) == len(parts) for s in found)
