@@ -9,7 +9,6 @@ is no subexpression of the target's is pruned (paper, section 4.3). Graphs are d
 from __future__ import annotations
 
 import itertools
-import math
 import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from mirage.mugraph.graph import partial_axis
 from mirage.search.abstract import Poly
 from mirage.search.algebras import Algebras
 from mirage.search.indexed import IndexPruner
+from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.placement import Placements
 from mirage.search.plan import KernelPlan
 from mirage.search.pruners import Pruner
@@ -134,7 +134,6 @@ class Closure:
         stats: SearchStats,
         *,
         limit: int,
-        max_values: float = math.inf,
         canonical: bool = True,
         deadline: float,
     ) -> None:
@@ -147,16 +146,14 @@ class Closure:
         self.placements = placements
         self.stats = stats
         self.limit = limit
-        self.max_values = max_values
         self.canonical = canonical
         self.deadline = deadline
         self.cut = ""
-        #: whether it was given up for having too many values
-        self.too_many = False
         self.vocabulary = Vocabulary.of(program)
         self.values: list[Value] = []
         self._index: dict[Hashable, Value] = {}
         self._done = 0
+        self._joined = 0
         self._loop_parts = frozenset(f"{a}.loop" for a in plan.loops)
         self._grid_parts = {f"{a}.grid": a for a in algebras.parts}
         self._concat_operands = [[algebras.targets[i][0] for i in n.operands] for n in self.vocabulary.concats]
@@ -188,20 +185,36 @@ class Closure:
         partial = [partial_axis(a) for a in self.partials(form) if a != self.plan.split]
         return (*partial, *(a for a in self.program.axes if self._tile(a) in form.free))
 
-    def run(self) -> None:
-        """Close the leaves under the vocabulary, the program's own values first; `cut` says why it stopped early."""
+    def run(self, max_values: int | None = None) -> bool:
+        """Close the leaves under the vocabulary, the program's own values first; `cut` says why it stopped early.
+
+        False if it was given up, having more than `max_values`.
+        """
         if not self._done:
             self._seed()
         while self._done < len(self.values):
             if self._done % 8 == 0 and time.perf_counter() > self.deadline:
-                self.cut = "budget spent"
-                return
-            if len(self.values) > self.max_values:
-                self.too_many = True
-                return
+                self.cut = OUT_OF_TIME
+                return True
+            if max_values is not None and len(self.values) > max_values:
+                return False
             value = self.values[self._done]
             self._done += 1
             self._extend(value, self.values[: self._done])
+        self._join_matmuls()
+        return True
+
+    def _join_matmuls(self) -> None:
+        """Sums of two matmuls are also matmuls of concats (paper, section 8.2): one result, and nothing copied."""
+        for v in self.values[self._joined :]:
+            for d in [d for d in v.derivations if d.op == "add"]:
+                x, y = ([m for m in u.derivations if m.op == "matmul"] for u in d.operands)
+                for a, b in itertools.product(x, y):
+                    if self._together((*a.operands, *b.operands)) and set(d.operands[0].axes) == set(d.operands[1].axes):
+                        operands = (a.operands[0], b.operands[0], a.operands[1], b.operands[1])
+                        reduce = tuple(dict.fromkeys((*a.reduce, *b.reduce)))
+                        v.derivations.append(Derivation("concat_matmul", (), operands, reduce))
+        self._joined = len(self.values)
 
     def _seed(self) -> None:
         """The program's own values, so that a search that is cut short still has the fused program."""

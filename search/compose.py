@@ -17,6 +17,7 @@ import numpy as np
 from mirage.search.closure import Value
 from mirage.search.cost import Cost, CostModel
 from mirage.search.extract import Choice, Extractor
+from mirage.search.options import Limits
 from mirage.search.pareto import Front
 from mirage.search.plan import KernelPlan
 from mirage.search.tensors import KernelTensor, Tensors
@@ -57,31 +58,26 @@ class _Label:
 
 
 class Composer:
-    """Composes the kernel graphs of a program, of at most `max_kernels` kernels with `max_results` results each."""
+    """Composes the kernel graphs of a program within some limits, until `deadline` (a `perf_counter`)."""
 
     def __init__(
         self,
         tensors: Tensors,
         model: CostModel,
-        *,
-        max_kernels: int,
-        max_results: int,
-        max_inputs: int,
-        limit: int,
+        limits: Limits,
         deadline: float,
     ) -> None:
         self.tensors = tensors
         self.model = model
-        self.max_kernels = max_kernels
-        self.max_results = max_results
-        self.deadline = deadline
+        self.max_results = limits.results
         self.labels = 0
         self.complete = True
         self.extractors = [
-            Extractor(c, model, limit=limit, max_inputs=max_inputs, deadline=deadline) for c in tensors.closures
+            Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs) for c in tensors.closures
         ]
+        self.until(deadline)
         #: accepted graphs, by what they subtract
-        self._finished: dict[frozenset[int], Front] = {}
+        self._finished: dict[frozenset[str], Front] = {}
         self._subtracts = any(n.op == "sub" for n in tensors.program.nodes)
         self._least: dict[int, Cost] = {}
         self._floors: dict[KernelTensor, Cost] = {}
@@ -89,6 +85,14 @@ class Composer:
         self._choices: dict[tuple[int, tuple[Value, ...]], _Kernels] = {}
         self._order = self._topological()
         self._number = {t: i for i, t in enumerate(self._order)}
+
+    def until(self, deadline: float) -> None:
+        """Go on until another time."""
+        self.deadline = deadline
+        self.complete = True
+        for e in self.extractors:
+            e.deadline = deadline
+            e.complete = True
 
     def _topological(self) -> list[KernelTensor]:
         """All tensors, each after those that its producers may read."""
@@ -135,7 +139,9 @@ class Composer:
             found = self._choices[key] = _Kernels(
                 choices, np.array(costs).reshape(-1, self.model.length), [self._read(c) for c in choices]
             )
-            self.complete &= extractor.complete
+            if not extractor.complete:
+                self.complete = False
+                del self._choices[key]
         return found
 
     def _written(self, closure: int, values: tuple[Value, ...]) -> Cost:
@@ -152,11 +158,13 @@ class Composer:
                 found |= self._bit(v.source)
         return found
 
-    def compose(self, last: Callable[[KernelPlan], bool], accept: Callable[[list[Kernel]], bool]) -> Iterator[tuple[list[Kernel], Cost]]:
-        """Kernel graphs in order of modelled cost, in order of execution; none is dominated by an accepted one before it
-        that agrees in what it subtracts.
+    def compose(
+        self, count: int, last: KernelPlan, accept: Callable[[list[Kernel]], bool]
+    ) -> Iterator[tuple[list[Kernel], Cost]]:
+        """Accepted graphs of `count` kernels, the last of which has the plan `last`: in order of modelled cost, and none
+        dominated by one accepted before that agrees in what it subtracts.
 
-        `last` limits the plans of the last kernel.
+        Kernels are in order of execution.
         """
         start = 0
         for t in self.tensors.outputs():
@@ -176,18 +184,19 @@ class Composer:
                 return
             if not label.open:
                 kernels = self._kernels_of(label)
-                front = finished.setdefault(self._subtractions(kernels), Front())
+                front = finished.setdefault(self.subtractions(kernels), Front())
                 if front.dominates(label.cost):
                     continue
                 if accept(kernels):
                     front.add(label.cost)
-                    yield kernels, label.cost
+                    if len(kernels) == count:
+                        yield kernels, label.cost
                 continue
-            if label.kernels == self.max_kernels or self._hopeless(label.cost, label.open):
+            if label.kernels == count or self._hopeless(label.cost, label.open):
                 continue
             for closure, values, tensors in self._next(label.open):
                 plan = self.tensors.closures[closure].plan
-                if not label.kernels and not last(plan):
+                if not label.kernels and plan != last:
                     continue
                 if plan.split in label.splits:
                     continue  # its partial results would be those of another division of the axis
@@ -202,7 +211,7 @@ class Composer:
                 for i in np.flatnonzero(~self._hopeless_each(totals)):
                     choice, read, total = found.choices[i], found.reads[i], totals[i]
                     now = taken | read
-                    if now and label.kernels + 1 == self.max_kernels:
+                    if now and label.kernels + 1 == count:
                         continue
                     decisive = label.decisive
                     if choice.decisive:
@@ -276,6 +285,9 @@ class Composer:
         return found
 
     @staticmethod
-    def _subtractions(kernels: Sequence[Kernel]) -> frozenset[int]:
-        """What graphs must agree in for their costs to be compared: the differences that they take, which decide rounding."""
-        return frozenset(id(v.form) for k in kernels for v in k.choice.decisive if k.choice.chosen[v].op == "sub")
+    def subtractions(kernels: Sequence[Kernel]) -> frozenset[str]:
+        """What graphs must agree in for their costs to be compared: the differences that they take, which decide
+        rounding.
+        """
+        decisive = [v for k in kernels for v in k.choice.decisive if k.choice.chosen[v].op == "sub"]
+        return frozenset(v.poly.text() for v in decisive)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -80,15 +81,16 @@ class _Label:
 
 class Extractor:
     """Extracts the block graphs of one closure, of at most `limit` operators and `max_inputs` tensors read each, until
-    `deadline` (a `perf_counter`).
+    `deadline`.
     """
 
-    def __init__(self, closure: Closure, model: CostModel, *, limit: int, max_inputs: int, deadline: float) -> None:
+    def __init__(self, closure: Closure, model: CostModel, *, limit: int, max_inputs: int) -> None:
         self.plan = closure.plan
         self.model = model
         self.limit = limit
         self.max_inputs = max_inputs
-        self.deadline = deadline
+        #: a `perf_counter`
+        self.deadline = math.inf
         #: whether no extraction was cut short
         self.complete = True
         self.labels = 0

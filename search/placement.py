@@ -25,12 +25,19 @@ def all_sites(targets: Sequence[Poly]) -> dict[Poly, tuple[Group, ...]]:
 
 
 class Placements:
-    """The placements of expressions in the sites of the targets, numbered in the order in which they turn up."""
+    """The placements of expressions in the sites of the targets, numbered in the order in which they turn up.
+
+    As a pruner it admits what has a placement: with all sites, exactly what the normal form admits.
+    """
+
+    name = "normal-form"
 
     def __init__(self, algebra: AbstractAlgebra, sites: Mapping[Poly, Sequence[Group]]) -> None:
         """`sites` with the groups of their monomials that are taken wholly or not at all (`expansion.py`)."""
         self.algebra = algebra
         self.sites = sites
+        self.checks = 0
+        self.pruned = 0
         self._numbers: dict[tuple[int, Scale], int] = {}
         self._scales: list[Scale] = []
         self._of: dict[Poly, int] = {}
@@ -38,6 +45,13 @@ class Placements:
         self._multiples: dict[Monomial, tuple[int, int]] = {}
         #: the same per polynomial that divides a scale's denominator
         self._ratios: dict[Poly, tuple[int, int]] = {}
+
+    def admits(self, expression: Poly) -> bool:
+        """Whether the expression may be a subexpression of a target."""
+        self.checks += 1
+        placed = self.of(expression) != 0
+        self.pruned += not placed
+        return placed
 
     def of(self, poly: Poly) -> int:
         """The placements of an expression; 0 if it is no subexpression of a target."""

@@ -13,38 +13,31 @@ class SearchStats:
     """Counters of one search.
 
     `prefixes`: distinct prefixes built (values of a kernel that passed every check). `checks`: operator applications
-    tested. `pruned` counts by reason: of checks ("factor counts", "abstract expression", "indices", "expression size"), of
-    pairs of values that never exist together ("phase"), and of graphs ("not accepted"). `graphs`: muGraphs assembled,
-    before duplicates are dropped.
+    tested. `pruned` counts them by reason ("placements", "abstract expression", "indices", "expression size", "cancelled
+    axes", "loop": the loop can do it), and pairs of values that never exist together ("phase"). `tensors`: results that
+    kernels may hand to one another. `candidates`: muGraphs found. `limits`: see `Limits`. `first_seconds` and
+    `best_seconds`: when the first graph and the one of least modelled cost were found; 0 without any.
     """
 
     prefixes: int = 0
     checks: int = 0
     pruned: dict[str, int] = field(default_factory=dict)
-    plans: int = 0
-    plans_total: int = 0
-    graphs: int = 0
-    duplicates: int = 0
+    tensors: int = 0
     candidates: int = 0
-    operator_limit: int = 0
+    limits: dict[str, int] = field(default_factory=dict)
+    first_seconds: float = 0.0
+    best_seconds: float = 0.0
     seconds: float = 0.0
     stop_reason: str = ""
 
     def prune(self, why: str, count: int = 1) -> None:
         self.pruned[why] = self.pruned.get(why, 0) + count
 
-    def merge(self, other: SearchStats) -> None:
-        """Add the counters of a part of the search."""
-        for name in ("prefixes", "checks", "plans", "graphs", "duplicates"):
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        for why, count in other.pruned.items():
-            self.prune(why, count)
-
     @staticmethod
     def from_json(obj: Any) -> SearchStats:
         """Raises FormatError for anything but what `to_json` writes."""
         names = {f.name for f in fields(SearchStats)}
-        if not isinstance(obj, dict) or set(obj) != names or not isinstance(obj["pruned"], dict):
+        if not isinstance(obj, dict) or set(obj) != names:
             raise FormatError(f"search statistics: expected exactly {', '.join(sorted(names))}")
         for name, value in obj.items():
             wanted = type(getattr(SearchStats(), name))

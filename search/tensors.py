@@ -39,7 +39,8 @@ class KernelTensor:
 class Tensors:
     """The closures of all plans of a program, closed under what kernels hand to one another.
 
-    `make(plan)` gives an empty closure, `kernels` is how many a graph may have. `cut` says what ended it early.
+    `make(plan)` gives an empty closure, `kernels` is how many a graph may have. `too_many` tells whether it was given up,
+    as a closure of the program's inputs had more than `max_values`. `cut` says what ended it early.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Tensors:
         plans: Sequence[KernelPlan],
         make: Callable[[KernelPlan], Closure],
         kernels: int,
+        max_values: int | None = None,
     ) -> None:
         self.program = program
         self.al = algebras
@@ -59,7 +61,6 @@ class Tensors:
         self._index: dict[tuple[Form, Poly], KernelTensor] = {}
         self._by_form: dict[Form, tuple[int, ...]] = {}
         self._seen = [0] * len(plans)
-        #: whether a closure was given up for having too many values
         self.too_many = False
         for o in program.outputs:
             n = program.nodes[o.value]
@@ -74,8 +75,7 @@ class Tensors:
         handed = 0
         for rounds in range(kernels):
             for c in self.closures:
-                c.run()
-                if c.too_many:
+                if not c.run(None if rounds else max_values):
                     self.too_many = True
                     return
             self._collect()
