@@ -94,7 +94,8 @@ def superoptimize(
     raises KeyboardInterrupt.
 
     Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, BudgetError,
-    UnknownTarget, UnknownPruner, SearchError, JobError, CacheError. Source: Mirage, Fig. 1.
+    UnknownTarget, UnknownPruner, SearchError, JobError, CacheError; VerificationError if the two checks of a graph
+    disagree, an error of this package. Source: Mirage, Fig. 1.
     """
     say = progress or (lambda _: None)
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
 
 #: gets the lines; those of this package are `Step`s
 Say = Callable[[str], None]
@@ -36,13 +37,15 @@ def bars(console: Console) -> Iterator[Say]:
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
+        BarColumn(bar_width=16),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
-        TextColumn("{task.fields[text]}", markup=False),
+        TextColumn(
+            "{task.fields[text]}", markup=False, table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis")
+        ),
     )
     tasks: dict[str, TaskID] = {}
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, expand=True) as progress:
 
         def show(line: str) -> None:
             step = line if isinstance(line, Step) else Step(line)

@@ -114,6 +114,7 @@ class CpuExecutable:
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
         self.dtype = DTYPES[mugraph.dtype]
         self._places = argument_places(mugraph.inputs)
+        self._in_order = self._places == tuple(range(len(self._places)))
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load()
         self._pool = pool.run_address()
         self._threads = num_threads()
@@ -209,11 +210,14 @@ class CpuExecutable:
         return results
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
-        read = read_arguments(self.mugraph.name, self._places, inputs)
+        read = inputs
+        if not self._in_order or len(inputs) != len(self._places):
+            read = read_arguments(self.mugraph.name, self._places, inputs)
         arrays: list[np.ndarray] = []
         for x, a, want in zip(self.mugraph.inputs, read, shape.inputs, strict=True):
             array = np.asarray(a)
-            if array.dtype != self.dtype:
+            # a dtype is one object, mostly
+            if array.dtype is not self.dtype and array.dtype != self.dtype:
                 raise InputError(
                     f"{self.mugraph.name}: input {x.argument} has dtype {array.dtype}, "
                     f"not {self.dtype}; convert it with astype"

@@ -116,7 +116,7 @@ def test_progress_tells_of_every_outcome(log: Path) -> None:
 @pytest.mark.parametrize("workers", [1, 2])
 def test_units_that_time_cuts_are_told_and_not_kept(log: Path, file: Path, workers: int) -> None:
     units = ["square 1", "slow 2", "slow 3", "square 4"]
-    found = run(log, units, workers, Checkpoint(file, KEY), seconds=0.5)
+    found = run(log, units, workers, Checkpoint(file, KEY), seconds=0.65)
     assert found.outcomes["slow 3"] == Outcome({"n": 3, "square": None}, OUT_OF_TIME)
     assert "square 4" not in found.outcomes
     assert found.cuts == {OUT_OF_TIME: 2}
@@ -303,8 +303,10 @@ def test_an_interrupt_in_progress_keeps_what_is_finished(log: Path) -> None:
 #: what a user writes: workers need no `if __name__ == "__main__"`
 SCRIPT = """
 import sys
+from mirage.search import jobs
 from tests.search.units import main
 print("script begins", flush=True)
+jobs.PATIENCE_S = 0.6
 main(*sys.argv[1:])
 """
 
@@ -326,11 +328,12 @@ def process(log: Path, file: Path, workers: int, units: list[str]) -> Iterator[s
             child.kill()
 
 
-def wait_for_calls(log: Path, count: int, child: subprocess.Popen[str] | None = None) -> None:
+def wait_for_call(log: Path, unit: str, child: subprocess.Popen[str] | None = None) -> None:
+    """Until the unit has begun."""
     end = time.monotonic() + 60
-    while len(calls(log)) < count:
+    while unit not in calls(log):
         assert child is None or child.poll() is None, child.communicate()
-        assert time.monotonic() < end, f"{calls(log)} were begun within a minute, not {count} units"
+        assert time.monotonic() < end, f"{unit} was not begun within a minute, only {calls(log)}"
         time.sleep(0.02)
 
 
@@ -352,10 +355,9 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_killed_job_goes_on_where_it_was(log: Path, file: Path, workers: int) -> None:
-    units = ["square 1", "slow 2", *(f"slow {n}" for n in range(3, 11)), "forever 0"]
+    units = ["square 1", "slow 2", *(f"slow {n}" for n in range(3, 7)), "forever 0"]
     with process(log, file, workers, units) as child:
-        # the unit that is cut short when the workers start begins twice
-        wait_for_calls(log, len(units) + (workers == 2), child)
+        wait_for_call(log, "forever 0", child)
         # what the other worker was doing meanwhile is finished and reported
         time.sleep(1.5 * (workers == 2))
         child.kill()
@@ -370,14 +372,15 @@ def test_a_killed_job_goes_on_where_it_was(log: Path, file: Path, workers: int) 
     assert again.resumed == len(finished)
     assert calls(log)[-1] == "square 0"
     twice = {u for u in calls(log) if calls(log).count(u) > 1}
-    assert len(twice) == (workers == 2)
+    # one may have been cut short when the workers were started
+    assert len(twice) <= (workers == 2)
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_ctrl_c_keeps_what_is_finished(log: Path, file: Path, workers: int) -> None:
-    units = [*(f"slow {n}" for n in range(11)), "forever 0", "square 1"]
+    units = [*(f"slow {n}" for n in range(6)), "forever 0", "square 1"]
     with process(log, file, workers, units) as child:
-        wait_for_calls(log, len(units) - 1 + (workers == 2), child)
+        wait_for_call(log, "forever 0", child)
         start = time.monotonic()
         # to the whole group, as a terminal does
         os.killpg(child.pid, signal.SIGINT)
@@ -389,7 +392,7 @@ def test_ctrl_c_keeps_what_is_finished(log: Path, file: Path, workers: int) -> N
     assert "interrupted (" in out.splitlines()[-1]
     wait_for_end(pids(log))
     kept = Checkpoint(file, KEY)
-    assert all(kept.get(u) for u in units[:10])
+    assert all(kept.get(u) for u in units[:4])
     assert kept.get("forever 0") is None
 
 
@@ -397,7 +400,8 @@ def test_leaving_the_block_ends_busy_workers(log: Path) -> None:
     with WorkerPool(2) as pool:
         for n in range(2):
             pool.submit(work, log, f"forever {n}", 60.0)
-        wait_for_calls(log, 2)
+        for n in range(2):
+            wait_for_call(log, f"forever {n}")
         busy = pids(log)
     wait_for_end(busy)
     assert os.getpid() not in busy
