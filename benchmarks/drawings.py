@@ -9,7 +9,8 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
-from mirage.search.generate import SearchOptions, generate
+from mirage.search.generate import generate
+from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
 from mirage.verify.safety import offered

@@ -32,7 +32,8 @@ from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.search.accuracy import random_inputs
-from mirage.search.generate import SearchOptions, generate, plan_by_plan
+from mirage.search.generate import generate, plan_by_plan
+from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from mirage.verify.mutate import CHANGES, mutants
 from mirage.verify.proof import prove

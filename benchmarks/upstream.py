@@ -34,7 +34,8 @@ from mirage.ir.dims import evaluate
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.mugraph.canonical import most_parallel, structure_key, without_loops
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
-from mirage.search.generate import SearchOptions, generate
+from mirage.search.generate import generate
+from mirage.search.options import SearchOptions
 
 #: parts of an axis that a graph of ours splits where the candidate splits none
 SPLITS = 8

@@ -42,14 +42,16 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
-from mirage.recall import Memory, recheck
+from mirage.recall import Memory, recheck, search_key
 from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
 from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.accuracy import Runner
-from mirage.search.generate import SearchOptions, generate
-from mirage.search.jobs import INTERRUPTED, WorkerPool, default_executor
+from mirage.search.generate import generate
+from mirage.search.checkpoint import Checkpoint, checkpoint_path
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, default_executor
+from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Tuner
 from mirage.verify.certificate import Certificate
@@ -71,7 +73,7 @@ def superoptimize(
     budget: float = 30.0,
     pruner: str | None = "normal-form",
     canonical: bool = True,
-    max_kernels: int = 2,
+    max_kernels: int = 5,
     max_operators: int | None = None,
     cache: ResultStore | bool = True,
     executor: Executor | None = None,
@@ -104,10 +106,12 @@ def superoptimize(
     traced = _program(program)
     named = program.sizes.values() if isinstance(program, TensorFunction) else ()
     bound = _sizes(traced, sizes, next(iter(named), {}))
-    options = SearchOptions(pruner, canonical, max_kernels, max_operators, budget=budget * SEARCH_SHARE)
+    options = SearchOptions(
+        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget * SEARCH_SHARE
+    )
     options.check()
     verifier = Verifier(traced, _seed(seed))
-    whole = pruner == "normal-form" and canonical and max_kernels == 2 and max_operators is None
+    whole = replace(options, budget=SearchOptions.budget) == SearchOptions()
     store = _store(cache)
     memory = Memory(store, verifier.axis_program, machine, budget) if whole and store is not None else None
     seconds: dict[str, float] = {}
@@ -125,13 +129,17 @@ def superoptimize(
                 cache_hit=True, candidates=found, tune_stop="from the cache",
             )  # fmt: skip
     else:
+        key = search_key(traced, bound, options)
+        checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
         with _workers(executor, traced) as pool:
-            search = _search(verifier, bound, options, pool, budget, say)
+            search = _search(verifier, bound, options, pool, checkpoint, budget, say)
         candidates, stats, found = search.candidates, search.stats, search.found
         interrupted = search.interrupted
         seconds |= search.seconds
         if memory is not None and not interrupted:
             memory.keep_graphs(candidates, stats, found)
+            if checkpoint is not None and OUT_OF_TIME not in stats.stop_reason:
+                checkpoint.discard()
 
     start = time.perf_counter()
     left = max(budget - seconds.get("search", 0.0) - seconds["verify"], 0.2 * budget)
@@ -184,14 +192,16 @@ def _search(
     sizes: Mapping[str, int],
     options: SearchOptions,
     executor: Executor | None,
+    checkpoint: Checkpoint | None,
     budget: float,
     say: Say,
 ) -> _Search:
     """Search and verification."""
     say(Step("searching"))
     result = generate(
-        verifier.axis_program, sizes, options, executor=None if isinstance(executor, WorkerPool) else executor,
-        accept=partial(offered, verifier.program), progress=lambda done, total: say(Step("searching", "", done, total)),
+        verifier.axis_program, sizes, options, executor=executor, checkpoint=checkpoint,
+        accept=partial(offered, verifier.program),
+        progress=lambda done, total, graphs: say(Step("searching", f"{graphs} graphs", done, total)),
     )  # fmt: skip
     stats = result.stats
     interrupted = INTERRUPTED in stats.stop_reason

@@ -34,8 +34,8 @@ from mirage.records import (
     candidates_from_json,
     candidates_to_json,
 )
-from mirage.search.generate import SearchOptions
 from mirage.search.jobs import OUT_OF_TIME
+from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Tuned
 from mirage.verify.equivalence import Verifier

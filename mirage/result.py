@@ -175,7 +175,7 @@ class Superoptimized:
             ("tune", f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} kernels compiled"),
             ("prefixes / checks", f"{self.stats.prefixes:,} / {self.stats.checks:,}"),
             ("pruned", ", ".join(f"{why} {n:,}" for why, n in sorted(self.stats.pruned.items())) or "nothing"),
-            ("operators per kernel", f"up to {self.stats.operator_limit}"),
+            ("limits", ", ".join(f"{n} {what}" for what, n in self.stats.limits.items())),
             ("candidates / verified / proved", f"{self.candidates} / {len(self.graphs)} / {proved}"),
             ("search stopped", self.stats.stop_reason),
             ("tuning stopped", self.tune_stop),

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator
 
 #: ns per multiply-add of a matmul by how many of its operands are reused: both (rows and columns), one, none
 MATMUL_NS = (0.03, 0.05, 0.12)
@@ -36,8 +36,8 @@ LAUNCH_NS = 3000.0
 LOOP_TILE = 128
 GRID_TILE = 64
 SPLITS = 8
-#: elements that every cache holds
-CACHE_ELEMENTS = 1 << 14
+#: elements that the caches of a core (or the shared memory of a block) hold
+CACHES = (1 << 13, 1 << 18)
 #: sizes of the symbolic axes, beside the hinted ones, at which costs are compared
 _SIZES = (4096,)
 
@@ -51,9 +51,12 @@ Cost = np.ndarray
 
 @dataclass(frozen=True)
 class Place:
-    """Where an operator runs: the axes along which blocks are laid out, and the loop."""
+    """Where an operator runs: the axes along which blocks are laid out, in the order of the results, and the loop.
 
-    parallel: frozenset[str]
+    Blocks have several elements along the last two parallel axes (rows and columns), one along the others.
+    """
+
+    parallel: tuple[str, ...]
     loops: tuple[str, ...]
     split: str | None
 
@@ -89,14 +92,14 @@ class CostModel:
         return cost
 
     def of_kernel(self, cost: Cost) -> Cost:
-        """The cost of a kernel from that of its block graph: how many operators that has no longer matters, nor what it
-        holds as long as a cache can hold it.
+        """The cost of a kernel from that of its block graph: how many operators that has no longer matters, and of what it
+        holds only how many caches are too small for it.
         """
         cost = cost.copy()
         cost[_OPERATORS] = 0.0
         for k in range(len(self.tables)):
             entry = self._entries(cost, k)
-            entry[_HELD] = max(entry[_HELD] - CACHE_ELEMENTS, 0.0)
+            entry[_HELD] = sum(entry[_HELD] > cache for cache in CACHES)
         return cost
 
     @staticmethod
@@ -109,12 +112,16 @@ class CostModel:
         return math.prod(sizes.get(a, SPLITS) for a in axes)
 
     def _held(self, axes: Sequence[str], sizes: Mapping[str, int], at: Place, whole: bool) -> float:
-        """Elements of a tensor in a block whose grid tiles have one element."""
-        return math.prod(
-            min(sizes.get(a, SPLITS), LOOP_TILE) if a in at.loops and not whole else sizes.get(a, SPLITS)
-            for a in axes
-            if a not in at.parallel
-        )
+        """Elements of a tensor in a block; `whole` along the loop."""
+        volume = 1
+        for a in axes:
+            size = sizes.get(a, SPLITS)
+            if a in at.parallel:
+                size = min(size, GRID_TILE) if a in at.parallel[-2:] else 1
+            elif a in at.loops and not whole:
+                size = min(size, LOOP_TILE)
+            volume *= size
+        return volume
 
     @staticmethod
     def _copies(axes: Sequence[str], sizes: Mapping[str, int], at: Place) -> float:
@@ -124,7 +131,7 @@ class CostModel:
 
     def written(self, axes: Sequence[str]) -> Cost:
         """A tensor that some kernel writes, however it does."""
-        return self.transfer(axes, Place(frozenset(), (), None), held=False)
+        return self.transfer(axes, Place((), (), None), held=False)
 
     def transfer(self, axes: Sequence[str], at: Place, held: bool) -> Cost:
         """A tensor that a kernel reads (and holds) or writes."""
@@ -146,31 +153,36 @@ class CostModel:
         """
         cost = np.zeros(self.length)
         cost[_OPERATORS] = 1.0
-        space = list(dict.fromkeys([a for x in operands for a in x] + list(axes)))
+        pairs = PRODUCTS.get(op)
         for k, sizes in enumerate(self.tables):
             entry = self._entries(cost, k)
-            repeats = 1.0
-            if varying:
-                repeats = math.prod(math.ceil(sizes[a] / LOOP_TILE) for a in at.loops if a not in space)
-            ns = self._ns(op, operands)
-            volume = self._volume(space, sizes)
-            alone = self._volume([a for a in space if a not in at.parallel], sizes)
-            share = SPLITS if at.split in space or (varying and at.split) else 1
-            entry[_WORK] = volume * repeats * ns * self._copies(space, sizes, at)
-            entry[_ALONE] = alone * repeats * ns / share
+            for x, y in pairs or ():
+                # of a matmul of concats each product has a space of its own
+                self._compute(entry, _matmul_ns(operands[x], operands[y]), [operands[x], operands[y]], sizes, at, varying)
+            if not pairs:
+                self._compute(entry, _element_ns(op), [*operands, axes], sizes, at, varying)
             entry[_HELD] = self._held(axes, sizes, at, whole)
         return cost
 
-    @staticmethod
-    def _ns(op: str, operands: Sequence[Sequence[str]]) -> float:
-        if op == "matmul":
-            x, y = map(set, operands)
-            return MATMUL_NS[(x <= y) + (y <= x)]
-        if op == "concat_matmul":
-            w, x, y, z = map(set, operands)
-            return max(MATMUL_NS[(w <= y) + (y <= w)], MATMUL_NS[(x <= z) + (z <= x)])
-        if op in ("sum", "accumulator", "concat"):
-            return SUM_NS
-        definition = get_operator(op)
-        assert isinstance(definition, Elementwise)
-        return FLOP_NS * max(definition.flops, 1)
+    def _compute(
+        self, entry: Cost, ns: float, tensors: Sequence[Sequence[str]], sizes: Mapping[str, int], at: Place, varying: bool
+    ) -> None:
+        """Add the time of an operator that takes so many ns per point of the space of these tensors."""
+        space = list(dict.fromkeys(a for axes in tensors for a in axes))
+        repeats = math.prod(math.ceil(sizes[a] / LOOP_TILE) for a in at.loops if varying and a not in space)
+        entry[_WORK] += ns * self._volume(space, sizes) * repeats * self._copies(space, sizes, at)
+        alone = self._volume([a for a in space if a not in at.parallel], sizes)
+        share = SPLITS if at.split in space or (varying and at.split) else 1
+        entry[_ALONE] += ns * alone * repeats / share
+
+
+def _matmul_ns(x: Sequence[str], y: Sequence[str]) -> float:
+    return MATMUL_NS[(set(x) <= set(y)) + (set(y) <= set(x))]
+
+
+def _element_ns(op: str) -> float:
+    if op in ("sum", "accumulator", "concat"):
+        return SUM_NS
+    definition = get_operator(op)
+    assert isinstance(definition, Elementwise)
+    return FLOP_NS * max(definition.flops, 1)

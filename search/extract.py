@@ -113,15 +113,15 @@ class Extractor:
 
         An axis of the results that the kernel reduces is not parallel: every set of such axes is extracted by itself.
         """
-        shared = frozenset(goals[0].axes).intersection(*(g.axes for g in goals)) - set(self.plan.loops)
-        reduced = sorted(a for a in shared & self._reduced)
+        shared = [a for a in goals[0].axes if all(a in g.axes for g in goals) and a not in self.plan.loops]
+        reduced = [a for a in shared if a in self._reduced]
         done: list[Choice] = []
         for count in range(len(reduced) + 1):
             for whole in itertools.combinations(reduced, count):
-                done += self._choices(goals, shared - self._joined - set(whole))
+                done += self._choices(goals, tuple(a for a in shared if a not in self._joined and a not in whole))
         return done
 
-    def _choices(self, goals: Sequence[Value], parallel: frozenset[str]) -> list[Choice]:
+    def _choices(self, goals: Sequence[Value], parallel: tuple[str, ...]) -> list[Choice]:
         """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce."""
         pricing = _Pricing(self, goals, parallel)
         start = _Label(self._bitset(goals), pricing.written(), 0)
@@ -144,7 +144,7 @@ class Extractor:
             value = self.order.values[number]
             rest = label.open ^ (1 << number)
             for d in value.derivations:
-                if not parallel.isdisjoint(d.reduce):
+                if any(a in parallel for a in d.reduce):
                     continue
                 cost = label.cost + pricing.price(value, d)
                 if self.model.operators(cost) > self.limit:
@@ -163,7 +163,7 @@ class Extractor:
 
     def least(self, goals: Sequence[Value]) -> Cost:
         """What every kernel with these results costs: its launch and its writes."""
-        return self.model.of_kernel(_Pricing(self, goals, frozenset(goals[0].axes)).written())
+        return self.model.of_kernel(_Pricing(self, goals, goals[0].axes).written())
 
     def _choice(self, goals: Sequence[Value], label: _Label, pricing: _Pricing) -> Choice:
         leaves = [v for i, v in enumerate(self.order.values[: self.order.leaves]) if label.open >> i & 1]
@@ -180,7 +180,7 @@ class Extractor:
 class _Pricing:
     """Costs of the operators of one kernel whose grid is the axes `parallel`."""
 
-    def __init__(self, extractor: Extractor, goals: Sequence[Value], parallel: frozenset[str]) -> None:
+    def __init__(self, extractor: Extractor, goals: Sequence[Value], parallel: tuple[str, ...]) -> None:
         plan = extractor.plan
         self.goals = goals
         self.model = extractor.model

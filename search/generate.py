@@ -10,7 +10,6 @@ from functools import partial
 
 import numpy as np
 
-from mirage.cache.records import sha256
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
 from mirage.mugraph.graph import MuGraph
@@ -58,7 +57,7 @@ def generate(
 
     `sizes` (of the dim symbols) order the search and are among those at which costs are compared. A graph that `accept`
     refuses dominates none. With an `executor`, the units of the search (a number of kernels, and the plan of the last
-    one) run in its workers; with a `checkpoint` (of `search_key`), finished ones are not run again. The result is the same.
+    one) run in its workers; with a `checkpoint`, finished ones are not run again. The result is the same.
     An interrupt ends the search with what was found.
 
     Raises SearchError for impossible options, UnknownPruner for an unknown pruner, JobError if a worker dies.
@@ -87,11 +86,6 @@ def generate(
     result = _merge(run, space, began)
     result.stats.seconds = time.perf_counter() - start
     return result
-
-
-def search_key(program_key: str, sizes: Mapping[str, int], options: SearchOptions) -> str:
-    """The key of a search's checkpoint: what its units depend on, beside what `accept` refuses."""
-    return sha256("\n".join(["search 1", program_key, str(sorted(sizes.items())), repr(options)]))
 
 
 class _Searcher:

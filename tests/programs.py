@@ -13,14 +13,11 @@ from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
-from mirage.search.algebras import Algebras
 from mirage.search.closure import Closure
-from mirage.search.cost import CostModel
-from mirage.search.generate import SearchOptions, SearchResult, generate, operator_limit
-from mirage.search.indexed import IndexPruner
-from mirage.search.plan import KernelPlan, Plan
-from mirage.search.pruners import make_pruner
-from mirage.search.stats import SearchStats
+from mirage.search.generate import SearchResult, generate
+from mirage.search.options import SearchOptions
+from mirage.search.plan import KernelPlan
+from mirage.search.space import Space
 
 T = mi.tensor
 
@@ -90,40 +87,16 @@ def search(name: str, **options: Any) -> SearchResult:
     return generate(axes(name), sizes(name), SearchOptions(**options))
 
 
-def close(
-    name: str,
-    kernel: KernelPlan,
-    *,
-    pruner: str | None = "normal-form",
-    indices: bool = True,
-    limit: int | None = None,
-    seconds: float = 60.0,
-    canonical: bool = True,
-) -> Closure:
+def space(name: str, **options: Any) -> Space:
+    """Everything that kernels of a program can compute."""
+    table = {a: evaluate(d, sizes(name)) for a, d in axes(name).axes.items()}
+    return Space(axes(name), table, SearchOptions(**options), time.perf_counter() + 60.0)
+
+
+def close(name: str, plan: KernelPlan, **options: Any) -> Closure:
     """The closure of a kernel that reads the program's inputs."""
-    ap = axes(name)
-    al = Algebras(ap, Plan((kernel,)).parts())
-    forms = [al.targets[o.value][0] for o in ap.outputs]
-    polys = [al.targets[o.value][1] for o in ap.outputs]
-    table = {a: evaluate(d, sizes(name)) for a, d in ap.axes.items()}
-    closure = Closure(
-        ap,
-        al,
-        kernel,
-        make_pruner(pruner, al.abstract, polys),
-        IndexPruner(al.exact, forms) if indices else None,
-        polys,
-        CostModel(table),
-        SearchStats(),
-        limit=limit or operator_limit(ap, SearchOptions()),
-        canonical=canonical,
-        deadline=time.perf_counter() + seconds,
-    )
-    for n, (form, poly) in zip(ap.nodes, al.targets, strict=True):
-        if n.op in ("input", "constant", "size"):
-            closure.leaf(form, poly, n)
-    closure.run()
-    return closure
+    found = space(name, **{"max_kernels": 1, **options}).tensors.closures
+    return next(c for c in found if c.plan == plan)
 
 
 # What a muGraph does, whatever its nodes are called.
