@@ -17,14 +17,20 @@ from mirage.mugraph.reference import reference_graph
 
 
 def with_separate_exps(program: AxisProgram) -> AxisProgram:
-    """The program with one copy of an exp for each set of axes that its readers sum over; itself where there is one."""
+    """The program with one copy of an exp for each set of axes that its readers sum over.
+
+    The program itself where one is enough, or where no maximum may be subtracted anyhow.
+    """
     maximum = analyze(reference_graph(program))
     copies: dict[int, dict[int, frozenset[str]]] = {}
-    for site, found in enumerate(maximum.sites if maximum.safe else ()):
+    for site, found in enumerate(maximum.sites):
         summed = _summed(program, maximum, site)
         if len(set(summed.values())) > 1:
             copies[found.path[0]] = summed
-    return _copied(program, copies) if copies else program
+    if not copies:
+        return program
+    separate = _copied(program, copies)
+    return separate if analyze(reference_graph(separate)).safe else program
 
 
 def _summed(program: AxisProgram, maximum: RunningMaximum, site: int) -> dict[int, frozenset[str]]:

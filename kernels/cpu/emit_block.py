@@ -39,6 +39,9 @@ class BlockEmitter(BlockPlan):
             self._start(w)
             self._phase(w, "before")
             if self.graph.loop:
+                for source, a in self.packed_before:
+                    w.line()
+                    self._pack(w, source, a, False)
                 w.line()
                 w.comment("the for-loop")
                 self._loop(w, 0)
@@ -284,22 +287,26 @@ class BlockEmitter(BlockPlan):
                 accumulate=self.adds(i),
             )
 
+    def _pack(self, w: Writer, source: int, a: str, looping: bool) -> None:
+        """A copy of a matmul's operand that is contiguous along an axis."""
+        buffer = self.packs[source, a]
+        w.comment(f"v{source} made contiguous along {a}")
+        copy(w, self.axes, looping, self.view(source, looping), buffer.view(self.names), buffer.axes)
+
     def _matmul(self, w: Writer, i: int, n: Node, looping: bool) -> None:
         self._title(w, (i,))
         target = self._target(i, looping)
-        packed: set[tuple[int, str]] = set()
+        packed = set(self.packed_before) if self.phase(i) != "before" else set()
         for k, (pair, plan) in enumerate(zip(PRODUCTS[n.op], self.matmuls[i], strict=True)):
             sources = [n.operands[which].node for which in pair]
             views = [self.view(source, looping) for source in sources]
             with w.block():
                 for which, a in plan.pack:
-                    source = sources[which]
-                    buffer = self.packs[source, a]
-                    if (source, a) not in packed:
-                        packed.add((source, a))
-                        w.comment(f"v{source} made contiguous along {a}")
-                        copy(w, self.axes, looping, views[which], buffer.view(self.names), buffer.axes)
-                    views[which] = buffer.view(self.names)
+                    key = sources[which], a
+                    if key not in packed:
+                        packed.add(key)
+                        self._pack(w, *key, looping)
+                    views[which] = self.packs[key].view(self.names)
                 emit_matmul(
                     w,
                     self.axes,

@@ -94,6 +94,8 @@ class BlockPlan:
         self.matmuls: dict[int, tuple[MatmulPlan, ...]] = {}
         self.groups: dict[tuple[int, ...], GroupPlan] = {}
         self.packs: dict[tuple[int, str], Buffer] = {}
+        #: those of tensors that do not change with the loop, which read them
+        self.packed_before: dict[tuple[int, str], None] = {}
         self.sites = self._sites()
         self.states: dict[int, tuple[GroupPlan, Buffer, Buffer, Buffer]] = {}
         self.factors: dict[int, Buffer] = {}
@@ -315,6 +317,8 @@ class BlockPlan:
                 if (source, a) not in self.packs:
                     order = (*(b for b in self.graph.nodes[source].axes() if b != a), a)
                     self.packs[source, a] = self._buffer(f"pack{source}_{self.names[a]}", order, looping)
+                if looping and not self.looping(source):
+                    self.packed_before[source, a] = None
         columns = next((p.n for p in plans if p.n is not None), None)
         last = columns if columns is not None else vector_axis(self.axes, looping, n.axes(), [])
         order = (*(a for a in n.axes() if a != last), *([last] if last is not None else []))

@@ -181,11 +181,11 @@ class CpuExecutable:
                 self._shapes[key] = shape
         arrays = self._checked(inputs, shape)
         results = self._results(out, shape)
-        layout = (*(a.strides for a in arrays), *(r.strides for r in results))
+        layout = tuple([a.strides for a in (*arrays, *results)])
         free = shape.frames.get(layout)
         if free is None:
             arrays, results_in = self._prepare(shape, arrays, results)
-            layout = (*(a.strides for a in arrays), *(r.strides for r in results_in))
+            layout = tuple([a.strides for a in (*arrays, *results_in)])
             with self._lock:
                 _bound(shape.frames)
                 free = shape.frames.setdefault(layout, [])
@@ -233,7 +233,10 @@ class CpuExecutable:
     def _results(self, out: Sequence[np.ndarray] | None, shape: _Shape) -> list[np.ndarray]:
         if out is None:
             return [np.empty(s, self.dtype) for s in shape.outputs]
-        if [o.shape for o in out] != shape.outputs or any(o.dtype != self.dtype or not o.flags.writeable for o in out):
+        fits = len(out) == len(shape.outputs)
+        for o, want in zip(out, shape.outputs, strict=False):
+            fits = fits and o.shape == want and o.dtype == self.dtype and o.flags.writeable
+        if not fits:
             found = ", ".join(f"{o.dtype}{o.shape}" for o in out)
             wanted = ", ".join(f"{self.dtype}{s}" for s in shape.outputs)
             raise InputError(f"{self.mugraph.name}: out is {found}; pass writable arrays {wanted}")

@@ -110,6 +110,8 @@ class _Analysis:
         self.removed: list[set[str]] = []
         self.degree: dict[tuple[Path, int], Degree] = {}
         self.axes: dict[tuple[Path, int], tuple[str, ...]] = {}
+        #: name, axes and degree of every tensor that something is divided by
+        self.divisors: list[tuple[str, tuple[str, ...], Degree]] = []
 
     def run(self, graph: Graph, at: Path, inputs: Sequence[Degree]) -> None:
         for i, n in enumerate(graph.nodes):
@@ -152,6 +154,9 @@ class _Analysis:
         if not isinstance(op, Elementwise):
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")
         result = op.apply(algebra, args, n.attr)
+        if n.op == "div":
+            divisor = n.operands[1]
+            self.divisors.append((_name(path, n), graph.nodes[divisor.node].axes(divisor.out), args[1]))
         for _ in range(algebra.next - len(self.paths)):
             self.paths.append(path)
             self.exp_axes.append(n.axes())
@@ -195,11 +200,23 @@ class _Analysis:
                     raise _Broken(f"{_name((i,), n)} {e}") from None
         for s, path in enumerate(self.paths):
             self.check_site(s, path)
+        for name, axes, degree in self.divisors:
+            self.check_divisor(name, axes, degree)
         for (path, out), degree in self.degree.items():
             for s, d in degree.items():
                 missing = ", ".join(sorted(set(self.rows(s)) - set(self.axes[path, out])))
                 if d == 1 and missing:
                     raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {missing}")
+
+    def check_divisor(self, name: str, axes: Sequence[str], degree: Degree) -> None:
+        """A sum of an exp contains the largest term of its row, unless the maximum is that of several rows."""
+        for s in degree:
+            apart = [a for a in axes if a in self.exp_axes[s] and a in self.removed[s]]
+            if apart:
+                raise _Broken(
+                    f"{name} divides by a tensor with axis {apart[0]}, but the maximum of exp {s} is taken over "
+                    f"{apart[0]} too: a sum far below it would be 0"
+                )
 
     def check_site(self, s: int, path: Path) -> None:
         node = self.graph.kernel.nodes[path[0]]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mirage as mi
@@ -110,3 +111,16 @@ def test_a_program_that_only_returns_its_input(monkeypatch: pytest.MonkeyPatch) 
     y = r(x)
     y[:] = 0
     assert x.any()
+
+
+def test_softmaxes_along_both_axes_at_large_logits() -> None:
+    """One maximum for both would leave rows far below it without a term: 0 / 0."""
+    program = mi.trace(lambda x: mi.softmax(x, axis=0) * mi.softmax(x, axis=1), "dual", x=mi.tensor("m", "n"))
+    r = mi.superoptimize(program, sizes={"m": B, "n": N}, budget=BUDGET, cache=False)
+    sizes = {"m": 5, "n": 7}
+    (x,) = arrays(program, sizes)
+    x += 200 * np.arange(5, dtype=np.float32)[:, None]
+    runs: list[Any] = [c.executable for c in r.graphs if c.executable is not None]
+    for run in (*runs, r.reference, r._library):
+        check(program, run([x], sizes), [x], sizes)
+    check(program, [r(x)], [x], sizes)

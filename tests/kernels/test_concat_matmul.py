@@ -104,6 +104,13 @@ def test_the_second_product_is_added_to_the_first_in_place() -> None:
     assert [line[-4:] for line in calls] == [" 0);", " 1);"]
 
 
+def test_an_operand_that_does_not_change_with_the_loop_is_packed_before_it() -> None:
+    c = CASES["lora"]
+    text = emit(c.graph, c.schedule, analyze(c.graph), {"m": 64, "n": 1024, "k": 4096, "r": 16})
+    assert text.count("made contiguous") == 1
+    assert text.index("/* v3 made contiguous along r */") < text.index("/* the for-loop */")
+
+
 def test_an_operand_of_both_products_is_packed_once() -> None:
     c = CASES["shared_factor"]
     text = emit(c.graph, c.schedule, analyze(c.graph), {"m": 64, "n": 256, "k": 256, "l": 64})

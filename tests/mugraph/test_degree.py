@@ -15,6 +15,7 @@ from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.mugraph.degree import Site, analyze, program_is_stable
 from mirage.mugraph.graph import MuGraph, Ref, Role
+from mirage.mugraph.reference import reference_graph
 from tests.verify.graphs import (
     PAIRS,
     L,
@@ -182,3 +183,21 @@ def unary(op: str) -> Program:
 def test_stability_of_programs() -> None:
     ops = ("softmax", "silu", "tanh", "gelu", "sigmoid", "exp", "test_soft")
     assert [op for op in ops if not program_is_stable(unary(op))] == ["exp", "test_soft"]
+
+
+def test_softmaxes_along_different_axes_cannot_share_an_exp() -> None:
+    """One maximum for all rows and columns leaves rows far below it without a term: 0 / 0."""
+    b = ProgramBuilder("dual")
+    x = b.input("x", tensor("m", "n"))
+    p = b.finish([b.op("mul", b.op("softmax", x, axis=0), b.op("softmax", x, axis=1))])
+    found = analyze(reference_graph(to_axes(p)))
+    assert not found.safe
+    assert "div at kernel 3 divides by a tensor with axis n" in found.reason and "taken over n too" in found.reason
+
+
+def test_an_exp_that_is_summed_over_all_axes_has_one_maximum() -> None:
+    b = ProgramBuilder("whole")
+    e = b.op("exp", b.input("x", tensor("m", "n")))
+    p = b.finish([b.op("div", e, b.op("sum", b.op("sum", e, axes=(1,), keepdims=True), axes=(0,), keepdims=True))])
+    found = analyze(reference_graph(to_axes(p)))
+    assert found.safe and found.sites[0].rows == ()
