@@ -48,8 +48,8 @@ from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.accuracy import Runner
-from mirage.search.generate import generate
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
+from mirage.search.generate import generate
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, default_executor
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats

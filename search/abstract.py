@@ -314,7 +314,7 @@ class AbstractAlgebra:
         return self._poly(terms)
 
     def _scaled(self, monomial: Monomial, scale: Scale) -> Monomial:
-        factors, denominator = scale
+        factors = scale[0]
         if monomial.denominator is not None:
             denominator = monomial.denominator if denominator is None else self.mul(monomial.denominator, denominator)
         return self._monomial(_join(monomial.factors, factors), denominator)
@@ -380,7 +380,7 @@ class AbstractAlgebra:
 
     def divides(self, monomial: Monomial, scale: Scale) -> bool:
         """Whether a scale is the monomial times another scale."""
-        factors, denominator = scale
+        factors = scale[0]
         if len(monomial.factors) > len(factors) or _remove(factors, monomial.factors) is None:
             return False
         return monomial.denominator is None or self.divides_denominator(monomial.denominator, scale)

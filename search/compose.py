@@ -171,7 +171,8 @@ class Composer:
             if t is not None:
                 start |= self._bit(t)
         ticket = itertools.count()
-        heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), _Label(start, 0, np.zeros(self.model.length), (), frozenset()))]
+        nothing = _Label(start, 0, np.zeros(self.model.length), (), frozenset())
+        heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), nothing)]
         fronts: dict[tuple[int, Decisive, frozenset[str]], Front] = {}
         finished = self._finished
         while heap:

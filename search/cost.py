@@ -5,9 +5,9 @@ resource as another one, at every set of sizes, is dominated and never looked at
 hinted sizes (nanoseconds on one core of a rough machine) decides what is looked at first; what is returned is decided by
 measurement.
 
-Resources: launches; at the kernel level the elements that kernels read and write (each once); at the block level the elements
-that all blocks read and write (tiles are read again by every block that needs them), and the time of all operators in all blocks; per block the time that it takes alone (what no number of cores can shorten), and the
-elements that it holds.
+Resources: launches; at the kernel level the elements that kernels read and write (each once); at the block level the
+elements that all blocks read and write (a tile is read again by every block that needs it), and the time of all operators in
+all blocks; per block the time that it takes alone (what no number of cores can shorten), and the elements that it holds.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import numpy as np
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
+from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
@@ -148,12 +149,15 @@ def _merge(run: Run, space: Space, began: float) -> SearchResult:
     if alive:
         stats.first_seconds = max(min(times) - began, 0.0)
         stats.best_seconds = max(float(str(alive[0][1]["at"])) - began, 0.0)
+    seen: set[object] = set()
     for cost_ns, item in alive:
         graph = mugraph_from_json(item["graph"])
-        calls = with_predefined(graph)
-        for g in [graph] if calls is graph else [graph, calls]:
-            result.graphs.append(g)
-            result.costs.append(cost_ns)
+        for g in (graph, with_predefined(graph)):
+            key = structure_key(g)
+            if key not in seen:
+                seen.add(key)
+                result.graphs.append(g)
+                result.costs.append(cost_ns)
     stats.candidates = len(result.graphs)
     reasons = [f"{why} ({n} of {len(run.units)} units)" for why, n in run.cuts.items()]
     stats.stop_reason = "; ".join([*(reasons or ["complete"]), *filter(None, [space.note])])

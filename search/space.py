@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from mirage.ir.axes import AxisProgram
 from mirage.search.algebras import Algebras
