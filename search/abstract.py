@@ -314,7 +314,7 @@ class AbstractAlgebra:
         return self._poly(terms)
 
     def _scaled(self, monomial: Monomial, scale: Scale) -> Monomial:
-        factors = scale[0]
+        factors, denominator = scale
         if monomial.denominator is not None:
             denominator = monomial.denominator if denominator is None else self.mul(monomial.denominator, denominator)
         return self._monomial(_join(monomial.factors, factors), denominator)

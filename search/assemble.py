@@ -43,7 +43,9 @@ def assemble(tensors: Tensors, kernels: Sequence[Kernel]) -> MuGraph:
             outputs.append(Ref(len(nodes) - 1))
     kernel_graph = Graph(Level.KERNEL, tuple(nodes), tuple(outputs))
     origin = "; ".join(str(k.plan) for k in kernels)
-    return MuGraph(program.name, dict(program.axes), program.inputs, kernel_graph, program.outputs, program.dtype, origin)
+    return MuGraph(
+        program.name, dict(program.axes), program.inputs, kernel_graph, program.outputs, program.dtype, origin
+    )
 
 
 def _stored_dims(program: AxisProgram, tensor: KernelTensor) -> AxisDims:
@@ -56,7 +58,11 @@ def _stored_dims(program: AxisProgram, tensor: KernelTensor) -> AxisDims:
 
 
 def _block(
-    kernel: Kernel, inputs: Sequence[str], kernel_nodes: Sequence[Node], where: dict[KernelTensor, Ref], reads: list[Ref]
+    kernel: Kernel,
+    inputs: Sequence[str],
+    kernel_nodes: Sequence[Node],
+    where: dict[KernelTensor, Ref],
+    reads: list[Ref],
 ) -> Graph:
     nodes: list[Node] = []
     index: dict[Value, Ref] = {}

@@ -210,7 +210,9 @@ class Closure:
             for d in [d for d in v.derivations if d.op == "add"]:
                 x, y = ([m for m in u.derivations if m.op == "matmul"] for u in d.operands)
                 for a, b in itertools.product(x, y):
-                    if self._together((*a.operands, *b.operands)) and set(d.operands[0].axes) == set(d.operands[1].axes):
+                    if self._together((*a.operands, *b.operands)) and set(d.operands[0].axes) == set(
+                        d.operands[1].axes
+                    ):
                         operands = (a.operands[0], b.operands[0], a.operands[1], b.operands[1])
                         reduce = tuple(dict.fromkeys((*a.reduce, *b.reduce)))
                         v.derivations.append(Derivation("concat_matmul", (), operands, reduce))
@@ -306,9 +308,7 @@ class Closure:
                     )
                 case "div":
                     forwards = ratio
-                    backwards = self.placements is None or (
-                        v.placed & self.placements.ratios(u.poly) if both else 0
-                    )
+                    backwards = self.placements is None or (v.placed & self.placements.ratios(u.poly) if both else 0)
                 case _:
                     forwards = backwards = -1
             self._apply_if(forwards, op, attrs, (u, v))

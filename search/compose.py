@@ -126,9 +126,7 @@ class Composer:
     def _bit(self, t: KernelTensor) -> int:
         return 1 << self._number[t]
 
-    def kernels(
-        self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...]
-    ) -> _Kernels:
+    def kernels(self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...]) -> _Kernels:
         """The block graphs that yield these values."""
         key = (closure, values)
         found = self._choices.get(key)
@@ -223,7 +221,9 @@ class Composer:
                     if front.dominates(total):
                         continue
                     kernel = Kernel(plan, choice, tensors)
-                    new = _Label(now, label.kernels + 1, total, decisive, splits, label, kernel, front, front.add(total))
+                    new = _Label(
+                        now, label.kernels + 1, total, decisive, splits, label, kernel, front, front.add(total)
+                    )
                     heapq.heappush(heap, (self.model.total(total), -next(ticket), new))
 
     def _hopeless_each(self, costs: np.ndarray) -> np.ndarray:

@@ -158,14 +158,22 @@ class CostModel:
             entry = self._entries(cost, k)
             for x, y in pairs or ():
                 # of a matmul of concats each product has a space of its own
-                self._compute(entry, _matmul_ns(operands[x], operands[y]), [operands[x], operands[y]], sizes, at, varying)
+                self._compute(
+                    entry, _matmul_ns(operands[x], operands[y]), [operands[x], operands[y]], sizes, at, varying
+                )
             if not pairs:
                 self._compute(entry, _element_ns(op), [*operands, axes], sizes, at, varying)
             entry[_HELD] = self._held(axes, sizes, at, whole)
         return cost
 
     def _compute(
-        self, entry: Cost, ns: float, tensors: Sequence[Sequence[str]], sizes: Mapping[str, int], at: Place, varying: bool
+        self,
+        entry: Cost,
+        ns: float,
+        tensors: Sequence[Sequence[str]],
+        sizes: Mapping[str, int],
+        at: Place,
+        varying: bool,
     ) -> None:
         """Add the time of an operator that takes so many ns per point of the space of these tensors."""
         space = list(dict.fromkeys(a for axes in tensors for a in axes))

@@ -106,6 +106,4 @@ def whole_products(program: AxisProgram, algebras: Algebras) -> dict[Poly, tuple
 
 def takes_whole(taken: Mapping[Monomial, int], groups: Sequence[Group]) -> bool:
     """Whether these monomials of a site take each of its groups wholly or not at all."""
-    return all(
-        all(taken.get(m, 0) >= n for m, n in group) or not any(m in taken for m, _ in group) for group in groups
-    )
+    return all(all(taken.get(m, 0) >= n for m, n in group) or not any(m in taken for m, _ in group) for group in groups)

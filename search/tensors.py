@@ -134,9 +134,7 @@ class Tensors:
                     if done and v.poly is poly and v.form.free == form.free and c.plan.split is None:
                         self._add(k, v, form, poly, v.axes, (o,))
 
-    def _add(
-        self, k: int, v: Value, form: Form, poly: Poly, axes: tuple[str, ...], outputs: Sequence[int]
-    ) -> None:
+    def _add(self, k: int, v: Value, form: Form, poly: Poly, axes: tuple[str, ...], outputs: Sequence[int]) -> None:
         tensor = self._index.get((form, poly))
         if tensor is None:
             tensor = self._index[form, poly] = KernelTensor(len(self.all), form, poly, axes)
