@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +22,8 @@ from mirage.search.pareto import Front
 from mirage.search.plan import KernelPlan
 from mirage.search.tensors import KernelTensor, Tensors
 
-#: decisive values of a kernel, by the number of its closure
-Decisive = tuple[tuple[int, tuple[int, ...]], ...]
+#: the exps of all kernels: the number of a closure, and those of its values
+Exps = tuple[tuple[int, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,8 @@ class _Label:
     open: int
     kernels: int
     cost: Cost
-    decisive: Decisive
+    exps: Exps
+    foreign: bool
     splits: frozenset[str]
     parent: _Label | None = None
     kernel: Kernel | None = None
@@ -76,9 +77,8 @@ class Composer:
             Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs) for c in tensors.closures
         ]
         self.until(deadline)
-        #: accepted graphs, by what they subtract
-        self._finished: dict[frozenset[str], Front] = {}
-        self._subtracts = any(n.op == "sub" for n in tensors.program.nodes)
+        #: accepted graphs without and with differences that the program does not take
+        self._finished = (Front(), Front())
         self._least: dict[int, Cost] = {}
         self._floors: dict[KernelTensor, Cost] = {}
         self._writes: dict[tuple[int, tuple[Value, ...]], Cost] = {}
@@ -160,19 +160,21 @@ class Composer:
         self, count: int, last: KernelPlan, accept: Callable[[list[Kernel]], bool]
     ) -> Iterator[tuple[list[Kernel], Cost]]:
         """Accepted graphs of `count` kernels, the last of which has the plan `last`: in order of modelled cost, and none
-        dominated by one accepted before that agrees in what it subtracts.
+        dominated by one accepted before. As within a kernel, a foreign graph dominates foreign ones only.
 
         Kernels are in order of execution.
         """
         start = 0
-        for t in self.tensors.outputs():
+        for t, trivial in zip(self.tensors.outputs(), self.tensors.trivial, strict=True):
             if t is not None:
                 start |= self._bit(t)
+            elif trivial is None:
+                # an output that no kernel computes, such as x / x, whose form has lost its axes
+                return
         ticket = itertools.count()
-        nothing = _Label(start, 0, np.zeros(self.model.length), (), frozenset())
+        nothing = _Label(start, 0, np.zeros(self.model.length), (), False, frozenset())
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), nothing)]
-        fronts: dict[tuple[int, Decisive, frozenset[str]], Front] = {}
-        finished = self._finished
+        fronts: dict[tuple[int, Exps, frozenset[str]], tuple[Front, Front]] = {}
         while heap:
             _, _, label = heapq.heappop(heap)
             if label.front is not None and not label.front.alive(label.member):
@@ -182,16 +184,15 @@ class Composer:
                 self.complete = False
                 return
             if not label.open:
-                kernels = self._kernels_of(label)
-                front = finished.setdefault(self.subtractions(kernels), Front())
-                if front.dominates(label.cost):
+                if self._hopeless(label.cost, 0, label.foreign):
                     continue
+                kernels = self._kernels_of(label)
                 if accept(kernels):
-                    front.add(label.cost)
+                    self._finished[label.foreign].add(label.cost)
                     if len(kernels) == count:
                         yield kernels, label.cost
                 continue
-            if label.kernels == count or self._hopeless(label.cost, label.open):
+            if label.kernels == count or self._hopeless(label.cost, label.open, label.foreign):
                 continue
             for closure, values, tensors in self._next(label.open):
                 plan = self.tensors.closures[closure].plan
@@ -203,40 +204,38 @@ class Composer:
                 taken = label.open
                 for t in tensors:
                     taken &= ~self._bit(t)
-                if self._hopeless(label.cost + self._written(closure, values), taken):
+                if self._hopeless(label.cost + self._written(closure, values), taken, label.foreign):
                     continue
                 found = self.kernels(closure, values, tensors)
                 totals = label.cost + found.costs
-                for i in np.flatnonzero(~self._hopeless_each(totals)):
+                for i in np.flatnonzero(~self._finished[False].dominates_each(totals)):
                     choice, read, total = found.choices[i], found.reads[i], totals[i]
                     now = taken | read
                     if now and label.kernels + 1 == count:
                         continue
-                    decisive = label.decisive
-                    if choice.decisive:
-                        decisive = tuple(sorted((*decisive, (closure, tuple(v.number for v in choice.decisive)))))
-                    if self._hopeless(total, now):
+                    exps = label.exps
+                    if choice.exps:
+                        exps = tuple(sorted((*exps, (closure, tuple(v.number for v in choice.exps)))))
+                    foreign = label.foreign or choice.foreign
+                    if self._hopeless(total, now, foreign):
                         continue
-                    front = fronts.setdefault((now, decisive, splits), Front())
-                    if front.dominates(total):
+                    own, other = fronts.setdefault((now, exps, splits), (Front(), Front()))
+                    if own.dominates(total) or (foreign and other.dominates(total)):
                         continue
+                    front = other if foreign else own
                     kernel = Kernel(plan, choice, tensors)
                     new = _Label(
-                        now, label.kernels + 1, total, decisive, splits, label, kernel, front, front.add(total)
+                        now, label.kernels + 1, total, exps, foreign, splits, label, kernel, front, front.add(total)
                     )
                     heapq.heappush(heap, (self.model.total(total), -next(ticket), new))
 
-    def _hopeless_each(self, costs: np.ndarray) -> np.ndarray:
-        """`_hopeless` for several costs, whatever is open."""
-        front = None if self._subtracts else self._finished.get(frozenset())
-        return np.zeros(len(costs), dtype=bool) if front is None else front.dominates_each(costs)
-
-    def _hopeless(self, cost: Cost, open_: int) -> bool:
+    def _hopeless(self, cost: Cost, open_: int, foreign: bool) -> bool:
         """Whether an accepted graph is at least as good as all that a graph of this cost with these open tensors may grow
         to.
         """
-        front = None if self._subtracts else self._finished.get(frozenset())
-        return front is not None and front.dominates(cost + self._yet(open_))
+        own, other = self._finished
+        least = cost + self._yet(open_)
+        return own.dominates(least) or (foreign and other.dominates(least))
 
     def _yet(self, open_: int) -> Cost:
         """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""
@@ -284,11 +283,3 @@ class Composer:
             found.append(at.kernel)
             at = at.parent
         return found
-
-    @staticmethod
-    def subtractions(kernels: Sequence[Kernel]) -> frozenset[str]:
-        """What graphs must agree in for their costs to be compared: the differences that they take, which decide
-        rounding.
-        """
-        decisive = [v for k in kernels for v in k.choice.decisive if k.choice.chosen[v].op == "sub"]
-        return frozenset(v.poly.text() for v in decisive)

@@ -47,6 +47,7 @@ _MEMORY, _CACHE, _WORK, _ALONE, _HELD = range(5)
 _ENTRIES = 5
 
 Cost = np.ndarray
+Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class CostModel:
         hinted[_CACHE] = CACHE_NS
         hinted[_WORK] = 1.0
         self._weights = weights
+        self._operators: dict[tuple[str, tuple[Axes, ...], Axes, Place, bool, bool], Cost] = {}
 
     @staticmethod
     def _entries(cost: Cost, table: int) -> Cost:
@@ -146,12 +148,16 @@ class CostModel:
         return cost
 
     def operator(
-        self, op: str, operands: Sequence[Sequence[str]], axes: Sequence[str], at: Place, *, varying: bool, whole: bool
+        self, op: str, operands: Sequence[Axes], axes: Axes, at: Place, *, varying: bool, whole: bool
     ) -> Cost:
         """An operator on block tensors of these axes. `varying`: it runs in every iteration; `whole`: its result is not a
         tile of the loop axes.
         """
-        cost = np.zeros(self.length)
+        key = (op, tuple(operands), axes, at, varying, whole)
+        cost = self._operators.get(key)
+        if cost is not None:
+            return cost
+        cost = self._operators[key] = np.zeros(self.length)
         cost[_OPERATORS] = 1.0
         pairs = PRODUCTS.get(op)
         for k, sizes in enumerate(self.tables):

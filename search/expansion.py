@@ -72,6 +72,9 @@ class GroupedAlgebra:
             return Grouped(product, (frozenset(product.terms.items()),))
         if x.poly.total > 1:
             x, y = y, x
+        if y.groups:
+            # whatever multiplies a product that is left whole is no part of it
+            self.site(x)
         return self._map(y, product, lambda g: self.al.mul(x.poly, g))
 
     def div(self, x: Grouped, y: Grouped) -> Grouped:

@@ -21,22 +21,21 @@ from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.pareto import Front
 
-#: operators whose operands decide range and rounding: graphs that differ in them are never compared by cost
-DECISIVE = frozenset({"exp", "sub"})
-
 
 @dataclass(frozen=True)
 class Choice:
     """A block graph: the derivation of every computed value, and the leaves that it reads.
 
-    `decisive` are the chosen values of `DECISIVE` operators, in topological order.
+    `exps` are the chosen results of exp, in topological order; `foreign` tells whether it takes a difference that the
+    program does not take.
     """
 
     goals: tuple[Value, ...]
     chosen: Mapping[Value, Derivation]
     leaves: tuple[Value, ...]
     cost: Cost
-    decisive: tuple[Value, ...]
+    exps: tuple[Value, ...]
+    foreign: bool
 
 
 class Order:
@@ -48,6 +47,17 @@ class Order:
         self.number = {v: i for i, v in enumerate(self.values)}
         for v in values:
             self._visit(v)
+
+    def below(self, values: Sequence[Value]) -> list[int]:
+        """The numbers of these values and of all from which they may be computed, leaves excluded, in order."""
+        needed: set[Value] = set()
+        stack = list(values)
+        while stack:
+            v = stack.pop()
+            if v not in needed:
+                needed.add(v)
+                stack.extend(u for d in v.derivations for u in d.operands)
+        return sorted(self.number[v] for v in needed if v.source is None)
 
     def _visit(self, value: Value) -> None:
         stack = [value]
@@ -71,7 +81,8 @@ class _Label:
 
     open: int
     cost: Cost
-    decisive: int
+    exps: int
+    foreign: bool
     parent: _Label | None = None
     value: Value | None = None
     derivation: Derivation | None = None
@@ -95,6 +106,8 @@ class Extractor:
         self.complete = True
         self.labels = 0
         self.order = Order(closure.values)
+        targets = zip(closure.program.nodes, closure.al.targets, strict=True)
+        self._differences = {form for n, (form, _) in targets if n.op == "sub"}
         derivations = [d for v in closure.values for d in v.derivations]
         self._reduced = frozenset(a for d in derivations for a in d.reduce)
         self._joined = frozenset(a for d in derivations if d.joined for a in (d.joined[0], *d.joined[1]))
@@ -109,8 +122,10 @@ class Extractor:
         return found
 
     def choices(self, goals: Sequence[Value]) -> list[Choice]:
-        """The block graphs that yield these values: the Pareto fronts per set of leaves read and of decisive operators.
+        """The block graphs that yield these values: the Pareto fronts per set of leaves read and of exps.
 
+        Graphs with different exps are not compared, because their exponents may not be equally safe; and a foreign graph
+        dominates foreign ones only, because it may round worse.
         An axis of the results that the kernel reduces is not parallel: every set of such axes is extracted by itself.
         """
         shared = [a for a in goals[0].axes if all(a in g.axes for g in goals) and a not in self.plan.loops]
@@ -124,10 +139,10 @@ class Extractor:
     def _choices(self, goals: Sequence[Value], parallel: tuple[str, ...]) -> list[Choice]:
         """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce."""
         pricing = _Pricing(self, goals, parallel)
-        start = _Label(self._bitset(goals), pricing.written(), 0)
+        start = _Label(self._bitset(goals), pricing.written(), 0, False)
         ticket = itertools.count()
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), start)]
-        fronts: dict[tuple[int, int], Front] = {}
+        fronts: dict[tuple[int, int], tuple[Front, Front]] = {}
         done: list[Choice] = []
         while heap:
             _, _, label = heapq.heappop(heap)
@@ -152,11 +167,13 @@ class Extractor:
                 now = rest | self._bits[d]
                 if (now & self._inputs).bit_count() > self.max_inputs:
                     continue
-                decisive = label.decisive | ((d.op in DECISIVE) << number)
-                front = fronts.setdefault((now, decisive), Front())
-                if front.dominates(cost):
+                exps = label.exps | ((d.op == "exp") << number)
+                foreign = label.foreign or (d.op == "sub" and value.form not in self._differences)
+                own, other = fronts.setdefault((now, exps), (Front(), Front()))
+                if own.dominates(cost) or (foreign and other.dominates(cost)):
                     continue
-                new = _Label(now, cost, decisive, label, value, d, front, front.add(cost))
+                front = other if foreign else own
+                new = _Label(now, cost, exps, foreign, label, value, d, front, front.add(cost))
                 # the newest of many equally cheap ones goes first, so that graphs are finished early
                 heapq.heappush(heap, (self.model.total(cost) + pricing.rest(now), -next(ticket), new))
         return done
@@ -168,13 +185,13 @@ class Extractor:
     def _choice(self, goals: Sequence[Value], label: _Label, pricing: _Pricing) -> Choice:
         leaves = [v for i, v in enumerate(self.order.values[: self.order.leaves]) if label.open >> i & 1]
         cost = label.cost + sum(pricing.read(v) for v in leaves)
-        decisive = [v for i, v in enumerate(self.order.values) if label.decisive >> i & 1]
+        exps = [v for i, v in enumerate(self.order.values) if label.exps >> i & 1]
         chosen: dict[Value, Derivation] = {}
         at: _Label | None = label
         while at is not None and at.value is not None and at.derivation is not None:
             chosen[at.value] = at.derivation
             at = at.parent
-        return Choice(tuple(goals), chosen, tuple(leaves), cost, tuple(decisive))
+        return Choice(tuple(goals), chosen, tuple(leaves), cost, tuple(exps), label.foreign)
 
 
 class _Pricing:
@@ -192,7 +209,7 @@ class _Pricing:
     def _least(self) -> list[float]:
         """Per value, a lower bound of the time that its graph takes."""
         found = [0.0] * len(self.order.values)
-        for number in range(self.order.leaves, max(self.order.number[g] for g in self.goals) + 1):
+        for number in self.order.below(self.goals):
             value = self.order.values[number]
             found[number] = min(
                 self.model.total(self.price(value, d)) + max(found[self.order.number[u]] for u in d.operands)

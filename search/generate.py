@@ -26,6 +26,9 @@ from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
 from mirage.search.stats import SearchStats
 
+#: share of a search's time after which graphs are made of the values that there are
+SPACE_SHARE = 0.6
+
 #: which graphs a search may return; picklable, where an executor is used
 Accept = Callable[[MuGraph], bool]
 #: told how many units of the search are done, of how many, and how many graphs there are
@@ -69,7 +72,7 @@ def generate(
     axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
     searcher = _Searcher(program, axis_sizes, options, accept)
     try:
-        space = searcher.space(start + options.budget)
+        space = searcher.space(options.budget)
     except KeyboardInterrupt:
         stats = SearchStats(seconds=time.perf_counter() - start, stop_reason=INTERRUPTED)
         return SearchResult(stats=stats)
@@ -104,8 +107,9 @@ class _Searcher:
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_space": None}
 
-    def space(self, deadline: float) -> Space:
+    def space(self, seconds: float) -> Space:
         if self._space is None:
+            deadline = time.perf_counter() + SPACE_SHARE * seconds
             self._space = Space(self.program, self.axis_sizes, self.options, deadline)
         return self._space
 
@@ -115,12 +119,12 @@ class _Searcher:
         deadline = time.perf_counter() + seconds
         found: list[dict[str, object]] = []
         try:
-            space = self.space(deadline)
+            space = self.space(seconds)
             space.composer.until(deadline)
             for kernels, cost in space.composer.compose(count, last, partial(self._accepts, space)):
                 graph = mugraph_to_json(assemble(space.tensors, kernels))
-                subtracts = sorted(space.composer.subtractions(kernels))
-                found.append({"graph": graph, "cost": cost.tolist(), "subtracts": subtracts, "at": time.time()})
+                foreign = any(k.choice.foreign for k in kernels)
+                found.append({"graph": graph, "cost": cost.tolist(), "foreign": foreign, "at": time.time()})
         except KeyboardInterrupt:
             return Outcome({"graphs": found}, INTERRUPTED)
         cut = not space.composer.complete or bool(space.tensors.cut)
@@ -132,17 +136,21 @@ class _Searcher:
 
 def _merge(run: Run, space: Space, began: float) -> SearchResult:
     """The graphs of all units that none of another unit dominates."""
-    fronts: dict[tuple[str, ...], Front] = {}
+    own, other = Front(), Front()
     found: list[tuple[Front, int, np.ndarray, dict[str, object]]] = []
     times = []
     for outcome in run.outcomes.values():
         for item in outcome.payload["graphs"]:
             cost = np.array(item["cost"])
             times.append(item["at"])
-            front = fronts.setdefault(tuple(item["subtracts"]), Front())
+            front = other if item["foreign"] else own
             if not front.dominates(cost):
                 found.append((front, front.add(cost), cost, item))
-    alive = [(space.composer.model.total(cost), item) for front, member, cost, item in found if front.alive(member)]
+    alive = [
+        (space.composer.model.total(cost), item)
+        for front, member, cost, item in found
+        if front.alive(member) and not (front is other and own.dominates(cost))
+    ]
     alive.sort(key=lambda pair: pair[0])
     result = SearchResult(stats=space.stats)
     stats = result.stats

@@ -66,8 +66,9 @@ class Tensors:
             n = program.nodes[o.value]
             self.trivial.append(n if n.op in _SOURCES else None)
         for k, o in enumerate(program.outputs):
-            form = algebras.targets[o.value][0]
-            self._by_form[form] = (*self._by_form.get(form, ()), k)
+            if self.trivial[k] is None:
+                form = algebras.targets[o.value][0]
+                self._by_form[form] = (*self._by_form.get(form, ()), k)
         for c in self.closures:
             for n, (form, poly) in zip(program.nodes, algebras.targets, strict=True):
                 if n.op in _SOURCES:
@@ -96,7 +97,7 @@ class Tensors:
         return next((c.cut for c in self.closures if c.cut), "")
 
     def outputs(self) -> list[KernelTensor | None]:
-        """Per output of the program its tensor; None where it is trivial."""
+        """Per output of the program its tensor; None where it is trivial, or no kernel yields it."""
         found: list[KernelTensor | None] = []
         for k in range(len(self.program.outputs)):
             found.append(next((t for t in self.all if k in t.outputs), None))
