@@ -230,7 +230,7 @@ class Closure:
             operands = tuple(own[k] for k in n.operands if k in own)
             if len(operands) < len(n.operands) or not self._together(operands):
                 continue
-            value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined)
+            value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined, own=True)
             if value is not None and value.varying and set(self.plan.loops) & set(n.reduce):
                 value = self._accumulate(value, "sum")
             if value is not None:
@@ -367,8 +367,11 @@ class Closure:
         operands: tuple[Value, ...],
         over: tuple[str, ...] = (),
         joined: tuple[str, tuple[str, ...]] | None = None,
+        own: bool = False,
     ) -> Value | None:
-        """The value of an operator application, unless it is pruned."""
+        """The value of an operator application, unless it is pruned. What is the program's `own` may have terms that
+        cancel later, as x has in x - (x + y).
+        """
         concatenated = op == "accumulator" and ("mode", "concat") in attrs
         after = op == "accumulator" or any(u.after for u in operands)
         if op != "accumulator" and after and all(u.concatenated for u in operands if u.after):
@@ -388,7 +391,7 @@ class Closure:
                     self.stats.prune("abstract expression")
                     return None
                 form = self.al.exact_of(node, [u.form for u in operands], bound)
-                if self.indices is not None and not self.indices.admits(form):
+                if not own and self.indices is not None and not self.indices.admits(form):
                     self.stats.prune("indices")
                     return None
             except TermTooLarge:
