@@ -271,12 +271,15 @@ class Closure:
             return
         subtracts = any(op == "sub" for op, _ in self.vocabulary.binary)
         products = self.placements.multiples(v.poly)
-        negated = self.placements.of(self.al.abstract.neg(v.poly)) if subtracts else 0
+        negated = self._negated(v) if subtracts else 0
         ratios = self.placements.ratios(v.poly)
         ruled_out = 0
         for u in earlier:
             at = u.placed
-            if not (at & products or at & v.placed or at & negated or at & ratios or self._is_divisor(u)):
+            if not (
+                at & products or at & v.placed or at & negated or at & ratios or self._is_divisor(u)
+                or (subtracts and v.placed & self._negated(u))
+            ):  # fmt: skip
                 ruled_out += 1
             elif self._compatible(u, v):
                 self._pair(u, v, matmuls, at & products, at & v.placed, at & negated, at & ratios)
@@ -289,6 +292,11 @@ class Closure:
     def _is_divisor(self, v: Value) -> bool:
         assert self.placements is not None
         return bool(self.placements.ratios(v.poly))
+
+    def _negated(self, v: Value) -> int:
+        """Placements of what a value may be subtracted from."""
+        assert self.placements is not None
+        return self.placements.of(self.al.abstract.neg(v.poly))
 
     def _pair(
         self, u: Value, v: Value, matmuls: Sequence[tuple[str, ...]], product: int, total: int, negated: int, ratio: int
@@ -303,9 +311,7 @@ class Closure:
                     forwards = backwards = total
                 case "sub":
                     forwards = negated
-                    backwards = self.placements is None or (
-                        v.placed & self.placements.of(self.al.abstract.neg(u.poly)) if both else 0
-                    )
+                    backwards = self.placements is None or (v.placed & self._negated(u) if both else 0)
                 case "div":
                     forwards = ratio
                     backwards = self.placements is None or (v.placed & self.placements.ratios(u.poly) if both else 0)
