@@ -50,7 +50,7 @@ from mirage.runtime.binding import SizeBinder
 from mirage.search.accuracy import Runner
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.generate import generate
-from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, default_executor
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, WorkerPool, default_executor
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate, Tuner
@@ -86,10 +86,12 @@ def superoptimize(
     `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
-    the default is `MIRAGE_SEARCH_WORKERS` processes, which are started once a search takes long. The same seed gives the
+    by default the search runs in this process and the verification in `MIRAGE_SEARCH_WORKERS` processes, which are started
+    once it takes long. The same seed gives the
     same search and the same tests, whatever the executor. `progress` gets lines of text.
 
-    A search that its budget cut short is searched again when a larger budget is given.
+    A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
+    interrupted or killed goes on from its checkpoint when it is asked for again.
 
     An interrupt (Ctrl-C) ends the search, the verification or the tuning; what was found by then is verified and measured
     within seconds and returned, and not kept in the results store. A second interrupt, or one before anything was found,
@@ -138,8 +140,8 @@ def superoptimize(
         seconds |= search.seconds
         if memory is not None and not interrupted:
             memory.keep_graphs(candidates, stats, found)
-            if checkpoint is not None and OUT_OF_TIME not in stats.stop_reason:
-                checkpoint.discard()
+        if checkpoint is not None and not interrupted and OUT_OF_TIME not in stats.stop_reason:
+            checkpoint.discard()
 
     start = time.perf_counter()
     left = max(budget - seconds.get("search", 0.0) - seconds["verify"], 0.2 * budget)
@@ -198,8 +200,10 @@ def _search(
 ) -> _Search:
     """Search and verification."""
     say(Step("searching"))
+    # units share what they compute: our own workers, which each build their own, gain nothing on two cores
     result = generate(
-        verifier.axis_program, sizes, options, executor=executor, checkpoint=checkpoint,
+        verifier.axis_program, sizes, options, executor=None if isinstance(executor, WorkerPool) else executor,
+        checkpoint=checkpoint,
         accept=partial(offered, verifier.program),
         progress=lambda done, total, graphs: say(Step("searching", f"{graphs} graphs", done, total)),
     )  # fmt: skip

@@ -5,7 +5,7 @@
 | `MIRAGE_CACHE_DIR` | folder of the results store, checkpoints and compiled kernels | the user's cache folder |
 | `MIRAGE_CACHE_URL` | SQLAlchemy URL of a results store to share | SQLite in the cache folder |
 | `MIRAGE_NUM_THREADS` | threads of a CPU kernel | the CPUs that this process may use |
-| `MIRAGE_SEARCH_WORKERS` | processes of a long search | the CPUs that this process may use |
+| `MIRAGE_SEARCH_WORKERS` | processes of a long verification | the CPUs that this process may use |
 | `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
 | `CC` | C compiler | first of cc, gcc, clang, ziglang |
 """

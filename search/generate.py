@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -10,6 +12,7 @@ from functools import partial
 
 import numpy as np
 
+from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
 from mirage.mugraph.canonical import structure_key
@@ -25,6 +28,9 @@ from mirage.search.pareto import Front
 from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
 from mirage.search.stats import SearchStats
+
+#: the unit of the search that comes first, so that a search that is cut short has these graphs
+FUSED = "the program's own operators in one kernel"
 
 #: share of a search's time after which graphs are made of the values that there are
 SPACE_SHARE = 0.6
@@ -60,7 +66,8 @@ def generate(
     """Graphs of a program that are candidates for verification: those that no other one dominates in cost.
 
     `sizes` (of the dim symbols) order the search and are among those at which costs are compared. A graph that `accept`
-    refuses dominates none. With an `executor`, the units of the search (a number of kernels, and the plan of the last
+    refuses dominates none. A program whose expressions are too large has no graphs, and its stop reason says so. With an
+    `executor`, the units of the search (a number of kernels, and the plan of the last
     one) run in its workers; with a `checkpoint`, finished ones are not run again. The result is the same.
     An interrupt ends the search with what was found.
 
@@ -76,7 +83,10 @@ def generate(
     except KeyboardInterrupt:
         stats = SearchStats(seconds=time.perf_counter() - start, stop_reason=INTERRUPTED)
         return SearchResult(stats=stats)
-    units = {f"{k} kernels, last: {p}": (k, p) for k in range(1, options.max_kernels + 1) for p in space.plans}
+    except TermTooLarge as e:
+        return SearchResult(stats=SearchStats(seconds=time.perf_counter() - start, stop_reason=f"not searched: {e}"))
+    units: dict[str, tuple[int, KernelPlan] | None] = {FUSED: None}
+    units |= {f"{k} kernels, last: {p}": (k, p) for k in range(1, options.max_kernels + 1) for p in space.plans}
     graphs = 0
 
     def report(unit: str, outcome: Outcome, done: int, total: int) -> None:
@@ -85,7 +95,7 @@ def generate(
         if progress is not None:
             progress(done, total, graphs)
 
-    left = max(options.budget - (time.perf_counter() - start), 1e-3)
+    left = max(options.budget - (time.perf_counter() - start), 0.05)
     run = run_units(units, searcher.unit, seconds=left, executor=executor, checkpoint=checkpoint, progress=report)
     result = _merge(run, space, began)
     result.stats.seconds = time.perf_counter() - start
@@ -93,7 +103,7 @@ def generate(
 
 
 class _Searcher:
-    """Runs the units of one search. In one process they share the space; workers build their own."""
+    """Runs the units of one search. In one process they share the space; workers build their own, once each."""
 
     def __init__(
         self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions, accept: Accept | None
@@ -104,8 +114,9 @@ class _Searcher:
         self.accept = accept
         self._space: Space | None = None
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_space": None}
+    def __reduce__(self) -> tuple[Callable[..., _Searcher], tuple[object, ...]]:
+        state = (self.program, self.axis_sizes, self.options, self.accept)
+        return _restored, (hashlib.sha256(pickle.dumps(state)).hexdigest(), *state)
 
     def space(self, seconds: float) -> Space:
         if self._space is None:
@@ -113,15 +124,15 @@ class _Searcher:
             self._space = Space(self.program, self.axis_sizes, self.options, deadline)
         return self._space
 
-    def unit(self, which: tuple[int, KernelPlan], seconds: float) -> Outcome:
-        """The graphs of so many kernels whose last one has this plan."""
-        count, last = which
+    def unit(self, which: tuple[int, KernelPlan] | None, seconds: float) -> Outcome:
+        """The graphs of so many kernels whose last one has this plan; None for those of the program's own operators."""
         deadline = time.perf_counter() + seconds
         found: list[dict[str, object]] = []
         try:
             space = self.space(seconds)
             space.composer.until(deadline)
-            for kernels, cost in space.composer.compose(count, last, partial(self._accepts, space)):
+            composer, accept = space.composer, partial(self._accepts, space)
+            for kernels, cost in composer.compose(*which, accept) if which else composer.fused(accept):
                 graph = mugraph_to_json(assemble(space.tensors, kernels))
                 foreign = any(k.choice.foreign for k in kernels)
                 found.append({"graph": graph, "cost": cost.tolist(), "foreign": foreign, "at": time.time()})
@@ -132,6 +143,19 @@ class _Searcher:
 
     def _accepts(self, space: Space, kernels: list[Kernel]) -> bool:
         return self.accept is None or self.accept(assemble(space.tensors, kernels))
+
+
+#: the searcher that this process, a worker, restored last
+_last: dict[str, _Searcher] = {}
+
+
+def _restored(
+    key: str, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions, accept: Accept | None
+) -> _Searcher:
+    if key not in _last:
+        _last.clear()
+        _last[key] = _Searcher(program, axis_sizes, options, accept)
+    return _last[key]
 
 
 def _merge(run: Run, space: Space, began: float) -> SearchResult:
