@@ -323,7 +323,7 @@ class AbstractAlgebra:
         if monomials > self.limit:
             raise TermTooLarge(
                 f"an abstract expression expands to {monomials} monomials, more than the limit of "
-                f"{self.limit}; split the program, or raise the limit of AbstractAlgebra"
+                f"{self.limit}; split the program"
             )
 
     # --- subexpressions --------------------------------------------------------------------------------

@@ -156,6 +156,29 @@ class Composer:
                 found |= self._bit(v.source)
         return found
 
+    def fused(self, accept: Callable[[list[Kernel]], bool]) -> Iterator[tuple[list[Kernel], Cost]]:
+        """Per plan, the accepted graph of one kernel with the program's own operators; found in no time, whatever the
+        program.
+        """
+        outputs = tuple(dict.fromkeys(t for t in self.tensors.outputs() if t is not None))
+        if not self._possible() or not 0 < len(outputs) <= self.max_results:
+            return
+        for k, extractor in enumerate(self.extractors):
+            values = [next((v for c, v in t.producers if c == k), None) for t in outputs]
+            choice = None if None in values else extractor.fused([v for v in values if v is not None])
+            if choice is None:
+                continue
+            cost = self.model.of_kernel(choice.cost)
+            kernels = [Kernel(extractor.plan, choice, outputs)]
+            if not self._hopeless(cost, 0, choice.foreign) and accept(kernels):
+                self._finished[choice.foreign].add(cost)
+                yield kernels, cost
+
+    def _possible(self) -> bool:
+        """Whether kernels compute all outputs; not x / x, whose form has lost its axes."""
+        found = zip(self.tensors.outputs(), self.tensors.trivial, strict=True)
+        return all(t is not None or trivial is not None for t, trivial in found)
+
     def compose(
         self, count: int, last: KernelPlan, accept: Callable[[list[Kernel]], bool]
     ) -> Iterator[tuple[list[Kernel], Cost]]:
@@ -164,13 +187,12 @@ class Composer:
 
         Kernels are in order of execution.
         """
+        if not self._possible():
+            return
         start = 0
-        for t, trivial in zip(self.tensors.outputs(), self.tensors.trivial, strict=True):
+        for t in self.tensors.outputs():
             if t is not None:
                 start |= self._bit(t)
-            elif trivial is None:
-                # an output that no kernel computes, such as x / x, whose form has lost its axes
-                return
         ticket = itertools.count()
         nothing = _Label(start, 0, np.zeros(self.model.length), (), False, frozenset())
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), nothing)]

@@ -178,6 +178,32 @@ class Extractor:
                 heapq.heappush(heap, (self.model.total(cost) + pricing.rest(now), -next(ticket), new))
         return done
 
+    def fused(self, goals: Sequence[Value]) -> Choice | None:
+        """The block graph of the derivations that were found first, which are the program's own; None if it exceeds a limit."""
+        chosen: dict[Value, Derivation] = {}
+        leaves: dict[Value, None] = {}
+        stack = list(goals)
+        while stack:
+            v = stack.pop()
+            if v.source is not None:
+                leaves[v] = None
+            elif v not in chosen:
+                chosen[v] = v.derivations[0]
+                stack.extend(chosen[v].operands)
+        if len(chosen) > self.limit or sum(not v.is_scalar_leaf for v in leaves) > self.max_inputs:
+            return None
+        chosen = {v: chosen[v] for v in sorted(chosen, key=self.order.number.__getitem__)}
+        reduced = {a for d in chosen.values() for a in d.reduce}.union(self._joined, self.plan.loops)
+        parallel = tuple(a for a in goals[0].axes if a not in reduced and all(a in g.axes for g in goals))
+        pricing = _Pricing(self, goals, parallel)
+        cost = pricing.written() + sum(pricing.price(v, d) for v, d in chosen.items())
+        cost = cost + sum(pricing.read(v) for v in leaves)
+        exps = tuple(v for v, d in chosen.items() if d.op == "exp")
+        foreign = any(d.op == "sub" and v.form not in self._differences for v, d in chosen.items())
+        return Choice(
+            tuple(goals), chosen, tuple(sorted(leaves, key=self.order.number.__getitem__)), cost, exps, foreign
+        )
+
     def least(self, goals: Sequence[Value]) -> Cost:
         """What every kernel with these results costs: its launch and its writes."""
         return self.model.of_kernel(_Pricing(self, goals, goals[0].axes).written())

@@ -161,7 +161,9 @@ class ExactAlgebra:
         if found is not None:
             return found
         if len(x.terms) * len(y.terms) > MAX_MONOMIALS:
-            raise TermTooLarge(f"a product of {len(x.terms)} by {len(y.terms)} monomials exceeds {MAX_MONOMIALS}")
+            raise TermTooLarge(
+                f"a product of {len(x.terms)} by {len(y.terms)} monomials exceeds {MAX_MONOMIALS}; split the program"
+            )
         terms: dict[Monomial, Fraction] = {}
         for m, c in x.terms:
             for n, d in y.terms:

@@ -1,0 +1,221 @@
+"""A search that is killed or interrupted goes on where it was; one that is complete leaves no checkpoint."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import mirage as mi
+from mirage.cache import ResultStore
+from mirage.ir.axes import to_axes
+from mirage.recall import search_key
+from mirage.search import jobs, tune
+from mirage.search.checkpoint import Checkpoint, checkpoint_path
+from mirage.search.generate import FUSED, SearchResult, _Searcher, generate
+from mirage.search.options import SearchOptions
+from mirage.verify.safety import offered
+from tests.api.small import BUDGET, adapter, rows
+
+ROOT = Path(__file__).parents[2]
+
+# Finished units are written at once. The search waits for a signal as soon as it says the text of the first argument; with a
+# second one, also whenever it has found so many graphs, in the middle of a unit.
+COMMAND = """
+import json, sys, time
+import mirage as mi
+from mirage import api
+from mirage.search import jobs
+from tests.api.small import adapter
+
+until, graphs = sys.argv[1], int(sys.argv[2])
+offered, found = api.offered, 0
+
+def wait():
+    print("waiting", flush=True)
+    time.sleep(600)
+
+def accept(program, graph):
+    global found
+    found += 1
+    if found == graphs:
+        wait()
+    return offered(program, graph)
+
+def told(line):
+    if until in line:
+        wait()
+
+jobs.PATIENCE_S = 0
+api.offered = accept
+r = mi.superoptimize(adapter, budget=600, progress=told)
+print(json.dumps({"stop": r.stats.stop_reason, "interrupted": r.interrupted, "verified": len(r.graphs)}))
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MIRAGE_SEARCH_WORKERS", "1")
+    monkeypatch.setattr(jobs, "PATIENCE_S", 0.0)
+    # one kernel is compiled
+    monkeypatch.setattr(tune, "ROUND_ONE", 1)
+    monkeypatch.setattr(tune, "ROUND_TWO", 0)
+    monkeypatch.setattr(tune, "FINAL_SECONDS", 0.1)
+    return tmp_path / "cache"
+
+
+@pytest.fixture
+def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The units that searches of this process run from here on."""
+    whole()
+    ran: list[str] = []
+    unit = _Searcher.unit
+
+    def noted(self: _Searcher, which: Any, seconds: float) -> Any:
+        ran.append(f"{which[0]} kernels, last: {which[1]}" if which else FUSED)
+        return unit(self, which, seconds)
+
+    monkeypatch.setattr(_Searcher, "unit", noted)
+    return ran
+
+
+@contextmanager
+def waiting(until: str = "none", graphs: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """A process that waits in the middle of its search; in a group of its own, as a terminal would have it."""
+    environment = {
+        **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+    }  # fmt: skip
+    with subprocess.Popen(
+        [sys.executable, "-c", COMMAND, until, str(graphs)], env=environment, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, start_new_session=True,
+    ) as child:  # fmt: skip
+        assert child.stdout
+        try:
+            assert child.stdout.readline() == "waiting\n", child.communicate()[1]
+            yield child
+        finally:
+            child.kill()
+
+
+def checkpoints(cache: Path) -> list[Path]:
+    return list((cache / "checkpoints").glob("*"))
+
+
+def finished(file: Path) -> list[str]:
+    """The units of a checkpoint."""
+    return [json.loads(line)["unit"] for line in file.read_text().splitlines()]
+
+
+@functools.cache
+def whole() -> SearchResult:
+    """The search that nothing stops."""
+    program = adapter.trace()
+    return generate(to_axes(program), adapter.sizes["default"], accept=partial(offered, program))
+
+
+def same(r: mi.Superoptimized) -> None:
+    """Fail unless the result is that of a search that nothing stopped."""
+    assert r.stats.stop_reason == whole().stats.stop_reason == "complete"
+    assert r.candidates == len(whole().graphs)
+    assert {str(c.graph) for c in r.graphs} == {str(g) for g in whole().graphs}
+
+
+def test_a_killed_search_goes_on(cache: Path, units: list[str]) -> None:
+    with waiting("searching: 4 of") as child:
+        child.kill()
+    (file,) = checkpoints(cache)
+    before = finished(file)
+    assert len(before) == 4
+    told: list[str] = []
+    r = mi.superoptimize(adapter, budget=10 * BUDGET, progress=told.append)
+    assert not r.cache_hit
+    same(r)
+    total = int(told[1].split(",")[0].split()[-1])
+    assert not set(before) & set(units)
+    assert len(before) + len(units) == total
+    assert checkpoints(cache) == []
+
+
+def test_ctrl_c_between_units_gives_what_was_found(cache: Path, units: list[str]) -> None:
+    with waiting("searching: 3 of") as child:
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    interrupted(child, out, err)
+    (file,) = checkpoints(cache)
+    before = finished(file)
+    assert len(before) == 3
+    same(mi.superoptimize(adapter, budget=10 * BUDGET))
+    assert not set(before) & set(units)
+    assert checkpoints(cache) == []
+
+
+def test_ctrl_c_within_a_unit_gives_what_was_found(cache: Path, units: list[str]) -> None:
+    """The unit that was cut short is not taken for finished."""
+    with waiting(graphs=len(whole().graphs) // 2) as child:
+        os.killpg(child.pid, signal.SIGINT)
+        out, err = child.communicate(timeout=60)
+    interrupted(child, out, err)
+    (file,) = checkpoints(cache)
+    before = finished(file)
+    same(mi.superoptimize(adapter, budget=10 * BUDGET))
+    assert before
+    assert not set(before) & set(units)
+    assert checkpoints(cache) == []
+
+
+def interrupted(child: subprocess.Popen[str], out: str, err: str) -> None:
+    """Fail unless a search that was interrupted gave something, and kept nothing of it."""
+    assert child.returncode == 0, err
+    found = json.loads(out)
+    assert "interrupted (" in found["stop"]
+    assert found["interrupted"] is True
+    assert 0 < found["verified"] < len(whole().graphs)
+    assert ResultStore().list() == []
+
+
+def test_a_search_that_is_complete_leaves_no_checkpoint(cache: Path) -> None:
+    for options in ({}, {"max_kernels": 2}):
+        r = mi.superoptimize(adapter, budget=10 * BUDGET, **options)
+        assert r.stats.stop_reason == "complete"
+        assert checkpoints(cache) == []
+
+
+def test_without_a_store_nothing_is_kept(cache: Path) -> None:
+    mi.superoptimize(rows, budget=BUDGET, cache=False)
+    assert checkpoints(cache) == []
+
+
+def test_a_checkpoint_is_of_one_program_and_its_options() -> None:
+    program, other = adapter.trace(), rows.trace()
+    options = SearchOptions()
+    key = search_key(program, {"b": 3, "n": 5}, options)
+    assert key == search_key(adapter.trace(), {"n": 5, "b": 3}, SearchOptions(budget=7))
+    others = {
+        search_key(other, {"b": 3, "n": 5}, options),
+        search_key(program, {"b": 4, "n": 5}, options),
+        search_key(program, {"b": 3, "n": 5}, SearchOptions(max_kernels=1)),
+        search_key(program, {"b": 3, "n": 5}, SearchOptions(pruner=None)),
+    }
+    assert len(others) == 4
+    assert key not in others
+
+
+def test_a_damaged_checkpoint_is_searched_again(cache: Path) -> None:
+    key = search_key(adapter.trace(), {"b": 3, "n": 5}, SearchOptions())
+    file = checkpoint_path(key)
+    Checkpoint(file, key).put("not a unit of this search", {"graphs": []})
+    file.write_bytes(file.read_bytes() * 2 + b'{"torn')
+    r = mi.superoptimize(adapter, budget=10 * BUDGET)
+    same(r)
+    assert checkpoints(cache) == []
