@@ -77,6 +77,7 @@ class CostModel:
         hinted[_CACHE] = CACHE_NS
         hinted[_WORK] = 1.0
         self._weights = weights
+        self._transfers: dict[tuple[Axes, Place, bool], Cost] = {}
         self._operators: dict[tuple[str, tuple[Axes, ...], Axes, Place, bool, bool], Cost] = {}
 
     @staticmethod
@@ -137,7 +138,11 @@ class CostModel:
 
     def transfer(self, axes: Sequence[str], at: Place, held: bool) -> Cost:
         """A tensor that a kernel reads (and holds) or writes."""
-        cost = np.zeros(self.length)
+        key = (tuple(axes), at, held)
+        known = self._transfers.get(key)
+        if known is not None:
+            return known
+        cost = self._transfers[key] = np.zeros(self.length)
         for k, sizes in enumerate(self.tables):
             entry = self._entries(cost, k)
             volume = self._volume(axes, sizes)

@@ -13,8 +13,10 @@ import itertools
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+
+import numpy as np
 
 from mirage.mugraph.graph import partial_axis
 from mirage.search.closure import Closure, Derivation, Value
@@ -130,20 +132,22 @@ class Extractor:
         """
         shared = [a for a in goals[0].axes if all(a in g.axes for g in goals) and a not in self.plan.loops]
         reduced = [a for a in shared if a in self._reduced]
-        done: list[Choice] = []
+        done: list[_Label] = []
         for count in range(len(reduced) + 1):
             for whole in itertools.combinations(reduced, count):
                 done += self._choices(goals, tuple(a for a in shared if a not in self._joined and a not in whole))
-        return done
+        return [self._choice(goals, label) for label in _undominated(done)]
 
-    def _choices(self, goals: Sequence[Value], parallel: tuple[str, ...]) -> list[Choice]:
-        """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce."""
+    def _choices(self, goals: Sequence[Value], parallel: tuple[str, ...]) -> list[_Label]:
+        """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce. What is open is
+        what they read, at the cost of reading it.
+        """
         pricing = _Pricing(self, goals, parallel)
         start = _Label(self._bitset(goals), pricing.written(), 0, False)
         ticket = itertools.count()
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), start)]
         fronts: dict[tuple[int, int], tuple[Front, Front]] = {}
-        done: list[Choice] = []
+        done: list[_Label] = []
         while heap:
             _, _, label = heapq.heappop(heap)
             if label.front is not None and not label.front.alive(label.member):
@@ -154,7 +158,8 @@ class Extractor:
                 break
             number = label.open.bit_length() - 1
             if number < self.order.leaves:
-                done.append(self._choice(goals, label, pricing))
+                cost = label.cost + sum(pricing.read(v) for v in self._leaves(label.open))
+                done.append(replace(label, cost=cost))
                 continue
             value = self.order.values[number]
             rest = label.open ^ (1 << number)
@@ -208,16 +213,30 @@ class Extractor:
         """What every kernel with these results costs: its launch and its writes."""
         return self.model.of_kernel(_Pricing(self, goals, goals[0].axes).written())
 
-    def _choice(self, goals: Sequence[Value], label: _Label, pricing: _Pricing) -> Choice:
-        leaves = [v for i, v in enumerate(self.order.values[: self.order.leaves]) if label.open >> i & 1]
-        cost = label.cost + sum(pricing.read(v) for v in leaves)
+    def _leaves(self, bits: int) -> list[Value]:
+        return [v for i, v in enumerate(self.order.values[: self.order.leaves]) if bits >> i & 1]
+
+    def _choice(self, goals: Sequence[Value], label: _Label) -> Choice:
         exps = [v for i, v in enumerate(self.order.values) if label.exps >> i & 1]
         chosen: dict[Value, Derivation] = {}
         at: _Label | None = label
         while at is not None and at.value is not None and at.derivation is not None:
             chosen[at.value] = at.derivation
             at = at.parent
-        return Choice(tuple(goals), chosen, tuple(leaves), cost, tuple(exps), label.foreign)
+        return Choice(tuple(goals), chosen, tuple(self._leaves(label.open)), label.cost, tuple(exps), label.foreign)
+
+
+def _undominated(done: Sequence[_Label]) -> list[_Label]:
+    """Labels without those for which another one reads no more, costs no more, and may stand for them."""
+    kept: list[_Label] = []
+    for label in sorted(done, key=lambda label: (label.open.bit_count(), label.foreign)):
+        rivals = [
+            k.cost for k in kept
+            if not k.open & ~label.open and k.exps == label.exps and (label.foreign or not k.foreign)
+        ]  # fmt: skip
+        if not rivals or not (np.array(rivals) <= label.cost).all(axis=1).any():
+            kept.append(label)
+    return kept
 
 
 class _Pricing:
