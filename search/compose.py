@@ -35,6 +35,10 @@ class Kernel:
     tensors: tuple[KernelTensor, ...]
 
 
+#: which graphs to accept
+Accept = Callable[[list[Kernel]], bool]
+
+
 @dataclass(frozen=True)
 class _Kernels:
     """Block graphs of one plan and its results: with their costs, a row each, and the tensors (bit sets) that they read."""
@@ -77,7 +81,9 @@ class Composer:
             Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs) for c in tensors.closures
         ]
         self.until(deadline)
-        #: accepted graphs without and with differences that the program does not take
+        #: all graphs accepted so far: kernels in order of execution, their cost, and when (`time.time()`)
+        self.accepted: list[tuple[list[Kernel], Cost, float]] = []
+        #: the costs of those without and with differences that the program does not take
         self._finished = (Front(), Front())
         self._least: dict[int, Cost] = {}
         self._floors: dict[KernelTensor, Cost] = {}
@@ -156,10 +162,8 @@ class Composer:
                 found |= self._bit(v.source)
         return found
 
-    def fused(self, accept: Callable[[list[Kernel]], bool]) -> Iterator[tuple[list[Kernel], Cost]]:
-        """Per plan, the accepted graph of one kernel with the program's own operators; found in no time, whatever the
-        program.
-        """
+    def fused(self, accept: Accept) -> None:
+        """Look at the graph of one kernel with the program's own operators, per plan; takes no time, whatever the program."""
         outputs = tuple(dict.fromkeys(t for t in self.tensors.outputs() if t is not None))
         if not self._possible() or not 0 < len(outputs) <= self.max_results:
             return
@@ -169,23 +173,22 @@ class Composer:
             if choice is None:
                 continue
             cost = self.model.of_kernel(choice.cost)
-            kernels = [Kernel(extractor.plan, choice, outputs)]
-            if not self._hopeless(cost, 0, choice.foreign) and accept(kernels):
-                self._finished[choice.foreign].add(cost)
-                yield kernels, cost
+            if not self._hopeless(cost, 0, choice.foreign):
+                self._finish([Kernel(extractor.plan, choice, outputs)], cost, choice.foreign, accept)
+
+    def _finish(self, kernels: list[Kernel], cost: Cost, foreign: bool, accept: Accept) -> None:
+        if accept(kernels):
+            self._finished[foreign].add(cost)
+            self.accepted.append((kernels, cost, time.time()))
 
     def _possible(self) -> bool:
         """Whether kernels compute all outputs; not x / x, whose form has lost its axes."""
         found = zip(self.tensors.outputs(), self.tensors.trivial, strict=True)
         return all(t is not None or trivial is not None for t, trivial in found)
 
-    def compose(
-        self, count: int, last: KernelPlan, accept: Callable[[list[Kernel]], bool]
-    ) -> Iterator[tuple[list[Kernel], Cost]]:
-        """Accepted graphs of `count` kernels, the last of which has the plan `last`: in order of modelled cost, and none
-        dominated by one accepted before. As within a kernel, a foreign graph dominates foreign ones only.
-
-        Kernels are in order of execution.
+    def compose(self, count: int, last: KernelPlan, accept: Accept) -> None:
+        """Look at the graphs of up to `count` kernels, the last of which has the plan `last`: in order of modelled cost, and
+        none dominated by one accepted before. As within a kernel, a foreign graph dominates foreign ones only.
         """
         if not self._possible():
             return
@@ -206,13 +209,8 @@ class Composer:
                 self.complete = False
                 return
             if not label.open:
-                if self._hopeless(label.cost, 0, label.foreign):
-                    continue
-                kernels = self._kernels_of(label)
-                if accept(kernels):
-                    self._finished[label.foreign].add(label.cost)
-                    if len(kernels) == count:
-                        yield kernels, label.cost
+                if not self._hopeless(label.cost, 0, label.foreign):
+                    self._finish(self._kernels_of(label), label.cost, label.foreign, accept)
                 continue
             if label.kernels == count or self._hopeless(label.cost, label.open, label.foreign):
                 continue

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
+import threading
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -112,11 +112,13 @@ class _Searcher:
         self.axis_sizes = dict(axis_sizes)
         self.options = options
         self.accept = accept
+        self._search = uuid.uuid4().hex
         self._space: Space | None = None
+        # threads of one process share the space, one at a time
+        self._turn = threading.Lock()
 
     def __reduce__(self) -> tuple[Callable[..., _Searcher], tuple[object, ...]]:
-        state = (self.program, self.axis_sizes, self.options, self.accept)
-        return _restored, (hashlib.sha256(pickle.dumps(state)).hexdigest(), *state)
+        return _restored, (self._search, self.program, self.axis_sizes, self.options, self.accept)
 
     def space(self, seconds: float) -> Space:
         if self._space is None:
@@ -127,19 +129,32 @@ class _Searcher:
     def unit(self, which: tuple[int, KernelPlan] | None, seconds: float) -> Outcome:
         """The graphs of so many kernels whose last one has this plan; None for those of the program's own operators."""
         deadline = time.perf_counter() + seconds
-        found: list[dict[str, object]] = []
-        try:
+        with self._turn:
             space = self.space(seconds)
-            space.composer.until(deadline)
             composer, accept = space.composer, partial(self._accepts, space)
-            for kernels, cost in composer.compose(*which, accept) if which else composer.fused(accept):
-                graph = mugraph_to_json(assemble(space.tensors, kernels))
-                foreign = any(k.choice.foreign for k in kernels)
-                found.append({"graph": graph, "cost": cost.tolist(), "foreign": foreign, "at": time.time()})
-        except KeyboardInterrupt:
-            return Outcome({"graphs": found}, INTERRUPTED)
-        cut = not space.composer.complete or bool(space.tensors.cut)
-        return Outcome({"graphs": found}, OUT_OF_TIME if cut else "")
+            composer.until(deadline)
+            stopped = ""
+            try:
+                if which is None:
+                    composer.fused(accept)
+                else:
+                    composer.compose(*which, accept)
+            except KeyboardInterrupt:
+                stopped = INTERRUPTED
+            if not stopped and (not composer.complete or space.tensors.cut):
+                stopped = OUT_OF_TIME
+            # another unit may have come upon them first
+            found = [
+                {
+                    "graph": mugraph_to_json(assemble(space.tensors, kernels)),
+                    "cost": cost.tolist(),
+                    "foreign": any(k.choice.foreign for k in kernels),
+                    "at": at,
+                }
+                for kernels, cost, at in composer.accepted
+                if which in (None, (len(kernels), kernels[-1].plan))
+            ]
+            return Outcome({"graphs": found}, stopped)
 
     def _accepts(self, space: Space, kernels: list[Kernel]) -> bool:
         return self.accept is None or self.accept(assemble(space.tensors, kernels))
