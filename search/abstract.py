@@ -341,23 +341,10 @@ class AbstractAlgebra:
             self._reachable[t] = frozenset().union(*(site.factors for site in t.sites))
         answer = answers.get(e)
         if answer is None:
-            answer = answers[e] = e.factors <= self._reachable[t] and any(self._is_part(e, site) for site in t.sites)
+            answer = answers[e] = e.factors <= self._reachable[t] and any(
+                next(self.images(e, site), None) is not None for site in t.sites
+            )
         return answer
-
-    def _is_part(self, e: Poly, t: Poly) -> bool:
-        """Whether m * e is a sub-multiset of t for some monomial m."""
-        if e is t:
-            return True
-        if len(e.terms) > len(t.terms) or e.total > t.total or not e.factors <= t.factors:
-            return False
-        if e.has_denominator and not t.has_denominator:
-            return False
-        pivot = max(e.terms, key=lambda monomial: len(monomial.factors))
-        for monomial in t.terms:
-            scale = self._monomial_quotient(monomial, pivot)
-            if scale is not None and self._image(e, scale, t, t.terms) is not None:
-                return True
-        return False
 
     def of_terms(self, terms: Iterable[tuple[Monomial, int]]) -> Poly:
         """The sum of these monomials of the algebra, with their counts."""

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from mirage.errors import UnknownPruner
 from mirage.search.abstract import AbstractAlgebra, Poly
+from mirage.search.placement import Placements, all_sites
 from mirage.search.smt import SmtPruner
 
 
@@ -23,26 +24,6 @@ class Pruner(Protocol):
     def admits(self, expression: Poly) -> bool:
         """Whether the expression may be a subexpression of a target; False prunes."""
         ...
-
-
-class NormalFormPruner:
-    """Decides Table 2's entailment exactly, on normal forms."""
-
-    name = "normal-form"
-
-    def __init__(self, algebra: AbstractAlgebra, targets: Sequence[Poly]) -> None:
-        self.checks = 0
-        self.pruned = 0
-        self._algebra = algebra
-        self._targets = tuple(targets)
-
-    def admits(self, expression: Poly) -> bool:
-        self.checks += 1
-        for target in self._targets:
-            if self._algebra.is_subexpression(expression, target):
-                return True
-        self.pruned += 1
-        return False
 
 
 class NoPruner:
@@ -66,7 +47,7 @@ def make_pruner(kind: str | None, algebra: AbstractAlgebra, targets: Sequence[Po
     """
     match kind:
         case "normal-form":
-            return NormalFormPruner(algebra, targets)
+            return Placements(algebra, all_sites(targets))
         case "smt":
             return SmtPruner(targets)
         case None:
