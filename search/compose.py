@@ -165,7 +165,7 @@ class Composer:
     def fused(self, accept: Accept) -> None:
         """Look at the graph of one kernel with the program's own operators, per plan; takes no time, whatever the program."""
         outputs = tuple(dict.fromkeys(t for t in self.tensors.outputs() if t is not None))
-        if not self._possible() or not 0 < len(outputs) <= self.max_results:
+        if not self._possible() or len(outputs) > self.max_results:
             return
         for k, extractor in enumerate(self.extractors):
             values = [next((v for c, v in t.producers if c == k), None) for t in outputs]
@@ -182,9 +182,9 @@ class Composer:
             self.accepted.append((kernels, cost, time.time()))
 
     def _possible(self) -> bool:
-        """Whether kernels compute all outputs; not x / x, whose form has lost its axes."""
-        found = zip(self.tensors.outputs(), self.tensors.trivial, strict=True)
-        return all(t is not None or trivial is not None for t, trivial in found)
+        """Whether there are outputs to compute, and kernels for all of them: not for x / x, whose form has lost its axes."""
+        found = [t for t, trivial in zip(self.tensors.outputs(), self.tensors.trivial, strict=True) if trivial is None]
+        return bool(found) and None not in found
 
     def compose(self, count: int, last: KernelPlan, accept: Accept) -> None:
         """Look at the graphs of up to `count` kernels, the last of which has the plan `last`: in order of modelled cost, and

@@ -69,7 +69,14 @@ def test_the_own_operators_are_the_first_unit() -> None:
 
 
 def test_outputs_that_no_kernel_computes_have_no_graphs() -> None:
-    for fn in (lambda x: x / x, lambda x: x - x, lambda x: x * 0, lambda x: (x - x, x + 1)):
+    for fn in (
+        lambda x: x,
+        lambda x: (x, x),
+        lambda x: x / x,
+        lambda x: x - x,
+        lambda x: x * 0,
+        lambda x: (x - x, x + 1),
+    ):
         r = generate(to_axes(mi.trace(fn, x=X)), {"m": 3, "n": 5})
         assert (r.graphs, r.stats.stop_reason) == ([], "complete")
 
