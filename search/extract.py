@@ -18,6 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
+from mirage.ir.axes import AxisNode
 from mirage.mugraph.graph import partial_axis
 from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
@@ -184,13 +185,17 @@ class Extractor:
         return done
 
     def fused(self, goals: Sequence[Value]) -> Choice | None:
-        """The block graph of the derivations that were found first, which are the program's own; None if it exceeds a limit."""
+        """The block graph of the derivations that were found first, which are the program's own; None if it exceeds a limit, or
+        reads what another kernel yields.
+        """
         chosen: dict[Value, Derivation] = {}
         leaves: dict[Value, None] = {}
         stack = list(goals)
         while stack:
             v = stack.pop()
             if v.source is not None:
+                if not isinstance(v.source, AxisNode):
+                    return None
                 leaves[v] = None
             elif v not in chosen:
                 chosen[v] = v.derivations[0]

@@ -101,3 +101,18 @@ def test_one_executor_runs_several_searches(pool: Callable[[], Executor]) -> Non
             r = generate(axes(name), sizes(name), SearchOptions(), executor=executor)
             assert key(r) == key(search(name))
             assert r.stats.stop_reason == "complete"
+
+
+def test_the_own_operators_may_need_several_kernels() -> None:
+    """A loop over the rows finds what a mean of each row needs only in another kernel's result."""
+
+    def fn(x: Any) -> Any:
+        x = x - mi.mean(x, axis=1, keepdims=True)
+        return x * mi.sum(x, axis=0, keepdims=True)
+
+    program = mi.trace(fn, x=X)
+    r = generate(to_axes(program), {"m": 3, "n": 5})
+    assert r.stats.stop_reason.startswith("complete")
+    assert {len(g.kernels) for g in r.graphs} >= {1, 2}
+    verifier = Verifier(program)
+    assert all(verifier.check(g).equal for g in r.graphs)
