@@ -205,7 +205,7 @@ class Closure:
         return True
 
     def _join_matmuls(self) -> None:
-        """Sums of two matmuls are also matmuls of concats (paper, section 8.2): one result, and nothing copied."""
+        """Sums of two matmuls are also matmuls of concats (paper, LoRA in section 7): one result, and nothing copied."""
         for v in self.values[self._joined :]:
             for d in [d for d in v.derivations if d.op == "add"]:
                 x, y = ([m for m in u.derivations if m.op == "matmul"] for u in d.operands)

@@ -22,8 +22,8 @@ from mirage.search.pareto import Front
 from mirage.search.plan import KernelPlan
 from mirage.search.tensors import KernelTensor, Tensors
 
-#: the exps of all kernels: the number of a closure, and those of its values
-Exps = tuple[tuple[int, tuple[int, ...]], ...]
+#: the exps of all kernels: the number of a closure, the grid, and the numbers of the values
+Exps = tuple[tuple[int, tuple[str, ...], tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -235,18 +235,19 @@ class Composer:
                         continue
                     exps = label.exps
                     if choice.exps:
-                        exps = tuple(sorted((*exps, (closure, tuple(v.number for v in choice.exps)))))
+                        exps = tuple(sorted((*exps, (closure, choice.parallel, tuple(v.number for v in choice.exps)))))
                     foreign = label.foreign or choice.foreign
                     if self._hopeless(total, now, foreign):
                         continue
-                    own, other = fronts.setdefault((now, exps, splits), (Front(), Front()))
-                    if own.dominates(total) or (foreign and other.dominates(total)):
-                        continue
-                    front = other if foreign else own
                     kernel = Kernel(plan, choice, tensors)
-                    new = _Label(
-                        now, label.kernels + 1, total, exps, foreign, splits, label, kernel, front, front.add(total)
-                    )
+                    new = _Label(now, label.kernels + 1, total, exps, foreign, splits, label, kernel)
+                    # a finished graph dominates others once it is accepted
+                    if now:
+                        own, other = fronts.setdefault((now, exps, splits), (Front(), Front()))
+                        if own.dominates(total) or (foreign and other.dominates(total)):
+                            continue
+                        new.front = other if foreign else own
+                        new.member = new.front.add(total)
                     heapq.heappush(heap, (self.model.total(total), -next(ticket), new))
 
     def _hopeless(self, cost: Cost, open_: int, foreign: bool) -> bool:

@@ -29,14 +29,15 @@ from mirage.search.pareto import Front
 class Choice:
     """A block graph: the derivation of every computed value, and the leaves that it reads.
 
-    `exps` are the chosen results of exp, in topological order; `foreign` tells whether it takes a difference that the
-    program does not take.
+    `parallel` are the axes of its grid; `exps` the chosen results of exp, in topological order; `foreign` tells whether it
+    takes a difference that the program does not take.
     """
 
     goals: tuple[Value, ...]
     chosen: Mapping[Value, Derivation]
     leaves: tuple[Value, ...]
     cost: Cost
+    parallel: tuple[str, ...]
     exps: tuple[Value, ...]
     foreign: bool
 
@@ -127,17 +128,18 @@ class Extractor:
     def choices(self, goals: Sequence[Value]) -> list[Choice]:
         """The block graphs that yield these values: the Pareto fronts per set of leaves read and of exps.
 
-        Graphs with different exps are not compared, because their exponents may not be equally safe; and a foreign graph
-        dominates foreign ones only, because it may round worse.
+        Graphs with different exps, or with exps on different grids, are not compared, because their exponents may not be
+        equally safe; and a foreign graph dominates foreign ones only, because it may round worse.
         An axis of the results that the kernel reduces is not parallel: every set of such axes is extracted by itself.
         """
         shared = [a for a in goals[0].axes if all(a in g.axes for g in goals) and a not in self.plan.loops]
         reduced = [a for a in shared if a in self._reduced]
-        done: list[_Label] = []
+        done: list[tuple[_Label, tuple[str, ...]]] = []
         for count in range(len(reduced) + 1):
             for whole in itertools.combinations(reduced, count):
-                done += self._choices(goals, tuple(a for a in shared if a not in self._joined and a not in whole))
-        return [self._choice(goals, label) for label in _undominated(done)]
+                parallel = tuple(a for a in shared if a not in self._joined and a not in whole)
+                done += [(label, parallel) for label in self._choices(goals, parallel)]
+        return [self._choice(goals, label, parallel) for label, parallel in _undominated(done)]
 
     def _choices(self, goals: Sequence[Value], parallel: tuple[str, ...]) -> list[_Label]:
         """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce. What is open is
@@ -210,9 +212,8 @@ class Extractor:
         cost = cost + sum(pricing.read(v) for v in leaves)
         exps = tuple(v for v, d in chosen.items() if d.op == "exp")
         foreign = any(d.op == "sub" and v.form not in self._differences for v, d in chosen.items())
-        return Choice(
-            tuple(goals), chosen, tuple(sorted(leaves, key=self.order.number.__getitem__)), cost, exps, foreign
-        )
+        read = tuple(sorted(leaves, key=self.order.number.__getitem__))
+        return Choice(tuple(goals), chosen, read, cost, parallel, exps, foreign)
 
     def least(self, goals: Sequence[Value]) -> Cost:
         """What every kernel with these results costs: its launch and its writes."""
@@ -221,26 +222,30 @@ class Extractor:
     def _leaves(self, bits: int) -> list[Value]:
         return [v for i, v in enumerate(self.order.values[: self.order.leaves]) if bits >> i & 1]
 
-    def _choice(self, goals: Sequence[Value], label: _Label) -> Choice:
+    def _choice(self, goals: Sequence[Value], label: _Label, parallel: tuple[str, ...]) -> Choice:
         exps = [v for i, v in enumerate(self.order.values) if label.exps >> i & 1]
         chosen: dict[Value, Derivation] = {}
         at: _Label | None = label
         while at is not None and at.value is not None and at.derivation is not None:
             chosen[at.value] = at.derivation
             at = at.parent
-        return Choice(tuple(goals), chosen, tuple(self._leaves(label.open)), label.cost, tuple(exps), label.foreign)
+        leaves = tuple(self._leaves(label.open))
+        return Choice(tuple(goals), chosen, leaves, label.cost, parallel, tuple(exps), label.foreign)
 
 
-def _undominated(done: Sequence[_Label]) -> list[_Label]:
-    """Labels without those for which another one reads no more, costs no more, and may stand for them."""
-    kept: list[_Label] = []
-    for label in sorted(done, key=lambda label: (label.open.bit_count(), label.foreign)):
+def _undominated(done: Sequence[tuple[_Label, tuple[str, ...]]]) -> list[tuple[_Label, tuple[str, ...]]]:
+    """Labels, with their grids, without those for which another one reads no more, costs no more, and may stand for them."""
+    kept: list[tuple[_Label, tuple[str, ...]]] = []
+    # a rival comes first: it is less in the first entry in which they differ
+    order = sorted(done, key=lambda pair: (pair[0].open.bit_count(), pair[0].foreign, pair[0].cost.tolist()))
+    for label, parallel in order:
         rivals = [
-            k.cost for k in kept
-            if not k.open & ~label.open and k.exps == label.exps and (label.foreign or not k.foreign)
+            k.cost for k, grid in kept
+            if not k.open & ~label.open and k.exps == label.exps and (grid == parallel or not label.exps)
+            and (label.foreign or not k.foreign)
         ]  # fmt: skip
         if not rivals or not (np.array(rivals) <= label.cost).all(axis=1).any():
-            kept.append(label)
+            kept.append((label, parallel))
     return kept
 
 

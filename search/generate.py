@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -146,7 +147,7 @@ class _Searcher:
             # another unit may have come upon them first
             found = [
                 {
-                    "graph": mugraph_to_json(assemble(space.tensors, kernels)),
+                    "graphs": [mugraph_to_json(g) for g in self._accepted(space, kernels)],
                     "cost": cost.tolist(),
                     "foreign": any(k.choice.foreign for k in kernels),
                     "at": at,
@@ -157,7 +158,13 @@ class _Searcher:
             return Outcome({"graphs": found}, stopped)
 
     def _accepts(self, space: Space, kernels: list[Kernel]) -> bool:
-        return self.accept is None or self.accept(assemble(space.tensors, kernels))
+        return bool(self._accepted(space, kernels))
+
+    def _accepted(self, space: Space, kernels: list[Kernel]) -> list[MuGraph]:
+        """The graph, and the one in which kernels of a single operator are library calls, where they are accepted."""
+        graph = assemble(space.tensors, kernels)
+        calls = with_predefined(graph)
+        return [g for g in ([graph] if calls is graph else [graph, calls]) if self.accept is None or self.accept(g)]
 
 
 #: the searcher that this process, a worker, restored last
@@ -176,7 +183,7 @@ def _restored(
 def _merge(run: Run, space: Space, began: float) -> SearchResult:
     """The graphs of all units that none of another unit dominates."""
     own, other = Front(), Front()
-    found: list[tuple[Front, int, np.ndarray, dict[str, object]]] = []
+    found: list[tuple[Front, int, np.ndarray, dict[str, Any]]] = []
     times = []
     for outcome in run.outcomes.values():
         for item in outcome.payload["graphs"]:
@@ -195,11 +202,10 @@ def _merge(run: Run, space: Space, began: float) -> SearchResult:
     stats = result.stats
     if alive:
         stats.first_seconds = max(min(times) - began, 0.0)
-        stats.best_seconds = max(float(str(alive[0][1]["at"])) - began, 0.0)
+        stats.best_seconds = max(alive[0][1]["at"] - began, 0.0)
     seen: set[object] = set()
     for cost_ns, item in alive:
-        graph = mugraph_from_json(item["graph"])
-        for g in (graph, with_predefined(graph)):
+        for g in map(mugraph_from_json, item["graphs"]):
             key = structure_key(g)
             if key not in seen:
                 seen.add(key)
