@@ -28,6 +28,7 @@ SMALL: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "double neg": (lambda x, w: mi.neg(-x) @ w, dict(x=T("b", 64), w=T(64, "n"))),
     "scale": (lambda x, w: (x * 2) @ w * 0.5, dict(x=T("b", 64), w=T(64, "n"))),
     "sum then matmul": (lambda x, y, w: (x + y) @ w, dict(x=T("b", 64), y=T("b", 64), w=T(64, "n"))),
+    "difference then matmul": (lambda x, y, w: (x - y) @ w, dict(x=T("b", 64), y=T("b", 64), w=T(64, "n"))),
     "mean": (lambda x: x - mi.mean(x, axis=-1, keepdims=True), dict(x=T("b", "n"))),
     "normalized": (
         lambda x, w: (x / mi.sum(x, axis=1, keepdims=True)) @ w,

@@ -175,9 +175,7 @@ def test_a_sum_of_matmuls_is_also_a_matmul_of_concats(plan: KernelPlan) -> None:
         a, b, x, y = d.operands
         assert {e.op for e in v.derivations} >= {"add", "concat_matmul"}
         sums = [e for e in v.derivations if e.op == "add"]
-        pairs = [
-            {tuple(f.operands) for u in e.operands for f in u.derivations if f.op == "matmul"} for e in sums
-        ]
+        pairs = [{tuple(f.operands) for u in e.operands for f in u.derivations if f.op == "matmul"} for e in sums]
         assert any({(a, x), (b, y)} <= found for found in pairs)
 
 
