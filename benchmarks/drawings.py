@@ -21,34 +21,40 @@ FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 #: seconds for one search; the drawings are the same on every machine that needs less
 BUDGET = 120.0
 
-#: program -> the plan of which the cheapest graph is drawn
-PLANS = {
-    "gqa_decode": "loop t split over the grid; no loop",
-    "qknorm_attention": "loop t",
-    "lora": "loop d4096; no loop",
-    "adapter_mlp": "loop d4096 split over the grid; no loop",
-    "rmsnorm_linear": "loop d4096",
+#: program -> the plans of the kernels of the graph that is drawn, and an operator that it has
+PICTURES = {
+    "gqa_decode": ("loop t split over the grid; no loop", "exp"),
+    "qknorm_attention": ("loop t", "exp"),
+    "lora": ("loop d4096", "concat_matmul"),
+    "adapter_mlp": ("loop d4096 split over the grid; no loop", "relu"),
+    "rmsnorm_linear": ("loop d4096", "rsqrt"),
 }
 #: programs drawn down to their thread graphs; the others stop at the block graph, which is easier to read
 WITH_THREADS = frozenset({"rmsnorm_linear"})
 
 
-def searched(name: str, plan: str) -> MuGraph:
-    """The cheapest graph (as modelled) of a plan that is proved equal to a benchmark program and safe to offer.
+def searched(name: str, plans: str, op: str) -> MuGraph:
+    """The cheapest graph (as modelled) of these plans with this operator that is proved equal to a benchmark program.
 
-    Raises LookupError if the search finds none.
+    It is safe to offer. Raises LookupError if the search finds none.
     """
     function = PROGRAMS[name]
-    program = function.trace()
-    verifier = Verifier(program)
+    verifier = Verifier(function.trace())
     sizes = next(iter(function.sizes.values()))
-    options, accept = SearchOptions(budget=BUDGET), partial(offered, program)
-    for graph in generate(verifier.axis_program, sizes, options, accept=accept).graphs:
-        if graph.origin != plan or not verifier.check(graph).equal:
+    accept = partial(offered, verifier.program)
+    found = generate(verifier.axis_program, sizes, SearchOptions(budget=BUDGET), accept=accept).graphs
+    for graph in found:
+        if graph.origin != plans or op not in operators(graph) or not verifier.check(graph).equal:
             continue
         if prove(verifier.axis_program, graph) == "proved":
             return graph
-    raise LookupError(f"{name}: no proved graph of the plan {plan!r}; the plans of PLANS are those of the search")
+    origins = ", ".join(sorted({repr(g.origin) for g in found}))
+    raise LookupError(f"{name}: no proved graph of the plans {plans!r} with {op}; the search found {origins}")
+
+
+def operators(graph: MuGraph) -> set[str]:
+    """The operators of all block graphs."""
+    return {n.op for k in graph.kernels if k.graph is not None for n in k.graph.nodes}
 
 
 def write(graph: MuGraph, path: Path) -> None:
@@ -58,8 +64,8 @@ def write(graph: MuGraph, path: Path) -> None:
 
 
 def main() -> None:
-    for name, plan in PLANS.items():
-        graph = searched(name, plan)
+    for name, (plans, op) in PICTURES.items():
+        graph = searched(name, plans, op)
         file = FIGURES / f"{name}.svg"
         write(with_threads(graph, analyze(graph)) if name in WITH_THREADS else graph, file)
         print(file)

@@ -1,12 +1,10 @@
-"""Latency of every measured program against its peers: `python -m benchmarks.latency [NAME ...] [--json FILE]`."""
+"""Latency of every measured program against its peers: `python -m benchmarks.latency [NAME ...] [--json]`."""
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -15,6 +13,7 @@ import typer
 import mirage as mi
 from benchmarks.peers import inference, peers
 from benchmarks.programs import PROGRAMS
+from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import race
 from mirage.errors import InputError, VerificationError
 from mirage.kernels.library import LibraryProgram
@@ -121,18 +120,41 @@ def _row(label: str, result: Superoptimized, times: dict[str, Timing]) -> Latenc
     )
 
 
+def latency_table(rows: Sequence[LatencyRow]) -> Table:
+    header = [
+        "program",
+        "sizes",
+        "ours, us",
+        "ours min",
+        "best peer",
+        "its us",
+        "its min",
+        "ratio",
+        "limit, us",
+        "share",
+        "NumPy, us",
+        "runs",
+    ]
+    return Table(header, [_latency_cells(r) for r in rows])
+
+
+def _latency_cells(r: LatencyRow) -> list[str]:
+    numpy = min(r.times[name][1] for name in ("reference", "library"))
+    runs = f"{r.kernels} kernel{'s' * (r.kernels != 1)}" if r.kernels else r.kind
+    times = [f"{t:,.0f}" for t in (r.ours_us, r.ours_min_us)]
+    peer = [r.best_peer, *(f"{t:,.0f}" for t in (r.best_peer_us, r.best_peer_min_us))]
+    return [
+        r.program, r.sizes, *times, *peer, f"{r.ratio:.2f}", f"{r.limit_us:,.1f}", f"{r.limit_share:.0%}", f"{numpy:,.0f}", runs,
+    ]  # fmt: skip
+
+
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
+    as_json: AsJson = False,
     budget: Annotated[float, typer.Option(help="Seconds to superoptimize each set of sizes.")] = BUDGET,
 ) -> None:
-    rows = []
-    for _, _, row in measure(names or [], budget, lambda line: print(line, file=sys.stderr, flush=True)):
-        rows.append(asdict(row))
-        times = ", ".join(f"{name} {low:,.0f}/{median:,.0f}" for name, (low, median) in row.times.items())
-        print(f"{row.program} {row.sizes}: {row.kind}, {row.limit_share:.0%} of the limit; {times}", flush=True)
-    if json_file:
-        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    rows = [row for *_, row in measure(names or [], budget, lambda line: print(line, file=sys.stderr, flush=True))]
+    emit(rows, as_json, latency_table)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Wrong graphs on purpose, and what verification makes of them: `python -m benchmarks.mutants [--count N] [--json FILE]`.
+"""Wrong graphs on purpose, and what verification makes of them: `python -m benchmarks.mutants [--count N] [--json]`.
 
 Graphs that the search finds for the measured programs are changed at random (`mirage.verify.mutate`). A mutant is
 malformed, or different in the random tests, or equal: then it has passed the second check, and two judges that know
@@ -9,21 +9,19 @@ such as sum(x (x - mean)) = sum((x - mean)^2).
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from random import Random
 from typing import Annotated, Literal
 
 import numpy as np
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from benchmarks.programs import PROGRAMS
+from benchmarks.tables import AsJson, Table, emit
 from mirage.errors import GraphError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.dims import evaluate
@@ -164,28 +162,24 @@ def by_kind(found: list[Mutant]) -> list[KindRow]:
     return list(rows.values())
 
 
+def kind_table(rows: Sequence[KindRow]) -> Table:
+    header = ["kind", "mutants", "malformed", "different", "equal", "not proved", "wrong"]
+    return Table(header, [[str(v) for v in asdict(r).values()] for r in rows])
+
+
 def main(
     count: Annotated[int, typer.Option(help="Mutants over all programs.")] = COUNT,
     seed: Annotated[int, typer.Option(help="Seed of the changes.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
+    as_json: AsJson = False,
 ) -> None:
     err = Console(stderr=True)
     found = list(corpus(list(PROGRAMS), count, seed, err.print))
     rows = by_kind(found)
-    table = Table(title=f"{len(found)} mutants of {len({m.program for m in found})} programs", title_justify="left")
-    table.add_column("kind", no_wrap=True)
-    for head in ("mutants", "malformed", "different", "equal", "not proved", "wrong"):
-        table.add_column(head, justify="right")
-    for row in rows:
-        table.add_row(*(str(v) for v in asdict(row).values()))
-    out = Console()
-    # a whole row per kind where the output is no terminal
-    out.print(table, width=max(out.width, 90))
+    err.print(f"{len(found)} mutants of {len({m.program for m in found})} programs")
+    emit(rows, as_json, kind_table)
     for m in found:
         if m.fate in ("wrong", "not proved"):
-            print(m)
-    if json_file:
-        json_file.write_text(json.dumps([asdict(r) for r in rows], indent=1) + "\n", encoding="utf-8")
+            err.print(m)
     if rows[-1].wrong:
         sys.exit(1)
 

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from benchmarks.latency import LatencyRow
+from benchmarks.pruning import PruningRow
+from benchmarks.scaling import PANELS, ScalingRow
 from benchmarks.search import SearchRow
 
 _FASTER, _SLOWER, _PLAIN = "#1b7837", "#b2182b", "#4575b4"
 #: the same rows give the same file
 matplotlib.rcParams["svg.hashsalt"] = "mirage"
+#: of every line its points: where, seconds, and whether the search was cut
+_Lines = dict[str, list[tuple[int, float, bool]]]
+#: the title of an x axis, and the lines above it
+_Panel = tuple[str, _Lines]
 
 
 def plot_ratios(rows: Sequence[LatencyRow], path: Path) -> None:
@@ -33,15 +41,67 @@ def plot_ratios(rows: Sequence[LatencyRow], path: Path) -> None:
 
 
 def plot_search(rows: Sequence[SearchRow], path: Path) -> None:
-    """Seconds that each program's search took."""
+    """Seconds that each program's search took, and when it had its first and its best graph."""
     _bars(
         [r.program for r in rows],
-        [r.seconds for r in rows],
+        [r.search_seconds for r in rows],
         [_PLAIN] * len(rows),
-        [f"{r.seconds:.2g} s, {r.prefixes:,} prefixes" for r in rows],
+        [f"{r.search_seconds:.2g} s, {r.candidates:,} graphs" for r in rows],
         "search time (s)",
         path,
+        marks={"first graph": [r.first_seconds for r in rows], "best graph": [r.first_best_seconds for r in rows]},
     )
+
+
+def plot_pruning(rows: Sequence[PruningRow], cut: float, path: Path) -> None:
+    """Seconds against the operators of a kernel, a panel per number of kernels and a line per variant."""
+    kernels = dict.fromkeys(r.kernels for r in rows)
+    panels: list[_Panel] = []
+    for k in kernels:
+        lines: _Lines = {}
+        for r in rows:
+            if r.kernels == k:
+                lines.setdefault(r.variant, []).append((r.operators, r.seconds, r.cut))
+        panels.append((f"operators per kernel, {k} kernel{'s' * (k > 1)}", lines))
+    _lines(panels, cut, path)
+
+
+def plot_scaling(rows: Sequence[ScalingRow], cut: float, path: Path) -> None:
+    """Seconds against the operators of a program, its axes, and workers, a panel each."""
+    panels: list[_Panel] = []
+    for title, series in PANELS.items():
+        lines: _Lines = {}
+        for r in rows:
+            if r.series in series:
+                x = r.operators if title == "operators" else r.count
+                lines.setdefault(r.series, []).append((x, r.seconds, r.cut))
+        panels.append((title, lines))
+    _lines(panels, cut, path)
+
+
+def _lines(panels: Sequence[_Panel], cut: float, path: Path) -> None:
+    """Panels beside each other, with one logarithmic scale of seconds; a search that was cut is a hollow mark at the cut."""
+    figure = Figure(figsize=(4.4 * len(panels), 3.4), layout="constrained")
+    all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+    for axes, (title, lines) in zip(all_axes, panels, strict=True):
+        for (label, points), marker in zip(lines.items(), itertools.cycle("osD^"), strict=False):
+            (line,) = axes.plot(
+                [x for x, *_ in points], [cut if c else y for _, y, c in points], marker=marker, markersize=4, label=label,
+            )  # fmt: skip
+            for x, _, was_cut in points:
+                if was_cut:
+                    axes.plot(x, cut, marker=marker, markersize=8, markerfacecolor="white", color=line.get_color())
+                    axes.annotate(f"> {cut:g} s", (x, cut), (8, -3), textcoords="offset points", fontsize=8)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_xlabel(title)
+        axes.margins(x=0.15, y=0.1)
+        axes.grid(axis="y", linewidth=0.4)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(fontsize=7, frameon=False)
+    figure.axes[0].set_ylabel("search time (s)")
+    _save(figure, path)
 
 
 def _bars(
@@ -52,25 +112,37 @@ def _bars(
     title: str,
     path: Path,
     origin: float | None = None,
+    marks: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> None:
-    """Horizontal bars on a logarithmic scale from `origin`, the first one on top, each with a note at its right end."""
+    """Horizontal bars on a logarithmic scale from `origin`, the first one on top, each with a note at its right end.
+
+    `marks` are further values, one per bar.
+    """
     figure = Figure(figsize=(8, 0.9 + 0.27 * len(labels)), layout="constrained")
     axes = figure.subplots()
-    base = min(values) / 2 if origin is None else origin
+    base = min(*values, *itertools.chain(*marks.values())) / 2 if origin is None else origin
     axes.barh(range(len(labels)), [v - base for v in values], left=base, color=colors, height=0.7)
     for i, (value, note) in enumerate(zip(values, notes, strict=True)):
         axes.annotate(note, (max(value, base), i), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    for (label, found), marker in zip(marks.items(), "|d", strict=False):
+        axes.plot(found, range(len(labels)), marker=marker, linestyle="none", markersize=7, color="black", label=label)
+    if marks:
+        axes.legend(fontsize=8, loc="lower right", frameon=False)
     axes.axvline(base, color="black", linewidth=0.8)
     axes.set_xscale("log")
     low, high = min(base, *values), max(base, *values)
     # room for the notes beside the longest bar
     axes.set_xlim(low * (0.8 if low < base else 1.0), high * max(high / low, 2.0) ** 0.35)
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.xaxis.set_minor_locator(NullLocator())
     axes.set_yticks(range(len(labels)), labels, fontsize=8)
     axes.set_ylim(len(labels) - 0.4, -0.6)
     axes.set_xlabel(title)
     axes.spines[["top", "right"]].set_visible(False)
+    _save(figure, path)
+
+
+def _save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None})

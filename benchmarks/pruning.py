@@ -1,32 +1,34 @@
-"""What each kind of pruning saves (paper, section 7.4): `python -m benchmarks.pruning [--cut SECONDS]`."""
+"""What each kind of pruning saves (paper, Table 5): `python -m benchmarks.pruning [--cut SECONDS] [--json]`."""
 
 from __future__ import annotations
 
-import json
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
-from unittest.mock import patch
 
 import typer
 
 from benchmarks.programs import PROGRAMS
+from benchmarks.tables import AsJson, Table, emit
 from mirage.ir.axes import to_axes
-from mirage.search import closure
-from mirage.search.generate import SearchOptions, generate
+from mirage.search.generate import generate
+from mirage.search.jobs import OUT_OF_TIME
+from mirage.search.options import SearchOptions
+from mirage.verify.safety import offered
 
 #: seconds after which a search is cut
-CUT = 20.0
+CUT = 600.0
 PROGRAM = "gqa_decode"
-OPERATORS = range(4, 10)
-#: the ablations: a name, the pruner, and whether only one order of independent operators is built
+#: block operators of a kernel, as in the paper, and kernels
+OPERATORS, KERNELS = range(4, 8), (1, 2)
+#: the ablations: a name, the pruner, and whether equal values are built once
 VARIANTS: dict[str, tuple[str | None, bool]] = {
-    "normal form": ("normal-form", True),
-    "normal form, all orders": ("normal-form", False),
-    "SMT": ("smt", True),
-    "no pruning": (None, True),
+    "full": ("normal-form", True),
+    "without the normal form": ("smt", True),
+    "without canonical form": ("normal-form", False),
+    "without abstract expressions": (None, True),
 }
 
 
@@ -47,14 +49,17 @@ class PruningRow:
 def ablation(cut: float = CUT, say: Callable[[str], None] = lambda _: None) -> Iterator[PruningRow]:
     """Searches with ever more operators per kernel, per variant until one is cut: larger ones would be cut as well."""
     function = PROGRAMS[PROGRAM]
-    program, sizes = to_axes(function.trace()), next(iter(function.sizes.values()))
-    for kernels in (1, 2):
+    traced = function.trace()
+    program, sizes = to_axes(traced), next(iter(function.sizes.values()))
+    for kernels in KERNELS:
         for variant, (pruner, canonical) in VARIANTS.items():
             for operators in OPERATORS:
-                options = SearchOptions(pruner, canonical, kernels, operators, budget=cut)
-                # time alone ends these searches, not the number of prefixes
-                with patch.object(closure, "MAX_VALUES", sys.maxsize):
-                    stats = generate(program, sizes, options).stats
+                options = SearchOptions(
+                    pruner, canonical, kernels, operators, budget=cut,
+                    # time alone ends these searches, not the number of values
+                    max_values=sys.maxsize,
+                )  # fmt: skip
+                stats = generate(program, sizes, options, accept=partial(offered, traced)).stats
                 row = PruningRow(
                     variant,
                     kernels,
@@ -63,24 +68,42 @@ def ablation(cut: float = CUT, say: Callable[[str], None] = lambda _: None) -> I
                     stats.prefixes,
                     stats.checks,
                     stats.candidates,
-                    any(why in stats.stop_reason for why in ("budget spent", "extraction limit")),
+                    OUT_OF_TIME in stats.stop_reason,
                 )
-                say(f"{variant}, {kernels} kernels of {operators} operators: {row.seconds:.1f} s{', cut' * row.cut}")
+                say(f"{variant}, {kernels} kernels of {operators} operators: {row.seconds:.2f} s{', cut' * row.cut}")
                 yield row
                 if row.cut:
                     break
 
 
+def pruning_table(rows: Sequence[PruningRow], cut: float) -> Table:
+    """Seconds, prefixes and graphs per variant and number of operators; one that was cut stands for all larger ones."""
+    operators = sorted({r.operators for r in rows})
+    found = {(r.kernels, r.variant, r.operators): r for r in rows}
+    header = ["search", "kernels", *(f"{n} operators" for n in operators)]
+    series = dict.fromkeys((r.kernels, r.variant) for r in rows)
+    cells = []
+    for kernels, variant in series:
+        ended = False
+        cells.append([variant, str(kernels)])
+        for n in operators:
+            row = found.get((kernels, variant, n))
+            if row is None:
+                cells[-1].append(f"> {cut:g} s" if ended else "-")
+            elif row.cut:
+                ended = True
+                cells[-1].append(f"> {cut:g} s, {row.prefixes:,}+")
+            else:
+                cells[-1].append(f"{row.seconds:.2f} s, {row.prefixes:,}, {row.candidates}")
+    return Table(header, cells)
+
+
 def main(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
+    as_json: AsJson = False,
     cut: Annotated[float, typer.Option(help="Seconds after which a search is cut.")] = CUT,
 ) -> None:
-    rows = []
-    for row in ablation(cut, lambda line: print(line, file=sys.stderr, flush=True)):
-        rows.append(asdict(row))
-        print(row, flush=True)
-    if json_file:
-        json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    rows = list(ablation(cut, lambda line: print(line, file=sys.stderr, flush=True)))
+    emit(rows, as_json, partial(pruning_table, cut=cut))
 
 
 if __name__ == "__main__":

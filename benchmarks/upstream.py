@@ -1,4 +1,4 @@
-"""Graphs that the upstream project stored, next to ours: `python -m benchmarks.upstream FOLDER [NAME ...]`.
+"""Graphs that the upstream project stored, next to ours: `python -m benchmarks.upstream FOLDER [NAME ...] [--json]`.
 
 Per stored candidate: is it right, and does our search find the same structure, or a graph that is at least as good by
 every bound? Structures are compared at the roles that leave most open: an axis that a candidate keeps whole is one block
@@ -15,23 +15,24 @@ They do not depend on tiles or on how often blocks repeat work, which schedules 
 
 from __future__ import annotations
 
-import json
 import math
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
 import mirage as mi
+from benchmarks.tables import AsJson, Table, emit
 from mirage.evidence import verdicts
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import Imported, UpstreamFile
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
-from mirage.ir.operator import Elementwise, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.canonical import most_parallel, structure_key, without_loops
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.search.generate import generate
@@ -142,11 +143,14 @@ def _work(n: Node, graph: Graph, sizes: Mapping[str, int]) -> float:
         return sum(
             _work(inner.nodes[i], inner, sizes) * (parts if i in inner.after_loop else 1) for i in inner.compute_nodes()
         )
+    operands = [graph.nodes[r.node].axes(r.out) for r in n.operands]
+    if n.op in PRODUCTS:
+        summed = reduced_axes(n.op, operands, n.reduce)
+        spaces = [{*n.axes(), *over} for over in summed]
+        return sum(2 * _volume(sizes, list(space)) for space in spaces)
     volume = _volume(sizes, list(_space(n, graph)))
     definition = None if n.op == "accumulator" else get_operator(n.op)
-    if isinstance(definition, Elementwise):
-        return volume * definition.flops
-    return volume * (2 if n.op in ("matmul", "concat_matmul") else 1)
+    return volume * (definition.flops if isinstance(definition, Elementwise) else 1)
 
 
 def compare(file: str, found: Imported, ours: Sequence[MuGraph], keys: set[str], verdict: str) -> Row:
@@ -182,20 +186,31 @@ def rows(path: Path, program: TensorFunction, budget: float) -> Iterator[Row]:
             yield compare(path.stem, file.load(verdict.index, traced), ours, keys, verdict.verdict)
 
 
+def summary(found: Sequence[Row]) -> Table:
+    """How many candidates of each file are right, and what the search found in their place."""
+    header = ["file", "candidates", "proved", "same", "better", "neither"]
+    cells = []
+    for file in dict.fromkeys(r.file for r in found):
+        of_file = [r for r in found if r.file == file]
+        words = Counter(r.found for r in of_file)
+        proved = sum(r.verdict == "proved" for r in of_file)
+        cells.append(
+            [file, *(str(n) for n in (len(of_file), proved, words["same"], words["better"], words["neither"]))]
+        )
+    return Table(header, cells)
+
+
 def main(
     folder: Annotated[Path, typer.Argument(help="Where the stored files are.")],
     names: Annotated[list[str] | None, typer.Argument(help="Files without .json; all if none is named.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file.")] = None,
+    as_json: AsJson = False,
     budget: Annotated[float, typer.Option(help="Seconds for the search of each program.")] = 30.0,
 ) -> None:
     found: list[Row] = []
     for name in names or PROGRAMS:
         print(f"{name}: searching", file=sys.stderr, flush=True)
-        for row in rows(folder / f"{name}.json", PROGRAMS[name], budget):
-            print(row, flush=True)
-            found.append(row)
-    if json_file:
-        json_file.write_text(json.dumps([asdict(r) for r in found], indent=1) + "\n", encoding="utf-8")
+        found += rows(folder / f"{name}.json", PROGRAMS[name], budget)
+    emit(found, as_json, summary)
 
 
 if __name__ == "__main__":

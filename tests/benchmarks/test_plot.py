@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from benchmarks.latency import LatencyRow
+from benchmarks.pruning import PruningRow
+from benchmarks.scaling import SERIES, WORKERS, ScalingRow
 from benchmarks.search import SearchRow
 
 pytest.importorskip("matplotlib")
@@ -20,14 +24,39 @@ def row(program: str, ratio: float) -> LatencyRow:
 
 
 def test_charts(tmp_path: Path) -> None:
-    from benchmarks.plot import plot_ratios, plot_search
+    from benchmarks.plot import plot_ratios
 
-    for name, rows in (("a", [row("faster", 2.5), row("slower", 0.4)]), ("b", [row("equal", 1.0)])):
-        plot_ratios(rows, tmp_path / f"{name}.svg")
-        plot_ratios(rows, tmp_path / "again.svg")
-        first = (tmp_path / f"{name}.svg").read_text(encoding="utf-8")
-        assert ElementTree.fromstring(first).tag.endswith("svg")
-        assert first == (tmp_path / "again.svg").read_text(encoding="utf-8")
-        assert all(r.program in first for r in rows)
-    plot_search([SearchRow("p", 0.5, 10, 100, 3, 2, 2, 0.1, "complete")], tmp_path / "figures" / "search.svg")
-    assert "10 prefixes" in (tmp_path / "figures" / "search.svg").read_text(encoding="utf-8")
+    for rows in ([row("faster", 2.5), row("slower", 0.4)], [row("equal", 1.0)]):
+        text = drawn(partial(plot_ratios, rows), tmp_path)
+        assert all(r.program in text for r in rows)
+
+
+def test_chart_of_searches(tmp_path: Path) -> None:
+    from benchmarks.plot import plot_search
+
+    row = SearchRow("p", 0.5, 0.1, 0.2, 10, 100, 4, 3, 2, 2, 0.1, 50.0, {}, {}, "complete")
+    text = drawn(partial(plot_search, [row]), tmp_path / "figures")
+    assert "0.5 s, 3 graphs" in text and "first graph" in text
+
+
+def test_charts_of_ablation_and_scaling(tmp_path: Path) -> None:
+    from benchmarks.plot import plot_pruning, plot_scaling
+
+    pruned = [PruningRow(v, k, 4, 0.5, 10, 100, 3, v == "none") for v in ("full", "none") for k in (1, 2)]
+    text = drawn(partial(plot_pruning, pruned, 20.0), tmp_path)
+    assert all(label in text for label in ("full", "none", "operators per kernel, 2 kernels", "&gt; 20 s"))
+    scaled = [ScalingRow(s, n, 2 * n, 0.5 * n, 10, 100, 3, n == 3) for s in (*SERIES, WORKERS) for n in (1, 2, 3)]
+    text = drawn(partial(plot_scaling, scaled, 20.0), tmp_path)
+    assert all(label in text for label in (*SERIES, WORKERS, "operators", "axes"))
+    assert "&gt; 20 s" not in drawn(partial(plot_scaling, [r for r in scaled if not r.cut], 20.0), tmp_path)
+
+
+def drawn(plot: Callable[[Path], None], folder: Path) -> str:
+    """What a chart is, which is the same when it is drawn again."""
+    first, again = folder / "first.svg", folder / "again.svg"
+    plot(first)
+    plot(again)
+    text = first.read_text(encoding="utf-8")
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert text == again.read_text(encoding="utf-8")
+    return text

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pruning import PruningRow
-from benchmarks.run import DOCS, fill, pruning_table, table
+from benchmarks.run import DOCS, fill
+from benchmarks.tables import Table
 from benchmarks.timing import race
 
 
@@ -26,21 +26,12 @@ def test_fill_names_the_missing_marker() -> None:
 
 def test_the_page_has_all_markers() -> None:
     text = Path(DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    for name in ("conditions", "latency", "search", "pruning"):
+    for name in ("conditions", "latency", "search", "phases", "pruning", "scaling"):
         assert fill(text, name, "unlikely") != text
 
 
 def test_table() -> None:
-    assert table(["a", "b"], [["x", "1"]]) == "| a | b |\n| --- | ---: |\n| x | 1 |"
-
-
-def test_pruning_table_marks_what_was_cut() -> None:
-    rows = [PruningRow("SMT", 1, 4, 1.5, 30, 400, 2, False), PruningRow("SMT", 1, 5, 20.0, 1000, 4000, 0, True)]
-    rows.append(PruningRow("normal form", 1, 6, 0.25, 35, 700, 9, False))
-    assert pruning_table(rows).splitlines()[2:] == [
-        "| SMT | 1 | 1.50 s, 30 | cut, 1,000+ | - |",
-        "| normal form | 1 | - | - | 0.25 s, 35 |",
-    ]
+    assert Table(["a", "b"], [["x", "1"]]).markdown() == "| a | b |\n| --- | ---: |\n| x | 1 |"
 
 
 def test_race_orders_versions_and_leaves_out_the_hopeless() -> None:

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.upstream import PROGRAMS, Bounds, bounds, main, rows
+from benchmarks.upstream import PROGRAMS, Bounds, Row, bounds, main, rows, summary
 from mirage.frontends.spec import TensorFunction
+from mirage.ir.axes import to_axes
 from mirage.mugraph.graph import MuGraph
+from mirage.search.generate import generate
+from mirage.search.options import SearchOptions
 from tests.frontends import upstream as up
 from tests.mugraph.graphs import flash_attention, flash_decoding, library
+from tests.programs import block
 
 NORM = PROGRAMS["rmsnorm_bs1"]
 
@@ -81,12 +85,27 @@ def test_splits_are_what_blocks_gain(graph: MuGraph, blocks: int) -> None:
     assert found.kernels == (2 if blocks > 1 else 1)
 
 
-def test_rows_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_each_product_of_a_concat_matmul_counts_by_itself() -> None:
+    """[x, x @ a] @ [w, b]: the product of x sums k, the other one r."""
+    sizes = {"m": 2, "k": 5, "n": 7, "r": 3}
+    found = generate(to_axes(PROGRAMS["lora"].trace()), sizes, SearchOptions(max_kernels=1)).graphs
+    (graph,) = (g for g in found if {n.op for n in block(g).nodes} == {"input", "matmul", "concat_matmul"})
+    assert bounds(graph, sizes, {}).arithmetic == 2 * 2 * 5 * 3 + 2 * 2 * 7 * (5 + 3)
+
+
+def test_rows_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     up.write(tmp_path / "lora.json", up.lora(sizes=(16, 256, 4096, 16)))
-    main(tmp_path, ["lora"], tmp_path / "rows.json", 20.0)
-    (row,) = json.loads((tmp_path / "rows.json").read_text())
-    assert (row["file"], row["verdict"], row["found"]) == ("lora", "proved", "same")
-    assert "found='same'" in capsys.readouterr().out
+    main(tmp_path, ["lora"], as_json=True, budget=20.0)
+    (row,) = json.loads(capsys.readouterr().out)
+    # the products are added as one concat_matmul
+    assert (row["file"], row["verdict"], row["found"]) == ("lora", "proved", "better")
+
+
+def test_the_table_counts_candidates_by_file() -> None:
+    cost = Bounds(1, 2, 3.0, 4.0, 5.0)
+    words = [("a", "same"), ("b", "better"), ("a", "neither"), ("a", "same")]
+    found = [Row(file, i, 1, "WRONG" if i == 2 else "proved", word, cost, cost) for i, (file, word) in enumerate(words)]
+    assert summary(found).rows == [["a", "3", "2", "2", "0", "1"], ["b", "1", "1", "0", "1", "0"]]
 
 
 @pytest.mark.skipif("MIRAGE_UPSTREAM_MUGRAPHS" not in os.environ, reason="MIRAGE_UPSTREAM_MUGRAPHS names no folder")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -62,16 +61,17 @@ def test_graphs_are_of_several_plans() -> None:
 
 
 def test_the_table_counts_every_mutant_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(corpus_of, "PROGRAMS", {"softmax": PROGRAMS["softmax"]})
-    corpus_of.main(40, json_file=tmp_path / "rows.json")
-    *rows, total = json.loads((tmp_path / "rows.json").read_text())
+    corpus_of.main(40, as_json=True)
+    printed = capsys.readouterr()
+    *rows, total = json.loads(printed.out)
     assert [r["kind"] for r in rows] == list(CHANGES) and total["kind"] == "all"
     for field in ("mutants", "malformed", "different", "equal", "not_proved", "wrong"):
         assert total[field] == sum(r[field] for r in rows)
     assert total["mutants"] == 40
-    assert "40 mutants of 1 programs" in capsys.readouterr().out
+    assert "40 mutants of 1 programs" in printed.err
 
 
 def test_a_wrong_acceptance_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
