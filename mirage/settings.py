@@ -44,7 +44,7 @@ def num_threads() -> int:
 
 
 def search_workers() -> int:
-    """Processes that a long search runs in.
+    """Processes that a long verification runs in.
 
     Raises MirageError if `MIRAGE_SEARCH_WORKERS` is not a positive integer.
     """
