@@ -53,7 +53,7 @@ def plot_search(rows: Sequence[SearchRow], path: Path) -> None:
     )
 
 
-def plot_pruning(rows: Sequence[PruningRow], cut: float, path: Path) -> None:
+def plot_pruning(rows: Sequence[PruningRow], path: Path) -> None:
     """Seconds against the operators of a kernel, a panel per number of kernels and a line per variant."""
     kernels = dict.fromkeys(r.kernels for r in rows)
     panels: list[_Panel] = []
@@ -63,10 +63,10 @@ def plot_pruning(rows: Sequence[PruningRow], cut: float, path: Path) -> None:
             if r.kernels == k:
                 lines.setdefault(r.variant, []).append((r.operators, r.seconds, r.cut))
         panels.append((f"operators per kernel, {k} kernel{'s' * (k > 1)}", lines))
-    _lines(panels, cut, path)
+    _lines(panels, path)
 
 
-def plot_scaling(rows: Sequence[ScalingRow], cut: float, path: Path) -> None:
+def plot_scaling(rows: Sequence[ScalingRow], path: Path) -> None:
     """Seconds against the operators of a program, its axes, and workers, a panel each."""
     panels: list[_Panel] = []
     for title, series in PANELS.items():
@@ -76,22 +76,22 @@ def plot_scaling(rows: Sequence[ScalingRow], cut: float, path: Path) -> None:
                 x = r.operators if title == "operators" else r.count
                 lines.setdefault(r.series, []).append((x, r.seconds, r.cut))
         panels.append((title, lines))
-    _lines(panels, cut, path)
+    _lines(panels, path)
 
 
-def _lines(panels: Sequence[_Panel], cut: float, path: Path) -> None:
-    """Panels beside each other, with one logarithmic scale of seconds; a search that was cut is a hollow mark at the cut."""
+def _lines(panels: Sequence[_Panel], path: Path) -> None:
+    """Panels beside each other, with one logarithmic scale of seconds; a search that was cut is a hollow mark."""
     figure = Figure(figsize=(4.4 * len(panels), 3.4), layout="constrained")
     all_axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
     for axes, (title, lines) in zip(all_axes, panels, strict=True):
         for (label, points), marker in zip(lines.items(), itertools.cycle("osD^"), strict=False):
             (line,) = axes.plot(
-                [x for x, *_ in points], [cut if c else y for _, y, c in points], marker=marker, markersize=4, label=label,
+                [x for x, *_ in points], [y for _, y, _ in points], marker=marker, markersize=4, label=label,
             )  # fmt: skip
-            for x, _, was_cut in points:
+            for x, y, was_cut in points:
                 if was_cut:
-                    axes.plot(x, cut, marker=marker, markersize=8, markerfacecolor="white", color=line.get_color())
-                    axes.annotate(f"> {cut:g} s", (x, cut), (8, -3), textcoords="offset points", fontsize=8)
+                    axes.plot(x, y, marker=marker, markersize=8, markerfacecolor="white", color=line.get_color())
+                    axes.annotate(f"> {y:.3g} s", (x, y), (8, -3), textcoords="offset points", fontsize=8)
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -76,26 +76,22 @@ def ablation(cut: float = CUT, say: Callable[[str], None] = lambda _: None) -> I
                     break
 
 
-def pruning_table(rows: Sequence[PruningRow], cut: float) -> Table:
-    """Seconds, prefixes and graphs per variant and number of operators; one that was cut stands for all larger ones."""
+def pruning_table(rows: Sequence[PruningRow]) -> Table:
+    """Seconds, prefixes and graphs per variant and number of operators; of a search that was cut, what they were then."""
     operators = sorted({r.operators for r in rows})
     found = {(r.kernels, r.variant, r.operators): r for r in rows}
     header = ["search", "kernels", *(f"{n} operators" for n in operators)]
     series = dict.fromkeys((r.kernels, r.variant) for r in rows)
-    cells = []
-    for kernels, variant in series:
-        ended = False
-        cells.append([variant, str(kernels)])
-        for n in operators:
-            row = found.get((kernels, variant, n))
-            if row is None:
-                cells[-1].append(f"> {cut:g} s" if ended else "-")
-            elif row.cut:
-                ended = True
-                cells[-1].append(f"> {cut:g} s, {row.prefixes:,}+")
-            else:
-                cells[-1].append(f"{row.seconds:.2f} s, {row.prefixes:,}, {row.candidates}")
+    cells = [[v, str(k), *(_cell(found.get((k, v, n))) for n in operators)] for k, v in series]
     return Table(header, cells)
+
+
+def _cell(row: PruningRow | None) -> str:
+    if row is None:
+        return "not tried"
+    if row.cut:
+        return f"> {row.seconds:.3g} s, {row.prefixes:,}+"
+    return f"{row.seconds:.2f} s, {row.prefixes:,}, {row.candidates}"
 
 
 def main(
@@ -103,7 +99,7 @@ def main(
     cut: Annotated[float, typer.Option(help="Seconds after which a search is cut.")] = CUT,
 ) -> None:
     rows = list(ablation(cut, lambda line: print(line, file=sys.stderr, flush=True)))
-    emit(rows, as_json, partial(pruning_table, cut=cut))
+    emit(rows, as_json, pruning_table)
 
 
 if __name__ == "__main__":

@@ -77,15 +77,15 @@ def main(
         "latency": latency_table(latency),
         "search": search_table(search),
         "phases": phase_table(search),
-        "pruning": pruning_table(pruning, cut),
-        "scaling": scaling_table(scaled, cut),
+        "pruning": pruning_table(pruning),
+        "scaling": scaling_table(scaled),
     }
     for name, table in tables.items():
         text = fill(text, name, table.markdown())
     plot_ratios(latency, figures / "latency.svg")
     plot_search(search, figures / "search.svg")
-    plot_pruning(pruning, cut, figures / "pruning.svg")
-    plot_scaling(scaled, cut, figures / "scaling.svg")
+    plot_pruning(pruning, figures / "pruning.svg")
+    plot_scaling(scaled, figures / "scaling.svg")
     data = {
         "latency": [asdict(r) for r in latency],
         "search": [asdict(r) for r in search],

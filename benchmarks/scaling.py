@@ -170,7 +170,7 @@ def _row(
     )
 
 
-def scaling_table(rows: Sequence[ScalingRow], cut: float) -> Table:
+def scaling_table(rows: Sequence[ScalingRow]) -> Table:
     """The seconds of every search, and what it was; of a search that was cut, the counts until then."""
     return Table(
         ["search time against", "count", "operators", "search, s", "prefixes", "checks", "candidates"],
@@ -179,7 +179,7 @@ def scaling_table(rows: Sequence[ScalingRow], cut: float) -> Table:
                 r.series,
                 str(r.count),
                 str(r.operators),
-                f"> {cut:g}" if r.cut else f"{r.seconds:.2f}",
+                f"> {r.seconds:.3g}" if r.cut else f"{r.seconds:.2f}",
                 *(f"{n:,}" for n in (r.prefixes, r.checks, r.candidates)),
             ]
             for r in rows
@@ -192,7 +192,7 @@ def main(
     cut: Annotated[float, typer.Option(help="Seconds after which a search is cut.")] = CUT,
 ) -> None:
     rows = list(scaling(cut, lambda line: print(line, file=sys.stderr, flush=True)))
-    emit(rows, as_json, partial(scaling_table, cut=cut))
+    emit(rows, as_json, scaling_table)
 
 
 if __name__ == "__main__":

@@ -9,13 +9,14 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.phases import OTHER, PHASES, Clock, clocked
+from benchmarks.programs import PROGRAMS
 from benchmarks.search import main, phase_table, search_row, search_table
 from mirage.search.compose import Composer
 from tests import programs
 
 
 def test_a_row_says_what_the_search_did() -> None:
-    function = programs.PROGRAMS["adapter_mlp"]
+    function = PROGRAMS["adapter_mlp"]
     row = search_row(function)
     assert row.program == "adapter_mlp" and row.stop_reason == "complete"
     assert 0 < row.first_seconds <= row.first_best_seconds <= row.search_seconds
@@ -28,7 +29,7 @@ def test_a_row_says_what_the_search_did() -> None:
 
 
 def test_phases_divide_the_time_of_both() -> None:
-    row = search_row(programs.PROGRAMS["gated_mlp"])
+    row = search_row(PROGRAMS["gated_mlp"])
     assert list(row.phases) == [*PHASES, OTHER]
     assert all(row.phases[name] > 0 for name in PHASES)
     total, both = sum(row.phases.values()), row.search_seconds + row.verify_seconds
@@ -54,7 +55,7 @@ def test_tables_print_whole_cells(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_shares_of_phases_are_of_their_sum() -> None:
-    row = search_row(programs.PROGRAMS["softmax"])
+    row = search_row(PROGRAMS["softmax"])
     (cells,) = phase_table([row]).rows
     shares = [float(c.rstrip("%")) for c in cells[2:]]
     assert len(shares) == len(PHASES) + 1 and sum(shares) == pytest.approx(100, abs=len(shares) / 2)
