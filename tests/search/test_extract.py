@@ -16,8 +16,8 @@ from mirage.search.plan import KernelPlan, kernel_plans
 from tests.programs import SMALL, axes, space
 from tests.search.brute import Chosen, cost_of, every_graph, grids, leaves_of
 
-#: what makes graphs comparable: the leaves, the results of exp, and whether a difference is foreign
-Kind = tuple[frozenset[Value], frozenset[Value], bool]
+#: what makes graphs comparable: the leaves, the results of exp with their grid, and whether a difference is foreign
+Kind = tuple[frozenset[Value], tuple[frozenset[Value], tuple[str, ...]], bool]
 
 NONE = KernelPlan()
 CASES = [
@@ -54,12 +54,12 @@ class Case:
         nodes = zip(self.closure.program.nodes, self.closure.al.targets, strict=True)
         return {form for n, (form, _) in nodes if n.op == "sub"}
 
-    def kind(self, chosen: Chosen) -> Kind:
+    def kind(self, chosen: Chosen, grid: tuple[str, ...]) -> Kind:
         exps = {v for v, d in chosen.items() if d.op == "exp"}
         own = self.differences()
         return (
             frozenset(leaves_of(chosen)),
-            frozenset(exps),
+            (frozenset(exps), grid if exps else ()),
             any(d.op == "sub" and v.form not in own for v, d in chosen.items()),
         )
 
@@ -86,9 +86,11 @@ def check(case: Case, limit: int, max_inputs: int) -> int:
     """The choices against all graphs; how many there are."""
     plan = case.closure.plan
     choices = case.extract(limit, max_inputs)
-    found = [((frozenset(c.leaves), frozenset(c.exps), c.foreign), c.cost) for c in choices]
+    found = [
+        ((frozenset(c.leaves), (frozenset(c.exps), c.parallel if c.exps else ()), c.foreign), c.cost) for c in choices
+    ]
     for c, (kind, _) in zip(choices, found, strict=True):
-        assert kind == case.kind(dict(c.chosen))
+        assert kind == case.kind(dict(c.chosen), c.parallel)
         assert len(c.chosen) <= limit
         assert sum(not v.is_scalar_leaf for v in c.leaves) <= max_inputs
     for a, b in itertools.permutations(found, 2):
@@ -96,7 +98,7 @@ def check(case: Case, limit: int, max_inputs: int) -> int:
     for grid in case.grids():
         place = Place(grid, plan.loops, plan.split)
         for chosen in every_graph(case.goals, limit, grid):
-            kind = case.kind(chosen)
+            kind = case.kind(chosen, grid)
             if sum(not v.is_scalar_leaf for v in kind[0]) <= max_inputs:
                 graph = kind, case.cost(chosen, place)
                 assert any(stands_for(f, graph) for f in found), chosen
