@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
+import mirage as mi
 from benchmarks.programs import PROGRAMS
+from mirage.ir.axes import to_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
+from mirage.search.generate import generate
 from mirage.verify.proof import prove
 from tests.programs import axes, block, producer, search, where
 
@@ -87,6 +90,47 @@ def test_flash_attention() -> None:
         assert "d8" in q.axes()
         assert "d8" not in k.axes() and "d8" not in v.axes()
         assert b.imap(b.inputs[1])["d8"] is None and b.fmap(b.inputs[1])["t"] is not None
+
+
+def test_query_groups_are_rows_of_the_matmul() -> None:
+    """Fig. 4c: the queries that share keys are rows of one product, so that keys are loaded once for all of them."""
+    graphs = [g for g in search("gqa_decode").graphs if is_flash_attention(g) or is_flash_decoding(g)]
+    assert len(graphs) >= 2
+    for g in graphs:
+        b = block(g)
+        for product, wanted in (((0, 1), ("d128",)), ((0, 1, 2), ("t",))):
+            (i,) = [i for i in where(b, "matmul") if roots(b, i) == set(product)]
+            assert b.nodes[i].reduce == wanted
+            rows, shared = sorted((set(producer(b, i, k).axes()) for k in (0, 1)), key=lambda axes: "d8" not in axes)
+            # keys and values have no axis of their own for the group, and nothing repeats them
+            assert "d8" in b.nodes[i].axes() and "d8" in rows and "d8" not in shared
+
+
+def attention_of_itself(x: mi.Tensor) -> mi.Tensor:
+    return mi.softmax(x @ mi.transpose(x, (1, 0))) @ x
+
+
+def test_attention_of_a_tensor_to_itself() -> None:
+    """softmax(x x') x: one kernel reads x twice, by rows and in tiles of a loop."""
+    p = to_axes(mi.trace(attention_of_itself, x=mi.tensor("n", 64)))
+    r = generate(p, {"n": 4096})
+    assert all(prove(p, g) == "proved" for g in r.graphs)
+    rows, tiles = p.inputs
+    assert rows.argument == tiles.argument == "x"
+
+    def wanted(g: MuGraph) -> bool:
+        if len(g.kernels) != 1:
+            return False
+        b = block(g)
+        return (
+            b.loop == tiles.dims[0] and accumulated(b) == ["matmul", "sum"] and after(b, "div") == [b.outputs[0].node]
+        )
+
+    graphs = list(filter(wanted, r.graphs))
+    assert graphs
+    for g in graphs:
+        assert block(g).role[rows.dims[0][0]] is Role.PARALLEL
+        assert len(block(g).inputs) == 2
 
 
 @pytest.mark.parametrize("name", ["mha_decode", "mqa_decode"])
@@ -199,6 +243,26 @@ def test_lora_in_one_kernel() -> None:
     assert found("lora", wanted)
 
 
+def test_lora_as_a_matmul_of_concats() -> None:
+    """Fig. 9b: [x, x @ down] @ [w; up], so that the sum of the two products is never written apart."""
+
+    def wanted(g: MuGraph) -> bool:
+        if len(g.kernels) != 1:
+            return False
+        b = block(g)
+        both = where(b, "concat_matmul")
+        return len(both) == 1 and not where(b, "add") and len(b.compute_nodes()) == 2
+
+    graphs = found("lora", wanted)
+    assert graphs
+    for g in graphs:
+        b = block(g)
+        (i,) = where(b, "concat_matmul")
+        assert set(b.nodes[i].reduce) == {"d4096", "d16"}
+        pairs = [{k: roots(b, b.nodes[i].operands[k].node) for k in pair} for pair in ((0, 2), (1, 3))]
+        assert sorted(sorted(map(sorted, pair.values())) for pair in pairs) == [[[0], [1]], [[0, 2], [3]]]
+
+
 def test_adapter_with_partial_sums() -> None:
     """Fig. 10b: the first matmul's reduction is split over blocks; the second kernel finishes it and does the rest."""
 
@@ -246,6 +310,71 @@ def test_softmax_with_partial_sums() -> None:
 
     (g,) = found("softmax", wanted)
     assert len(block(g, 0).outputs) == 1
+
+
+def test_joined_tiles() -> None:
+    """RMS norm reads x once: the loop sums its squares and joins its tiles, which the norm is applied to after it."""
+
+    def wanted(g: MuGraph) -> bool:
+        if len(g.kernels) != 1:
+            return False
+        b = block(g)
+        modes = {b.nodes[i].attr["mode"]: producer(b, i).op for i in where(b, "accumulator")}
+        return b.loop == ("n",) and set(modes) == {"sum", "concat"} and modes["sum"] == "sum"
+
+    graphs = found("rms_norm", wanted)
+    assert graphs
+    for g in graphs:
+        b = block(g)
+        assert len(after(b, "rsqrt")) == 1
+        assert result(b).op == "mul" and "n" in result(b).axes()
+        (joined,) = [i for i in where(b, "accumulator") if b.nodes[i].attr["mode"] == "concat"]
+        assert "n" in b.nodes[joined].axes()
+
+
+def test_a_loop_over_two_axes() -> None:
+    """The norm of a matrix: one kernel sums over rows and columns together, the next one divides by it."""
+
+    def wanted(g: MuGraph) -> bool:
+        return len(g.kernels) == 2 and set(block(g).loop) == {"b", "n"} and not block(g).grid
+
+    graphs = found("frobenius", wanted)
+    assert graphs
+    for g in graphs:
+        first, second = block(g, 0), block(g, 1)
+        assert len(accumulated(first)) == 1 and after(first, "sqrt")
+        assert first.nodes[first.outputs[0].node].axes() == ()
+        assert [second.nodes[i].op for i in second.compute_nodes()] == ["div"]
+
+
+def test_a_loop_over_two_axes_with_partial_sums() -> None:
+    def wanted(g: MuGraph) -> bool:
+        if len(g.kernels) < 2:
+            return False
+        b = block(g)
+        return set(b.loop) == {"b", "n"} and Role.SPLIT in b.role.values()
+
+    for g in found("frobenius", wanted):
+        (split,) = [a for a, role in block(g).role.items() if role is Role.SPLIT]
+        (partial,) = g.kernels[0].dims[0]
+        assert partial == (f"{split}.grid",)
+        assert [n.reduce for n in block(g, 1).nodes if n.op == "sum"] == [(f"{split}.grid",)]
+    assert found("frobenius", wanted)
+
+
+def test_norm_transformer_in_one_kernel() -> None:
+    """nGPT (paper, section 8.1): both norms and all that is between them; x and h are read once."""
+
+    def wanted(g: MuGraph) -> bool:
+        return len(g.kernels) == 1 and len(where(block(g), "rsqrt")) == 2 and len(block(g).inputs) == 3
+
+    graphs = found("norm_transformer", wanted, budget=2)
+    assert graphs
+    for g in graphs:
+        b = block(g)
+        first, second = where(b, "rsqrt")
+        assert roots(b, first) == {1} and roots(b, second) == {0, 1, 2}
+        assert b.role["b"] is Role.PARALLEL
 
 
 # Every measured program.
