@@ -57,7 +57,7 @@ def test_mutants_of_a_graph_are_distinct_and_end() -> None:
 
 def test_graphs_are_of_several_plans() -> None:
     graphs = found_graphs("gqa_decode", Verifier(PROGRAMS["gqa_decode"].trace()), 8)
-    assert len({g.origin for g in graphs}) == 8 and {len(g.kernels) for g in graphs} == {1, 2}
+    assert len({g.origin for g in graphs}) == 8 and {len(g.kernels) for g in graphs} >= {1, 2}
 
 
 def test_the_table_counts_every_mutant_once(
