@@ -51,7 +51,7 @@ def same(a: list[tuple[bool, Cost]], b: list[tuple[bool, Cost]]) -> bool:
 #: with limits at which all prefixes can be written out
 TINY = [
     ("matmul", 3),
-    ("normalized", 3),
+    pytest.param("normalized", 3, marks=pytest.mark.slow),
     ("chain", 3),
     ("neg", 3),
     ("dot", 3),

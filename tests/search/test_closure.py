@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
@@ -247,7 +248,7 @@ def test_values_that_lose_an_axis_are_pruned() -> None:
 @pytest.mark.parametrize(
     "fn", [lambda x, y: x - (y + x), lambda x, y: mi.exp(x) * y - mi.exp(x) * (y + x), lambda x, y: (x + y) - y]
 )
-def test_terms_that_cancel(fn: object) -> None:
+def test_terms_that_cancel(fn: Callable[..., Any]) -> None:
     """What cancels later is in no target, but the program's own values are kept."""
     p = to_axes(mi.trace(fn, x=T("m"), y=T("m")))
     c = Space(p, {"m": 16}, SearchOptions(), time.perf_counter() + 60).tensors.closures[0]

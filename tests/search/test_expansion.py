@@ -26,7 +26,8 @@ class Cases:
     """A program of x, y, u, v (and w) with both kinds of sites, and its inputs as expressions."""
 
     def __init__(self, fn: Callable[..., Any], names: str = "xyuv") -> None:
-        program = to_axes(mi.trace(fn, **{n: T("m") for n in names}))
+        types: dict[str, Any] = {n: T("m") for n in names}
+        program = to_axes(mi.trace(fn, **types))
         al = Algebras(program, axis_parts(program))
         outputs = [al.targets[o.value][1] for o in program.outputs]
         self.al: AbstractAlgebra = al.abstract
@@ -128,7 +129,8 @@ def test_the_limit_counts_the_values_of_one_kernel() -> None:
 
 
 def generated(fn: Callable[..., Any], names: str, **options: Any) -> SearchResult:
-    program = to_axes(mi.trace(fn, **{n: T("m") for n in names}))
+    types: dict[str, Any] = {n: T("m") for n in names}
+    program = to_axes(mi.trace(fn, **types))
     r = generate(program, {"m": 16}, SearchOptions(**options))
     assert all(prove(program, g) == "proved" for g in r.graphs)
     return r

@@ -43,11 +43,11 @@ def check(make: Callable[[Random, int], Program], seed: int, budget: float) -> i
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_few(kind: str) -> None:
-    assert sum(check(KINDS[kind], seed, 0.2) for seed in range(40)) > 80
+    assert sum(check(KINDS[kind], seed, 0.2) for seed in range(40)) > 30
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("hundred", range(1, 6))
 def test_many(kind: str, hundred: int) -> None:
-    assert sum(check(KINDS[kind], 100 * hundred + k, 0.5) for k in range(100)) > 200
+    assert sum(check(KINDS[kind], 100 * hundred + k, 0.5) for k in range(100)) > 80

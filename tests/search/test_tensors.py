@@ -176,7 +176,7 @@ def test_trivial_outputs() -> None:
 def test_equal_outputs_are_one_tensor() -> None:
     t = space("equal outputs").tensors
     first, second = t.outputs()
-    assert first is second is not None and first.outputs == [0, 1]
+    assert first is not None and first is second and first.outputs == [0, 1]
 
 
 def test_an_output_may_be_read() -> None:
