@@ -112,6 +112,8 @@ def superoptimize(
         pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget * SEARCH_SHARE
     )
     options.check()
+    if executor is not None and not isinstance(executor, Executor):
+        raise SearchError(f"executor={executor!r} is not a concurrent.futures.Executor; pass one, or None")
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget) == SearchOptions()
     store = _store(cache)

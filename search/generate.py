@@ -87,7 +87,9 @@ def generate(
     except TermTooLarge as e:
         return SearchResult(stats=SearchStats(seconds=time.perf_counter() - start, stop_reason=f"not searched: {e}"))
     units: dict[str, tuple[int, KernelPlan] | None] = {FUSED: None}
-    units |= {f"{k} kernels, last: {p}": (k, p) for k in range(1, options.max_kernels + 1) for p in space.plans}
+    # every kernel yields a tensor that no other one does
+    kernels = min(options.max_kernels, len(space.tensors.all))
+    units |= {f"{k} kernels, last: {p}": (k, p) for k in range(1, kernels + 1) for p in space.plans}
     graphs = 0
 
     def report(unit: str, outcome: Outcome, done: int, total: int) -> None:

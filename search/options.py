@@ -43,6 +43,8 @@ class SearchOptions:
             least = 0 if name == "max_loops" else 1
             if type(value) is not int or value < least:
                 raise SearchError(f"{name}={value!r} must be a whole number of at least {least}")
+        if not isinstance(self.canonical, bool):
+            raise SearchError(f"canonical={self.canonical!r} must be True or False")
         if isinstance(self.budget, bool) or not isinstance(self.budget, int | float) or not self.budget > 0:
             raise SearchError(f"budget={self.budget!r} must be a positive number of seconds")
 

@@ -362,6 +362,8 @@ OPTIONS: list[tuple[type[MirageError], str, dict[str, Any]]] = [
     *((UnknownPruner, "pruner", {"pruner": p}) for p in ("x", "", 5, True)),
     *((SearchError, "max_kernels=", {"max_kernels": n}) for n in (0, "2", 1.5, None)),
     *((SearchError, "max_operators=", {"max_operators": n}) for n in (0, -3, "2", 1.5)),
+    *((SearchError, "canonical=", {"canonical": c}) for c in ("no", 1, None)),
+    *((SearchError, "is not a concurrent.futures.Executor", {"executor": e}) for e in (object(), 2, "spawn")),
     *((SearchError, "seed=", {"seed": s}) for s in (-1, "a", None, 1.5, True)),
     *((CacheError, "cache=", {"cache": c}) for c in (None, "yes", 0)),
     *((DimError, "'n'", {"sizes": {"m": 3, "n": n}}) for n in (0, -2, "3", 3.0, True, None, np.array([1, 2]))),

@@ -68,6 +68,13 @@ def test_the_own_operators_are_the_first_unit() -> None:
     assert [t[0] for t in told] == list(range(1, told[0][1] + 1))
 
 
+def test_kernels_are_as_many_as_there_are_tensors() -> None:
+    r = generate(axes("lora"), sizes("lora"), SearchOptions(max_kernels=10**9))
+    assert r.stats.stop_reason == "complete"
+    assert r.stats.limits["kernels"] == 10**9
+    assert {len(g.kernels) for g in r.graphs} >= {len(g.kernels) for g in search("lora").graphs}
+
+
 def test_outputs_that_no_kernel_computes_have_no_graphs() -> None:
     for fn in (
         lambda x: x,
