@@ -375,8 +375,8 @@ class Closure:
         joined: tuple[str, tuple[str, ...]] | None = None,
         own: bool = False,
     ) -> Value | None:
-        """The value of an operator application, unless it is pruned. What is the program's `own` may have terms that
-        cancel later, as x has in x - (x + y).
+        """The value of an operator application, unless it is pruned. What is the program's `own` is not: it may have
+        terms that cancel later, as x has in x - (x + y), or be in part of two products that are left whole.
         """
         concatenated = op == "accumulator" and ("mode", "concat") in attrs
         after = op == "accumulator" or any(u.after for u in operands)
@@ -393,7 +393,7 @@ class Closure:
             node = AxisNode(op, (), attrs, (), over, joined)
             try:
                 poly = self.al.abstract_of(node, [u.poly for u in operands], bound)
-                if not self.pruner.admits(poly):
+                if not own and not self.pruner.admits(poly):
                     self.stats.prune("abstract expression")
                     return None
                 form = self.al.exact_of(node, [u.form for u in operands], bound)

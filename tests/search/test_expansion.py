@@ -167,3 +167,16 @@ def test_the_programs_own_graph_is_always_found(name: str) -> None:
     assert all(t is not None or s.tensors.trivial[k] for k, t in enumerate(s.tensors.outputs()))
     (one,) = [c for c in s.tensors.closures if not c.plan.loops]
     assert {form for form, _ in s.algebras.targets} <= {v.form for v in one.values}
+
+
+def test_products_that_share_monomials() -> None:
+    """p - mean(p) of a product p: what the mean subtracts occurs in p, and p is still taken."""
+
+    def fn(x: Any) -> Any:
+        y = x - mi.mean(x, axis=1, keepdims=True)
+        p = y * mi.sum(y, axis=0, keepdims=True)
+        return p - mi.mean(p, axis=1, keepdims=True)
+
+    program = to_axes(mi.trace(fn, x=T("m", "n")))
+    r = generate(program, {"m": 8, "n": 8}, SearchOptions(max_values=1))
+    assert r.graphs and all(prove(program, g) == "proved" for g in r.graphs)
