@@ -126,9 +126,11 @@ def superoptimize(
 ) -> None:
     """Search, verify and tune a program, and report what was found."""
     program = load_target(what)
+    given = _set_sizes(set_ or [])
     if isinstance(program, Superoptimized):
+        given = program.sizes | given
         program = program.program
-    given = _named_sizes(program, sizes) | _set_sizes(set_ or [])
+    given = _named_sizes(program, sizes) | given
     with bars(err) as say:
         result = api.superoptimize(
             program, target=target, sizes=given or None, budget=budget, cache=not no_cache, seed=seed, progress=say,

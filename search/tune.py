@@ -202,7 +202,8 @@ class Tuner:
         done: list[Candidate] = []
 
         def build(job: tuple[Candidate, Schedule]) -> Candidate | str | None:
-            if time.perf_counter() > stop:
+            # the first kernel of all is compiled whatever the time, so that there is one to measure
+            if time.perf_counter() > stop and (self.compiled or job is not jobs[0]):
                 return None
             c, schedule = job
             try:

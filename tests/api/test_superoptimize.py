@@ -539,3 +539,10 @@ def test_operators_of_the_user_end_to_end(which: int) -> None:
     wanted = z / (1 + np.exp(-1.5 * z)) if which == 0 else z**3 + 1 / 3
     np.testing.assert_allclose(r(x, w), wanted.sum(axis=1), rtol=1e-4, atol=1e-4)
     assert math.isfinite(r.best.timing.median_us)
+
+
+def test_the_smallest_budget_compiles_a_kernel() -> None:
+    r = mi.superoptimize(rows, budget=0.001, cache=False)
+    assert r.compiled == 1
+    assert r.tune_stop == "budget spent"
+    assert any(c.executable is not None for c in r.graphs)
