@@ -185,8 +185,8 @@ def interrupted(child: subprocess.Popen[str], out: str, err: str) -> None:
 
 
 def test_a_search_that_is_complete_leaves_no_checkpoint(cache: Path) -> None:
-    for options in ({}, {"max_kernels": 2}):
-        r = mi.superoptimize(adapter, budget=10 * BUDGET, **options)
+    for kernels in (5, 2):
+        r = mi.superoptimize(adapter, budget=10 * BUDGET, max_kernels=kernels)
         assert r.stats.stop_reason == "complete"
         assert checkpoints(cache) == []
 
