@@ -114,20 +114,6 @@ def test_other_programs_do_not(name: str) -> None:
     assert WHOLE not in search(name).stats.stop_reason
 
 
-@pytest.mark.parametrize("name", ["gqa_decode", "rms_norm", "mean", "cosine", "shared"])
-def test_few_values_force_it(name: str) -> None:
-    few = search(name, max_values=8)
-    assert few.stats.stop_reason == f"complete; {WHOLE}"
-    assert few.stats.prefixes <= search(name).stats.prefixes
-    assert few.graphs and all(prove(axes(name), g) == "proved" for g in few.graphs)
-
-
-def test_the_limit_counts_the_values_of_one_kernel() -> None:
-    most = max(len(c.values) for c in space("gqa_decode", max_kernels=1).tensors.closures)
-    assert not space("gqa_decode", max_kernels=1, max_values=most).whole
-    assert space("gqa_decode", max_kernels=1, max_values=most - 1).whole
-
-
 def generated(fn: Callable[..., Any], names: str, **options: Any) -> SearchResult:
     types: dict[str, Any] = {n: T("m") for n in names}
     program = to_axes(mi.trace(fn, **types))
@@ -140,6 +126,7 @@ def test_fewer_prefixes() -> None:
     """(x + y) * (u + v): the sums and their product, not what it expands to. (x + y) @ w is the same either way."""
     whole, parts = (generated(lambda x, y, u, v: (x + y) * (u + v), "xyuv", max_values=n) for n in (1, 250))
     assert whole.stats.prefixes == 3 < parts.stats.prefixes
+    assert (whole.stats.stop_reason, parts.stats.stop_reason) == (f"complete; {WHOLE}", "complete")
     assert len(whole.graphs) == len(parts.graphs) == 1
     few, many = (search("sum then matmul", max_values=n) for n in (1, 250))
     assert few.stats.prefixes == many.stats.prefixes
@@ -163,7 +150,7 @@ def test_factors_beside_a_product_are_no_part_of_it(fn: Callable[..., Any]) -> N
 @pytest.mark.parametrize("name", [n for n in (*QUICK, *SMALL) if n != "self division"])
 def test_the_programs_own_graph_is_always_found(name: str) -> None:
     s = space(name, max_kernels=1, max_values=1)
-    assert s.whole
+    assert s.whole == any(whole_products(axes(name), s.algebras).values())
     assert all(t is not None or s.tensors.trivial[k] for k, t in enumerate(s.tensors.outputs()))
     (one,) = [c for c in s.tensors.closures if not c.plan.loops]
     assert {form for form, _ in s.algebras.targets} <= {v.form for v in one.values}
