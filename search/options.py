@@ -31,7 +31,7 @@ class SearchOptions:
     max_inputs: int | None = None
     max_results: int | None = None
     max_loops: int = 2
-    max_values: int = 250
+    max_values: int = 50
     budget: float = 30.0
 
     def check(self) -> None:

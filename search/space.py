@@ -35,8 +35,10 @@ class Space:
         self.algebras = Algebras(program, axis_parts(program))
         self.whole = False
         self.stats = SearchStats()
-        # only the normal form has placements: the ablations have no other means to see that values are many
-        self.tensors = self._tensors(options.max_values if options.pruner == "normal-form" else None, deadline)
+        # only the normal form has placements, and only they can leave products whole
+        normal = options.pruner == "normal-form"
+        multiplied = normal and any(whole_products(program, self.algebras).values())
+        self.tensors = self._tensors(options.max_values if multiplied else None, deadline)
         if self.tensors.too_many:
             self.whole = True
             self.stats = SearchStats()
