@@ -230,7 +230,9 @@ class Closure:
             operands = tuple(own[k] for k in n.operands if k in own)
             if len(operands) < len(n.operands) or not self._together(operands):
                 continue
-            value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined, own=True)
+            # where the grid splits an axis, what is computed from partial sums is not the program's
+            exact = all(own[k].form is self.al.targets[k][0] for k in n.operands)
+            value = self._apply(n.op, n.attrs, operands, n.reduce, n.joined, own=exact)
             if value is not None and value.varying and set(self.plan.loops) & set(n.reduce):
                 value = self._accumulate(value, "sum")
             if value is not None:
