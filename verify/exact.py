@@ -54,11 +54,13 @@ class ExactAlgebra:
     """The algebra of exact forms over the axis parts of one search or proof.
 
     `parts` maps an axis to the parts into which it is divided (one part if it is not); all forms that are to be compared
-    must come from one instance. Operations raise TermTooLarge beyond `MAX_MONOMIALS`.
+    must come from one instance. With `literal`, a size that is a number counts as that number; else equal forms are equal even
+    where such an axis has another size, as it has in random tests. Operations raise TermTooLarge beyond `MAX_MONOMIALS`.
     """
 
-    def __init__(self, parts: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(self, parts: Mapping[str, tuple[str, ...]], *, literal: bool = False) -> None:
         self.parts = dict(parts)
+        self.literal = literal
         self._forms: dict[tuple[tuple[Monomial, Fraction], ...], Form] = {}
         self._payloads: dict[object, int] = {}
         self._payload_bound: list[frozenset[str]] = []
@@ -140,7 +142,7 @@ class ExactAlgebra:
         return self._form({((), ()): value})
 
     def dim(self, size: sympy.Expr) -> Form:
-        if size.is_Integer:
+        if size.is_Integer and self.literal:
             return self.constant(Fraction(int(size)))
         return self._atom(("size", str(size)), frozenset())
 

@@ -52,7 +52,7 @@ def prove_programs(a: Program, b: Program) -> Verdict:
     """ "proved" if two programs with inputs of the same names are equal at every size, else "not proved"."""
     try:
         x, y = to_axes(a), _renamed(to_axes(a), to_axes(b))
-        reader = _Reader(ExactAlgebra({}))
+        reader = _Reader(ExactAlgebra({}, literal=True))
         wanted, found = reader.program(x), reader.program(y)
     except (AxisError, TermTooLarge, _NotProved):
         return "not proved"

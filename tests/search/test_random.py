@@ -7,6 +7,7 @@ from random import Random
 
 import pytest
 
+import mirage as mi
 from mirage.errors import AxisError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
@@ -51,3 +52,12 @@ def test_a_few(kind: str) -> None:
 @pytest.mark.parametrize("hundred", range(1, 6))
 def test_many(kind: str, hundred: int) -> None:
     assert sum(check(KINDS[kind], 100 * hundred + k, 0.5) for k in range(100)) > 80
+
+
+def test_a_fixed_size_is_no_number_to_a_graph() -> None:
+    """The mean over an axis of 2 of x + x is the sum of x only at that size, and random tests take another."""
+    traced = mi.trace(lambda x: mi.mean(x + x, axis=1), "mean_twice", x=mi.tensor("k", 2))
+    found = generate(to_axes(traced), {"k": 8}).graphs
+    assert found
+    verifier = Verifier(traced)
+    assert all(verifier.check(g).equal and prove(verifier.axis_program, g) == "proved" for g in found)

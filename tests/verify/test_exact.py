@@ -395,7 +395,10 @@ def test_free_and_bound_parts() -> None:
 def test_sizes() -> None:
     al = algebra()
     n = sympy.Symbol("n", integer=True, positive=True)
-    assert al.dim(sympy.Integer(4)) is al.constant(Fraction(4))
+    four = sympy.Integer(4)
+    assert al.dim(four) is not al.constant(Fraction(4))
+    literal = ExactAlgebra({}, literal=True)
+    assert literal.dim(four) is literal.constant(Fraction(4))
     assert al.dim(n) is al.dim(n) is not al.dim(2 * n)
     total = read(sb(m), al)
     assert al.div(total, al.dim(n)) is al.sum(al.div(read(m, al), al.dim(n)), frozenset({"b"}))
