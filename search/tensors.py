@@ -89,7 +89,6 @@ class Tensors:
                 for c in self.closures:
                     if self._readable(t, c):
                         c.leaf(t.form, t.poly, t)
-        self.alike()
 
     @property
     def cut(self) -> str:
@@ -122,18 +121,6 @@ class Tensors:
                 elif self._reduced(c, v) and frontier.worth_storing(v):
                     self._add(k, v, v.form, v.poly, (*split, *v.axes), ())
             self._seen[k] = len(c.values)
-
-    def alike(self) -> None:
-        """Outputs that no value is in its exact form: values of their abstract expression; the verifier decides."""
-        for o, tensor in enumerate(self.outputs()):
-            form, poly = self.al.targets[self.program.outputs[o].value]
-            if tensor is not None or self.trivial[o] is not None:
-                continue
-            for k, c in enumerate(self.closures):
-                for v in c.values:
-                    done = v.derivations and not v.varying and (v.after or not c.plan.loops)
-                    if done and v.poly is poly and v.form.free == form.free and c.plan.split is None:
-                        self._add(k, v, form, poly, v.axes, (o,))
 
     def _add(self, k: int, v: Value, form: Form, poly: Poly, axes: tuple[str, ...], outputs: Sequence[int]) -> None:
         tensor = self._index.get((form, poly))
