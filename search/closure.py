@@ -35,7 +35,8 @@ class Value:
     """A tensor that a block of one kernel can compute."""
 
     __slots__ = (
-        "after", "axes", "concatenated", "derivations", "form", "number", "operators", "placed", "poly", "source", "varying",
+        "after", "axes", "concatenated", "derivations", "exponential", "form", "number", "operators", "placed", "poly",
+        "source", "varying",
     )  # fmt: skip
 
     def __init__(
@@ -48,6 +49,7 @@ class Value:
         varying: bool = False,
         after: bool = False,
         concatenated: bool = False,
+        exponential: bool = False,
     ) -> None:
         self.number = number
         self.form = form
@@ -60,6 +62,8 @@ class Value:
         self.after = after
         #: is the tiles of all iterations, joined
         self.concatenated = concatenated
+        #: follows from an exp in the loop, and so from a maximum that may grow
+        self.exponential = exponential
         self.derivations: list[Derivation] = []
         #: least number of operators on a path to it
         self.operators = 0
@@ -254,10 +258,15 @@ class Closure:
         if v.varying:
             if not set(self.plan.loops) & set(v.axes):
                 self._accumulate(v, "sum")
-            elif self.plan.split is None and set(self.plan.loops) <= set(v.axes) and len(self.plan.loops) == 1:
+            elif self._joinable(v):
                 self._accumulate(v, "concat")
         self._extend_binary(v, earlier)
         self._concats(v)
+
+    def _joinable(self, v: Value) -> bool:
+        """Whether tiles of a value may be joined; not of one whose maximum grows, as each time all before are rescaled."""
+        plan = self.plan
+        return plan.split is None and len(plan.loops) == 1 and plan.loops[0] in v.axes and not v.exponential
 
     def _accumulate(self, v: Value, mode: str) -> Value | None:
         return self._apply("accumulator", (("mode", mode), ("axis", self.plan.loops[0])), (v,))
@@ -417,8 +426,9 @@ class Closure:
         if value is None:
             varying = not after and bool(self._loop_parts & form.free)
             value = Value(
-                len(self.values), form, poly, self._axes(form), varying=varying, after=after, concatenated=concatenated
-            )
+                len(self.values), form, poly, self._axes(form), varying=varying, after=after, concatenated=concatenated,
+                exponential=varying and (op == "exp" or any(u.exponential for u in operands)),
+            )  # fmt: skip
             value.operators = operators
             self._append(value)
             self._index[key] = value

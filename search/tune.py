@@ -35,6 +35,8 @@ from mirage.verify.certificate import Certificate
 #: graphs that are compiled at all, and those of them for which every schedule is tried
 ROUND_ONE = 12
 ROUND_TWO = 4
+#: how many times as much as the cheapest graph a graph may cost, as modelled, to be compiled
+FAR = 8.0
 #: seconds that one round, and the last one with the baselines, takes at most
 RACE_SECONDS = 1.5
 FINAL_SECONDS = 2.0
@@ -83,10 +85,13 @@ def is_idle_loop(graph: MuGraph, sizes: Mapping[str, int]) -> bool:
 def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int], cores: int) -> list[Candidate]:
     """Up to `count` candidates, plan by plan, by modelled cost and the parallelism that they allow.
 
-    Candidates that loop over what one tile holds come after all others.
+    Candidates that loop over what one tile holds come after all others; those that are modelled at more than `FAR` times the
+    least cost are left out, because one call of them may take longer than the whole tuning.
     """
     of_graph = {id(c.graph): c for c in candidates}
     priced = [(c.graph, c.cost * idle_factor(c.graph, sizes, cores)) for c in candidates]
+    least = min((cost for _, cost in priced), default=0.0)
+    priced = [(graph, cost) for graph, cost in priced if cost <= FAR * least]
     groups: tuple[list[tuple[MuGraph, float]], ...] = ([], [])
     for item in priced:
         groups[is_idle_loop(item[0], sizes)].append(item)

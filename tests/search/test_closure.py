@@ -120,12 +120,19 @@ def test_loops_end_in_accumulators(name: str, plan: KernelPlan) -> None:
 
 def test_joined_tiles_are_what_the_loop_could_not_do() -> None:
     """What is computed from joined tiles alone is left to the loop, tile by tile."""
-    c = close("softmax", KernelPlan(("n",)))
+    c = close("rms_norm", KernelPlan(("n",)))
     joined = {v for v in c.values if v.concatenated}
     assert [u.poly.text() for v in joined for d in v.derivations for u in d.operands] != []
     uses = [d for _, d in derivations(c) if joined & set(d.operands)]
     assert uses and all(any(u.after and not u.concatenated for u in d.operands) for d in uses)
     assert c.stats.pruned["loop"] > 0
+
+
+def test_tiles_with_a_growing_maximum_are_not_joined() -> None:
+    """With every new maximum all tiles before would be rescaled."""
+    c = close("softmax", KernelPlan(("n",)))
+    assert any(v.exponential for v in c.values)
+    assert not any(u.exponential for v in c.values if v.concatenated for d in v.derivations for u in d.operands)
 
 
 def test_partial_results_have_the_grid_part() -> None:
