@@ -87,8 +87,8 @@ def superoptimize(
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
     by default the search runs in this process and the verification in `MIRAGE_SEARCH_WORKERS` processes, which are started
-    once it takes long. The same seed gives the
-    same search and the same tests, whatever the executor. `progress` gets lines of text.
+    once it takes long. The same seed gives the same search and the same tests, whatever the executor. `progress` gets lines
+    of text.
 
     A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
     interrupted or killed goes on from its checkpoint when it is asked for again.

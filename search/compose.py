@@ -9,16 +9,17 @@ from __future__ import annotations
 import heapq
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from mirage.mugraph.graph import MuGraph
 from mirage.search.closure import Value
 from mirage.search.cost import Cost, CostModel
 from mirage.search.extract import Choice, Extractor
 from mirage.search.options import Limits
-from mirage.search.pareto import Front
+from mirage.search.pareto import Front, Fronts
 from mirage.search.plan import KernelPlan
 from mirage.search.tensors import KernelTensor, Tensors
 
@@ -35,8 +36,19 @@ class Kernel:
     tensors: tuple[KernelTensor, ...]
 
 
-#: which graphs to accept
-Accept = Callable[[list[Kernel]], bool]
+#: the graphs that kernels may be returned as, none where they are refused
+Accept = Callable[[list[Kernel]], Sequence[MuGraph]]
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """Kernels in order of execution, their cost, what they were accepted as, and when (`time.time()`)."""
+
+    kernels: list[Kernel]
+    cost: Cost
+    foreign: bool
+    graphs: Sequence[MuGraph]
+    at: float
 
 
 @dataclass(frozen=True)
@@ -81,10 +93,8 @@ class Composer:
             Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs) for c in tensors.closures
         ]
         self.until(deadline)
-        #: all graphs accepted so far: kernels in order of execution, their cost, and when (`time.time()`)
-        self.accepted: list[tuple[list[Kernel], Cost, float]] = []
-        #: the costs of those without and with differences that the program does not take
-        self._finished = (Front(), Front())
+        self.accepted: list[Accepted] = []
+        self._finished = Fronts()
         self._least: dict[int, Cost] = {}
         self._floors: dict[KernelTensor, Cost] = {}
         self._writes: dict[tuple[int, tuple[Value, ...]], Cost] = {}
@@ -177,9 +187,10 @@ class Composer:
                 self._finish([Kernel(extractor.plan, choice, outputs)], cost, choice.foreign, accept)
 
     def _finish(self, kernels: list[Kernel], cost: Cost, foreign: bool, accept: Accept) -> None:
-        if accept(kernels):
-            self._finished[foreign].add(cost)
-            self.accepted.append((kernels, cost, time.time()))
+        graphs = accept(kernels)
+        if graphs:
+            self._finished.add(cost, foreign)
+            self.accepted.append(Accepted(kernels, cost, foreign, graphs, time.time()))
 
     def _possible(self) -> bool:
         """Whether there are outputs to compute, and kernels for all of them: not for x / x, whose form has lost its axes."""
@@ -199,7 +210,7 @@ class Composer:
         ticket = itertools.count()
         nothing = _Label(start, 0, np.zeros(self.model.length), (), False, frozenset())
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), nothing)]
-        fronts: dict[tuple[int, Exps, frozenset[str]], tuple[Front, Front]] = {}
+        fronts: dict[tuple[int, Exps, frozenset[str]], Fronts] = {}
         while heap:
             _, _, label = heapq.heappop(heap)
             if label.front is not None and not label.front.alive(label.member):
@@ -228,7 +239,7 @@ class Composer:
                     continue
                 found = self.kernels(closure, values, tensors)
                 totals = label.cost + found.costs
-                for i in np.flatnonzero(~self._finished[False].dominates_each(totals)):
+                for i in np.flatnonzero(~self._finished.own.dominates_each(totals)):
                     choice, read, total = found.choices[i], found.reads[i], totals[i]
                     now = taken | read
                     if now and label.kernels + 1 == count:
@@ -243,20 +254,17 @@ class Composer:
                     new = _Label(now, label.kernels + 1, total, exps, foreign, splits, label, kernel)
                     # a finished graph dominates others once it is accepted
                     if now:
-                        own, other = fronts.setdefault((now, exps, splits), (Front(), Front()))
-                        if own.dominates(total) or (foreign and other.dominates(total)):
+                        rivals = fronts.setdefault((now, exps, splits), Fronts())
+                        if rivals.dominates(total, foreign):
                             continue
-                        new.front = other if foreign else own
-                        new.member = new.front.add(total)
+                        new.front, new.member = rivals.add(total, foreign)
                     heapq.heappush(heap, (self.model.total(total), -next(ticket), new))
 
     def _hopeless(self, cost: Cost, open_: int, foreign: bool) -> bool:
         """Whether an accepted graph is at least as good as all that a graph of this cost with these open tensors may grow
         to.
         """
-        own, other = self._finished
-        least = cost + self._yet(open_)
-        return own.dominates(least) or (foreign and other.dominates(least))
+        return self._finished.dominates(cost + self._yet(open_), foreign)
 
     def _yet(self, open_: int) -> Cost:
         """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""

@@ -22,7 +22,7 @@ from mirage.ir.axes import AxisNode
 from mirage.mugraph.graph import partial_axis
 from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
-from mirage.search.pareto import Front
+from mirage.search.pareto import Front, Fronts
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class Extractor:
         start = _Label(self._bitset(goals), pricing.written(), 0, False)
         ticket = itertools.count()
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), start)]
-        fronts: dict[tuple[int, int], tuple[Front, Front]] = {}
+        fronts: dict[tuple[int, int], Fronts] = {}
         done: list[_Label] = []
         while heap:
             _, _, label = heapq.heappop(heap)
@@ -177,11 +177,10 @@ class Extractor:
                     continue
                 exps = label.exps | ((d.op == "exp") << number)
                 foreign = label.foreign or (d.op == "sub" and value.form not in self._differences)
-                own, other = fronts.setdefault((now, exps), (Front(), Front()))
-                if own.dominates(cost) or (foreign and other.dominates(cost)):
+                rivals = fronts.setdefault((now, exps), Fronts())
+                if rivals.dominates(cost, foreign):
                     continue
-                front = other if foreign else own
-                new = _Label(now, cost, exps, foreign, label, value, d, front, front.add(cost))
+                new = _Label(now, cost, exps, foreign, label, value, d, *rivals.add(cost, foreign))
                 # the newest of many equally cheap ones goes first, so that graphs are finished early
                 heapq.heappush(heap, (self.model.total(cost) + pricing.rest(now), -next(ticket), new))
         return done

@@ -25,7 +25,7 @@ from mirage.search.checkpoint import Checkpoint
 from mirage.search.compose import Kernel
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome, Run, run_units
 from mirage.search.options import SearchOptions
-from mirage.search.pareto import Front
+from mirage.search.pareto import Front, Fronts
 from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
 from mirage.search.stats import SearchStats
@@ -68,9 +68,8 @@ def generate(
 
     `sizes` (of the dim symbols) order the search and are among those at which costs are compared. A graph that `accept`
     refuses dominates none. A program whose expressions are too large has no graphs, and its stop reason says so. With an
-    `executor`, the units of the search (a number of kernels, and the plan of the last
-    one) run in its workers; with a `checkpoint`, finished ones are not run again. The result is the same.
-    An interrupt ends the search with what was found.
+    `executor`, the units of the search (a number of kernels, and the plan of the last one) run in its workers; with a
+    `checkpoint`, finished ones are not run again. The result is the same. An interrupt ends the search with what was found.
 
     Raises SearchError for impossible options, UnknownPruner for an unknown pruner, JobError if a worker dies.
     """
@@ -134,7 +133,7 @@ class _Searcher:
         deadline = time.perf_counter() + seconds
         with self._turn:
             space = self.space(seconds)
-            composer, accept = space.composer, partial(self._accepts, space)
+            composer, accept = space.composer, partial(self._accepted, space)
             composer.until(deadline)
             stopped = ""
             try:
@@ -149,18 +148,15 @@ class _Searcher:
             # another unit may have come upon them first
             found = [
                 {
-                    "graphs": [mugraph_to_json(g) for g in self._accepted(space, kernels)],
-                    "cost": cost.tolist(),
-                    "foreign": any(k.choice.foreign for k in kernels),
-                    "at": at,
+                    "graphs": [mugraph_to_json(g) for g in a.graphs],
+                    "cost": a.cost.tolist(),
+                    "foreign": a.foreign,
+                    "at": a.at,
                 }
-                for kernels, cost, at in composer.accepted
-                if which in (None, (len(kernels), kernels[-1].plan))
+                for a in composer.accepted
+                if which in (None, (len(a.kernels), a.kernels[-1].plan))
             ]
             return Outcome({"graphs": found}, stopped)
-
-    def _accepts(self, space: Space, kernels: list[Kernel]) -> bool:
-        return bool(self._accepted(space, kernels))
 
     def _accepted(self, space: Space, kernels: list[Kernel]) -> list[MuGraph]:
         """The graph, and the one in which kernels of a single operator are library calls, where they are accepted."""
@@ -184,20 +180,19 @@ def _restored(
 
 def _merge(run: Run, space: Space, began: float) -> SearchResult:
     """The graphs of all units that none of another unit dominates."""
-    own, other = Front(), Front()
+    fronts = Fronts()
     found: list[tuple[Front, int, np.ndarray, dict[str, Any]]] = []
     times = []
     for outcome in run.outcomes.values():
         for item in outcome.payload["graphs"]:
             cost = np.array(item["cost"])
             times.append(item["at"])
-            front = other if item["foreign"] else own
-            if not front.dominates(cost):
-                found.append((front, front.add(cost), cost, item))
+            if not fronts.dominates(cost, item["foreign"]):
+                found.append((*fronts.add(cost, item["foreign"]), cost, item))
     alive = [
         (space.composer.model.total(cost), item)
         for front, member, cost, item in found
-        if front.alive(member) and not (front is other and own.dominates(cost))
+        if front.alive(member) and not (item["foreign"] and fronts.own.dominates(cost))
     ]
     alive.sort(key=lambda pair: pair[0])
     result = SearchResult(stats=space.stats)

@@ -51,3 +51,24 @@ class Front:
         """Whether a member has not been dropped since."""
         assert self._alive is not None
         return bool(self._alive[number])
+
+
+class Fronts:
+    """Costs of graphs in two fronts: a *foreign* graph takes differences that the program does not take. It may round worse,
+    and so dominates foreign ones only.
+    """
+
+    __slots__ = ("_foreign", "own")
+
+    def __init__(self) -> None:
+        self.own = Front()
+        self._foreign = Front()
+
+    def dominates(self, cost: Cost, foreign: bool) -> bool:
+        """Whether a member stands for a graph of this cost."""
+        return self.own.dominates(cost) or (foreign and self._foreign.dominates(cost))
+
+    def add(self, cost: Cost, foreign: bool) -> tuple[Front, int]:
+        """Add a cost that is not dominated; its front and number there."""
+        front = self._foreign if foreign else self.own
+        return front, front.add(cost)

@@ -18,8 +18,11 @@ from collections.abc import Mapping, Sequence
 from mirage.search.abstract import AbstractAlgebra, Monomial, Poly, Scale
 from mirage.search.expansion import Group, takes_whole
 
+#: expressions of which values may be parts, with the groups of their monomials that are taken wholly or not at all
+Sites = Mapping[Poly, Sequence[Group]]
 
-def all_sites(targets: Sequence[Poly]) -> dict[Poly, tuple[Group, ...]]:
+
+def all_sites(targets: Sequence[Poly]) -> Sites:
     """The sites of targets, of which values may take any part."""
     return {s: () for t in targets for s in t.sites}
 
@@ -32,8 +35,7 @@ class Placements:
 
     name = "normal-form"
 
-    def __init__(self, algebra: AbstractAlgebra, sites: Mapping[Poly, Sequence[Group]]) -> None:
-        """`sites` with the groups of their monomials that are taken wholly or not at all (`expansion.py`)."""
+    def __init__(self, algebra: AbstractAlgebra, sites: Sites) -> None:
         self.algebra = algebra
         self.sites = sites
         self.checks = 0

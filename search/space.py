@@ -12,7 +12,7 @@ from mirage.search.cost import CostModel
 from mirage.search.expansion import whole_products
 from mirage.search.indexed import IndexPruner
 from mirage.search.options import Limits, SearchOptions
-from mirage.search.placement import Placements, all_sites
+from mirage.search.placement import Placements, Sites, all_sites
 from mirage.search.plan import KernelPlan, axis_parts, kernel_plans
 from mirage.search.pruners import make_pruner
 from mirage.search.stats import SearchStats
@@ -36,19 +36,20 @@ class Space:
         self.whole = False
         self.stats = SearchStats()
         # only the normal form has placements, and only they can leave products whole
-        normal = options.pruner == "normal-form"
-        multiplied = normal and any(whole_products(program, self.algebras).values())
-        self.tensors = self._tensors(options.max_values if multiplied else None, deadline)
+        whole = whole_products(program, self.algebras) if options.pruner == "normal-form" else {}
+        outputs = [self.algebras.targets[o.value][1] for o in program.outputs]
+        sites = all_sites(outputs)
+        self.tensors = self._tensors(sites, options.max_values if any(whole.values()) else None, deadline)
         if self.tensors.too_many:
             self.whole = True
             self.stats = SearchStats()
-            self.tensors = self._tensors(None, deadline)
+            self.tensors = self._tensors(whole, None, deadline)
         self.stats.limits = self.limits.to_json()
         self.stats.tensors = len(self.tensors.all)
         free = [a for a, d in program.axes.items() if d.free_symbols]
         self.composer = Composer(self.tensors, CostModel(axis_sizes, free), self.limits, deadline)
 
-    def _tensors(self, max_values: int | None, deadline: float) -> Tensors:
+    def _tensors(self, sites: Sites, max_values: int | None, deadline: float) -> Tensors:
         al = self.algebras
         outputs = [al.targets[o.value] for o in self.program.outputs]
         polys = [poly for _, poly in outputs]
@@ -56,7 +57,7 @@ class Space:
         if self.options.pruner == "normal-form":
             # the ablations are those of abstract expressions: nothing else prunes beside them
             indices = IndexPruner(al.exact, [form for form, _ in outputs])
-            placements = Placements(al.abstract, whole_products(self.program, al) if self.whole else all_sites(polys))
+            placements = Placements(al.abstract, sites)
         pruner = placements or make_pruner(self.options.pruner, al.abstract, polys)
 
         def make(plan: KernelPlan) -> Closure:

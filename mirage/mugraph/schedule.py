@@ -11,6 +11,10 @@ from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
 
+#: an axis is split into parts for threads to work on at once: more than there will be threads, few enough that partial
+#: results fit into memory
+MAX_SPLITS = 4096
+
 
 @dataclass(frozen=True)
 class KernelSchedule:
@@ -68,6 +72,10 @@ class Schedule:
                             f"kernel {k}: axis {axis} ({role.value}) needs a positive {what}, got {table.get(axis)}"
                         )
             for axis, count in s.splits:
+                if count > MAX_SPLITS:
+                    raise ScheduleError(
+                        f"kernel {k}: axis {axis} is split {count} times; split it {MAX_SPLITS} times at most"
+                    )
                 first, before = split.setdefault(axis, (k, count))
                 if count != before:
                     raise ScheduleError(

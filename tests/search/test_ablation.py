@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage.mugraph.graph import MuGraph
 from mirage.search.assemble import assemble
 from mirage.search.compose import Kernel
 from mirage.search.cost import Cost
@@ -22,14 +23,15 @@ def best(name: str, kernels: int, **options: Any) -> list[tuple[bool, Cost]]:
     """The costs of what is found, and whether it takes differences that the program does not take."""
     s = space(name, max_kernels=kernels, **options)
 
-    def proved(found: list[Kernel]) -> bool:
-        return prove(axes(name), assemble(s.tensors, found)) == "proved"
+    def proved(found: list[Kernel]) -> list[MuGraph]:
+        graph = assemble(s.tensors, found)
+        return [graph] if prove(axes(name), graph) == "proved" else []
 
     for k in range(1, kernels + 1):
         for plan in s.plans:
             s.composer.compose(k, plan, proved)
     assert s.composer.complete and not s.tensors.cut
-    found = [(any(k.choice.foreign for k in graph), cost) for graph, cost, _ in s.composer.accepted]
+    found = [(any(k.choice.foreign for k in a.kernels), a.cost) for a in s.composer.accepted]
     return [
         (f, c)
         for f, c in found

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.validate import validate
 from mirage.search.assemble import assemble
 from mirage.search.closure import Value
@@ -92,9 +93,9 @@ def composed(s: Space, count: int) -> list[tuple[list[Kernel], Cost]]:
     """What is found of up to `count` kernels."""
     for k in range(1, count + 1):
         for plan in s.plans:
-            s.composer.compose(k, plan, lambda _: True)
+            s.composer.compose(k, plan, lambda found: [assemble(s.tensors, found)])
     assert s.composer.complete
-    return [(kernels, cost) for kernels, cost, _ in s.composer.accepted]
+    return [(a.kernels, a.cost) for a in s.composer.accepted]
 
 
 def at_most(a: Cost, b: Cost) -> bool:
@@ -170,16 +171,16 @@ def test_what_is_refused_dominates_nothing() -> None:
     s = space("softmax")
     refused: list[int] = []
 
-    def accept(kernels: list[Kernel]) -> bool:
+    def accept(kernels: list[Kernel]) -> list[MuGraph]:
         refused.append(len(kernels))
-        return len(kernels) > 1
+        return [assemble(s.tensors, kernels)] if len(kernels) > 1 else []
 
     for k in (1, 2):
         for plan in s.plans:
             s.composer.compose(k, plan, accept)
     assert 1 in refused
-    found = [cost for _, cost, _ in s.composer.accepted]
-    assert found and all(len(kernels) == 2 for kernels, _, _ in s.composer.accepted)
+    found = [a.cost for a in s.composer.accepted]
+    assert found and all(len(a.kernels) == 2 for a in s.composer.accepted)
     assert len(found) >= sum(len(kernels) == 2 for kernels, _ in composed(space("softmax"), 2))
 
 
@@ -187,7 +188,7 @@ def test_the_deadline_ends_it() -> None:
     s = space("gqa_decode")
     s.composer.until(0.0)
     for plan in s.plans:
-        s.composer.compose(3, plan, lambda _: True)
+        s.composer.compose(3, plan, lambda found: [assemble(s.tensors, found)])
     assert not s.composer.complete
     assert len(s.composer.accepted) < len(composed(space("gqa_decode"), 3))
 
