@@ -30,11 +30,16 @@ VECTOR_BYTES = 64
 
 @dataclass(frozen=True)
 class Tensor:
-    """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1."""
+    """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
+
+    Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
+    from tile to tile, per element of the axis.
+    """
 
     index: int
     offset: int
     axes: tuple[str, ...]
+    packed: bool = False
 
     @property
     def unit(self) -> str | None:
