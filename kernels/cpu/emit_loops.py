@@ -160,8 +160,16 @@ def copy(
     accumulate: bool = False,
 ) -> None:
     """Print target = source (or +=) over these axes, whatever the two layouts."""
-    axis = vector_axis(axes, looping, space, [target.unit, source.unit, target.unit])
     nest = Nest(w, axes, looping)
+    rows, columns = target.unit, source.unit
+    if rows != columns and rows in space and columns in space and not accumulate and columns in target.strides:
+        if rows in source.strides and 1 not in (axes.constant(rows, looping), axes.constant(columns, looping)):
+            with nest.over([a for a in space if a not in (rows, columns)]):
+                extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
+                moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
+                w.line(f"mi_transpose({extents}, {moved});")
+            return
+    axis = vector_axis(axes, looping, space, [target.unit, source.unit, target.unit])
     with nest.over([a for a in space if a != axis]):
         nest.vectors(axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate))
 

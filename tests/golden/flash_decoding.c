@@ -197,18 +197,7 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
         /* v3[b, h, d8, s, t] = matmul(v0, v1) over d64 */
         {
             /* v1 made contiguous along t */
-            for (long i_d64 = 0; i_d64 < 64; i_d64++) {
-                {
-                    long i_t = 0;
-                    for (; i_t + MI_W <= e_t; i_t += MI_W) {
-                        mi_store(pack1_t + i_d64 * pack1_t_d64 + i_t, mi_load_strided(t1 + i_t * p1_t + i_d64, p1_t));
-                    }
-                    if (i_t < e_t) {
-                        const int lanes = (int)(e_t - i_t);
-                        mi_store_n(pack1_t + i_d64 * pack1_t_d64 + i_t, mi_load_strided_n(t1 + i_t * p1_t + i_d64, p1_t, lanes), lanes);
-                    }
-                }
-            }
+            mi_transpose(e_t, 64, t1, p1_t, pack1_t, pack1_t_d64);
             mi_gemm_outer(8, 64, e_t, p0, p0_d8, 1, pack1_t, pack1_t_d64, m3, m3_d8, 0);
         }
 

@@ -7,6 +7,7 @@ access past a row's end is a crash or a wrong result.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import platform
 from collections.abc import Callable
@@ -43,6 +44,7 @@ void dot(I m, I k, I n, In x, I xs_m, In y, I ys_n, mi_real *o, I os_m, int accu
 {
     mi_gemm_dot(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
 }
+void transpose(I m, I n, In from, I from_step, mi_real *to, I to_step) { mi_transpose(m, n, from, from_step, to, to_step); }
 #define APPLY(name, call) \\
     void name(I n, In in, mi_real *o, mi_real a, mi_real b) \\
     { \\
@@ -132,6 +134,21 @@ def at_page_end(rows: int, columns: int, gap: int, dtype: type[np.floating[Any]]
     flat = base[used - count * item : used].view(dtype)
     flat[:] = fill
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), ((columns + gap) * item, item))
+
+
+def test_transpose(library: Library) -> None:
+    """Nothing is read past a row's end, nothing written between rows."""
+    w = library.width
+    rng = np.random.default_rng(0)
+    for m, n in itertools.product((0, 1, 2, w - 1, w, w + 1, 2 * w + 3), repeat=2):
+        x = at_page_end(m, n, 3, library.dtype, np.nan)
+        x[...] = rng.standard_normal((m, n))
+        y = at_page_end(n, m, 2, library.dtype, 7.0)
+        gaps = np.lib.stride_tricks.as_strided(y, (max(n - 1, 0), m + 2), (y.strides[0], y.itemsize))[:, m:]
+        step = ctypes.c_ssize_t
+        library.c.transpose(step(m), step(n), address(x), step(n + 3), address(y), step(m + 2))
+        np.testing.assert_array_equal(y, x.T)
+        assert (gaps == 7).all()
 
 
 def sizes(library: Library) -> list[tuple[int, int, int]]:
