@@ -68,6 +68,11 @@ FIELDS = {
     "library_us": float,
     "best_us": float,
     "accuracy": list,
+    "all_sizes": list,
+    "threads": int,
+    "compiled_versions": int,
+    "versions": list,
+    "tune_stop": str,
     "cache_hit": bool,
 }
 
@@ -123,6 +128,9 @@ def test_superoptimize_json(run: Run) -> None:
         assert all(set(a) == {"trial", "kernel", "program"} for a in obj["accuracy"]) and obj["accuracy"]
         assert obj["best_us"] <= min(obj["reference_us"], obj["library_us"])
         assert obj["verified"] <= obj["candidates"]
+        assert obj["all_sizes"] == [obj["sizes"]]
+        assert sum(v["kind"] == "mugraph" for v in obj["versions"]) >= obj["compiled_versions"]
+        assert all(set(v) == {"at", "kind", "kernels", "tuned_for", "us"} for v in obj["versions"]) and obj["versions"]
         assert obj["cache_hit"] is hit
 
 
@@ -143,6 +151,17 @@ def test_superoptimize_sizes(run: Run) -> None:
     assert sizes("--sizes", "large") == {"m": 30, "n": 50}
     assert sizes("--sizes", "large", "--set", "m=7") == {"m": 7, "n": 50}
     assert sizes("--set", "m=7", "--set", "n = 9") == {"m": 7, "n": 9}
+
+
+def test_superoptimize_for_several_sets_of_sizes(run: Run) -> None:
+    command = ("superoptimize", "user.py:scaled", "--budget", "0.5", "--json", "--sizes", "small", "--sizes", "large")
+    code, out, err = run(*command, "--set", "n=9", "--save", "r.json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["all_sizes"] == [{"m": 3, "n": 9}, {"m": 30, "n": 9}]
+    # a saved result is tuned again at its own sizes
+    code, out, err = run("superoptimize", "r.json", "--budget", "0.5", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["all_sizes"] == [{"m": 3, "n": 9}, {"m": 30, "n": 9}]
 
 
 def test_superoptimize_of_a_program_object_and_its_options(run: Run) -> None:
