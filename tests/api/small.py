@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,9 @@ import numpy as np
 import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
+
+#: the command line: arguments -> exit code, standard output, standard error
+Run = Callable[..., tuple[int, str, str]]
 
 #: enough for a complete search of the small programs, and a kernel or two
 BUDGET = 2.0

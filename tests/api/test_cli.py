@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from mirage.errors import MirageError
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.ir.serial import program_to_json
 from mirage.kernels.profile import interleave
-from tests.api.small import rows
+from tests.api.small import Run, rows
 
 SOURCE = '''
 import mirage as mi
@@ -76,29 +75,11 @@ FIELDS = {
     "cache_hit": bool,
 }
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache_dir: Path) -> Run:
-    """`run(*arguments)` -> exit code, standard output, standard error; each test has a store of its own."""
-    monkeypatch.setenv("MIRAGE_CACHE_URL", f"sqlite:///{tmp_path}/store.sqlite")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
+def run(command: Run, tmp_path: Path) -> Run:
+    """The command line in a folder with a file of programs."""
     (tmp_path / "user.py").write_text(SOURCE)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mirage", *arguments])
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as e:
-            code = e.code if isinstance(e.code, int) else int(bool(e.code))
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return call
+    return command
 
 
 def fails(run: Run, *arguments: str, message: str = "") -> str:
