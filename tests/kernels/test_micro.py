@@ -31,7 +31,8 @@ SOURCE = """
 typedef ptrdiff_t I;
 typedef const mi_real *In;
 int width(void) { return MI_W; }
-int panel_rows(void) { return MI_OUTER_KC; }
+int panel_rows(void) { return MI_PANEL_ROWS; }
+int dot_steps(void) { return MI_DOT_STEPS; }
 void outer(I m, I k, I n, In x, I xs_m, I xs_k, In y, I ys_k, mi_real *o, I os_m, int accumulate)
 {
     mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
@@ -89,6 +90,7 @@ class Library:
     real: Any
     width: int
     panel_rows: int
+    dot_steps: int
 
     def apply(self, name: str, x: Array, a: float = 0.0, b: float = 0.0) -> Array:
         x = np.asarray(x, self.dtype)
@@ -113,8 +115,8 @@ def library(request: pytest.FixtureRequest) -> Library:
         patch.setenv("MIRAGE_CFLAGS", f"{flags} -Wall -Wextra -Werror")
         c = toolchain.load(toolchain.compile(SOURCE % real, name="micro"))
     if real == "float":
-        return Library(c, np.float32, ctypes.c_float, c.width(), c.panel_rows())
-    return Library(c, np.float64, ctypes.c_double, c.width(), c.panel_rows())
+        return Library(c, np.float32, ctypes.c_float, c.width(), c.panel_rows(), c.dot_steps())
+    return Library(c, np.float64, ctypes.c_double, c.width(), c.panel_rows(), c.dot_steps())
 
 
 def address(array: Array) -> ctypes.c_void_p:
@@ -152,12 +154,15 @@ def test_transpose(library: Library) -> None:
 
 
 def sizes(library: Library) -> list[tuple[int, int, int]]:
-    w, kc = library.width, library.panel_rows
+    w, kc, steps = library.width, library.panel_rows, library.dot_steps
     every_n = [1, w - 1, w, w + 1, 2 * w + 1, 3 * w, 4 * w, 5 * w - 1, 97]
     cases = [(m, k, n) for m in (1, 2, 3, 5, 7, 8, 9) for k in (1, w - 1, w, 2 * w + 1, 37) for n in every_n]
     cases += [(m, k, n) for m in (1, 4, 13, 24, 31) for k in (kc, kc + 1) for n in (1, 3 * w + 1, 4 * w)]
-    # blocks and strips of mi_gemm_stream end inside these
+    # blocks and strips of mi_gemm_stream end inside these, and there are more rows than it takes at once
     cases += [(m, 9, n) for m in (1, 3, 8) for n in (4095, 4097, 6150)]
+    cases += [(m, k, n) for m in (2, 4, 6, 16, 17, 33) for k in (8, 24, 31) for n in (2 * w, 4 * w + 1, 1050)]
+    # parts of k of mi_gemm_dot end inside these, and columns in the middle of a block
+    cases += [(m, k, n) for m in (4, 6, 11, 16, 17) for k in (steps + 1, 4 * steps + 3) for n in (8, w + 1, 2 * w + 3)]
     return [case for case in cases if min(case) > 0]
 
 
