@@ -313,6 +313,10 @@ class Tuner:
             return []
         fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
         timings = interleave(fns, seconds=max(seconds, 0.05))
+        for c in candidates:
+            if c.executable is not None:
+                # packed copies of all kernels together could fill the memory
+                c.executable.forget()
         timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
 

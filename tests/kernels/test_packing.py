@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import threading
 from collections.abc import Callable
@@ -230,7 +229,7 @@ def test_an_array_is_packed_once_until_it_is_forgotten() -> None:
 
 def test_another_array_at_the_same_address_is_packed_anew() -> None:
     exe, x, w = case()
-    memory = (ctypes.c_char * w.nbytes)()
+    memory = bytearray(w.nbytes)
     addresses = set()
     for factor in (1, 3, 7):
         other = np.frombuffer(memory, np.float32).reshape(w.shape)
