@@ -299,6 +299,7 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
         f"kernel {k}: tiles {', '.join(f'{a}={n}' for a, n in s.tiles) or 'none'}; "
         f"splits {', '.join(f'{a}={n}' for a, n in s.splits) or 'none'}"
         + "".join(f"; operand {operand} packed along {a}" for operand, a in s.packed)
+        + "; padded rows" * s.padded
         for k, s in enumerate(schedule.kernels)
     ]
     return [*text.splitlines(), "", *tiles]

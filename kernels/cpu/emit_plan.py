@@ -171,7 +171,7 @@ class BlockPlan:
     # memory
 
     def _buffer(self, name: str, axes: tuple[str, ...], looping: bool) -> Buffer:
-        buffer = Buffer(name, axes, tuple(self.axes.room(a, looping) for a in axes))
+        buffer = Buffer(name, axes, tuple(self.axes.room(a, looping) for a in axes), self.schedule.padded)
         self.scratch.append(buffer)
         return buffer
 
