@@ -58,12 +58,6 @@ def _powers(first: int, last: int) -> list[int]:
     return found
 
 
-def split_options(size: int, tile: int, threads: int) -> tuple[int, ...]:
-    """Numbers of parts of an axis of which each has a tile at least, increasing; one is always among them."""
-    most = min(-(-size // tile), MAX_SPLITS)
-    return tuple(sorted({1, *(min(n * threads, most) for n in _SPLITS)}))
-
-
 class Space:
     """The schedules of one kernel at expected sizes of its axes."""
 

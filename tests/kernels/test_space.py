@@ -10,7 +10,7 @@ import pytest
 
 from mirage.kernels.cpu.model import CostModel, KernelWork, Machine
 from mirage.kernels.cpu.schedules import Scheduler
-from mirage.kernels.cpu.space import MOST, Space, distance, split_options, tile_options
+from mirage.kernels.cpu.space import MOST, Space, distance, tile_options
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.kernels.kernels import check
@@ -46,12 +46,6 @@ def test_tiles_that_divide_evenly_are_options() -> None:
 def test_tiles_are_increasing_and_within_the_axis(size: int, contiguous: bool, batch: bool, role: Role) -> None:
     found = options(size, role, batch, contiguous)
     assert found and list(found) == sorted(set(found)) and found[0] >= 1 and found[-1] <= size
-
-
-def test_splits_have_a_tile_each() -> None:
-    assert split_options(4096, 512, 2) == (1, 2, 4, 8)
-    assert split_options(5, 8, 2) == (1,)
-    assert max(split_options(1 << 30, 1, 1024)) <= 4096
 
 
 @pytest.mark.parametrize("make", CASES)
