@@ -89,7 +89,7 @@ class Emitter:
         if any(n.graph for k in mugraph.kernels if k.graph for n in k.graph.nodes):
             mugraph = _without_threads(mugraph)
             # paths into thread graphs have changed
-            maximum = analyze(mugraph) if maximum.safe else maximum
+            maximum = analyze(mugraph)
         self.mugraph = mugraph
         self.schedule = schedule
         self.functions = FunctionSources()

@@ -119,10 +119,9 @@ class BlockPlan:
         """Node -> its sites, where a maximum may be subtracted."""
         new = {o: n for n, o in self.block.old.items() if not any(r.node == n for r in self.block.rescales)}
         found: dict[int, list[int]] = {}
-        if self.program.maximum.safe:
-            for s, site in enumerate(self.program.maximum.sites):
-                if site.path[0] == self.kernel:
-                    found.setdefault(new[site.path[1]], []).append(s)
+        for s, site in enumerate(self.program.maximum.sites):
+            if site.path[0] == self.kernel:
+                found.setdefault(new[site.path[1]], []).append(s)
         return found
 
     def _depths(self) -> dict[int, int]:
