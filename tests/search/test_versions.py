@@ -75,7 +75,7 @@ def modelled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, Sizes]
     def install(us: Callable[[str, Sizes], float]) -> list[tuple[str, Sizes]]:
         asked: list[tuple[str, Sizes]] = []
 
-        def interleave(calls: Mapping[str, partial[Any]], *, seconds: float) -> dict[str, Timing]:
+        def interleave(calls: Mapping[str, partial[Any]], *, seconds: float, **_: Any) -> dict[str, Timing]:
             assert seconds > 0
             found = {}
             for name, call in calls.items():
