@@ -62,7 +62,8 @@ def check(name: str, build: str, graphs: int, best: int) -> None:
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program(name: str, build: str) -> None:
-    check(name, build, 3, 2)
+    # a second graph where sanitized code is fast
+    check(name, build, 1 if build == "thread" else 2, 1)
 
 
 #: one schedule of one graph each, every build and every kind of program among them
