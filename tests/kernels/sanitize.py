@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mirage.folders import private_folder
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
@@ -202,7 +203,7 @@ class Outcome:
 def program(build: str, source: str) -> Path:
     """An executable made of C source and the pool; skips the test where the compiler has no such sanitizer."""
     compiler = toolchain.find_compiler()
-    folder = Path(tempfile.mkdtemp(prefix="mirage-sanitize-"))
+    folder = Path(tempfile.mkdtemp(dir=private_folder("sanitizers")))
     (folder / "main.c").write_text(source)
     flags = [f for f in toolchain.FLAGS if f not in ("-shared", "-fPIC")]
     command = [*compiler.command, *flags, *BUILDS[build], f"-I{toolchain.HEADERS}", "main.c"]
