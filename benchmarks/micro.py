@@ -27,7 +27,7 @@ BYTES, _CELLS = 128 << 20, 4
 OUTER, STREAM, DOT, _READ = range(4)
 
 SOURCE = """
-#include "mirage_gemm.h"
+#include "mirage_gemm.c"
 #include "mirage_pool.h"
 
 #include <time.h>

@@ -45,7 +45,7 @@ static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * 
 
 @dataclass(frozen=True)
 class Emitted:
-    """The C source, what its arguments are, and the stages to run in order.
+    """The C source, what its arguments are, and the stages to run in order. `parts` are sources to compile with it.
 
     `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
     companions with running maxima. `in_code` are those that C functions read or write. `outputs` are the
@@ -54,6 +54,7 @@ class Emitted:
     """
 
     source: str
+    parts: tuple[str, ...]
     axes: tuple[str, ...]
     dims: tuple[sympy.Expr, ...]
     tensors: tuple[tuple[str, ...], ...]
@@ -203,6 +204,7 @@ class Emitter:
         tensors = tuple(t.axes for t in self.tensors)
         return Emitted(
             w.text(),
+            self._parts(),
             tuple(self.sizes),
             dims,
             tensors,
@@ -217,9 +219,16 @@ class Emitter:
         found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}
         return frozenset(found | {t.index for k in self.kernels for _, t in k.companions.values()})
 
+    def _real(self) -> str:
+        return f"#define MI_REAL {'double' if self.mugraph.dtype == 'float64' else 'float'}"
+
+    def _parts(self) -> tuple[str, ...]:
+        """The matrix micro-kernels: compiling them takes longer than all else, and they are the same for all."""
+        return (f'{self._real()}\n#include "mirage_gemm.c"\n',) if any(k.matmuls for k in self.kernels) else ()
+
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
-        w.line(f"#define MI_REAL {'double' if self.mugraph.dtype == 'float64' else 'float'}")
+        w.line(self._real())
         w.add(['#include "mirage_gemm.h"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
         w.add(_PREAMBLE.splitlines())
         if any(k.states for k in self.kernels):

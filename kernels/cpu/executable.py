@@ -139,7 +139,7 @@ class CpuExecutable:
         """Per stage its C function, or None and its library calls."""
         if not any(isinstance(s, CodeStage) for s in self.emitted.stages):
             return [(None, s) for s in self.emitted.stages if isinstance(s, LibraryStage)]
-        library = toolchain.load(toolchain.compile(self.source, name=self.mugraph.name[:40]))
+        library = toolchain.load(toolchain.compile(self.source, name=self.mugraph.name[:40], parts=self.emitted.parts))
         found: list[tuple[Any, LibraryStage | None]] = []
         for stage in self.emitted.stages:
             if isinstance(stage, LibraryStage):

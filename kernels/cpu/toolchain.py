@@ -1,8 +1,8 @@
 """The C toolchain: compile source text to a shared library, cached by content, and load it.
 
-A library lives in `<cache folder>/kernels/<name>-<key>.so`. The key is a hash of everything that its machine
-code depends on, so a library is never stale; it appears under its final name complete or not at all, so
-processes may race for it and may be killed at any time.
+A library lives in `<cache folder>/kernels/<name>-<key>.so`, and an object file that libraries share beside it. The key is a
+hash of everything that its machine code depends on, so a file is never stale; it appears under its final name complete
+or not at all, so processes may race for it and may be killed at any time.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +37,6 @@ FLAGS = (
     "-fno-math-errno",
     "-fno-trapping-math",
     "-fno-signed-zeros",
-    "-shared",
     "-fPIC",
     "-pthread",
 )
@@ -99,27 +99,34 @@ def _identify(command: list[str], path: str) -> Compiler | None:
     return Compiler(full, done.stdout) if done.returncode == 0 else None
 
 
-def compile(source: str, *, name: str) -> Path:
+def compile(source: str, *, name: str, parts: Sequence[str] = ()) -> Path:
     """The shared library made of C `source`, from the cache if it was compiled before.
 
-    `source` may include the headers of this package, such as "mirage_gemm.h". `name` starts the file
-    name, for people to read.
+    `source` may include the headers of this package, such as "mirage_gemm.h". `parts` are sources that several libraries
+    have in common, compiled once to object files of their own. `name` starts the file name, for people to read.
 
     Raises NoCompilerError, CompilerError if the compiler rejects the source, and UnsafeCacheError if another
     user could have written the cache.
     """
     compiler = find_compiler()
-    flags = (*FLAGS, *extra_cflags())
+    objects = [_built(compiler, part, "part", ".o") for part in parts]
+    return _built(compiler, source, name, ".so", objects)
+
+
+def _built(compiler: Compiler, source: str, name: str, suffix: str, objects: Sequence[Path] = ()) -> Path:
+    """The object file, or library with these objects, that the compiler makes of `source`, if it is not in the cache."""
+    flags = (*FLAGS, "-shared" if suffix == ".so" else "-c", *extra_cflags())
     folder = private_folder("kernels")
     stem = re.sub(r"\W", "_", name, flags=re.ASCII)
-    path = folder / f"{stem}-{_key(source, compiler, flags)}.so"
+    path = folder / f"{stem}-{_key(source, compiler, (*flags, *(o.name for o in objects)))}{suffix}"
     if path.exists():
         check_private(path)
         return path
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
-        c_file, library = Path(build, f"{stem}.c"), Path(build, f"{stem}.so")
+        c_file, result = Path(build, f"{stem}.c"), Path(build, f"{stem}{suffix}")
         c_file.write_text(source, encoding="utf-8")
-        command = [*compiler.command, *flags, f"-I{HEADERS}", str(c_file), "-o", str(library), *LIBRARIES]
+        linked = [*map(str, objects), *LIBRARIES] if suffix == ".so" else []
+        command = [*compiler.command, *flags, f"-I{HEADERS}", str(c_file), "-o", str(result), *linked]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             message = "\n".join(done.stderr.strip().splitlines()[:MESSAGE_LINES])
@@ -127,10 +134,10 @@ def compile(source: str, *, name: str) -> Path:
                 f"the C compiler rejected kernel {name!r} (exit status {done.returncode})\n"
                 f"{shlex.join(command)}\n{message}"
             )
-        library.chmod(0o700)
-        with library.open("rb") as file:
+        result.chmod(0o700)
+        with result.open("rb") as file:
             os.fsync(file.fileno())
-        os.replace(library, path)
+        os.replace(result, path)
     return path
 
 
@@ -160,7 +167,8 @@ def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:
 
 @functools.cache
 def _headers() -> str:
-    return "".join(f"{file.name}\n{file.read_text(encoding='utf-8')}" for file in sorted(HEADERS.glob("*.h")))
+    files = sorted(HEADERS.glob("*.[ch]"))
+    return "".join(f"{file.name}\n{file.read_text(encoding='utf-8')}" for file in files)
 
 
 @functools.cache

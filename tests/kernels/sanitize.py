@@ -294,7 +294,7 @@ class Kernels:
         main = program(build, HARNESS)
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("MIRAGE_CFLAGS", " ".join(BUILDS[build]))
-            library = toolchain.compile(self.emitted.source, name=self.graph.name[:40])
+            library = toolchain.compile(self.emitted.source, name=self.graph.name[:40], parts=self.emitted.parts)
         with tempfile.TemporaryDirectory() as folder:
             given, results = Path(folder, "cases"), Path(folder, "results")
             given.write_bytes(b"".join(_numbers(threads) + c.record() for c in cases))

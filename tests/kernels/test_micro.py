@@ -27,7 +27,7 @@ PROT_NONE = 0  # of <sys/mman.h>
 
 SOURCE = """
 #define MI_REAL %s
-#include "mirage_gemm.h"
+#include "mirage_gemm.c"
 typedef ptrdiff_t I;
 typedef const mi_real *In;
 int width(void) { return MI_W; }

@@ -376,3 +376,24 @@ print(sum(Launcher()(100, 4)[1]))
 """
     done = subprocess.run([sys.executable, "-c", code], timeout=60, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (0, "100\n"), done.stderr
+
+
+def test_parts_are_compiled_once(cache: Path) -> None:
+    part = "int half(int x) { return x / 2; }"
+    sources = [f"int half(int); int f(void) {{ return half({n}); }}" for n in (4, 6)]
+    libraries = [toolchain.compile(s, name="f", parts=[part]) for s in sources]
+    (shared,) = cache.rglob("*.o")
+    assert [toolchain.load(p).f() for p in libraries] == [2, 3]
+    before = shared.stat().st_mtime_ns
+    other = toolchain.compile(sources[0], name="f", parts=[part.replace("2", "4")])
+    assert other != libraries[0] and toolchain.load(other).f() == 1
+    assert toolchain.compile(sources[0], name="f", parts=[part]) == libraries[0]
+    assert len(list(cache.rglob("*.o"))) == 2 and shared.stat().st_mtime_ns == before
+
+
+def test_a_part_that_others_can_write_is_not_linked(cache: Path) -> None:
+    toolchain.compile(ANSWER % 1, name="k", parts=["int half(int x) { return x / 2; }"])
+    (shared,) = cache.rglob("*.o")
+    shared.chmod(0o777)
+    with pytest.raises(UnsafeCacheError, match="written by other users"):
+        toolchain.compile(ANSWER % 2, name="k", parts=["int half(int x) { return x / 2; }"])
