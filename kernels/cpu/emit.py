@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import sympy
 
 from mirage.errors import DimError
 from mirage.ir.dims import evaluate, symbols_of
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit_algebra import FunctionSources
 from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
@@ -47,14 +48,15 @@ class Emitted:
     """The C source, what its arguments are, and the stages to run in order.
 
     `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
-    companions with running maxima. `in_code` are those that C functions read or write. `outputs` are the
-    tensors that the muGraph returns; `dims` are appended to the axis sizes.
+    companions with running maxima; `dtypes` are what they are stored in. `in_code` are those that C functions read or
+    write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
     """
 
     source: str
     axes: tuple[str, ...]
     dims: tuple[sympy.Expr, ...]
     tensors: tuple[tuple[str, ...], ...]
+    dtypes: tuple[np.dtype, ...]
     inputs: int
     outputs: tuple[int, ...]
     stages: tuple[CodeStage | LibraryStage, ...]
@@ -101,7 +103,9 @@ class Emitter:
         self._collect_dims()
         self.tensors: list[Tensor] = []
         hints = hint_sizes(mugraph, schedule, hints)
-        itemsize = DTYPES[mugraph.dtype].itemsize
+        #: inputs, results and whole tensors between kernels are stored in this type; others in that of arithmetic
+        self.storage, self.real = DTYPES[mugraph.dtype], compute_dtype(mugraph.dtype)
+        itemsize = self.real.itemsize
         program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, itemsize)
         self.kernels: list[BlockEmitter] = []
         self.code: list[list[BlockEmitter]] = []
@@ -117,9 +121,11 @@ class Emitter:
                     index = len(self.sizes) + sum(1 for d in self.dims if not d.is_Integer)
                     self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
 
-    def _tensor(self, axes: tuple[str, ...]) -> Tensor:
+    def _tensor(self, axes: tuple[str, ...], stored: bool = True) -> Tensor:
+        """A new kernel-level tensor; `stored` ones are rounded to the program's type, but for partial results."""
         offset = sum(len(t.axes) for t in self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes))
+        half = stored and self.storage != self.real and self.mugraph.axes.keys() >= set(axes)
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, half))
         return self.tensors[-1]
 
     def _plan(self, program: Program, known: dict[int, Companion]) -> None:
@@ -154,7 +160,7 @@ class Emitter:
         n = self.mugraph.kernel.nodes[i]
         for s, c in known.items():
             if program.maximum.sites[s].path[0] == i:
-                carried[s] = c, self._tensor(c.axes)
+                carried[s] = c, self._tensor(c.axes, stored=False)
         block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
         inputs = [values[r] for r in n.operands]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
@@ -188,6 +194,7 @@ class Emitter:
             tuple(self.sizes),
             dims,
             tensors,
+            tuple(self.storage if t.half else self.real for t in self.tensors),
             len(self.mugraph.inputs),
             self.outputs,
             tuple(self.stages),
@@ -200,7 +207,9 @@ class Emitter:
 
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
-        w.line(f"#define MI_REAL {'double' if self.mugraph.dtype == 'float64' else 'float'}")
+        w.line(f"#define MI_REAL {'double' if self.real.itemsize == 8 else 'float'}")
+        if self.storage != self.real:
+            w.line(f"#define MI_HALF {self.mugraph.dtype}")
         w.add(['#include "mirage_gemm.h"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
         w.add(_PREAMBLE.splitlines())
         if any(k.states for k in self.kernels):
@@ -255,7 +264,7 @@ def emit(mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: M
 def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES) -> int:
     """Bytes of scratch that a cell of a kernel uses at these sizes of the dim symbols."""
     block = emitter.kernels[kernel]
-    itemsize = DTYPES[emitter.mugraph.dtype].itemsize
+    itemsize = emitter.real.itemsize
     lengths = block.axes.lengths(emitter.schedule.axis_sizes(emitter.mugraph, sizes))
     return itemsize * sum(b.elements(lengths, vector_bytes // itemsize) for b in block.scratch)
 

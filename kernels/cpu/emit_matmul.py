@@ -46,11 +46,15 @@ class MatmulPlan:
 
 @dataclass(frozen=True)
 class Product:
-    """The axes of two operands, the axes along which they are contiguous, and the axes that are summed."""
+    """The axes of two operands, the axes along which they are contiguous, and the axes that are summed.
+
+    `half`: which operands are of 16-bit elements.
+    """
 
     operands: tuple[Sequence[str], Sequence[str]]
     units: tuple[str | None, str | None]
     reduce: tuple[str, ...]
+    half: tuple[bool, bool] = (False, False)
 
     def choices(self, out: Sequence[str]) -> list[tuple[bool, list[str | None], list[str | None]]]:
         """(whether the second operand gives the rows, the axes for rows, those for columns), None where there is none."""
@@ -108,10 +112,14 @@ def _plan_product(
         first, second = (1, 0) if swap else (0, 1)
         for m, k, dot in itertools.product(rows, product.reduce, (False, True) if n is not None else (True,)):
             pack: dict[int, str] = {}
+            # copies of 16-bit operands are of the type that is computed in
             if dot:
-                pack = {i: k for i in (first, second) if product.units[i] != k}
-            elif n is not None and product.units[second] != n:
-                pack = {second: n}
+                pack = {i: k for i in (first, second) if product.units[i] != k or product.half[i]}
+            else:
+                if product.half[first]:
+                    pack[first] = k
+                if n is not None and (product.units[second] != n or product.half[second]):
+                    pack[second] = n
             cost = size(*space) / efficiency(dot, size(m), size(n), size(k), lanes)
             cost += _CALL * size(*space) / size(m, n, k)
             cost += sum(_COPY * size(*{*product.operands[i], a}) for i, a in pack.items())

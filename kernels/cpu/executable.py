@@ -46,13 +46,13 @@ class _Frame:
         sizes: Sequence[int],
         tensors: Sequence[tuple[int, ...] | None],
         strides: Sequence[int],
-        dtype: Any,
+        dtypes: Sequence[np.dtype],
     ) -> None:
         self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
         self.tensors = (ctypes.c_void_p * max(len(tensors), 1))()
         self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
         #: tensors between operators; none where a call gives the memory
-        self.own = [None if shape is None else np.empty(shape, dtype) for shape in tensors]
+        self.own = [None if shape is None else np.empty(shape, t) for shape, t in zip(tensors, dtypes, strict=True)]
         for i, a in enumerate(self.own):
             if a is not None:
                 self.tensors[i] = a.ctypes.data
@@ -280,7 +280,7 @@ class CpuExecutable:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
                 tensors.append(extents)
-        return _Frame(shape.values, tensors, strides, self.dtype)
+        return _Frame(shape.values, tensors, strides, self.emitted.dtypes)
 
     def _memory(
         self, shape: _Shape, frame: _Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]

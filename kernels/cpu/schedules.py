@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit import Emitter, bind_hints, hint_sizes
 from mirage.kernels.cpu.emit import scratch_bytes as _scratch_bytes
 from mirage.kernels.cpu.emit_matmul import efficiency
@@ -148,7 +148,7 @@ class _Model:
         self.sizes = sizes
         self.threads = threads
         self.itemsize = DTYPES[mugraph.dtype].itemsize
-        self.lanes = VECTOR_BYTES // self.itemsize
+        self.lanes = VECTOR_BYTES // compute_dtype(mugraph.dtype).itemsize
         self.l2_bytes = l2_bytes
         g = self.graph
         self.work = _work(g)

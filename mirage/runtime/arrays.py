@@ -12,6 +12,8 @@ from mirage.errors import InputError
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 
+_BFLOAT16 = DTYPES["bfloat16"]
+
 
 def to_numpy(x: Any, what: str) -> np.ndarray:
     """A view of an array: NumPy, `__array_interface__` or DLPack (torch CPU tensors). Raises InputError for others."""
@@ -29,6 +31,9 @@ def to_numpy(x: Any, what: str) -> np.ndarray:
             if hasattr(x, "resolve_neg"):
                 # torch exports the memory of a lazily negated tensor without its sign
                 x = x.resolve_neg()
+            if str(getattr(x, "dtype", "")) == "torch.bfloat16":
+                # NumPy's DLPack has no such type: its bits go as integers
+                return np.from_dlpack(x.view(import_module("torch").int16)).view(_BFLOAT16)
             return np.from_dlpack(x)
     except Exception as e:
         # the object's own code runs here, and may raise anything
@@ -46,7 +51,10 @@ def like(result: np.ndarray, x: Any) -> Any:
     if namespace is not None:
         return namespace().from_dlpack(result)
     if type(x).__module__.split(".")[0] == "torch":
-        return import_module("torch").from_dlpack(result)
+        torch = import_module("torch")
+        if result.dtype == _BFLOAT16:
+            return torch.from_dlpack(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_dlpack(result)
     return result
 
 
