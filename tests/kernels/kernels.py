@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,10 +11,15 @@ from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.operator import Level
 from mirage.ir.program import Program
+from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
+
+
+#: of errors relative to the largest result; of 16-bit types two units, one for the result and one for what is between
+BOUNDS = {"float32": 2e-5, "float64": 1e-12, "float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}
 
 
 def single_kernel(program: Program, **roles: Role) -> MuGraph:
@@ -144,7 +150,13 @@ def tiles(graph: MuGraph, tile: int | Mapping[str, int], splits: int = 3) -> Sch
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+    return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
+
+
+def retyped(program: Program, dtype: str) -> Program:
+    """The program over tensors of another element type."""
+    nodes = (n if n.type.dtype == "scalar" else replace(n, type=replace(n.type, dtype=dtype)) for n in program.nodes)
+    return Program(program.name, tuple(nodes), program.outputs)
 
 
 def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
@@ -177,7 +189,7 @@ def check(
     exe = CpuExecutable(graph, schedule, maximum or analyze(graph), hints or sizes)
     inputs = random_inputs(program, sizes) if inputs is None else inputs
     got = exe(inputs, sizes)
-    bound = 2e-5 if program.dtype == "float32" else 1e-12
+    bound = BOUNDS[program.dtype]
     found = error(got, run_reference(program, inputs, sizes, "float64"))
     assert found < bound, f"{graph.name} {schedule} {dict(sizes)}: {found}"
     return exe
