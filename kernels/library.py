@@ -79,7 +79,7 @@ class _Planner:
     ) -> None:
         self.program = program
         self.storage = DTYPES[program.dtype]
-        self.dtype = compute_dtype(program.dtype)
+        self.dtype = compute_dtype(self.storage)
         self.steps: list[_Step] = []
         self.scalars: dict[int, sympy.Expr | Fraction] = {}
         self.shared: dict[Any, int] = {}

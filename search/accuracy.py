@@ -88,7 +88,7 @@ class Trial:
 
 def rounding(dtype: np.dtype, ulps: float) -> float:
     """What so many units of rounding in a type come to, relative to the largest result."""
-    computed = compute_dtype(dtype.name)
+    computed = compute_dtype(dtype)
     return ulps * epsilon(computed) + (ROUNDINGS * epsilon(dtype) if dtype != computed else 0.0)
 
 

@@ -104,7 +104,8 @@ class Emitter:
         self.tensors: list[Tensor] = []
         hints = hint_sizes(mugraph, schedule, hints)
         #: inputs, results and whole tensors between kernels are stored in this type; others in that of arithmetic
-        self.storage, self.real = DTYPES[mugraph.dtype], compute_dtype(mugraph.dtype)
+        self.storage = DTYPES[mugraph.dtype]
+        self.real = compute_dtype(self.storage)
         itemsize = self.real.itemsize
         program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, itemsize)
         self.kernels: list[BlockEmitter] = []

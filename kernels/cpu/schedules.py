@@ -148,7 +148,7 @@ class _Model:
         self.sizes = sizes
         self.threads = threads
         self.itemsize = DTYPES[mugraph.dtype].itemsize
-        self.lanes = VECTOR_BYTES // compute_dtype(mugraph.dtype).itemsize
+        self.lanes = VECTOR_BYTES // compute_dtype(DTYPES[mugraph.dtype]).itemsize
         self.l2_bytes = l2_bytes
         g = self.graph
         self.work = _work(g)

@@ -91,14 +91,17 @@ class Arithmetic(ABC, Generic[A]):
 
 
 class FloatArithmetic(Arithmetic[np.ndarray]):
-    """Floating point with NumPy: values are of the type that `dtype` (see `mirage.ir.types.DTYPES`) is computed in."""
+    """Floating point with NumPy: values are of the type that `dtype` is computed in.
+
+    `dtype` is one of `mirage.ir.types.DTYPES`, or another that NumPy knows.
+    """
 
     is_float = True
 
     def __init__(self, sizes: Mapping[str, int], dtype: str = "float64") -> None:
         super().__init__(sizes)
-        self.storage = DTYPES[dtype]
-        self.dtype = compute_dtype(dtype)
+        self.storage = DTYPES[dtype] if dtype in DTYPES else np.dtype(dtype)
+        self.dtype = compute_dtype(self.storage)
 
     def stored(self, x: np.ndarray) -> np.ndarray:
         return x if self.storage == self.dtype else x.astype(self.storage).astype(self.dtype)

@@ -21,9 +21,9 @@ DTYPES: dict[str, np.dtype] = {
 }
 
 
-def compute_dtype(name: str) -> np.dtype:
+def compute_dtype(dtype: np.dtype) -> np.dtype:
     """What is computed and accumulated in: float32 for the 16-bit types, else the type itself."""
-    return DTYPES["float32"] if DTYPES[name].itemsize == 2 else DTYPES[name]
+    return DTYPES["float32"] if dtype.itemsize == 2 else dtype
 
 
 def epsilon(dtype: np.dtype) -> float:
