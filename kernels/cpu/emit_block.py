@@ -165,10 +165,11 @@ class BlockEmitter(BlockPlan):
                 w.line()
                 w.comment(f"v{i} = 0")
                 fill(w, self.axes, False, self.memory[i].view, "0", self.memory[i].axes)
-        for site, (_, maximum, *_rest) in self.states.items():
-            w.line()
-            w.comment(f"maxima of exp {site}")
-            fill(w, self.axes, False, maximum.view(self.names), "(-MI_INFINITY)", maximum.axes)
+        for site, (_, (maximum, *others)) in self.states.items():
+            if len(others) > 1:
+                w.line()
+                w.comment(f"maxima of exp {site}")
+                fill(w, self.axes, False, maximum.view(self.names), "(-MI_INFINITY)", maximum.axes)
 
     def _loop(self, w: Writer, outside: int) -> None:
         """The loops inside the first `outside` ones; what varies with the outer loops only is not computed again."""
@@ -231,13 +232,14 @@ class BlockEmitter(BlockPlan):
 
     def _maximum(self, w: Writer, i: int, k: int, site: int, looping: bool, shifts: list[View]) -> None:
         """The maxima of the k-th exp of node i, and the rescaling of what was accumulated before they grew."""
-        plan, *buffers = self.states[site]
-        maximum, shift, growth = (b.view(self.names) for b in buffers)
+        plan, buffers = self.states[site]
+        views = [b.view(self.names) for b in buffers]
         rows = buffers[0].axes
         w.line()
         w.comment(f"maxima of the rows [{', '.join(rows)}] of exp {site} (v{i})")
         with w.block():
-            w.line("int grown = 0;")
+            if looping:
+                w.line("int grown = 0;")
             self.emitter.maximum(
                 w,
                 i,
@@ -245,7 +247,7 @@ class BlockEmitter(BlockPlan):
                 rows,
                 looping,
                 lambda j: self.view(j, looping),
-                (maximum, shift, growth),
+                views,
                 shifts,
                 plan,
             )
@@ -254,10 +256,10 @@ class BlockEmitter(BlockPlan):
                 with w.block("if (grown)"):
                     for j in held:
                         w.comment(f"v{j} relative to the new maxima")
-                        self._rescale(w, j, growth)
-            else:
+                        self._rescale(w, j, views[2])
+            elif looping:
                 w.line("(void)grown;")
-        shifts.append(shift)
+        shifts.append(views[1])
 
     def _rescale(self, w: Writer, j: int, growth: View) -> None:
         memory = self.memory[j]
@@ -355,11 +357,12 @@ class BlockEmitter(BlockPlan):
         for site, (companion, tensor) in self.companions.items():
             if site not in self.states:
                 continue
-            rows = [a for a in companion.axes if a in self.states[site][1].axes]
+            maximum = self.states[site][1][0]
+            rows = [a for a in companion.axes if a in maximum.axes]
             at = {partial_axis(a): f"g_{self.names[a]}" for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}
             w.line()
             w.comment(f"maxima of the rows of exp {site}")
             with w.block():
                 self._declare_tensor(w, tensor, "own", "", at)
                 own = View("own", self._strides(tensor, "own", set(at)), tensor.unit)
-                copy(w, self.axes, False, self.states[site][1].view(self.names), own, rows)
+                copy(w, self.axes, False, maximum.view(self.names), own, rows)

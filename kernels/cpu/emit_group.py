@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import sympy
@@ -63,11 +63,13 @@ class GroupEmitter:
         self.functions = functions
         self.dims = dims
 
-    def elementwise(self, n: Node, args: Sequence[str], shifts: Sequence[str]) -> tuple[str, list[str]]:
+    def elementwise(
+        self, n: Node, args: Sequence[str], shifts: Sequence[str], inverses: Mapping[str, str] | None = None
+    ) -> tuple[str, list[str]]:
         """C expression of an elementwise node, and the arguments of its exps."""
         op = get_operator(n.op)
         assert isinstance(op, Elementwise)
-        algebra = CAlgebra(self.functions, self.dims, shifts)
+        algebra = CAlgebra(self.functions, self.dims, shifts, inverses)
         return str(op.apply(algebra, args, n.attr)), algebra.arguments
 
     def group(
@@ -90,9 +92,12 @@ class GroupEmitter:
                     reads.setdefault(f"v{r.node}", view(r.node))
             for k, s in enumerate(shifts.get(i, ())):
                 reads.setdefault(f"shift{i}_{k}", s)
-        loads = _Loads(nest, reads, v)
+        divisors = {
+            f"v{self.graph.nodes[i].operands[1].node}" for i in plan.members if self.graph.nodes[i].op == "div"
+        }
+        loads = _Loads(nest, reads, v, divisors)
 
-        def body(lanes: str) -> None:
+        def body(lanes: str, part: str = "0") -> None:
             loads.ready(plan.order, lanes, keep=False)
             for i in plan.members:
                 n = self.graph.nodes[i]
@@ -100,45 +105,43 @@ class GroupEmitter:
                     value = f"v{n.operands[0].node}"
                     if lanes and v in plan.reduce:
                         value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(0))"
-                    w.line(f"sum{i} += {value};")
+                    w.line(f"sum{i}[{part}] += {value};")
                     continue
                 names = [f"shift{i}_{k}" for k in range(len(shifts.get(i, ())))]
-                text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names)
+                text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names, loads.inverses)
                 w.line(f"const mi_vec v{i} = {text};")
                 if i in targets:
                     nest.store(targets[i].view, v, lanes, f"v{i}", targets[i].accumulate)
 
         def start_sums() -> None:
             for i in sums:
-                w.line(f"mi_vec sum{i} = mi_broadcast(0);")
+                w.line(f"mi_vec sum{i}[MI_PARTS] = {{0}};")
+
+        def store_sums(axis: str | None, lanes: str, value: Callable[[int], str]) -> None:
+            for i in sums:
+                if i in targets:
+                    nest.store(targets[i].view, axis, lanes, value(i), targets[i].accumulate)
 
         with nest.over(plan.outer):
             loads.ready(plan.outer)
             if not plan.reduce:
                 nest.vectors(v, body)
-            elif v in plan.reduce:
+            elif v is None or v in plan.reduce:
                 start_sums()
                 before = [a for a in plan.reduce if a != v]
                 with nest.over(before):
                     loads.ready([*plan.outer, *before])
-                    nest.vectors(v, body)
-                for i in sums:
-                    if i in targets:
-                        total = f"mi_broadcast(mi_hsum(sum{i}))"
-                        nest.store(targets[i].view, None, "", total, targets[i].accumulate)
+                    if v is None:
+                        body("1")
+                    else:
+                        nest.parts(v, body)
+                store_sums(None, "", lambda i: f"mi_broadcast(mi_hsum(mi_sum_parts(sum{i})))")
             else:
 
-                def across(lanes: str) -> None:
-                    start_sums()
-                    loads.ready([*plan.outer, *([v] if v else [])], lanes)
-                    with nest.over(plan.reduce):
-                        body(lanes)
-                    for i in sums:
-                        if i in targets:
-                            nest.store(targets[i].view, v, lanes, f"sum{i}", targets[i].accumulate)
-                    loads.forget(plan.outer)
+                def finish(lanes: str, part: str) -> None:
+                    store_sums(v, lanes, lambda i: f"sum{i}[{part}]")
 
-                nest.vectors(v, across)
+                nest.columns(v, plan.reduce, start_sums, body, finish)
 
     def maximum(
         self,
@@ -148,14 +151,14 @@ class GroupEmitter:
         rows: Sequence[str],
         looping: bool,
         view: Callable[[int], View],
-        state: tuple[View, View, View],
+        state: Sequence[View],
         shifts: Sequence[View],
         plan: GroupPlan,
     ) -> None:
         """Print the update of the row maxima for the site-th exp of node i.
 
-        `state` holds the rows' maxima, shifts and factors; the C variable `grown` becomes true where a
-        maximum grew.
+        `state` holds the rows' maxima, shifts and, if `looping`, factors; the C variable `grown` becomes true then where
+        a maximum grew.
         """
         n = self.graph.nodes[i]
         nest = Nest(w, self.axes, looping)
@@ -166,7 +169,7 @@ class GroupEmitter:
         reads.update({f"shift{i}_{k}": s for k, s in enumerate(shifts)})
         loads = _Loads(nest, reads, v)
 
-        def body(lanes: str) -> None:
+        def body(lanes: str, part: str) -> None:
             loads.ready(plan.order, lanes, keep=False)
             _, arguments = self.elementwise(
                 n, [f"v{r.node}" for r in n.operands], [f"shift{i}_{k}" for k in range(len(shifts))]
@@ -174,42 +177,53 @@ class GroupEmitter:
             value = arguments[site]
             if lanes and v in reduce:
                 value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(-MI_INFINITY))"
-            w.line(f"high = raised(high, {value});")
+            # NaN is passed over
+            w.line(f"high[{part}] = mi_max({value}, high[{part}]);")
+
+        def start() -> None:
+            w.line("mi_vec high[MI_PARTS];")
+            w.line("MI_UNROLL for (int part = 0; part < MI_PARTS; part++) high[part] = mi_broadcast(-MI_INFINITY);")
 
         def update(value: str, lanes: str) -> None:
             pointers = ", ".join(s.at(nest.index) for s in state)
-            w.line(f"grown |= running_maximum({pointers}, {value}, {lanes});")
+            call = f"({pointers}, {value}, {lanes});"
+            w.line(f"grown |= running_maximum{call}" if looping else f"only_maximum{call}")
 
         with nest.over(outer):
             loads.ready(outer)
             if v is None or v in reduce:
-                w.line("mi_vec high = mi_broadcast(-MI_INFINITY);")
+                start()
                 before = [a for a in reduce if a != v]
                 with nest.over(before):
                     loads.ready([*outer, *before])
-                    nest.vectors(v, body)
-                update("mi_broadcast(mi_hmax(high))", "1")
+                    if v is None:
+                        body("1", "0")
+                    else:
+                        nest.parts(v, body)
+                update("mi_broadcast(mi_hmax(mi_max_parts(high)))", "1")
             else:
 
-                def across(lanes: str) -> None:
-                    w.line("mi_vec high = mi_broadcast(-MI_INFINITY);")
-                    loads.ready([*outer, *([v] if v else [])], lanes)
-                    with nest.over(reduce):
-                        body(lanes)
-                    update("high", lanes or "MI_W")
-                    loads.forget(outer)
+                def finish(lanes: str, part: str) -> None:
+                    update(f"high[{part}]", lanes or "MI_W")
 
-                nest.vectors(v, across)
+                nest.columns(v, reduce, start, body, finish)
 
 
 class _Loads:
-    """Prints each load once, in the outermost loop where its index is known."""
+    """Prints each load once, in the outermost loop where its index is known.
 
-    def __init__(self, nest: Nest, reads: Mapping[str, View], vector: str | None) -> None:
+    The inverses of `divisors` that are loaded outside the innermost loop are computed there.
+    """
+
+    def __init__(
+        self, nest: Nest, reads: Mapping[str, View], vector: str | None, divisors: Collection[str] = ()
+    ) -> None:
         self.nest = nest
         self.reads = reads
         self.vector = vector
+        self.divisors = divisors
         self.hoisted: set[str] = set()
+        self.inverses: dict[str, str] = {}
 
     def ready(self, bound: Sequence[str], lanes: str = "", keep: bool = True) -> None:
         """Print the loads whose axes are bound; they are printed again later unless to `keep`."""
@@ -218,7 +232,6 @@ class _Loads:
                 self.nest.w.line(f"const mi_vec {name} = {self.nest.load(view, self.vector, lanes)};")
                 if keep:
                     self.hoisted.add(name)
-
-    def forget(self, bound: Sequence[str]) -> None:
-        """Loads below the loops `bound` are printed again: the next copy of a body has a scope of its own."""
-        self.hoisted = {n for n in self.hoisted if self.reads[n].strides.keys() <= set(bound)}
+                    if name in self.divisors:
+                        self.inverses[name] = f"inverse_{name}"
+                        self.nest.w.line(f"const mi_vec inverse_{name} = 1 / {name};")

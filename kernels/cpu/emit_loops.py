@@ -59,6 +59,63 @@ class Nest:
                 self.w.line(f"const int lanes = (int)({extent} - {i});")
                 body("lanes")
 
+    def parts(self, axis: str, body: Callable[[str, str], None]) -> None:
+        """Print `body(lanes, part)` for MI_PARTS whole vectors along an axis at a time, and for what is left one by one.
+
+        `part` is the C index of the vector's partial result.
+        """
+        self._several(axis, lambda each: each(body), lambda lanes: body(lanes, "0"))
+
+    def columns(
+        self,
+        axis: str,
+        reduce: Sequence[str],
+        start: Callable[[], None],
+        body: Callable[[str, str], None],
+        finish: Callable[[str, str], None],
+    ) -> None:
+        """The same with loops over `reduce` around each body, between `start()` and `finish(lanes, part)`."""
+
+        def whole(each: Callable[[Callable[[str, str], None]], None]) -> None:
+            start()
+            with self.over(reduce):
+                each(body)
+            each(finish)
+
+        def rest(lanes: str) -> None:
+            start()
+            with self.over(reduce):
+                body(lanes, "0")
+            finish(lanes, "0")
+
+        self._several(axis, whole, rest)
+
+    def _several(
+        self,
+        axis: str,
+        whole: Callable[[Callable[[Callable[[str, str], None]], None]], None],
+        rest: Callable[[str], None],
+    ) -> None:
+        """MI_PARTS vectors per turn: `whole` prints a turn, in which it is given a printer of a loop over the parts."""
+        i = f"i_{self.axes.names[axis]}"
+        constant = self.axes.constant(axis, self.looping)
+        extent = self.axes.extent(axis, self.looping)
+
+        def each(body: Callable[[str, str], None]) -> None:
+            with self.w.block("MI_UNROLL for (int part = 0; part < MI_PARTS; part++)"):
+                body("", "part")
+
+        self.w.line(f"long {i} = 0;")
+        # fewer lanes than MI_PARTS of the smallest vectors have
+        if constant is None or constant >= 8:
+            self.index[axis] = f"({i} + part * MI_W)"
+            with self.w.block(f"for (; {i} + MI_PARTS * MI_W <= {extent}; {i} += MI_PARTS * MI_W)"):
+                whole(each)
+        self.index[axis] = i
+        with self.w.block(f"for (; {i} < {extent}; {i} += MI_W)"):
+            self.w.line(f"const int lanes = (int)least({extent} - {i}, MI_W);")
+            rest("lanes")
+
     def load(self, view: View, axis: str | None, lanes: str) -> str:
         """C expression: the elements at the current index, as a vector along `axis`. No `lanes` means all."""
         if view.scalar:

@@ -14,20 +14,24 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 
 #: C functions of running maxima
 RUNNING_MAXIMUM = """\
-/* x where it is above `high`, which NaN is not. (GCC 12 makes scalar code of mi_max in a loop that carries `high`.) */
-static inline mi_vec raised(mi_vec high, mi_vec x) { return mi_select(x > high, x, high); }
-
 /* Raises the maxima of n rows to `high`. `shift` is what to subtract from exponents, `factor` what to multiply earlier
  * results by; true if a maximum grew. NaN is no maximum, and a maximum of -inf shifts by nothing. */
 static inline int running_maximum(mi_real *maximum, mi_real *shift, mi_real *factor, mi_vec high, int n)
 {
     const mi_vec old = mi_load_n(maximum, n), zero = mi_broadcast(0), one = mi_broadcast(1);
-    const mi_vec now = raised(old, high);
+    const mi_vec now = mi_max(high, old);
     const mi_ivec grew = now > old;
     mi_store_n(maximum, now, n);
     mi_store_n(shift, mi_select(now == mi_broadcast(-MI_INFINITY), zero, now), n);
-    mi_store_n(factor, mi_select(grew, mi_fn_exp(old - now), one), n);
+    mi_store_n(factor, mi_select(grew, mi_exp_falling(old - now), one), n);
     return mi_hsum(mi_fill_tail(mi_select(grew, one, zero), n, zero)) > 0;
+}
+
+/* The same for rows that are seen once, whole. */
+static inline void only_maximum(mi_real *maximum, mi_real *shift, mi_vec high, int n)
+{
+    mi_store_n(maximum, high, n);
+    mi_store_n(shift, mi_select(high == mi_broadcast(-MI_INFINITY), mi_broadcast(0), high), n);
 }
 """
 

@@ -106,7 +106,8 @@ class BlockPlan:
         #: those of tensors that do not change with the loop, which read them
         self.packed_before: dict[tuple[int, str], None] = {}
         self.sites = self._sites()
-        self.states: dict[int, tuple[GroupPlan, Buffer, Buffer, Buffer]] = {}
+        #: per site its loops, and its rows' maxima, shifts and, in the for-loop, factors of growth
+        self.states: dict[int, tuple[GroupPlan, tuple[Buffer, ...]]] = {}
         self.factors: dict[int, Buffer] = {}
         self.emitter = GroupEmitter(self.graph, self.axes, program.functions, program.dims)
         groups = thread_groups(self.graph, frozenset(self.sites))
@@ -307,8 +308,8 @@ class BlockPlan:
         n = self.graph.nodes[i]
         plan = plan_group(self.axes, self.graph, (i,), looping, [self.unit(r.node) for r in n.operands])
         order = tuple(a for a in plan.order if a in rows) if plan.vector in rows else self._rows_order(rows, looping)
-        buffers = [self._buffer(f"{what}{site}", order, False) for what in ("maximum", "shift", "growth")]
-        self.states[site] = (plan, buffers[0], buffers[1], buffers[2])
+        kept = ("maximum", "shift", "growth") if looping else ("maximum", "shift")
+        self.states[site] = plan, tuple(self._buffer(f"{what}{site}", order, False) for what in kept)
 
     def _rows_order(self, axes: tuple[str, ...] | list[str], looping: bool) -> tuple[str, ...]:
         """Storage order of a tensor that is written element by element: the longest axis, which is padded, last."""

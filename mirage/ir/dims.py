@@ -136,16 +136,28 @@ def symbols_of(dim: Dim) -> set[str]:
     return {s.name for s in dim.free_symbols}
 
 
+@lru_cache(maxsize=4096)
+def _terms(dim: Dim) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
+    """Coefficient and (symbol, power) of every monomial: calls bind sizes, and sympy would take milliseconds."""
+    found = []
+    for term in sympy.Add.make_args(sympy.expand(dim)):
+        coefficient, rest = term.as_coeff_Mul()
+        powers = rest.as_powers_dict() if rest != 1 else {}
+        found.append((int(coefficient), tuple((base.name, int(power)) for base, power in powers.items())))
+    return tuple(found)
+
+
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
     """The size of a dim under a binding of its symbols; raises DimError naming a missing symbol."""
-    if dim.is_Integer:
-        return int(dim)
-    missing = symbols_of(dim) - sizes.keys()
-    if missing:
-        raise DimError(f"dim {dim}: no size for {sorted(missing)}; give sizes={{'{min(missing)}': ...}}")
-    if dim.is_Symbol:
-        return int(sizes[dim.name])
-    size = int(dim.subs({s: sizes[s.name] for s in dim.free_symbols}))
+    size = 0
+    try:
+        for value, powers in _terms(dim):
+            for name, power in powers:
+                value *= int(sizes[name]) ** power
+            size += value
+    except KeyError:
+        missing = symbols_of(dim) - sizes.keys()
+        raise DimError(f"dim {dim}: no size for {sorted(missing)}; give sizes={{'{min(missing)}': ...}}") from None
     if size < 0:
         raise DimError(f"dim {dim} is {size} at {dict(sizes)}; choose sizes that make every dim 0 or more")
     return size
@@ -153,6 +165,19 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
 
 def solve(dim: Dim, size: int, sizes: Mapping[str, int]) -> tuple[str, int] | None:
     """The (symbol, value) that makes `dim` equal `size`, given the symbols bound so far; None if two are open or none fits."""
+    bound: dict[tuple[tuple[str, int], ...], int] = {}
+    for value, powers in _terms(dim):
+        for name, power in powers:
+            value *= sizes[name] ** power if name in sizes else 1
+        left = tuple((name, power) for name, power in powers if name not in sizes)
+        bound[left] = bound.get(left, 0) + value
+    if all(sum(power for _, power in left) <= 1 for left in bound):
+        # linear, as almost every dim is
+        open_ = [left[0][0] for left, value in bound.items() if left and value]
+        if len(open_) != 1:
+            return None
+        found, remainder = divmod(size - bound.get((), 0), bound[((open_[0], 1),)])
+        return (open_[0], found) if not remainder and found >= 0 else None
     rest = sympy.expand(dim.subs({symbol(k): v for k, v in sizes.items()}))
     free = sorted(rest.free_symbols, key=str)
     if len(free) != 1:

@@ -43,20 +43,24 @@ static inline long blocks(long size, long tile) { return (size + tile - 1) / til
 static inline long least(long a, long b) { return a < b ? a : b; }
 static inline long whole_vectors(long size) { return (size + MI_W - 1) / MI_W * MI_W; }
 
-/* x where it is above `high`, which NaN is not. (GCC 12 makes scalar code of mi_max in a loop that carries `high`.) */
-static inline mi_vec raised(mi_vec high, mi_vec x) { return mi_select(x > high, x, high); }
-
 /* Raises the maxima of n rows to `high`. `shift` is what to subtract from exponents, `factor` what to multiply earlier
  * results by; true if a maximum grew. NaN is no maximum, and a maximum of -inf shifts by nothing. */
 static inline int running_maximum(mi_real *maximum, mi_real *shift, mi_real *factor, mi_vec high, int n)
 {
     const mi_vec old = mi_load_n(maximum, n), zero = mi_broadcast(0), one = mi_broadcast(1);
-    const mi_vec now = raised(old, high);
+    const mi_vec now = mi_max(high, old);
     const mi_ivec grew = now > old;
     mi_store_n(maximum, now, n);
     mi_store_n(shift, mi_select(now == mi_broadcast(-MI_INFINITY), zero, now), n);
-    mi_store_n(factor, mi_select(grew, mi_fn_exp(old - now), one), n);
+    mi_store_n(factor, mi_select(grew, mi_exp_falling(old - now), one), n);
     return mi_hsum(mi_fill_tail(mi_select(grew, one, zero), n, zero)) > 0;
+}
+
+/* The same for rows that are seen once, whole. */
+static inline void only_maximum(mi_real *maximum, mi_real *shift, mi_vec high, int n)
+{
+    mi_store_n(maximum, high, n);
+    mi_store_n(shift, mi_select(high == mi_broadcast(-MI_INFINITY), mi_broadcast(0), high), n);
 }
 
 enum { n_d8 = 8, n_d64 = 64, n_d64_2 = 64, n_t_grid = 4 };
@@ -233,20 +237,21 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
         {
             int grown = 0;
             for (long i_d8 = 0; i_d8 < 8; i_d8++) {
-                mi_vec high = mi_broadcast(-MI_INFINITY);
-                {
-                    long i_t = 0;
-                    for (; i_t + MI_W <= e_t; i_t += MI_W) {
-                        const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + i_t);
-                        high = raised(high, v5);
-                    }
-                    if (i_t < e_t) {
-                        const int lanes = (int)(e_t - i_t);
-                        const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
-                        high = raised(high, mi_fill_tail(v5, lanes, mi_broadcast(-MI_INFINITY)));
+                mi_vec high[MI_PARTS];
+                MI_UNROLL for (int part = 0; part < MI_PARTS; part++) high[part] = mi_broadcast(-MI_INFINITY);
+                long i_t = 0;
+                for (; i_t + MI_PARTS * MI_W <= e_t; i_t += MI_PARTS * MI_W) {
+                    MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
+                        const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + (i_t + part * MI_W));
+                        high[part] = mi_max(v5, high[part]);
                     }
                 }
-                grown |= running_maximum(maximum0 + i_d8, shift0 + i_d8, growth0 + i_d8, mi_broadcast(mi_hmax(high)), 1);
+                for (; i_t < e_t; i_t += MI_W) {
+                    const int lanes = (int)least(e_t - i_t, MI_W);
+                    const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
+                    high[0] = mi_max(mi_fill_tail(v5, lanes, mi_broadcast(-MI_INFINITY)), high[0]);
+                }
+                grown |= running_maximum(maximum0 + i_d8, shift0 + i_d8, growth0 + i_d8, mi_broadcast(mi_hmax(mi_max_parts(high))), 1);
             }
             if (grown) {
                 /* v8 relative to the new maxima */
@@ -276,24 +281,24 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
         {
             for (long i_d8 = 0; i_d8 < 8; i_d8++) {
                 const mi_vec shift6_0 = mi_broadcast(*(shift0 + i_d8));
-                mi_vec sum7 = mi_broadcast(0);
-                {
-                    long i_t = 0;
-                    for (; i_t + MI_W <= e_t; i_t += MI_W) {
-                        const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + i_t);
-                        const mi_vec v6 = mi_fn_exp(v5 - shift6_0);
-                        mi_store(m6 + i_d8 * m6_d8 + i_t, v6);
-                        sum7 += v6;
-                    }
-                    if (i_t < e_t) {
-                        const int lanes = (int)(e_t - i_t);
-                        const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
-                        const mi_vec v6 = mi_fn_exp(v5 - shift6_0);
-                        mi_store_n(m6 + i_d8 * m6_d8 + i_t, v6, lanes);
-                        sum7 += mi_fill_tail(v6, lanes, mi_broadcast(0));
+                mi_vec sum7[MI_PARTS] = {0};
+                long i_t = 0;
+                for (; i_t + MI_PARTS * MI_W <= e_t; i_t += MI_PARTS * MI_W) {
+                    MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
+                        const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + (i_t + part * MI_W));
+                        const mi_vec v6 = mi_exp_falling(v5 - shift6_0);
+                        mi_store(m6 + i_d8 * m6_d8 + (i_t + part * MI_W), v6);
+                        sum7[part] += v6;
                     }
                 }
-                *(o0 + i_d8 * o0_d8) += (mi_broadcast(mi_hsum(sum7)))[0];
+                for (; i_t < e_t; i_t += MI_W) {
+                    const int lanes = (int)least(e_t - i_t, MI_W);
+                    const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
+                    const mi_vec v6 = mi_exp_falling(v5 - shift6_0);
+                    mi_store_n(m6 + i_d8 * m6_d8 + i_t, v6, lanes);
+                    sum7[0] += mi_fill_tail(v6, lanes, mi_broadcast(0));
+                }
+                *(o0 + i_d8 * o0_d8) += (mi_broadcast(mi_hsum(mi_sum_parts(sum7))))[0];
             }
         }
 
@@ -420,29 +425,31 @@ static void cell_1(void *arguments, long cell, int thread, void *scratch)
     /* v2[t.grid, b, h, d8, s] = mul(v0, v1) */
     /* v5[b, h, d8, s] = sum(v2) over t.grid */
     {
-        {
-            long i_d8 = 0;
-            for (; i_d8 + MI_W <= 8; i_d8 += MI_W) {
-                mi_vec sum5 = mi_broadcast(0);
-                for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
-                    const mi_vec v0 = mi_load_strided(p0 + i_t_grid * p0_t_grid + i_d8 * p0_d8, p0_d8);
-                    const mi_vec v1 = mi_load(factor0 + i_t_grid * factor0_t_grid + i_d8);
+        long i_d8 = 0;
+        for (; i_d8 + MI_PARTS * MI_W <= 8; i_d8 += MI_PARTS * MI_W) {
+            mi_vec sum5[MI_PARTS] = {0};
+            for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
+                MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
+                    const mi_vec v0 = mi_load_strided(p0 + i_t_grid * p0_t_grid + (i_d8 + part * MI_W) * p0_d8, p0_d8);
+                    const mi_vec v1 = mi_load(factor0 + i_t_grid * factor0_t_grid + (i_d8 + part * MI_W));
                     const mi_vec v2 = (v0 * v1);
-                    sum5 += v2;
+                    sum5[part] += v2;
                 }
-                mi_store(m5 + i_d8, sum5);
             }
-            if (i_d8 < 8) {
-                const int lanes = (int)(8 - i_d8);
-                mi_vec sum5 = mi_broadcast(0);
-                for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
-                    const mi_vec v0 = mi_load_strided_n(p0 + i_t_grid * p0_t_grid + i_d8 * p0_d8, p0_d8, lanes);
-                    const mi_vec v1 = mi_load_n(factor0 + i_t_grid * factor0_t_grid + i_d8, lanes);
-                    const mi_vec v2 = (v0 * v1);
-                    sum5 += v2;
-                }
-                mi_store_n(m5 + i_d8, sum5, lanes);
+            MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
+                mi_store(m5 + (i_d8 + part * MI_W), sum5[part]);
             }
+        }
+        for (; i_d8 < 8; i_d8 += MI_W) {
+            const int lanes = (int)least(8 - i_d8, MI_W);
+            mi_vec sum5[MI_PARTS] = {0};
+            for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
+                const mi_vec v0 = mi_load_strided_n(p0 + i_t_grid * p0_t_grid + i_d8 * p0_d8, p0_d8, lanes);
+                const mi_vec v1 = mi_load_n(factor0 + i_t_grid * factor0_t_grid + i_d8, lanes);
+                const mi_vec v2 = (v0 * v1);
+                sum5[0] += v2;
+            }
+            mi_store_n(m5 + i_d8, sum5[0], lanes);
         }
     }
 
@@ -450,29 +457,31 @@ static void cell_1(void *arguments, long cell, int thread, void *scratch)
     /* v6[b, h, d8, s, d64_2] = sum(v4) over t.grid */
     {
         for (long i_d8 = 0; i_d8 < 8; i_d8++) {
-            {
-                long i_d64_2 = 0;
-                for (; i_d64_2 + MI_W <= 64; i_d64_2 += MI_W) {
-                    mi_vec sum6 = mi_broadcast(0);
-                    for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
-                        const mi_vec v3 = mi_load(p3 + i_t_grid * p3_t_grid + i_d8 * p3_d8 + i_d64_2);
+            long i_d64_2 = 0;
+            for (; i_d64_2 + MI_PARTS * MI_W <= 64; i_d64_2 += MI_PARTS * MI_W) {
+                mi_vec sum6[MI_PARTS] = {0};
+                for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
+                    MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
+                        const mi_vec v3 = mi_load(p3 + i_t_grid * p3_t_grid + i_d8 * p3_d8 + (i_d64_2 + part * MI_W));
                         const mi_vec v1 = mi_broadcast(*(factor0 + i_t_grid * factor0_t_grid + i_d8));
                         const mi_vec v4 = (v3 * v1);
-                        sum6 += v4;
+                        sum6[part] += v4;
                     }
-                    mi_store(m6 + i_d8 * m6_d8 + i_d64_2, sum6);
                 }
-                if (i_d64_2 < 64) {
-                    const int lanes = (int)(64 - i_d64_2);
-                    mi_vec sum6 = mi_broadcast(0);
-                    for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
-                        const mi_vec v3 = mi_load_n(p3 + i_t_grid * p3_t_grid + i_d8 * p3_d8 + i_d64_2, lanes);
-                        const mi_vec v1 = mi_broadcast(*(factor0 + i_t_grid * factor0_t_grid + i_d8));
-                        const mi_vec v4 = (v3 * v1);
-                        sum6 += v4;
-                    }
-                    mi_store_n(m6 + i_d8 * m6_d8 + i_d64_2, sum6, lanes);
+                MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
+                    mi_store(m6 + i_d8 * m6_d8 + (i_d64_2 + part * MI_W), sum6[part]);
                 }
+            }
+            for (; i_d64_2 < 64; i_d64_2 += MI_W) {
+                const int lanes = (int)least(64 - i_d64_2, MI_W);
+                mi_vec sum6[MI_PARTS] = {0};
+                for (long i_t_grid = 0; i_t_grid < 4; i_t_grid++) {
+                    const mi_vec v3 = mi_load_n(p3 + i_t_grid * p3_t_grid + i_d8 * p3_d8 + i_d64_2, lanes);
+                    const mi_vec v1 = mi_broadcast(*(factor0 + i_t_grid * factor0_t_grid + i_d8));
+                    const mi_vec v4 = (v3 * v1);
+                    sum6[0] += v4;
+                }
+                mi_store_n(m6 + i_d8 * m6_d8 + i_d64_2, sum6[0], lanes);
             }
         }
     }
@@ -481,17 +490,18 @@ static void cell_1(void *arguments, long cell, int thread, void *scratch)
     {
         for (long i_d8 = 0; i_d8 < 8; i_d8++) {
             const mi_vec v5 = mi_broadcast(*(m5 + i_d8));
+            const mi_vec inverse_v5 = 1 / v5;
             {
                 long i_d64_2 = 0;
                 for (; i_d64_2 + MI_W <= 64; i_d64_2 += MI_W) {
                     const mi_vec v6 = mi_load(m6 + i_d8 * m6_d8 + i_d64_2);
-                    const mi_vec v7 = (v6 / v5);
+                    const mi_vec v7 = (v6 * inverse_v5);
                     mi_store(o0 + i_d8 * o0_d8 + i_d64_2, v7);
                 }
                 if (i_d64_2 < 64) {
                     const int lanes = (int)(64 - i_d64_2);
                     const mi_vec v6 = mi_load_n(m6 + i_d8 * m6_d8 + i_d64_2, lanes);
-                    const mi_vec v7 = (v6 / v5);
+                    const mi_vec v7 = (v6 * inverse_v5);
                     mi_store_n(o0 + i_d8 * o0_d8 + i_d64_2, v7, lanes);
                 }
             }

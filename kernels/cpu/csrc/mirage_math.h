@@ -66,44 +66,52 @@ MI_INLINE mi_vec mi_scale(mi_vec y, mi_vec n)
 #endif
 }
 
-/* x + low = n ln 2 + r with |r| <= ln(2) / 2; returns e^r - 1, accurate near 0 as well, and n. */
-MI_INLINE mi_vec mi_exp_reduced(mi_vec x, mi_vec low, mi_vec *n)
-{
-    static const mi_real c[] = {
-        MI_C(0.5, 0.5),
-        MI_C(0.166665767, 0.16666666666666671),
-        MI_C(0.0416665542, 0.0416666666666666698),
-        MI_C(0.00836323288, 0.00833333333332608312),
-        MI_C(0.00139262508, 0.00138888888888837112),
+/* Of (e^r - 1 - r) / r^2 for |r| <= ln(2) / 2. */
+static const mi_real mi_exp_terms[] = {
+    MI_C(0.5, 0.5),
+    MI_C(0.166665767, 0.16666666666666671),
+    MI_C(0.0416665542, 0.0416666666666666698),
+    MI_C(0.00836323288, 0.00833333333332608312),
+    MI_C(0.00139262508, 0.00138888888888837112),
 #if !MI_IS_FLOAT
-        0.000198412698750022788,
-        0.0000248015873256774619,
-        2.75572551700008874e-6,
-        2.75572734787185805e-7,
-        2.51053127296221018e-8,
-        2.09147553258932022e-9,
+    0.000198412698750022788,
+    0.0000248015873256774619,
+    2.75572551700008874e-6,
+    2.75572734787185805e-7,
+    2.51053127296221018e-8,
+    2.09147553258932022e-9,
 #endif
-    };
+};
+
+/* r and n of x + low = n ln 2 + r with |r| <= ln(2) / 2 */
+MI_INLINE mi_vec mi_exp_rest(mi_vec x, mi_vec low, mi_vec *n)
+{
     mi_vec rounded = (x + low) * MI_LOG2_E + MI_MAGIC;
     *n = rounded - MI_MAGIC;
-    mi_vec r = x - *n * MI_LN2_HIGH - *n * MI_LN2_LOW + low;
-    return r + r * r * MI_POLY(r, c);
+    return x - *n * MI_LN2_HIGH - *n * MI_LN2_LOW + low;
+}
+
+/* e^r - 1, accurate near 0 as well, and n */
+MI_INLINE mi_vec mi_exp_reduced(mi_vec x, mi_vec low, mi_vec *n)
+{
+    mi_vec r = mi_exp_rest(x, low, n);
+    return r + r * r * MI_POLY(r, mi_exp_terms);
 }
 
 MI_INLINE mi_vec mi_exp_sum(mi_vec x, mi_vec low)
 {
     mi_vec n;
-    mi_vec q = mi_exp_reduced(x, low, &n);
-    return mi_scale(q + 1, n);
+    mi_vec r = mi_exp_rest(x, low, &n);
+    return mi_scale((MI_POLY(r, mi_exp_terms) * r + 1) * r + 1, n);
 }
 
-/* Beyond these the result is 0 or inf anyway; NaN passes, as mi_max and mi_min return their second operand. */
-MI_INLINE mi_vec mi_fn_exp(mi_vec x)
-{
-    x = mi_max(mi_broadcast(MI_C(-105.0, -750.0)), x);
-    x = mi_min(mi_broadcast(MI_C(90.0, 711.0)), x);
-    return mi_exp_sum(x, (mi_vec){0});
-}
+/* Below this the result is 0 anyway; NaN passes, as mi_max returns its second operand. */
+#define MI_EXP_LEAST MI_C(-105.0, -750.0)
+
+/* For x <= 0. */
+MI_INLINE mi_vec mi_exp_falling(mi_vec x) { return mi_exp_sum(mi_max(mi_broadcast(MI_EXP_LEAST), x), (mi_vec){0}); }
+
+MI_INLINE mi_vec mi_fn_exp(mi_vec x) { return mi_exp_falling(mi_min(mi_broadcast(MI_C(90.0, 711.0)), x)); }
 
 MI_INLINE mi_vec mi_fn_sigmoid(mi_vec x) { return 1 / (1 + mi_fn_exp(-x)); }
 

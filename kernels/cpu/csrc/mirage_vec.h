@@ -71,17 +71,27 @@ MI_INLINE mi_vec mi_select(mi_ivec m, mi_vec a, mi_vec b)
 }
 
 /* mi_max and mi_min are like the x86 instructions: b where either operand is NaN. Clang makes one instruction of the
- * select, GCC of the loop. */
-#if defined(__clang__) || MI_W == 2
-#define MI_CHOOSE(a, relation, b) return mi_select(a relation b, a, b);
-#else
-#define MI_CHOOSE(a, relation, b) \
+ * select; GCC 12 needs to be told, as it makes scalar code of a loop that carries a maximum. */
+#if defined(__clang__) || MI_W == 2 || !(defined(__SSE2__) || defined(__aarch64__))
+#define MI_CHOOSE(name, a, relation, b) return mi_select(a relation b, a, b);
+#elif defined(__aarch64__)
+#define MI_CHOOSE(name, a, relation, b) \
     mi_vec r; \
     MI_UNROLL for (int i = 0; i < MI_W; i++) r[i] = a[i] relation b[i] ? a[i] : b[i]; \
     return r;
+#elif MI_VEC_BYTES == 64 && MI_IS_FLOAT
+#define MI_CHOOSE(name, a, relation, b) return __builtin_ia32_##name##ps512_mask(a, b, a, (unsigned short)-1, 4);
+#elif MI_VEC_BYTES == 64
+#define MI_CHOOSE(name, a, relation, b) return __builtin_ia32_##name##pd512_mask(a, b, a, (unsigned char)-1, 4);
+#elif MI_VEC_BYTES == 32 && MI_IS_FLOAT
+#define MI_CHOOSE(name, a, relation, b) return __builtin_ia32_##name##ps256(a, b);
+#elif MI_VEC_BYTES == 32
+#define MI_CHOOSE(name, a, relation, b) return __builtin_ia32_##name##pd256(a, b);
+#else
+#define MI_CHOOSE(name, a, relation, b) return __builtin_ia32_##name##ps(a, b);
 #endif
-MI_INLINE mi_vec mi_max(mi_vec a, mi_vec b) { MI_CHOOSE(a, >, b) }
-MI_INLINE mi_vec mi_min(mi_vec a, mi_vec b) { MI_CHOOSE(a, <, b) }
+MI_INLINE mi_vec mi_max(mi_vec a, mi_vec b) { MI_CHOOSE(max, a, >, b) }
+MI_INLINE mi_vec mi_min(mi_vec a, mi_vec b) { MI_CHOOSE(min, a, <, b) }
 
 MI_INLINE mi_vec mi_abs(mi_vec a) { return (mi_vec)((mi_ivec)a & ~MI_SIGN_BIT); }
 
@@ -244,6 +254,13 @@ MI_INLINE mi_real mi_hmin(mi_vec v)
 #undef MI_STEP
     return v[0];
 }
+
+/* Reductions keep so many partial results, because one alone would wait for itself in every step. */
+#define MI_PARTS 4
+
+MI_INLINE mi_vec mi_sum_parts(const mi_vec *v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+/* NaN in the first operand of mi_max is passed over: no partial maximum is NaN, unless it began so */
+MI_INLINE mi_vec mi_max_parts(const mi_vec *v) { return mi_max(mi_max(v[0], v[1]), mi_max(v[2], v[3])); }
 
 /* Lane i of the result is the sum of all lanes of v[i]; v[MI_W] is overwritten. */
 MI_INLINE mi_vec mi_hsum_each(mi_vec *v)
