@@ -14,7 +14,7 @@ import sympy
 
 from mirage.errors import DimError
 from mirage.ir.dims import evaluate, symbols_of
-from mirage.ir.types import DTYPES, compute_dtype
+from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit_algebra import FunctionSources
 from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
@@ -103,7 +103,6 @@ class Emitter:
         self._collect_dims()
         self.tensors: list[Tensor] = []
         hints = hint_sizes(mugraph, schedule, hints)
-        #: inputs, results and whole tensors between kernels are stored in this type; others in that of arithmetic
         self.storage = DTYPES[mugraph.dtype]
         self.real = compute_dtype(self.storage)
         itemsize = self.real.itemsize
@@ -122,22 +121,29 @@ class Emitter:
                     index = len(self.sizes) + sum(1 for d in self.dims if not d.is_Integer)
                     self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
 
-    def _tensor(self, axes: tuple[str, ...], stored: bool = True) -> Tensor:
-        """A new kernel-level tensor; `stored` ones are rounded to the program's type, but for partial results."""
+    def _tensor(self, axes: tuple[str, ...], dtype: np.dtype) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
-        half = stored and self.storage != self.real and self.mugraph.axes.keys() >= set(axes)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, half))
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, dtype.itemsize == 2))
         return self.tensors[-1]
+
+    def _result(self, r: Ref) -> Tensor:
+        """A new tensor for the result of a kernel or predefined operator."""
+        axes = self.mugraph.kernel.nodes[r.node].axes(r.out)
+        if r in self.mugraph.kernel.outputs:
+            return self._tensor(axes, self.storage)
+        # partial results are not rounded before they are put together
+        partial = not self.mugraph.axes.keys() >= set(axes)
+        return self._tensor(axes, self.real if partial else between_dtype(self.storage))
 
     def _plan(self, program: Program, known: dict[int, Companion]) -> None:
         """Give every kernel-level tensor its number, and every run of kernels its stage."""
-        given = [self._tensor(x.axes) for x in self.mugraph.inputs]
+        given = [self._tensor(x.axes, self.storage) for x in self.mugraph.inputs]
         nodes = self.mugraph.kernel.nodes
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}
         for defined, run in runs(self.mugraph):
             for i in run:
-                values.update({Ref(i, k): self._tensor(nodes[i].axes(k)) for k in range(len(nodes[i].dims))})
+                values.update({r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))})
                 if defined:
                     self._kernel(i, program, known, values, carried)
             if defined:
@@ -161,7 +167,7 @@ class Emitter:
         n = self.mugraph.kernel.nodes[i]
         for s, c in known.items():
             if program.maximum.sites[s].path[0] == i:
-                carried[s] = c, self._tensor(c.axes, stored=False)
+                carried[s] = c, self._tensor(c.axes, self.real)
         block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
         inputs = [values[r] for r in n.operands]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]

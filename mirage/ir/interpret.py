@@ -14,8 +14,13 @@ from mirage.ir.program import Node, Program
 A = TypeVar("A")
 
 
-def evaluate_nodes(nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A]) -> list[A]:
-    """The value of every node, given those of the input nodes in order; every operator's result is stored."""
+def evaluate_nodes(
+    nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A], inside: bool = False
+) -> list[A]:
+    """The value of every node, given those of the input nodes in order.
+
+    Results are what a tensor of the arithmetic's type stores, but for the operators `inside` another one.
+    """
     given = iter(inputs)
     values: list[A] = []
     shapes: list[tuple[int, ...]] = []
@@ -26,7 +31,7 @@ def evaluate_nodes(nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A]
             op = get_operator(n.op)
             value = op.evaluate(ar, [values[i] for i in n.inputs], n.attr, [shapes[i] for i in n.inputs])
             # a constant has no type of its own until it meets a tensor
-            values.append(value if n.type.dtype == "scalar" else ar.stored(value))
+            values.append(value if inside or n.type.dtype == "scalar" else ar.stored(value))
         shapes.append(n.type.bind(ar.sizes))
     return values
 

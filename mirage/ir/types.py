@@ -26,6 +26,11 @@ def compute_dtype(dtype: np.dtype) -> np.dtype:
     return DTYPES["float32"] if dtype.itemsize == 2 else dtype
 
 
+def between_dtype(dtype: np.dtype) -> np.dtype:
+    """What a result that only other kernels read is stored in: it may be too large for float16."""
+    return DTYPES["float32"] if dtype == DTYPES["float16"] else dtype
+
+
 def epsilon(dtype: np.dtype) -> float:
     """The distance from 1 to the next larger number of a type."""
     return float(ml_dtypes.finfo(dtype).eps)
