@@ -10,6 +10,7 @@ import numpy as np
 import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
+from mirage.ir.types import DTYPES, epsilon
 
 #: enough for a complete search of the small programs, and a kernel or two
 BUDGET = 2.0
@@ -36,7 +37,7 @@ def several(x: Any, y: Any) -> Any:
 def arrays(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     """Standard normal inputs."""
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+    return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
 
 
 def check(
@@ -58,6 +59,6 @@ def check(
         assert f.dtype == p.dtype
         assert np.isfinite(f).all()
         scale = float(np.max(np.abs(w), initial=0.0))
-        own = float(np.max(np.abs(p - w), initial=0.0))
-        error = float(np.max(np.abs(f - w), initial=0.0))
-        assert error <= 16 * own + floor * float(np.finfo(f.dtype).eps) * scale, (dict(sizes), error, own, scale)
+        own = float(np.max(np.abs(p.astype(np.float64) - w), initial=0.0))
+        error = float(np.max(np.abs(f.astype(np.float64) - w), initial=0.0))
+        assert error <= 16 * own + floor * epsilon(f.dtype) * scale, (dict(sizes), error, own, scale)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -151,12 +150,6 @@ def tiles(graph: MuGraph, tile: int | Mapping[str, int], splits: int = 3) -> Sch
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
-
-
-def retyped(program: Program, dtype: str) -> Program:
-    """The program over tensors of another element type."""
-    nodes = (n if n.type.dtype == "scalar" else replace(n, type=replace(n.type, dtype=dtype)) for n in program.nodes)
-    return Program(program.name, tuple(nodes), program.outputs)
 
 
 def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:

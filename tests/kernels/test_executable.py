@@ -18,8 +18,9 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import BOUNDS, check, error, random_inputs, retyped, single_kernel, tiles
+from tests.kernels.kernels import BOUNDS, check, error, random_inputs, single_kernel, tiles
 from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated
+from tests.programs import retyped
 
 W, L = Role.WHOLE, Role.LOOP
 BUILD: dict[str, tuple[Callable[[ProgramBuilder, str], list[int]], dict[str, Role]]] = {}

@@ -24,7 +24,8 @@ from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import rounding
 from tests.frontends.test_spec import PROGRAMS
 from tests.ir.cases import programs
-from tests.kernels.kernels import BOUNDS, error, random_inputs, retyped
+from tests.kernels.kernels import BOUNDS, error, random_inputs
+from tests.programs import retyped
 
 SIZE = st.integers(1, 9)
 FLOAT32 = BOUNDS["float32"]

@@ -25,7 +25,7 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
 from mirage.verify.proof import prove
-from tests.kernels.kernels import cut, error, random_inputs, tiles
+from tests.kernels.kernels import BOUNDS, cut, error, random_inputs, tiles
 from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, mugraph, node, one, reads
 from tests.programs import SMALL, axes, program
 
@@ -59,7 +59,7 @@ def stages(exe: CpuExecutable) -> str:
 
 
 def compare(p: Program, graph: MuGraph, exe: CpuExecutable) -> None:
-    bound = 2e-5 if p.dtype == "float32" else 1e-12
+    bound = BOUNDS[p.dtype]
     for n in SIZES:
         sizes = {s: n + 2 * k for k, s in enumerate(p.symbols())}
         inputs = random_inputs(p, sizes, n)
