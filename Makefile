@@ -18,7 +18,7 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p mirage -p tests -p benchmarks
 
-bench: .venv/test
+bench: .venv/bench
 	$(BIN)/python -m benchmarks.run
 
 docs: .venv/test
@@ -36,6 +36,10 @@ clean:
 .venv/test: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch .venv/base $@
+
+.venv/bench: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test,bench]'
+	touch .venv/base .venv/test $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv

@@ -11,6 +11,8 @@ import onnx.numpy_helper
 import onnx.parser
 import onnxruntime as ort
 
+from benchmarks.programs import WEIGHTS
+
 #: the epsilon of this project's norms
 EPS = 1e-6
 #: the first opset with RMSNormalization and Attention
@@ -43,7 +45,7 @@ def onnx_versions(
     `shape` is the result's. Programs with weights have a version with weights as constants, which a session packs
     in advance for its matmuls, beside one that reads them from the memory of these arrays.
     """
-    bodies, weights = _BUILDERS[name](inputs), _WEIGHTS.get(name, ())
+    bodies, weights = _BUILDERS[name](inputs), WEIGHTS.get(name, ())
     versions = {label: _session(name, body, inputs, (), shape, threads) for label, body in bodies.items()}
     for label, body in bodies.items() if weights else ():
         label = ", ".join(filter(None, [label, "constant weights"]))
@@ -193,13 +195,6 @@ _BUILDERS: dict[str, Callable[[Mapping[str, np.ndarray]], Bodies]] = {
     "mha_decode": _attention,
     "qknorm_attention": _qknorm_attention,
     "gqa_decode": _attention,
+    "gqa_decode_d64": _attention,
     "mqa_decode": _attention,
-}
-#: inputs that a deployed model has as constants
-_WEIGHTS = {
-    "rmsnorm_linear": ("g", "w"),
-    "gated_mlp": ("w1", "w2"),
-    "adapter_mlp": ("w1", "w2"),
-    "lora": ("w", "down", "up"),
-    "moe": ("w1", "w3", "w2"),
 }

@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Versions = Mapping[str, Callable[[], Tensor]]
+
+@dataclass(frozen=True)
+class Form:
+    """A way to compute a program: a function, and the tensors that it is called with. It changes none of them."""
+
+    run: Callable[..., Tensor]
+    arguments: tuple[Tensor, ...]
+
+    def __call__(self) -> Tensor:
+        return self.run(*self.arguments)
+
+
+#: by label; a form labelled "" takes the program's inputs as they are
+Forms = Mapping[str, Form]
 #: the epsilon of this project's norms
 EPS = 1e-6
 
 
-def torch_versions(name: str, inputs: Sequence[np.ndarray], threads: int) -> Versions:
-    """By label, functions of no arguments that compute program `name` on the memory of these arrays.
+def torch_forms(name: str, inputs: Sequence[np.ndarray], threads: int) -> Forms:
+    """By label, the forms of program `name` on the memory of these arrays.
 
     The number of threads is set for the whole process.
     """
@@ -32,53 +46,61 @@ def _out_in(w: Tensor) -> Tensor:
     return w.mT.contiguous()
 
 
-def _rmsnorm_linear(x: Tensor, g: Tensor, w: Tensor) -> Versions:
-    linear = _out_in(w)
-    return {"": lambda: _norm(x, g) @ w, "nn.Linear layout": lambda: F.linear(_norm(x, g), linear)}
-
-
-def _gated_mlp(x: Tensor, w1: Tensor, w2: Tensor) -> Versions:
-    l1, l2 = _out_in(w1), _out_in(w2)
+def _rmsnorm_linear(x: Tensor, g: Tensor, w: Tensor) -> Forms:
     return {
-        "": lambda: F.silu(x @ w1, inplace=True).mul_(x @ w2),
-        "nn.Linear layout": lambda: F.silu(F.linear(x, l1), inplace=True).mul_(F.linear(x, l2)),
+        "": Form(lambda x, g, w: _norm(x, g) @ w, (x, g, w)),
+        "nn.Linear layout": Form(lambda x, g, w: F.linear(_norm(x, g), w), (x, g, _out_in(w))),
     }
 
 
-def _adapter_mlp(x: Tensor, w1: Tensor, w2: Tensor) -> Versions:
-    l1, l2 = _out_in(w1), _out_in(w2)
+def _gated_mlp(x: Tensor, w1: Tensor, w2: Tensor) -> Forms:
     return {
-        "": lambda: torch.addmm(x, torch.relu_(x @ w1), w2),
-        "nn.Linear layout": lambda: torch.addmm(x, torch.relu_(F.linear(x, l1)), l2.T),
+        "": Form(lambda x, w1, w2: F.silu(x @ w1, inplace=True).mul_(x @ w2), (x, w1, w2)),
+        "nn.Linear layout": Form(
+            lambda x, w1, w2: F.silu(F.linear(x, w1), inplace=True).mul_(F.linear(x, w2)), (x, _out_in(w1), _out_in(w2))
+        ),
     }
 
 
-def _lora(x: Tensor, w: Tensor, down: Tensor, up: Tensor) -> Versions:
-    linear, l_down = _out_in(w), _out_in(down)
+def _adapter_mlp(x: Tensor, w1: Tensor, w2: Tensor) -> Forms:
     return {
-        "": lambda: (x @ w).addmm_(x @ down, up),
-        "nn.Linear layout": lambda: F.linear(x, linear).addmm_(F.linear(x, l_down), up),
+        "": Form(lambda x, w1, w2: torch.addmm(x, torch.relu_(x @ w1), w2), (x, w1, w2)),
+        "nn.Linear layout": Form(
+            lambda x, w1, w2: torch.addmm(x, torch.relu_(F.linear(x, w1)), w2.T), (x, _out_in(w1), _out_in(w2))
+        ),
     }
 
 
-def _moe(x: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Versions:
-    return {"": lambda: torch.bmm(F.silu(torch.bmm(x, w1), inplace=True).mul_(torch.bmm(x, w3)), w2)}
+def _lora(x: Tensor, w: Tensor, down: Tensor, up: Tensor) -> Forms:
+    return {
+        "": Form(lambda x, w, down, up: (x @ w).addmm_(x @ down, up), (x, w, down, up)),
+        "nn.Linear layout": Form(
+            lambda x, w, down, up: F.linear(x, w).addmm_(F.linear(x, down), up), (x, _out_in(w), _out_in(down), up)
+        ),
+    }
 
 
-def _norm_transformer(x: Tensor, h: Tensor, alpha: Tensor) -> Versions:
-    return {"": lambda: _norm(torch.lerp(x, _norm(h), alpha))}
+def _moe(x: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Forms:
+    def gated(x: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
+        return torch.bmm(F.silu(torch.bmm(x, w1), inplace=True).mul_(torch.bmm(x, w3)), w2)
+
+    return {"": Form(gated, (x, w1, w3, w2))}
 
 
-def _softmax(x: Tensor) -> Versions:
-    return {"": lambda: F.softmax(x, -1)}
+def _norm_transformer(x: Tensor, h: Tensor, alpha: Tensor) -> Forms:
+    return {"": Form(lambda x, h, alpha: _norm(torch.lerp(x, _norm(h), alpha)), (x, h, alpha))}
 
 
-def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Versions:
-    return {"": lambda: F.layer_norm(x, x.shape[-1:], weight, bias, EPS)}
+def _softmax(x: Tensor) -> Forms:
+    return {"": Form(lambda x: F.softmax(x, -1), (x,))}
 
 
-def _rms_norm(x: Tensor, weight: Tensor) -> Versions:
-    return {"": lambda: _norm(x, weight)}
+def _layer_norm(x: Tensor, weight: Tensor, bias: Tensor) -> Forms:
+    return {"": Form(lambda x, weight, bias: F.layer_norm(x, x.shape[-1:], weight, bias, EPS), (x, weight, bias))}
+
+
+def _rms_norm(x: Tensor, weight: Tensor) -> Forms:
+    return {"": Form(_norm, (x, weight))}
 
 
 def _matmuls(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -86,29 +108,32 @@ def _matmuls(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return torch.softmax((q * q.shape[-1] ** -0.5) @ k.mT, -1) @ v
 
 
-def _mha_decode(q: Tensor, k: Tensor, v: Tensor) -> Versions:
-    return {"": lambda: _matmuls(q, k, v), "SDPA": lambda: F.scaled_dot_product_attention(q, k, v)}
+def _mha_decode(q: Tensor, k: Tensor, v: Tensor) -> Forms:
+    return {"": Form(_matmuls, (q, k, v)), "SDPA": Form(F.scaled_dot_product_attention, (q, k, v))}
 
 
-def _qknorm_attention(q: Tensor, k: Tensor, v: Tensor) -> Versions:
+def _qknorm_attention(q: Tensor, k: Tensor, v: Tensor) -> Forms:
     return {
-        "": lambda: _matmuls(_norm(q), _norm(k), v),
-        "SDPA": lambda: F.scaled_dot_product_attention(_norm(q), _norm(k), v),
+        "": Form(lambda q, k, v: _matmuls(_norm(q), _norm(k), v), (q, k, v)),
+        "SDPA": Form(lambda q, k, v: F.scaled_dot_product_attention(_norm(q), _norm(k), v), (q, k, v)),
     }
 
 
-def _grouped(q: Tensor, k: Tensor, v: Tensor) -> Versions:
-    # the queries of a group as rows of one head, so that keys and values are neither repeated nor read again
-    b, heads, s, d = q.shape
-    rows = q.reshape(b, k.shape[1], heads // k.shape[1] * s, d)
+def _grouped(q: Tensor, k: Tensor, v: Tensor) -> Forms:
+    def rows(q: Tensor, k: Tensor) -> Tensor:
+        # the queries of a group as rows of one head, so that keys and values are neither repeated nor read again
+        return q.reshape(q.shape[0], k.shape[1], -1, q.shape[-1])
+
     return {
-        "group folded": lambda: _matmuls(rows, k, v).view(q.shape),
-        "SDPA, group folded": lambda: F.scaled_dot_product_attention(rows, k, v).view(q.shape),
-        "SDPA, enable_gqa": lambda: F.scaled_dot_product_attention(q, k, v, enable_gqa=True),
+        "group folded": Form(lambda q, k, v: _matmuls(rows(q, k), k, v).view(q.shape), (q, k, v)),
+        "SDPA, group folded": Form(
+            lambda q, k, v: F.scaled_dot_product_attention(rows(q, k), k, v).view(q.shape), (q, k, v)
+        ),
+        "SDPA, enable_gqa": Form(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, enable_gqa=True), (q, k, v)),
     }
 
 
-_BUILDERS: dict[str, Callable[..., Versions]] = {
+_BUILDERS: dict[str, Callable[..., Forms]] = {
     "rmsnorm_linear": _rmsnorm_linear,
     "gated_mlp": _gated_mlp,
     "adapter_mlp": _adapter_mlp,
@@ -121,5 +146,6 @@ _BUILDERS: dict[str, Callable[..., Versions]] = {
     "mha_decode": _mha_decode,
     "qknorm_attention": _qknorm_attention,
     "gqa_decode": _grouped,
+    "gqa_decode_d64": _grouped,
     "mqa_decode": _grouped,
 }

@@ -11,7 +11,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from benchmarks.latency import LatencyRow
+from benchmarks.kernels import KernelRow
+from benchmarks.peers import PEERS
 from benchmarks.pruning import PruningRow
 from benchmarks.scaling import PANELS, ScalingRow
 from benchmarks.search import SearchRow
@@ -25,18 +26,19 @@ _Lines = dict[str, list[tuple[int, float, bool]]]
 _Panel = tuple[str, _Lines]
 
 
-def plot_ratios(rows: Sequence[LatencyRow], path: Path) -> None:
-    """How many times faster ours is than the best peer, a bar per program and set of sizes."""
-    labels = [r.program if r.sizes == "default" else f"{r.program}, {r.sizes}" for r in rows]
-    peers = ["ONNX Runtime" if r.best_peer.startswith("ONNX Runtime") else "PyTorch" for r in rows]
+def plot_ratios(rows: Sequence[KernelRow], path: Path) -> None:
+    """How many times faster ours is than the best peer: cache-cold a bar, cache-hot a mark, per program and set of sizes."""
+    cold, hot = ([r for r in rows if r.cold == is_cold] for is_cold in (True, False))
+    peers = [next(peer for peer in PEERS if r.best_peer.startswith(peer)) for r in cold]
     _bars(
-        labels,
-        [r.ratio for r in rows],
-        [_FASTER if r.ratio >= 1 else _SLOWER for r in rows],
-        [f"{r.ratio:.2f}  ({peer})" for r, peer in zip(rows, peers, strict=True)],
+        [r.program if r.sizes == "default" else f"{r.program}, {r.sizes}" for r in cold],
+        [r.ratio for r in cold],
+        [_FASTER if r.ratio >= 1 else _SLOWER for r in cold],
+        [f"{r.ratio:.2f}  ({peer})" for r, peer in zip(cold, peers, strict=True)],
         "best peer's time / ours (above 1: ours is faster)",
         path,
         origin=1.0,
+        marks={"cache-hot": [r.ratio for r in hot]},
     )
 
 
@@ -114,7 +116,7 @@ def _bars(
     origin: float | None = None,
     marks: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> None:
-    """Horizontal bars on a logarithmic scale from `origin`, the first one on top, each with a note at its right end.
+    """Horizontal bars on a logarithmic scale from `origin`, the first one on top, each with a note at its right.
 
     `marks` are further values, one per bar.
     """
@@ -122,15 +124,16 @@ def _bars(
     axes = figure.subplots()
     base = min(*values, *itertools.chain(*marks.values())) / 2 if origin is None else origin
     axes.barh(range(len(labels)), [v - base for v in values], left=base, color=colors, height=0.7)
-    for i, (value, note) in enumerate(zip(values, notes, strict=True)):
-        axes.annotate(note, (max(value, base), i), (4, 0), textcoords="offset points", va="center", fontsize=8)
+    ends = [max(base, *of_bar) for of_bar in zip(values, *marks.values(), strict=True)]
+    for i, (end, note) in enumerate(zip(ends, notes, strict=True)):
+        axes.annotate(note, (end, i), (6, 0), textcoords="offset points", va="center", fontsize=8)
     for (label, found), marker in zip(marks.items(), "|d", strict=False):
         axes.plot(found, range(len(labels)), marker=marker, linestyle="none", markersize=7, color="black", label=label)
     if marks:
         axes.legend(fontsize=8, loc="lower right", frameon=False)
     axes.axvline(base, color="black", linewidth=0.8)
     axes.set_xscale("log")
-    low, high = min(base, *values), max(base, *values)
+    low, high = min(base, *values, *itertools.chain(*marks.values())), max(ends)
     # room for the notes beside the longest bar
     axes.set_xlim(low * (0.8 if low < base else 1.0), high * max(high / low, 2.0) ** 0.35)
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 1000 * low else (1.0,)))

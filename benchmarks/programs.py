@@ -6,10 +6,14 @@ that kernels can specialise on them; the others are symbols.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import mirage as mi
 from mirage.frontends.attention import attention, attention_sizes, gqa_decode, qknorm_attention
+
+#: the larger one of the two batches at which kernels are measured
+BATCH = 8
 
 
 @mi.program(
@@ -32,6 +36,17 @@ def rmsnorm_linear(x: Any, g: Any, w: Any) -> Any:
 def mha_decode(q: Any, k: Any, v: Any) -> Any:
     """Multi-head attention."""
     return attention(q, k, v)
+
+
+@mi.program(
+    q=mi.tensor("b", "8*h", "s", 64),
+    k=mi.tensor("b", "h", "t", 64),
+    v=mi.tensor("b", "h", "t", 64),
+    sizes={"4k": {"b": 1, "h": 2, "s": 1, "t": 4096}, "1k": {"b": 1, "h": 2, "s": 1, "t": 1024}},
+)
+def gqa_decode_d64(q: Any, k: Any, v: Any) -> Any:
+    """Grouped-query attention with few and small heads: as many queries share keys that are half as long."""
+    return attention(q, mi.repeat(k, 8, axis=1), mi.repeat(v, 8, axis=1))
 
 
 @mi.program(
@@ -140,3 +155,32 @@ PROGRAMS: dict[str, mi.TensorFunction] = {
         rms_norm,
     )
 }
+
+#: the programs whose kernels are measured: those, and one whose searches would tell nothing more
+KERNELS: dict[str, mi.TensorFunction] = {**PROGRAMS, gqa_decode_d64.name: gqa_decode_d64}
+
+#: per program, the inputs that a deployed model has as constants
+WEIGHTS: dict[str, tuple[str, ...]] = {
+    "rmsnorm_linear": ("g", "w"),
+    "gated_mlp": ("w1", "w2"),
+    "adapter_mlp": ("w1", "w2"),
+    "lora": ("w", "down", "up"),
+    "moe": ("w1", "w3", "w2"),
+}
+#: the dim of a program that counts what is computed at once, where it is not `b`: tokens of each expert
+_BATCH_DIMS = {"moe": "n"}
+
+
+def batch_of(name: str, sizes: Mapping[str, int]) -> int:
+    """The batch of a program at these sizes; 1 where it has none."""
+    return sizes.get(_BATCH_DIMS.get(name, "b"), 1)
+
+
+def kernel_sizes(function: mi.TensorFunction) -> dict[str, dict[str, int]]:
+    """The sets of sizes that a program's kernels are measured at: its own, and the first of them at batch `BATCH`."""
+    sets = {label: dict(sizes) for label, sizes in function.sizes.items()}
+    label, first = next(iter(sets.items()))
+    dim = _BATCH_DIMS.get(function.name, "b")
+    if dim in first and all(sizes[dim] != BATCH for sizes in sets.values()):
+        sets[f"batch{BATCH}" if label.startswith("batch") else f"{label} batch{BATCH}"] = {**first, dim: BATCH}
+    return sets

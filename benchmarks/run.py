@@ -15,31 +15,31 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.latency import BUDGET, latency_table, measure
+from benchmarks.kernels import BUDGET, kernel_table, measure, summary
 from benchmarks.plot import plot_pruning, plot_ratios, plot_scaling, plot_search
 from benchmarks.pruning import ablation, pruning_table
 from benchmarks.scaling import scaling, scaling_table
 from benchmarks.search import measure as measure_searches
 from benchmarks.search import phase_table, search_table
-from mirage.kernels.cpu.limits import measure_limits
+from mirage.kernels.cpu.limits import Limits
 from mirage.kernels.target import get_target
 
 #: seconds after which searches of the ablation and of the scaling are cut, so that all takes some ten minutes
 CUT = 30.0
 DOCS = Path(__file__).parents[1] / "docs"
-_PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "z3-solver")
+_PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
 
 
-def conditions(budget: float, cut: float) -> str:
-    """The machine, the date, the versions and the budgets of one run, as Markdown."""
-    target, limits = get_target("cpu"), measure_limits(force=True)
+def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
+    """The machine with its measured limits and its load average, the date, the versions and the budgets, as Markdown."""
+    target = get_target("cpu")
     versions = ", ".join(f"{p} {version(p)}" for p in _PACKAGES)
     cores = "core" if target.cores == 1 else "cores"
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, {target.cpu}, {target.cores} {cores}, {target.l2_bytes >> 10} KiB L2 per core, "
         f"{target.l3_bytes >> 20} MiB L3, vectors of {target.vector_bytes} bytes; measured limits: memory {limits.dram_gbs:.0f} "
         f"GB/s, cache {limits.cache_gbs:.0f} GB/s, {limits.gflops:.0f} GFLOP/s with {limits.threads} threads; "
-        f"load average {os.getloadavg()[0]:.1f} before the run. Python {platform.python_version()}, {versions}. "
+        f"load average {load:.1f} before the run. Python {platform.python_version()}, {versions}. "
         f"Latencies are those of a search, verification and tuning within {budget:g} s; searches of the ablation and of the "
         f"scaling were cut after {cut:g} s."
     )
@@ -68,13 +68,14 @@ def main(
     docs: Annotated[Path, typer.Option(help="Folder with benchmarks.md, where everything is written.")] = DOCS,
 ) -> None:
     page, figures = docs / "benchmarks.md", docs / "figures"
-    text = fill(page.read_text(encoding="utf-8"), "conditions", conditions(budget, cut))
-    latency = [row for *_, row in measure(names or [], budget, _say)]
+    text, load = page.read_text(encoding="utf-8"), os.getloadavg()[0]
+    latency, limits = measure(names or [], budget, _say)
     search = list(measure_searches(names or [], say=_say))
     pruning = list(ablation(cut, _say))
     scaled = list(scaling(cut, _say))
+    text = fill(text, "conditions", conditions(limits, load, budget, cut))
+    text = fill(text, "latency", f"{kernel_table(latency).markdown()}\n\n{summary(latency)}")
     tables = {
-        "latency": latency_table(latency),
         "search": search_table(search),
         "phases": phase_table(search),
         "pruning": pruning_table(pruning),

@@ -6,13 +6,19 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from mirage.kernels.profile import Timing
+
+#: a version: a function of no arguments
+Run = Callable[[], object]
 
 #: seconds of sleep before each turn: idle threads of NumPy's BLAS spin for some 25 ms, those of OpenMP for 1 ms
 _SETTLE = 0.03
 #: seconds of calls in one turn, and the most of them
 _TURN, _CALLS = 0.003, 10
+#: the same where caches are emptied before each call, which takes as long as some milliseconds of calls
+_COLD_TURN, _COLD_CALLS = 0.015, 5
 #: seconds of a call that is not repeated before the race
 _LONG = 0.3
 #: versions so many times slower than the best in their first calls, and after some rounds, have no more turns
@@ -21,24 +27,46 @@ _HOPELESS, _ROUNDS, _TOO_SLOW = 10.0, 3, 3.0
 _MIN_ROUNDS = 5
 
 
-def race(versions: Mapping[str, Callable[[], object]], *, seconds: float) -> dict[str, Timing]:
+@dataclass(frozen=True)
+class Cold:
+    """How a race is run with caches that hold nothing of what a call reads or writes.
+
+    Before every timed call, `evict` fills the caches with other memory, and then the version's own `copies` entry is called
+    untimed: the same version bound to a copy of its inputs. It wakes the version's threads and brings back its code, which
+    the eviction has cost all versions, but none of the memory of the call that is timed: its inputs, its weights in
+    whatever layout the version keeps them, and its output, as the copy's result is kept until the call is over.
+    This is the state of a layer of a model that runs: threads awake, weights and keys long gone from the caches.
+    """
+
+    evict: Callable[[], None]
+    copies: Mapping[str, Run]
+
+
+def race(versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = None) -> dict[str, Timing]:
     """Times of the versions, taking turns in an order shuffled with a fixed seed.
 
     A turn is a pause, so that the threads which the previous version left spinning are asleep (on few cores they slow
     down everyone else's), an untimed call that wakes this version's own, and timed calls: the state of a program that
-    runs this version alone. Ends after `seconds`, or up to three times that for 5 turns of each; a version much slower than
-    the best keeps the times it has, at least one. Calls longer than a turn are not preceded by an untimed one.
+    runs this version alone, and has in its caches what they hold of its memory. With `cold`, they hold nothing of it.
+    Ends after `seconds`, or up to three times that for 5 turns of each; a version much slower than the best keeps the times
+    it has, at least one. Without `cold`, calls longer than a turn are not preceded by an untimed one.
     """
     start = time.perf_counter()
-    first = {name: _first(run) for name, run in versions.items()}
+    once = {name: _once(name, run, cold) for name, run in versions.items()}
+    turn = _hot_turn if cold is None else _cold_turn
+    first = {name: _first(run) for name, run in once.items()}
+    hopeless = _HOPELESS * min(first.values())
+    # a second chance: other processes may have taken a core while threads waited for each other
+    first = {name: s if s <= hopeless or s > _LONG else min(s, _first(once[name])) for name, s in first.items()}
     turns = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in versions}
-    order = [name for name in versions if first[name] <= _HOPELESS * min(first.values())]
+    order = [name for name in versions if first[name] <= hopeless]
     rounds = 0
     while order and (not rounds or time.perf_counter() - start < seconds * (1 if rounds >= _MIN_ROUNDS else 3)):
         turns.shuffle(order)
         for name in order:
-            times[name] += _turn(versions[name], first[name])
+            time.sleep(_SETTLE)
+            times[name] += turn(once[name], first[name])
         rounds += 1
         if rounds == _ROUNDS:
             best = min(min(times[name]) for name in order)
@@ -46,24 +74,47 @@ def race(versions: Mapping[str, Callable[[], object]], *, seconds: float) -> dic
     return {name: _timing(t or [first[name]]) for name, t in times.items()}
 
 
-def _first(run: Callable[[], object]) -> float:
-    """The best of a few calls: a single one may meet anything."""
-    time.sleep(_SETTLE)
-    seconds = _timed(run)
-    return seconds if seconds > _LONG else min(seconds, *(_timed(run) for _ in range(3)))
+def _once(name: str, run: Run, cold: Cold | None) -> Callable[[], float]:
+    """A function that times one call of a version, in seconds."""
+    if cold is None:
+        return lambda: _timed(run)
+    evict, copy = cold.evict, cold.copies[name]
+
+    def evicted() -> float:
+        evict()
+        kept = copy()
+        seconds = _timed(run)
+        del kept
+        return seconds
+
+    return evicted
 
 
-def _turn(run: Callable[[], object], expected: float) -> list[float]:
-    time.sleep(_SETTLE)
-    if expected < _TURN:
-        expected = _timed(run)
-    return [_timed(run) for _ in range(max(1, min(_CALLS, int(_TURN / max(expected, 1e-9)))))]
-
-
-def _timed(run: Callable[[], object]) -> float:
+def _timed(run: Run) -> float:
     start = time.perf_counter()
     run()
     return time.perf_counter() - start
+
+
+def _first(once: Callable[[], float]) -> float:
+    """The best of a few calls: a single one may meet anything."""
+    time.sleep(_SETTLE)
+    seconds = once()
+    return seconds if seconds > _LONG else min(seconds, *(once() for _ in range(3)))
+
+
+def _hot_turn(once: Callable[[], float], expected: float) -> list[float]:
+    if expected < _TURN:
+        expected = once()
+    return [once() for _ in range(_calls(_TURN, _CALLS, expected))]
+
+
+def _cold_turn(once: Callable[[], float], expected: float) -> list[float]:
+    return [once() for _ in range(_calls(_COLD_TURN, _COLD_CALLS, expected))]
+
+
+def _calls(seconds: float, most: int, expected: float) -> int:
+    return max(1, min(most, int(seconds / max(expected, 1e-9))))
 
 
 def _timing(seconds: list[float]) -> Timing:

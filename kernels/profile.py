@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import statistics
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -12,6 +13,10 @@ from mirage.errors import BudgetError
 
 #: after so many rounds, functions slower than the best by the factor are called seldom
 _TRIAL_ROUNDS, _TOO_SLOW = 3, 3.0
+#: seconds for which the idle threads of NumPy's BLAS spin after a call, on the cores of whatever runs next
+_SPIN_S = 0.03
+#: nanoseconds of calls in a turn of its own, and the most of them
+_TURN_NS, _TURN_CALLS = 2_000_000, 20
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,7 @@ class Timing:
 
 
 def interleave(
-    fns: Mapping[str, Callable[[], object]], *, seconds: float, min_runs: int = 5
+    fns: Mapping[str, Callable[[], object]], *, seconds: float, min_runs: int = 5, spinning: Collection[str] = ()
 ) -> dict[str, Timing]:
     """The times of several functions, measured in turns so that noise hits all equally.
 
@@ -34,6 +39,9 @@ def interleave(
     `seconds`. From the fourth round on, a function whose least time is over 3 times the best is called only in
     rounds 4, 8, 16 and so on: seldom enough to leave the time to its rivals, and often enough to recover from an
     unlucky start on a busy machine.
+
+    The names in `spinning` leave threads behind that spin for a while (calls of BLAS): they come last in a round, the next
+    round begins when their threads are asleep, and a turn is several calls, so that less time is lost with waiting.
 
     Raises BudgetError if `seconds` is not positive.
     """
@@ -47,16 +55,22 @@ def interleave(
     shuffle = random.Random(0).shuffle
     rounds = 0
     order = list(fns)
+    pause = 0 < len(set(fns) & set(spinning)) < len(fns)
     while order:
         shuffle(order)
+        if pause:
+            order.sort(key=lambda name: name in spinning)
+            time.sleep(_SPIN_S)
         for name in order:
             elapsed = perf_counter_ns() - start
             if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):
                 return _timings(times)
             fn = fns[name]
-            before = perf_counter_ns()
-            fn()
-            times[name].append(perf_counter_ns() - before)
+            calls = min(_TURN_NS // max(min(times[name]), 1), _TURN_CALLS) if pause and rounds else 1
+            for _ in range(max(calls, 1)):
+                before = perf_counter_ns()
+                fn()
+                times[name].append(perf_counter_ns() - before)
         rounds += 1
         order = list(fns)
         if rounds >= _TRIAL_ROUNDS and (rounds + 1) & rounds:

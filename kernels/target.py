@@ -15,7 +15,7 @@ TARGETS = ("cpu",)
 _CPUS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")
 #: sizes in bytes where the system does not tell: small enough for every current processor
-_L1, _L2, _L3 = 32 << 10, 512 << 10, 8 << 20
+L1_BYTES, L2_BYTES, L3_BYTES = 32 << 10, 512 << 10, 8 << 20
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -58,7 +58,7 @@ def read_cpu(cpus: Path = _CPUS, cpuinfo: Path = _CPUINFO) -> Target:
     Python has it, and vectors of 16 bytes, which every 64-bit processor has.
     """
     found = _read_caches(cpus / "cpu0" / "cache")
-    l1, l2, l3 = (found.get(i, 0) for i in (1, 2, 3)) if found.get(1) and found.get(2) else (_L1, _L2, _L3)
+    l1, l2, l3 = (found.get(i, 0) for i in (1, 2, 3)) if found.get(1) and found.get(2) else (L1_BYTES, L2_BYTES, L3_BYTES)
     l3 *= max(_count_l3(cpus), 1)
     info = _read_cpuinfo(cpuinfo)
     flags = (info.get("flags") or info.get("Features") or "").split()

@@ -9,7 +9,6 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -36,24 +35,24 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.operator import REGISTRY, Elementwise, Operator
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
-from mirage.recall import Memory, recheck, search_key
-from mirage.records import SCHEMA, baselines_from_json, candidates_from_json
+from mirage.recall import Memory, compiled, compiled_decision, recheck, search_key
+from mirage.records import SCHEMA, baselines_from_json, candidates_from_json, decision_from_json
 from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.accuracy import Runner
+from mirage.search.buckets import bytes_needed
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.generate import generate
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, WorkerPool, default_executor
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate, Tuner
+from mirage.search.tune import Candidate
+from mirage.search.versions import MAX_VERSIONS, VersionTuner
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
@@ -69,7 +68,7 @@ def superoptimize(
     program: Program | TensorFunction,
     *,
     target: str = "cpu",
-    sizes: Mapping[str, int] | None = None,
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
     budget: float = 30.0,
     pruner: str | None = "normal-form",
     canonical: bool = True,
@@ -82,7 +81,9 @@ def superoptimize(
 ) -> Superoptimized:
     """The fastest verified way to run a program, for every size of its symbolic dims.
 
-    `sizes` (dim symbol -> elements) are those it is tuned at; the default is the first set of a `TensorFunction`.
+    `sizes` (dim symbol -> elements) are those it is tuned at, or a list of up to 8 such sets; the default is the first set of
+    a `TensorFunction`. Other sizes are sampled around the first set: which version of the program runs where is learnt from
+    measurements at all of them.
     `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
@@ -107,7 +108,8 @@ def superoptimize(
     machine = get_target(target)
     traced = _program(program)
     named = program.sizes.values() if isinstance(program, TensorFunction) else ()
-    bound = _sizes(traced, sizes, next(iter(named), {}))
+    anchors = _anchors(traced, sizes, next(iter(named), {}))
+    bound = anchors[0]
     options = SearchOptions(
         pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget * SEARCH_SHARE
     )
@@ -126,11 +128,12 @@ def superoptimize(
     if remembered is not None:
         candidates, stats, found = remembered
         seconds["verify"] = time.perf_counter() - start
-        tuned = memory.tuned(verifier, bound, candidates) if memory else None
-        if tuned is not None:
+        recalled = memory.tuned(verifier, anchors, candidates) if memory else None
+        if recalled is not None:
+            tuned, decision = recalled
             return Superoptimized(
-                traced, verifier, bound, machine, tuned.candidates, tuned.baselines, stats, seconds,
-                cache_hit=True, candidates=found, tune_stop="from the cache",
+                traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
+                cache_hit=True, candidates=found, tune_stop=tuned.stop_reason,
             )  # fmt: skip
     else:
         key = search_key(traced, bound, options)
@@ -147,27 +150,24 @@ def superoptimize(
 
     start = time.perf_counter()
     left = max(budget - seconds.get("search", 0.0) - seconds["verify"], 0.2 * budget)
-    baselines: dict[str, Runner] = {
-        "reference": lambda xs, ss: run_reference(traced, xs, ss),
-        "library": LibraryProgram(verifier.axis_program),
-    }
-    _, flops = program_cost(verifier.axis_program, bound)
-    tuner = Tuner(
-        traced, bound, machine, baselines, flops=flops, budget=min(left, HASTE_S) if interrupted else left, seed=seed,
-        progress=lambda text: say(Step("tuning", text)),
+    library = LibraryProgram(verifier.axis_program)
+    baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(traced, xs, ss), "library": library}
+    tuner = VersionTuner(
+        traced, verifier.axis_program, anchors, machine, baselines, budget=min(left, HASTE_S) if interrupted else left,
+        seed=seed, haste=interrupted, progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
-    tuned = tuner.run(preferred(candidates))
+    tuned, decision = tuner.run(preferred(candidates))
     if tuned.stop_reason == INTERRUPTED:
         _interrupt_unless(not interrupted)
         interrupted = True
     seconds["tune"] = time.perf_counter() - start
     answer = Superoptimized(
-        traced, verifier, bound, machine, tuned.candidates, tuned.baselines, stats, seconds,
+        traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
         cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
-        tune_stop=tuned.stop_reason,
+        tune_stop=tuned.stop_reason, library=library,
     )  # fmt: skip
     if memory is not None and not interrupted:
-        memory.keep_tuned(bound, replace(tuned, candidates=answer.graphs), answer.best.timing.median_us)
+        memory.keep_tuned(anchors, replace(tuned, candidates=answer.graphs), answer.decision)
     return answer
 
 
@@ -260,10 +260,25 @@ def _program(program: object) -> Program:
     return program
 
 
-def _sizes(traced: Program, sizes: Mapping[str, int] | None, default: Mapping[str, int]) -> dict[str, int]:
+def _anchors(traced: Program, sizes: object, default: Mapping[str, int]) -> list[dict[str, int]]:
+    """Sets of sizes, without repetitions: the given one or ones, completed from `default`."""
+    several = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
+    if not 0 < len(several) <= MAX_VERSIONS:
+        raise DimError(f"sizes: {len(several)} sets; pass 1 to {MAX_VERSIONS} sets of sizes to tune at")
+    found: list[dict[str, int]] = []
+    for one in several:
+        bound = _sizes(traced, one, default)
+        if bound not in found:
+            found.append(bound)
+    return found
+
+
+def _sizes(traced: Program, sizes: object, default: Mapping[str, int]) -> dict[str, int]:
     """A size for every dim symbol of the program: the given ones, else those of `default`."""
     if sizes is not None and not isinstance(sizes, Mapping):
-        raise DimError(f"sizes={sizes!r} is not a mapping; pass sizes={{'n': 4096}} for a dim 'n'")
+        raise DimError(
+            f"sizes={sizes!r} is not a mapping; pass sizes={{'n': 4096}} for a dim 'n', or a list of such mappings"
+        )
     given: dict[str, Any] = {**default, **(sizes or {})}
     wanted = traced.symbols()
     for name in given:
@@ -284,10 +299,8 @@ def _sizes(traced: Program, sizes: Mapping[str, int] | None, default: Mapping[st
 
 def _check_memory(program: Program, sizes: Mapping[str, int]) -> None:
     """Raises DimError where tuning could not even hold the arguments, the results and the largest tensor between."""
-    ends = [*program.input_types, *program.output_types]
-    elements = [prod(t.bind(sizes)) for t in ends] + [max(prod(n.type.bind(sizes)) for n in program.nodes)]
     # the yardstick of tuning is float64
-    needed = 8 * sum(elements)
+    needed = bytes_needed(program, sizes)
     if needed > memory_bytes():
         at = ", ".join(f"{s}={n}" for s, n in sizes.items())
         raise DimError(
@@ -390,8 +403,13 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
         raise FormatError(f"{path}: schema {obj.get('schema')!r} is not {SCHEMA}; superoptimize the program again")
     try:
         program = program_from_json(obj["program"])
-        records = candidates_from_json(obj["graphs"])
-        sizes = _sizes(program, {k: v for k, v in obj["sizes"].items() if isinstance(k, str)}, {})
+        symbols = program.symbols()
+        records = candidates_from_json(obj["graphs"], symbols)
+        decision = decision_from_json(obj["decision"], records, symbols)
+        anchors = _anchors(program, obj["sizes"], {})
+        threads = obj["threads"]
+        if type(threads) is not int or not 0 < threads < 2**31:
+            raise ValueError(f"threads {threads!r}")
         baselines = baselines_from_json(obj["baselines"])
         machine = get_target(str(obj["target"]))
         stats = SearchStats.from_json(obj["stats"])
@@ -407,12 +425,9 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
             raise VerificationError(
                 f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
             )
-        if r.schedule is not None and r.timing is not None:
-            executable = CpuExecutable(r.graph, r.schedule, c.maximum, sizes)
-            c = replace(c, schedule=r.schedule, executable=executable, timing=r.timing, accuracy=r.accuracy)
-        graphs.append(c)
+        graphs.append(c if r.timing is None else compiled(c, r))
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(
-        program, verifier, sizes, machine, graphs, baselines, stats, seconds, cache_hit=True, candidates=candidates,
-        tune_stop="from a file",
+        program, verifier, anchors, machine, threads, graphs, baselines, compiled_decision(decision, graphs), stats, seconds,
+        cache_hit=True, candidates=candidates, tune_stop="from a file",
     )  # fmt: skip

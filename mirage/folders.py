@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import stat
+import tempfile
 from pathlib import Path
 
 from mirage.errors import UnsafeCacheError
@@ -36,3 +37,16 @@ def check_private(path: Path) -> None:
             f"check what is in it, then `chmod go-w {shlex.quote(str(path))}`, "
             "or set MIRAGE_CACHE_DIR to a folder of your own"
         )
+
+
+def write_whole(file: Path, text: str) -> None:
+    """Write a file, and its folder, so that a reader sees all of it or none; raises OSError where that fails."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
+            out.write(text)
+        os.replace(name, file)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

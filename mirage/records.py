@@ -6,23 +6,27 @@ is verified again before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from mirage.errors import FormatError
+from mirage.kernels.decision import MAX_THRESHOLD, Tree, tree_from_json, tree_to_json
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.search.accuracy import Accuracy
 from mirage.search.tune import Candidate
+from mirage.search.versions import MAX_VERSIONS, Decision, Point
 from mirage.verify.certificate import Certificate
 
 #: version of the form; part of every key, so that a record of another version is never looked at
-SCHEMA = 2
+SCHEMA = 3
+#: what competes with graphs: the program operator by operator, and as BLAS calls
+BASELINES = ("reference", "library")
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,30 @@ class GraphRecord:
     certificate: Certificate
     cost: float
     schedule: Schedule | None
+    sizes: dict[str, int]
     timing: Timing | None
     accuracy: tuple[Accuracy, ...]
+
+
+@dataclass(frozen=True)
+class VersionRecord:
+    """One version as it was stored: of which graph (its place among the records), None where the kind is a baseline."""
+
+    kind: str
+    timing: Timing
+    graph: int | None
+    schedule: Schedule | None
+    sizes: dict[str, int]
+    accuracy: tuple[Accuracy, ...]
+
+
+@dataclass(frozen=True)
+class DecisionRecord:
+    """Versions and the decision among them, as they were stored."""
+
+    versions: tuple[VersionRecord, ...]
+    tree: Tree
+    points: tuple[Point, ...]
 
 
 def timing_to_json(t: Timing | None) -> dict[str, Any] | None:
@@ -82,6 +108,7 @@ def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
             "certificate": c.certificate.to_json(),
             "cost": c.cost,
             "schedule": c.schedule.to_json() if c.schedule else None,
+            "sizes": dict(c.sizes),
             "timing": timing_to_json(c.timing),
             "accuracy": accuracy_to_json(c.accuracy),
         }
@@ -89,32 +116,111 @@ def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     ]
 
 
-def candidates_from_json(obj: Any) -> list[GraphRecord]:
-    """Raises FormatError for anything but what `candidates_to_json` writes."""
+def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[GraphRecord]:
+    """Raises FormatError for anything but what `candidates_to_json` writes of a program with these dim symbols."""
     if not isinstance(obj, list):
         raise FormatError(f"graphs: expected a list, got {type(obj).__name__}")
     found = []
     for item in obj:
-        names = {"graph", "origin", "certificate", "cost", "schedule", "timing", "accuracy"}
+        names = {"graph", "origin", "certificate", "cost", "schedule", "sizes", "timing", "accuracy"}
         if not isinstance(item, dict) or set(item) != names:
             raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
         cost = item["cost"]
         if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
             raise FormatError("graphs: cost must be a number and origin a text")
         graph = mugraph_from_json(item["graph"])
-        schedule = None if item["schedule"] is None else Schedule.from_json(item["schedule"])
-        if schedule is not None:
-            schedule.check(graph)
+        schedule = _schedule_from_json(item["schedule"], graph)
         graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
         certificate = Certificate.from_json(item["certificate"])
         timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
-        found.append(GraphRecord(graph, certificate, float(cost), schedule, timing, accuracy))
+        sizes = sizes_from_json(item["sizes"], symbols) if schedule is not None else {}
+        found.append(GraphRecord(graph, certificate, float(cost), schedule, sizes, timing, accuracy))
     return found
+
+
+def _schedule_from_json(obj: Any, graph: MuGraph) -> Schedule | None:
+    schedule = None if obj is None else Schedule.from_json(obj)
+    if schedule is not None:
+        schedule.check(graph)
+    return schedule
+
+
+def sizes_from_json(obj: Any, symbols: Collection[str]) -> dict[str, int]:
+    """A size for every one of these dim symbols; raises FormatError for anything else."""
+    if not isinstance(obj, dict) or set(obj) != set(symbols):
+        raise FormatError(f"sizes: expected {', '.join(symbols) or 'none'}, got {obj!r}"[:200])
+    if not all(type(n) is int and 0 < n <= MAX_THRESHOLD for n in obj.values()):
+        raise FormatError(f"sizes: expected positive sizes, got {obj!r}"[:200])
+    return {s: obj[s] for s in symbols}
+
+
+def decision_to_json(decision: Decision, candidates: Sequence[Candidate]) -> dict[str, Any]:
+    """Versions, whose graphs are among those of `candidates`, with their schedules, the tree and the measurements."""
+    places = {id(c.graph): i for i, c in enumerate(candidates)}
+    versions = []
+    for v in decision.versions:
+        c = v.candidate
+        versions.append(
+            {
+                "kind": v.kind,
+                "timing": timing_to_json(v.timing),
+                "graph": places[id(c.graph)] if c else None,
+                "schedule": c.schedule.to_json() if c and c.schedule else None,
+                "sizes": dict(c.sizes) if c else {},
+                "accuracy": accuracy_to_json(c.accuracy) if c else [],
+            }
+        )
+    # JSON has no infinity
+    points = [{"sizes": dict(p.sizes), "us": [t if t < np.inf else None for t in p.times]} for p in decision.points]
+    return {"versions": versions, "tree": tree_to_json(decision.tree), "points": points}
+
+
+def decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> DecisionRecord:
+    """Raises FormatError for anything but what `decision_to_json` writes, of these graphs and dim symbols, ScheduleError
+    where a schedule is not one of its graph.
+    """
+    if not isinstance(obj, dict) or set(obj) != {"versions", "tree", "points"}:
+        raise FormatError("decision: expected versions, tree and points")
+    if not isinstance(obj["versions"], list) or not 0 < len(obj["versions"]) <= MAX_VERSIONS:
+        raise FormatError(f"decision: versions must be a list of 1 to {MAX_VERSIONS}")
+    versions = tuple(_version_from_json(v, graphs, symbols) for v in obj["versions"])
+    tree = tree_from_json(obj["tree"], symbols, len(versions))
+    if not isinstance(obj["points"], list) or not all(
+        isinstance(p, dict) and set(p) == {"sizes", "us"} for p in obj["points"]
+    ):
+        raise FormatError("decision: points must be a list of sizes and us")
+    points = []
+    for p in obj["points"]:
+        times = p["us"]
+        if not isinstance(times, list) or len(times) != len(versions):
+            raise FormatError(f"decision: us must be a list of {len(versions)}")
+        if not all(t is None or (type(t) is float and 0 < t < np.inf) for t in times):
+            raise FormatError(f"decision: us must be positive numbers or null, got {times!r}"[:200])
+        points.append(Point(sizes_from_json(p["sizes"], symbols), tuple(np.inf if t is None else t for t in times)))
+    return DecisionRecord(versions, tree, tuple(points))
+
+
+def _version_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> VersionRecord:
+    names = {"kind", "timing", "graph", "schedule", "sizes", "accuracy"}
+    if not isinstance(obj, dict) or set(obj) != names:
+        raise FormatError(f"decision: a version must have exactly {', '.join(sorted(names))}")
+    kind, place, timing = obj["kind"], obj["graph"], timing_from_json(obj["timing"])
+    if timing is None:
+        raise FormatError("decision: a version has no timing")
+    accuracy = accuracy_from_json(obj["accuracy"])
+    if kind == "mugraph" and type(place) is int and 0 <= place < len(graphs):
+        schedule = _schedule_from_json(obj["schedule"], graphs[place].graph)
+        if schedule is None:
+            raise FormatError("decision: a version has no schedule")
+        return VersionRecord(kind, timing, place, schedule, sizes_from_json(obj["sizes"], symbols), accuracy)
+    if kind in BASELINES and place is None and obj["schedule"] is None and not obj["sizes"]:
+        return VersionRecord(kind, timing, None, None, {}, accuracy)
+    raise FormatError(f"decision: {kind!r} of graph {place!r} is no version"[:200])
 
 
 def baselines_from_json(obj: Any) -> dict[str, Timing]:
     """Timings of the baselines by name; raises FormatError."""
-    if not isinstance(obj, dict) or set(obj) != {"reference", "library"}:
+    if not isinstance(obj, dict) or set(obj) != set(BASELINES):
         raise FormatError(f"baselines: expected reference and library, got {obj!r}")
     found = {name: timing_from_json(t) for name, t in obj.items()}
     if None in found.values():

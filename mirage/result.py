@@ -15,50 +15,37 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from mirage.errors import InputError
+from mirage.errors import DimError, InputError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
+from mirage.kernels.cpu.choose import compile_tree
 from mirage.kernels.cpu.limits import limit_us, measure_limits, program_cost
+from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
-from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
-from mirage.mugraph.thread import with_threads
-from mirage.records import SCHEMA, baselines_to_json, candidates_to_json
-from mirage.runtime.arrays import check_inputs, detached, like
-from mirage.runtime.binding import SizeBinder
+from mirage.records import SCHEMA, baselines_to_json, candidates_to_json, decision_to_json
+from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
+from mirage.search.versions import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 
 
-@dataclass(frozen=True)
-class Best:
-    """What a call runs: "mugraph", "library" or "reference", with its latency at the measured sizes."""
-
-    kind: str
-    timing: Timing
-    candidate: Candidate | None = None
-
-    @property
-    def graph(self) -> MuGraph | None:
-        """The muGraph down to its thread graphs; None where a library version is best."""
-        return with_threads(self.candidate.graph, self.candidate.maximum) if self.candidate else None
-
-    def _repr_svg_(self) -> str | None:
-        return self.graph._repr_svg_() if self.graph else None
-
-
 @dataclass
 class Superoptimized:
-    """A program with the fastest verified way to run it.
+    """A program with the fastest verified ways to run it.
 
-    Call it with arrays of any sizes of the symbolic dims; the result is of the same kind as the first argument.
+    Call it with arrays of any sizes of the symbolic dims; the result is of the same kind as the first argument. `decision`
+    says which of `versions` runs at which sizes; it was learnt from measurements, with `threads` threads, at and around
+    `anchors`, the sizes (dim symbol -> elements) that were given. It never changes: with as many threads, equal arguments give
+    equal bits, in this process and in every one that loads the result.
+
     `graphs` are all verified graphs, ranked: the measured ones by latency, then the others by modelled cost. Those with an
     executable, whose kernels may be called, have passed the second check of `Verifier.confirm`; making a result raises
     VerificationError where one does not.
@@ -66,10 +53,12 @@ class Superoptimized:
 
     program: Program
     verifier: Verifier
-    sizes: dict[str, int]
+    anchors: list[dict[str, int]]
     target: Target
+    threads: int
     graphs: list[Candidate]
     baselines: dict[str, Timing]
+    decision: Decision
     stats: SearchStats
     seconds: dict[str, float]
     cache_hit: bool = False
@@ -77,51 +66,81 @@ class Superoptimized:
     compiled: int = 0
     rejected: list[str] = field(default_factory=list)
     tune_stop: str = ""
+    library: LibraryProgram | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self._binder = SizeBinder(self.program)
-        self._library = LibraryProgram(self.verifier.axis_program)
         start = time.perf_counter()
-        self.graphs = [c if c.executable is None else self._confirmed(c) for c in self.graphs]
+        confirmed: dict[int, Certificate] = {}
+        self.graphs = [c if c.executable is None else self._confirmed(c, confirmed) for c in self.graphs]
+        versions = [
+            replace(v, candidate=self._confirmed(v.candidate, confirmed)) if v.candidate else v
+            for v in self.decision.versions
+        ]
+        self.decision = replace(self.decision, versions=tuple(versions))
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
-        timed = [(c.timing.median_us, c) for c in self.graphs if c.timing is not None and c.executable is not None]
-        fastest = min(timed, key=lambda t: t[0], default=None)
-        name = min(self.baselines, key=lambda n: self.baselines[n].median_us)
-        if fastest is not None and fastest[0] <= self.baselines[name].median_us and fastest[1].timing is not None:
-            self.best = Best("mugraph", fastest[1].timing, fastest[1])
-        else:
-            self.best = Best(name, self.baselines[name])
-        self._run: Runner = self._runner()
+        self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
+        self._runners: list[Runner] = [self._runner(v) for v in self.decision.versions]
+        self._caller = Caller(self.program, lambda sizes: self._runners[self._choose(sizes)])
 
-    def _confirmed(self, c: Candidate) -> Candidate:
-        return replace(c, certificate=self.verifier.confirm(c.graph, c.certificate))
+    def _confirmed(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
+        """The candidate with the second check; once per graph, whose schedules share it."""
+        if id(c.graph) not in confirmed:
+            confirmed[id(c.graph)] = self.verifier.confirm(c.graph, c.certificate)
+        return replace(c, certificate=confirmed[id(c.graph)])
 
-    def _runner(self) -> Runner:
-        if self.best.candidate is not None:
-            executable = self.best.candidate.executable
+    def _runner(self, version: Version) -> Runner:
+        if version.candidate is not None:
+            executable = version.candidate.executable
             assert executable is not None
             return executable
-        return self._library if self.best.kind == "library" else self.reference
+        return self._library if version.kind == "library" else self.reference
+
+    @cached_property
+    def _library(self) -> LibraryProgram:
+        return self.library or LibraryProgram(self.verifier.axis_program)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The first sizes that the result was tuned at."""
+        return self.anchors[0]
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """The ways to run the program that `decision` decides among."""
+        return self.decision.versions
+
+    def choice(self, sizes: Mapping[str, int]) -> Version:
+        """What a call at these sizes (dim symbol -> elements) runs.
+
+        Raises DimError where a dim has no size.
+        """
+        if missing := [s for s in self.sizes if s not in sizes]:
+            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        return self.versions[self._choose(sizes)]
+
+    @cached_property
+    def best(self) -> Version:
+        """What a call at the first tuned sizes runs."""
+        return self.choice(self.sizes)
+
+    def _run(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        """What a call runs at these sizes."""
+        return self._runners[self._choose(sizes)](inputs, sizes)
 
     def reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """The program itself, operator by operator with NumPy."""
         return run_reference(self.program, inputs, sizes)
 
-    def __call__(self, *arrays: Any) -> Any:
-        """The program's result (a tuple of results if it has several).
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """The program's result (a tuple of results if it has several), of the kind of the first array.
 
-        Raises InputError if the arrays do not fit the program, naming the input and the dim.
+        With `out`, an array (or a tuple of arrays, one per result) of NumPy, torch or anything whose memory can be written
+        in place, results are written there, and `out` is returned. It may have any strides, and may overlap the arguments:
+        the results are those for the arguments as they were.
+
+        Raises InputError if the arrays do not fit the program, naming the input and the dim, or if `out` does not fit.
         """
-        inputs = check_inputs(self.program, arrays)
-        sizes = self._binder.bind([a.shape for a in inputs])
-        # no kernel runs on nothing: an empty dim is NumPy's case
-        empty = any(a.size == 0 for a in inputs)
-        found = self.reference(inputs, sizes) if empty else self._run(inputs, sizes)
-        if self.best.candidate is None or empty:
-            # NumPy may answer with views
-            found = detached(found, inputs)
-        results = [like(r, arrays[0]) for r in found]
-        return results[0] if len(results) == 1 else tuple(results)
+        return self._caller(arrays, out)
 
     @property
     def interrupted(self) -> bool:
@@ -130,7 +149,7 @@ class Superoptimized:
 
     @property
     def certificate(self) -> Certificate:
-        """The evidence for what a call runs."""
+        """The evidence for what a call at the first tuned sizes runs; that of other versions is `candidate.certificate`."""
         if self.best.candidate is not None:
             return self.best.candidate.certificate
         graph = reference_graph(self.verifier.axis_program)
@@ -138,7 +157,7 @@ class Superoptimized:
 
     @cached_property
     def accuracy(self) -> tuple[Accuracy, ...]:
-        """Largest errors of what a call runs, and of the program itself, against float64: one entry per trial.
+        """Largest errors of what a call at the first tuned sizes runs, and of the program itself, against float64, per trial.
 
         Trials are the tuned sizes, where float64 is affordable there, and small sizes, once with inputs around 1000.
         """
@@ -187,6 +206,10 @@ class Superoptimized:
         ratio = self.baselines["reference"].median_us / t.median_us
         rows.append(("reference / best", f"{ratio:.2f}"))
         rows.append(("share of the physical limit", f"{self.limit_us / t.min_us:.0%} of {self.limit_us:,.1f} us"))
+        compiled = sum(v.candidate is not None for v in self.versions)
+        rows.append(("compiled versions", f"{compiled} of at most {MAX_VERSIONS}, tuned with {self.threads} threads"))
+        for where, number in leaves(self.decision.tree):
+            rows.append((f"at {where}", f"version {number}: {self.versions[number]}"))
         for a in self.accuracy:
             rows.append((f"error to float64, {a.trial}", f"{a.kernel:.1e}, program {a.program:.1e}"))
         for row in rows:
@@ -199,9 +222,11 @@ class Superoptimized:
             "format": "mirage result",
             "schema": SCHEMA,
             "program": program_to_json(self.program),
-            "sizes": self.sizes,
+            "sizes": self.anchors,
             "target": self.target.name,
+            "threads": self.threads,
             "graphs": candidates_to_json(self.graphs),
+            "decision": decision_to_json(self.decision, self.graphs),
             "baselines": baselines_to_json(self.baselines),
             "stats": self.stats.to_json(),
             "candidates": self.candidates,

@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES, compute_dtype, epsilon
+from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon
 
 Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
@@ -34,7 +34,12 @@ _TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "input
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
     """Normal inputs (standard deviation 1) of the program's shapes and dtype around `offset`."""
     rng = np.random.default_rng(seed)
-    return [(rng.standard_normal(t.bind(sizes)) + offset).astype(DTYPES[t.dtype]) for t in program.input_types]
+    return [random_input(t, sizes, rng, offset) for t in program.input_types]
+
+
+def random_input(t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
+    """One array as in `random_inputs`."""
+    return (rng.standard_normal(t.bind(sizes)) + offset).astype(DTYPES[t.dtype])
 
 
 @dataclass(frozen=True)
@@ -70,6 +75,12 @@ class Trial:
         exact = run_reference(program, inputs, sizes, "float64")
         return Trial(name, inputs, dict(sizes), exact, run_reference(program, inputs, sizes))
 
+    @staticmethod
+    def beside(name: str, library: Runner, inputs: list[np.ndarray], sizes: Mapping[str, int]) -> Trial:
+        """A coarse comparison with the program's library version, where float64 would take too long."""
+        own = library(inputs, sizes)
+        return Trial(name, inputs, dict(sizes), own, own, COARSE_ULPS, in_float64=False)
+
     def measure(self, run: Runner) -> tuple[Accuracy, bool]:
         """The errors, and whether each result is about as near to float64 as the program's own, where that is finite."""
         worst, own_worst, passed = 0.0, 0.0, True
@@ -103,8 +114,7 @@ def accuracy_trials(
     if flops <= MAX_FLOPS:
         trials = [Trial.of(given, program, inputs, sizes)]
     else:
-        own = library(inputs, sizes)
-        trials = [Trial(given, inputs, dict(sizes), own, own, COARSE_ULPS, in_float64=False)]
+        trials = [Trial.beside(given, library, inputs, sizes)]
     for name, (values, offset) in _TRIALS.items():
         small = {s: values[i % len(values)] for i, s in enumerate(sizes)}
         trials.append(Trial.of(name, program, random_inputs(program, small, seed + 1, offset), small))

@@ -26,7 +26,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
+from mirage.search.accuracy import Accuracy, Runner, Trial, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.generate import plan_by_plan
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
@@ -46,13 +46,18 @@ HASTE_S = 0.5
 
 @dataclass(frozen=True)
 class Candidate:
-    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial."""
+    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial.
+
+    `sizes` (dim symbol -> elements) are those that the schedule and the layouts of the kernel were chosen for; empty for
+    one that is not tuned. `timing` is at the first sizes that the program was tuned at.
+    """
 
     graph: MuGraph
     certificate: Certificate
     maximum: RunningMaximum
     cost: float
     schedule: Schedule | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
     timing: Timing | None = None
     accuracy: tuple[Accuracy, ...] = ()
@@ -101,7 +106,8 @@ def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int
 class Tuner:
     """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
 
-    `baselines` are what competes besides, "library" among them.
+    `baselines` are what competes besides, "library" among them. `inputs` and `trials` are made where none are given: that
+    comes before any kernel, and takes at most half of the budget from it.
     """
 
     def __init__(
@@ -115,19 +121,23 @@ class Tuner:
         budget: float,
         seed: int,
         progress: Callable[[str], None] = lambda _: None,
+        inputs: list[np.ndarray] | None = None,
+        trials: Sequence[Trial] = (),
     ) -> None:
+        start = time.perf_counter()
         self.program = program
         self.sizes = dict(sizes)
         self.target = target
         self.baselines = baselines
-        self.deadline = time.perf_counter() + budget
-        self.budget = budget
         self.progress = progress
-        self.inputs = random_inputs(program, sizes, seed)
         self.rejected: list[str] = []
         self.compiled = 0
         self.ready: list[Candidate] = []
-        self.trials = accuracy_trials(program, self.inputs, self.sizes, flops, baselines["library"], seed)
+        self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
+        library = baselines["library"]
+        self.trials = list(trials) or accuracy_trials(program, self.inputs, self.sizes, flops, library, seed)
+        self.budget = max(start + budget - time.perf_counter(), budget / 2)
+        self.deadline = time.perf_counter() + self.budget
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()
@@ -212,7 +222,8 @@ class Tuner:
                 return None
             c, schedule = job
             try:
-                return replace(c, schedule=schedule, executable=CpuExecutable(c.graph, schedule, c.maximum, self.sizes))
+                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes)
+                return replace(c, schedule=schedule, sizes=self.sizes, executable=executable)
             except UnsafeCacheError:
                 raise  # no other kernel would fare better
             except MirageError as e:

@@ -20,6 +20,7 @@ from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.layout import c_names
+from mirage.kernels.cpu.packing import Packing
 from mirage.kernels.cpu.stages import CodeStage, LibraryStage, library_stage, runs
 from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
 from mirage.mugraph.degree import RunningMaximum, analyze
@@ -48,8 +49,9 @@ class Emitted:
     """The C source, what its arguments are, and the stages to run in order.
 
     `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
-    companions with running maxima; `dtypes` are what they are stored in. `in_code` are those that C functions read or
-    write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
+    companions with running maxima, and forms of inputs; `dtypes` are what they are stored in. `in_code` are those that C
+    functions read or write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
+    `packed` are tensors that hold inputs as a kernel's schedule wants them packed.
     """
 
     source: str
@@ -61,6 +63,7 @@ class Emitted:
     outputs: tuple[int, ...]
     stages: tuple[CodeStage | LibraryStage, ...]
     in_code: frozenset[int]
+    packed: tuple[Packing, ...]
 
 
 def bind_hints(mugraph: MuGraph, hints: Mapping[str, int]) -> dict[str, int]:
@@ -102,6 +105,7 @@ class Emitter:
         self.dims: dict[sympy.Expr, str] = {}
         self._collect_dims()
         self.tensors: list[Tensor] = []
+        self.packed: list[Packing] = []
         hints = hint_sizes(mugraph, schedule, hints)
         self.storage = DTYPES[mugraph.dtype]
         self.real = compute_dtype(self.storage)
@@ -121,9 +125,9 @@ class Emitter:
                     index = len(self.sizes) + sum(1 for d in self.dims if not d.is_Integer)
                     self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
 
-    def _tensor(self, axes: tuple[str, ...], dtype: np.dtype) -> Tensor:
+    def _tensor(self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, dtype.itemsize == 2))
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype.itemsize == 2))
         return self.tensors[-1]
 
     def _result(self, r: Ref) -> Tensor:
@@ -134,6 +138,18 @@ class Emitter:
         # partial results are not rounded before they are put together
         partial = not self.mugraph.axes.keys() >= set(axes)
         return self._tensor(axes, self.real if partial else between_dtype(self.storage))
+
+    def _packed(self, source: Tensor, axis: str, tile: int) -> Tensor:
+        """The packed form of an input, which kernels that want the same one share."""
+        if self.sizes[axis].is_Integer:
+            tile = min(tile, max(int(self.sizes[axis]), 1))
+        axes = (*(a for a in source.axes if a != axis), axis)
+        for p in self.packed:
+            if (p.input, p.axes, p.tile) == (source.index, axes, tile):
+                return self.tensors[p.tensor]
+        tensor = self._tensor(axes, self.storage, packed=True)
+        self.packed.append(Packing(source.index, tensor.index, axes, tile))
+        return tensor
 
     def _plan(self, program: Program, known: dict[int, Companion]) -> None:
         """Give every kernel-level tensor its number, and every run of kernels its stage."""
@@ -173,6 +189,8 @@ class Emitter:
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
         number = len(self.kernels)
         schedule = self.schedule.kernels[number]
+        for operand, axis in schedule.packed:
+            inputs[operand] = self._packed(inputs[operand], axis, schedule.tile[axis])
         self.kernels.append(BlockEmitter(number, i, block, schedule, program, inputs, outputs, dict(carried)))
 
     def emit(self) -> Emitted:
@@ -206,6 +224,7 @@ class Emitter:
             self.outputs,
             tuple(self.stages),
             self._in_code(),
+            tuple(self.packed),
         )
 
     def _in_code(self) -> frozenset[int]:
@@ -295,6 +314,7 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
     tiles = [
         f"kernel {k}: tiles {', '.join(f'{a}={n}' for a, n in s.tiles) or 'none'}; "
         f"splits {', '.join(f'{a}={n}' for a, n in s.splits) or 'none'}"
+        + "".join(f"; operand {operand} packed along {a}" for operand, a in s.packed)
         for k, s in enumerate(schedule.kernels)
     ]
     return [*text.splitlines(), "", *tiles]

@@ -123,6 +123,8 @@ class BlockEmitter(BlockPlan):
                 w.line(f"const long {strides[a]} = args->strides[{tensor.offset + k}];")
             if a not in at and not whole and self.graph.role.get(a) in (Role.PARALLEL, Role.SPLIT):
                 index[a] = f"b_{self.names[a]}"
+        if tensor.packed:
+            strides = {**strides, tensor.axes[-1]: f"args->strides[{tensor.offset + len(tensor.axes) - 1}]"}
         start = View(tensor.pointer, strides, tensor.unit).at(index)
         w.line(f"{const}{element_type(tensor.half)} *const {name} = {start};")
 

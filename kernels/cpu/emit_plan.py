@@ -32,12 +32,14 @@ VECTOR_BYTES = 64
 class Tensor:
     """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
 
-    `half`: whether it is stored in 16 bits.
+    Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
+    from tile to tile, per element of the axis. `half`: whether it is stored in 16 bits.
     """
 
     index: int
     offset: int
     axes: tuple[str, ...]
+    packed: bool = False
     half: bool = False
 
     @property

@@ -4,60 +4,39 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
-from mirage.errors import InputError, MirageError
+from mirage.errors import InputError, ScheduleError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import pool, toolchain
 from mirage.kernels.cpu.emit import Emitter
+from mirage.kernels.cpu.frames import BoundCall, Code, Frame, Workspace
+from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.packing import PackedCopies, PackedCopy
 from mirage.kernels.cpu.stages import CodeStage, LibraryStage
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from mirage.runtime.arrays import to_numpy
 from mirage.settings import num_threads
 
-#: sizes, and layouts of the arrays for each, whose C arguments and tensors between kernels are kept
+#: sizes, and layouts of the arrays for each, whose C arguments are kept
 _KEPT = 16
+
+Strides = tuple[int, ...]
 
 
 def _bound(table: dict[Any, Any]) -> None:
     """Make room for one more entry: the oldest goes."""
     while len(table) >= _KEPT:
         del table[next(iter(table))]
-
-
-class _Args(ctypes.Structure):
-    """`mirage_args` of the generated C."""
-
-    _fields_ = (("sizes", ctypes.c_void_p), ("tensors", ctypes.c_void_p), ("strides", ctypes.c_void_p))
-
-
-class _Frame:
-    """Arguments of one call: C arrays whose constant parts are filled, and the tensors between operators."""
-
-    def __init__(
-        self,
-        sizes: Sequence[int],
-        tensors: Sequence[tuple[int, ...] | None],
-        strides: Sequence[int],
-        dtypes: Sequence[np.dtype],
-    ) -> None:
-        self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
-        self.tensors = (ctypes.c_void_p * max(len(tensors), 1))()
-        self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
-        #: tensors between operators; none where a call gives the memory
-        self.own = [None if shape is None else np.empty(shape, t) for shape, t in zip(tensors, dtypes, strict=True)]
-        for i, a in enumerate(self.own):
-            if a is not None:
-                self.tensors[i] = a.ctypes.data
-        self.args = _Args(*(ctypes.addressof(x) for x in (self.sizes, self.tensors, self.strides)))
-        self.reference = ctypes.byref(self.args)
 
 
 class _Shape:
@@ -71,35 +50,40 @@ class _Shape:
         self.outputs = [self._shape(o.dims) for o in graph.outputs]
         #: per stage, the values of a library stage's calls that are known beforehand
         self.scalars = [s.calls.values(sizes) if isinstance(s, LibraryStage) else [] for s in exe.emitted.stages]
-        self.frames: dict[tuple[Any, ...], list[_Frame]] = {}
+        self.itemsize = exe.dtype.itemsize
+        self.frames: dict[tuple[Strides, ...], list[Frame]] = {}
 
     def _shape(self, dims: AxisDims) -> tuple[int, ...]:
         return tuple(prod(self.axes[a] for a in d) for d in dims)
 
-    def axis_strides(self, array: np.ndarray, dims: AxisDims, order: Sequence[str]) -> list[int] | None:
-        """Strides in elements along these axes; None if one is no whole number, or the last is not 1."""
-        if array.size == 0:
+    def axis_strides(self, strides: Strides, dims: AxisDims, order: Sequence[str]) -> list[int] | None:
+        """Strides in elements along these axes of an array with such `strides` (bytes).
+
+        None if one is no whole number, or the last is not 1.
+        """
+        if any(self.axes[a] == 0 for d in dims for a in d):
             return [0] * len(order)
         found: dict[str, int] = {}
-        for d, step in zip(dims, array.strides, strict=True):
+        for d, step in zip(dims, strides, strict=True):
             for a in reversed(d):
                 found[a] = step
                 step *= self.axes[a]
-        if any(found[a] % array.itemsize for a in order if self.axes[a] > 1):
+        if any(found[a] % self.itemsize for a in order if self.axes[a] > 1):
             return None
-        if order and self.axes[order[-1]] > 1 and found[order[-1]] != array.itemsize:
+        if order and self.axes[order[-1]] > 1 and found[order[-1]] != self.itemsize:
             return None
-        return [found[a] // array.itemsize for a in order]
+        return [found[a] // self.itemsize for a in order]
 
 
 class CpuExecutable:
     """A muGraph for one schedule: graph-defined kernels as C, compiled and loaded, predefined ones as library calls.
 
-    `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. May be called
-    from several threads at once. `source` is the C code; a graph of predefined operators needs no compiler.
+    `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. `constants` are the arguments
+    whose contents never change, which a schedule may pack. May be called from several threads at once. `source` is the C
+    code; a graph of predefined operators needs no compiler.
 
-    Raises ScheduleError or GraphError if the muGraph cannot be printed, NoCompilerError or CompilerError if
-    it cannot be compiled.
+    Raises ScheduleError or GraphError if the muGraph cannot be printed, or an argument is packed that is not among the
+    constants; NoCompilerError or CompilerError if it cannot be compiled.
     """
 
     def __init__(
@@ -108,18 +92,24 @@ class CpuExecutable:
         schedule: Schedule,
         maximum: RunningMaximum,
         hints: Mapping[str, int] | None = None,
+        constants: Collection[str] = (),
     ) -> None:
         self.mugraph = mugraph
         self.schedule = schedule
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
+        for p in self.emitted.packed:
+            if (name := mugraph.inputs[p.input].argument) not in constants:
+                raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
         self.dtype = DTYPES[mugraph.dtype]
         self._places = argument_places(mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places)))
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load()
-        self._pool = pool.run_address()
-        self._threads = num_threads()
+        functions = [code for code, _ in self._stages if code is not None]
+        self._code = Code(mugraph.name, functions, pool.run_address() if functions else 0, num_threads())
         self._lock = threading.Lock()
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
+        self._workspaces: list[Workspace] = []
+        self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
         #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
         # axis where C code uses it
         self._direct: dict[int, int] = {}
@@ -129,6 +119,8 @@ class CpuExecutable:
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
         self._calls = any(library is not None for _, library in self._stages)
+        #: whether every result is written by an operator, a C function
+        self._writes_all = not self._calls and all(self._direct.get(t) == k for k, t in enumerate(self.emitted.outputs))
         used = {t for _, library in self._stages if library is not None for t in library.tensors()}
         #: inputs that library calls take, with their axes where a dim is a product of several
         self._taken = [
@@ -152,7 +144,6 @@ class CpuExecutable:
                 found.append((None, stage))
                 continue
             run = getattr(library, stage.function)
-            run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
             run.restype = ctypes.c_int
             found.append((run, None))
         return found
@@ -162,23 +153,60 @@ class CpuExecutable:
         """The C source."""
         return self.emitted.source
 
+    def forget(self) -> None:
+        """Drop the packed copies of constants; they are made again when they are needed."""
+        for copies in self._copies:
+            copies.clear()
+
+    def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
+        """A call for aligned arrays with these strides (bytes) of the arguments, then of the results.
+
+        None where a call has more to do than to run C code: where arrays must be copied, library calls take part, or an input
+        is a result.
+        """
+        if not self._writes_all:
+            return None
+        shape = self._shape(sizes)
+        count = max(self._places, default=-1) + 1
+        inputs, results = [strides[k] for k in self._places], strides[count:]
+        if not all(self._fits(shape, i, s) for i, s in enumerate(inputs)):
+            return None
+        for t, k in self._direct.items():
+            if shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
+                return None
+        places = [(i, k) for i, k in enumerate(self._places) if i in self.emitted.in_code]
+        places += [(t, count + k) for t, k in self._direct.items()]
+        packed = [
+            (p.tensor, self._places[p.input], self._finder(shape, copies, inputs[p.input]))
+            for p, copies in zip(self.emitted.packed, self._copies, strict=True)
+        ]
+        return BoundCall(self._code, lambda: self._frame(shape, inputs, results), self._workspaces, places, packed)
+
+    def _finder(self, shape: _Shape, copies: PackedCopies, strides: Strides) -> Callable[[int, Any], PackedCopy]:
+        i = copies.packing.input
+        name, key = self.mugraph.inputs[i].argument, (shape.inputs[i], strides)
+
+        def find(at: int, given: Any) -> PackedCopy:
+            return copies.get((at, *key), given, lambda: to_numpy(given, name), shape.axes)
+
+        return find
+
     def __call__(
-        self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
+        self,
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray] | None = None,
+        given: Sequence[Any] | None = None,
     ) -> list[np.ndarray]:
         """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if
         given. There is one array per argument of the program, which several inputs of the muGraph may read.
 
         Inputs are read through their strides; only one whose last axis is not contiguous is copied, and only
-        for C code. `out` must not overlap the inputs. Raises InputError for arrays of another number, shape
-        or dtype.
+        for C code. `out` must not overlap the inputs. `given` are the objects that the arrays are views of, where they are
+        not arrays of NumPy: packed copies of constants belong to these. Raises InputError for arrays of another number,
+        shape or dtype.
         """
-        key = tuple(sizes.items())
-        shape = self._shapes.get(key)
-        if shape is None:
-            shape = _Shape(self, sizes)
-            with self._lock:
-                _bound(self._shapes)
-                self._shapes[key] = shape
+        shape = self._shape(sizes)
         arrays = self._checked(inputs, shape)
         results = self._results(out, shape)
         layout = tuple([a.strides for a in (*arrays, *results)])
@@ -194,20 +222,46 @@ class CpuExecutable:
         try:
             frame = free.pop()
         except IndexError:
-            frame = self._frame(shape, arrays, results_in)
+            frame = self._frame(shape, [a.strides for a in arrays], [a.strides for a in results_in])
+        workspace = frame.take(self._workspaces)
         for i, a in enumerate(arrays):
-            frame.tensors[i] = a.__array_interface__["data"][0]
+            frame.tensors[i] = address(a)
         for t, k in self._direct.items():
-            frame.tensors[t] = results_in[k].__array_interface__["data"][0]
+            frame.tensors[t] = address(results_in[k])
+        held = self._pack(shape, frame, inputs, inputs if given is None else given)
         memory = self._memory(shape, frame, arrays, results_in) if self._calls else []
         for number, (code, library) in enumerate(self._stages):
             if library is not None:
                 library.run(shape.scalars[number].copy(), shape.axes, memory)
-            elif code(frame.reference, self._pool, self._threads):
-                raise MirageError(f"{self.mugraph.name}: no memory for the scratch of a kernel; use smaller tiles")
+            else:
+                self._code.run(frame, code)
+        del held
         self._finish(shape, frame, arrays, results, results_in)
+        self._workspaces.append(workspace)
         free.append(frame)
         return results
+
+    def _shape(self, sizes: Mapping[str, int]) -> _Shape:
+        key = tuple(sizes.items())
+        shape = self._shapes.get(key)
+        if shape is None:
+            shape = _Shape(self, sizes)
+            with self._lock:
+                _bound(self._shapes)
+                self._shapes[key] = shape
+        return shape
+
+    def _pack(
+        self, shape: _Shape, frame: Frame, inputs: Sequence[np.ndarray], given: Sequence[Any]
+    ) -> list[PackedCopy]:
+        """Put the packed copies of constants into the frame, for as long as they are held."""
+        held = []
+        for p, copies in zip(self.emitted.packed, self._copies, strict=True):
+            k = self._places[p.input]
+            a = np.asarray(inputs[k])
+            held.append(copies.get((address(a), a.shape, a.strides), given[k], partial(np.asarray, a), shape.axes))
+            frame.tensors[p.tensor] = held[-1].address
+        return held
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
         read = inputs
@@ -245,28 +299,35 @@ class CpuExecutable:
     def _order(self, t: int) -> tuple[str, ...]:
         return self.emitted.tensors[t]
 
+    def _fits(self, shape: _Shape, i: int, strides: Strides) -> bool:
+        """Whether C code can read an input with these strides, if it reads it at all."""
+        return (
+            i not in self.emitted.in_code
+            or shape.axis_strides(strides, self.mugraph.inputs[i].dims, self._order(i)) is not None
+        )
+
     def _prepare(
         self, shape: _Shape, arrays: list[np.ndarray], results: list[np.ndarray]
     ) -> tuple[list[np.ndarray], list[np.ndarray]]:
         """Contiguous copies of inputs, and contiguous results, where C code cannot use the given ones."""
         code = self.emitted.in_code
         inputs = [
-            a if i not in code or shape.axis_strides(a, x.dims, self._order(i)) is not None else np.ascontiguousarray(a)
-            for i, (x, a) in enumerate(zip(self.mugraph.inputs, arrays, strict=True))
+            a if self._fits(shape, i, a.strides) else np.ascontiguousarray(a) for i, a in enumerate(arrays)
         ]
         outs = list(results)
         for t, k in self._direct.items():
-            if t in code and shape.axis_strides(results[k], self.mugraph.outputs[k].dims, self._order(t)) is None:
+            if t in code and shape.axis_strides(results[k].strides, self.mugraph.outputs[k].dims, self._order(t)) is None:
                 outs[k] = np.empty(shape.outputs[k], self.dtype)
         return inputs, outs
 
-    def _frame(self, shape: _Shape, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> _Frame:
+    def _frame(self, shape: _Shape, inputs: Sequence[Strides], results: Sequence[Strides]) -> Frame:
+        packed = {p.tensor: p for p in self.emitted.packed}
         tensors: list[tuple[int, ...] | None] = []
         strides: list[int] = []
         for t, axes in enumerate(self.emitted.tensors):
-            given: tuple[np.ndarray, AxisDims] | None = None
+            given: tuple[Strides, AxisDims] | None = None
             if t < self.emitted.inputs:
-                given = arrays[t], self.mugraph.inputs[t].dims
+                given = inputs[t], self.mugraph.inputs[t].dims
             elif t in self._direct:
                 k = self._direct[t]
                 given = results[k], self.mugraph.outputs[k].dims
@@ -276,14 +337,17 @@ class CpuExecutable:
                 assert found is not None
                 strides += found
                 tensors.append(None)
+            elif t in packed:
+                strides += packed[t].strides(shape.axes)
+                tensors.append(None)
             else:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
                 tensors.append(extents)
-        return _Frame(shape.values, tensors, strides, self.emitted.dtypes)
+        return Frame(shape.values, tensors, self.emitted.dtypes, strides)
 
     def _memory(
-        self, shape: _Shape, frame: _Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]
+        self, shape: _Shape, frame: Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]
     ) -> list[Any]:
         """Arrays over their axes of the tensors that library calls use; views of what the call gives."""
         memory: list[Any] = frame.own.copy()
@@ -298,7 +362,7 @@ class CpuExecutable:
     def _finish(
         self,
         shape: _Shape,
-        frame: _Frame,
+        frame: Frame,
         arrays: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
         written: Sequence[np.ndarray],

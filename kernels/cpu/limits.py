@@ -10,9 +10,7 @@ import ctypes
 import hashlib
 import json
 import math
-import os
 import statistics
-import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import prod
@@ -22,6 +20,7 @@ from time import perf_counter_ns
 import numpy as np
 
 from mirage.errors import MirageError
+from mirage.folders import write_whole
 from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
 from mirage.ir.dims import evaluate
 from mirage.ir.operator import Elementwise, get_operator
@@ -70,7 +69,7 @@ def measure_limits(force: bool = False) -> Limits:
     if not force and (kept := _read(file, key)) is not None:
         return kept
     limits = _Loops(target, threads).measure()
-    _write(file, {"machine": key, **asdict(limits)})
+    write_whole(file, json.dumps({"machine": key, **asdict(limits)}))
     return limits
 
 
@@ -83,19 +82,6 @@ def _read(file: Path, key: str) -> Limits | None:
         return Limits(dram, cache, gflops, int(found["threads"])) if right else None
     except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return None
-
-
-def _write(file: Path, record: Mapping[str, object]) -> None:
-    """Write the record so that a reader sees all of it or none."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            json.dump(record, out)
-        os.replace(name, file)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
 
 
 class _Loops:
@@ -166,12 +152,13 @@ class _Loops:
         return min(runs), max(statistics.median(cells), 1.0)
 
 
-def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target) -> float:
+def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target, cold: bool = False) -> float:
     """The least microseconds for reading and writing these bytes once and doing these float32 operations.
 
-    The bandwidth is the caches' if the last level holds all of the bytes.
+    The bandwidth is the caches' if the last level holds all of the bytes, and the memory's where they are `cold`.
     """
-    bandwidth = limits.cache_gbs if bytes_moved <= target.cache_bytes else limits.dram_gbs
+    cached = not cold and bytes_moved <= target.cache_bytes
+    bandwidth = limits.cache_gbs if cached else limits.dram_gbs
     return max(bytes_moved / bandwidth, flops / limits.gflops) * 1e-3
 
 

@@ -21,12 +21,14 @@ class KernelSchedule:
     """Sizes for one graph-defined kernel.
 
     `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
-    `lanes` the vector width of its thread graphs in elements.
+    `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
+    whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis).
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
     splits: tuple[tuple[str, int], ...] = ()
     lanes: int = 16
+    packed: tuple[tuple[int, str], ...] = ()
 
     @cached_property
     def tile(self) -> dict[str, int]:
@@ -84,6 +86,23 @@ class Schedule:
                     )
             if s.lanes < 1:
                 raise ScheduleError(f"kernel {k}: lanes={s.lanes} must be positive")
+            for operand, axis in s.packed:
+                self._check_packed(graph, k, operand, axis)
+            if len({operand for operand, _ in s.packed}) < len(s.packed):
+                raise ScheduleError(f"kernel {k}: an operand is packed twice; pack it along one axis")
+
+    def _check_packed(self, graph: MuGraph, k: int, operand: int, axis: str) -> None:
+        node, s = graph.kernels[k], self.kernels[k]
+        assert node.graph is not None
+        if not 0 <= operand < len(node.operands):
+            raise ScheduleError(f"kernel {k}: operand {operand} is packed, but it has {len(node.operands)}")
+        source = graph.kernel.nodes[node.operands[operand].node]
+        if source.op != "input":
+            raise ScheduleError(f"kernel {k}: operand {operand} is computed by another kernel; pack inputs only")
+        if axis not in source.axes() or node.graph.role.get(axis) is not Role.PARALLEL or s.tile[axis] < 2:
+            raise ScheduleError(
+                f"kernel {k}: operand {operand} is packed along {axis}; pack along a parallel axis of it with tiles of 2 or more"
+            )
 
     def axis_sizes(self, graph: MuGraph, sizes: Mapping[str, int]) -> dict[str, int]:
         """The size of every axis of the muGraph, partial ones included, for sizes of the dim symbols.
@@ -96,7 +115,10 @@ class Schedule:
         return found
 
     def to_json(self) -> list[dict[str, Any]]:
-        return [{"tiles": dict(s.tiles), "splits": dict(s.splits), "lanes": s.lanes} for s in self.kernels]
+        return [
+            {"tiles": dict(s.tiles), "splits": dict(s.splits), "lanes": s.lanes, "packed": [list(p) for p in s.packed]}
+            for s in self.kernels
+        ]
 
     @staticmethod
     def from_json(obj: Any) -> Schedule:
@@ -107,11 +129,24 @@ class Schedule:
                 raise FormatError(f"schedule: {what} must map axis names to integers, got {value!r}")
             return tuple(value.items())
 
+        def packed(value: Any) -> tuple[tuple[int, str], ...]:
+            if not isinstance(value, list) or not all(
+                isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in value
+            ):
+                raise FormatError(f"schedule: packed must list pairs of an operand and an axis, got {value!r}")
+            return tuple((p[0], p[1]) for p in value)
+
         if not isinstance(obj, list) or not all(isinstance(k, dict) and type(k.get("lanes")) is int for k in obj):
             raise FormatError(f"schedule: expected a list of objects with tiles, splits and lanes, got {obj!r}")
         return Schedule(
             tuple(
-                KernelSchedule(table(k.get("tiles"), "tiles"), table(k.get("splits"), "splits"), k["lanes"])
+                KernelSchedule(
+                    table(k.get("tiles"), "tiles"),
+                    table(k.get("splits"), "splits"),
+                    k["lanes"],
+                    # files of before there were packed inputs have no such entry
+                    packed(k.get("packed", [])),
+                )
                 for k in obj
             )
         )

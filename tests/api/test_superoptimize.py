@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import io
 import json
@@ -37,6 +36,7 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.validate import validate
 from mirage.result import Superoptimized
+from mirage.search.versions import Decision, Version
 from mirage.verify.tester import Outcome, RandomTester
 from tests.api.small import BUDGET, adapter, arrays, check, rows, several
 
@@ -86,7 +86,7 @@ def test_graphs_are_ranked_and_best_is_the_fastest() -> None:
     assert r.best.timing.median_us <= min([*timed, *(t.median_us for t in r.baselines.values())])
     assert set(r.baselines) == {"reference", "library"}
     if r.best.kind == "mugraph":
-        assert r.best.candidate in r.graphs
+        assert r.best.candidate == r.graphs[0]
         assert r.best.graph is not None
         validate(r.best.graph)
     else:
@@ -118,7 +118,7 @@ def test_a_second_check_that_disagrees_is_an_error(monkeypatch: pytest.MonkeyPat
 
 def test_errors_are_reported_beside_those_of_the_program() -> None:
     r = result()
-    assert [a.trial for a in r.accuracy] == ["the given sizes", "sizes of 1", "small sizes", "inputs around 1000"]
+    assert [a.trial for a in r.accuracy][:4] == ["the given sizes", "sizes of 1", "small sizes", "inputs around 1000"]
     for a in r.accuracy:
         assert 0 <= a.kernel < 1e-5 and 0 <= a.program < 1e-5
     for c in r.graphs:
@@ -131,12 +131,11 @@ def test_errors_are_reported_beside_those_of_the_program() -> None:
 
 
 def test_errors_of_a_library_version_are_measured_too() -> None:
-    r = copy.copy(result())
-    r.baselines = {name: Timing(1e-3, 1e-3, 1) for name in r.baselines}
-    r.__post_init__()
-    assert r.best.kind in r.baselines
-    assert [a.trial for a in r.accuracy] == [a.trial for a in result().accuracy]
-    assert [a.program for a in r.accuracy] == [a.program for a in result().accuracy]
+    library = Version("library", Timing(1e-3, 1e-3, 1))
+    r = replace(result(), decision=Decision((library,), 0, ()))
+    assert r.best == library
+    assert [a.trial for a in r.accuracy] == [a.trial for a in result().graphs[0].accuracy][:4]
+    assert [a.program for a in r.accuracy] == [a.program for a in result().graphs[0].accuracy][:4]
 
 
 def test_certificates_are_those_of_the_program() -> None:
@@ -544,5 +543,5 @@ def test_operators_of_the_user_end_to_end(which: int) -> None:
 def test_the_smallest_budget_compiles_a_kernel() -> None:
     r = mi.superoptimize(rows, budget=0.001, cache=False)
     assert r.compiled == 1
-    assert r.tune_stop == "budget spent"
+    assert r.tune_stop.startswith("budget spent")
     assert any(c.executable is not None for c in r.graphs)

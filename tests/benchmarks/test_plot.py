@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.latency import LatencyRow
+from benchmarks.kernels import KernelRow
 from benchmarks.pruning import PruningRow
 from benchmarks.scaling import SERIES, WORKERS, ScalingRow
 from benchmarks.search import SearchRow
@@ -17,18 +17,24 @@ from benchmarks.search import SearchRow
 pytest.importorskip("matplotlib")
 
 
-def row(program: str, ratio: float) -> LatencyRow:
-    return LatencyRow(
-        program, "default", 10.0, 9.0, "ONNX Runtime", 10 * ratio, 9 * ratio, ratio, 5.0, 0.5, "mugraph", 1, {}
-    )
+def pair(program: str, hot: float, cold: float) -> list[KernelRow]:
+    return [
+        KernelRow(
+            program, "batch8", 8, is_cold, 10.0, 9.0, "torch.compile nn.Linear layout", 10 * ratio, 9 * ratio, ratio, ratio,
+            5.0, 0.5, "mugraph", 1, {},
+        )
+        for is_cold, ratio in ((False, hot), (True, cold))
+    ]  # fmt: skip
 
 
 def test_charts(tmp_path: Path) -> None:
     from benchmarks.plot import plot_ratios
 
-    for rows in ([row("faster", 2.5), row("slower", 0.4)], [row("equal", 1.0)]):
+    for rows in (pair("faster", 2.5, 3.5) + pair("slower", 7.0, 0.4), pair("equal", 1.0, 1.0)):
         text = drawn(partial(plot_ratios, rows), tmp_path)
-        assert all(r.program in text for r in rows)
+        assert all(f"{r.program}, batch8" in text for r in rows)
+        assert all(f"{r.ratio:.2f}  (torch.compile)" in text for r in rows if r.cold)
+        assert "cache-hot" in text
 
 
 def test_chart_of_searches(tmp_path: Path) -> None:

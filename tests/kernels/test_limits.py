@@ -138,6 +138,7 @@ def test_limit() -> None:
     limits = Limits(dram_gbs=10.0, cache_gbs=100.0, gflops=50.0, threads=2)
     assert limit_us(64 * MIB, 0, limits, TARGET) == pytest.approx(64 * MIB / 10e9 * 1e6)
     assert limit_us(32 * MIB, 0, limits, TARGET) == pytest.approx(32 * MIB / 100e9 * 1e6), "fits the cache"
+    assert limit_us(32 * MIB, 0, limits, TARGET, cold=True) == pytest.approx(32 * MIB / 10e9 * 1e6), "is not in it"
     assert limit_us(1000, 10**6, limits, TARGET) == pytest.approx(20), "arithmetic"
     assert limit_us(0, 0, limits, TARGET) == 0
 

@@ -105,6 +105,23 @@ def test_real_time() -> None:
     assert 3 <= timings["sleep"].runs < 25 < timings["none"].runs
 
 
+def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile.time, "sleep", lambda seconds: calls.append("pause"))
+    timings = interleave(functions(calls, "a", "b", "blas"), seconds=0.05, spinning=["blas"])
+    turns = " ".join(calls[3:]).split("pause")[1:]
+    assert {tuple(sorted(set(t.split()))) for t in turns[:-1]} == {("a", "b", "blas")}
+    assert all(t.split().index("blas") > t.split().index(n) for t in turns[:-1] for n in "ab"), "it is the last"
+    assert all(t.split().count("a") == 2 for t in turns[1:-1]), "as many calls as fit in 2 ms"
+    assert timings["blas"].min_us == timings["a"].min_us == 1000
+
+
+def test_what_spins_alone_is_not_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profile.time, "sleep", lambda seconds: calls.append("pause"))
+    interleave(functions(calls, "a", "blas"), seconds=0.05, spinning=["a", "blas"])
+    interleave(functions(calls, "a", "b"), seconds=0.05, spinning=["blas"])
+    assert "pause" not in calls
+
+
 def test_nothing_to_time() -> None:
     assert interleave({}, seconds=1) == {}
 

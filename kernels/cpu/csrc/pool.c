@@ -15,7 +15,7 @@
 
 #define MAX_THREADS 1024
 #define CHUNKS_PER_THREAD 16
-#define SPIN_NANOSECONDS 30000 /* longer than the gap between two kernels of a program, shorter than a time slice */
+#define SPIN_NANOSECONDS 200000 /* waking a worker costs some 20 us: longer than what a program does between two kernels */
 #define OPEN ((uint64_t)1 << 31)
 #define INSIDE (OPEN - 1)
 #define JOB(word) ((uint32_t)((word) >> 32))

@@ -1,0 +1,144 @@
+"""The C arguments of a call, with all that does not change between calls filled in."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import MirageError
+from mirage.kernels.cpu.memory import LINE, address, aligned
+from mirage.kernels.cpu.packing import PackedCopy
+
+_BYTE = np.dtype(np.uint8)
+
+
+class _Args(ctypes.Structure):
+    """`mirage_args` of the generated C."""
+
+    _fields_ = (("sizes", ctypes.c_void_p), ("tensors", ctypes.c_void_p), ("strides", ctypes.c_void_p))
+
+
+class Workspace:
+    """Memory for the tensors between operators, as much as any call so far has needed; used by one call at a time."""
+
+    def __init__(self) -> None:
+        self.memory = aligned(0, _BYTE)
+
+    def reserve(self, count: int) -> np.ndarray:
+        """At least so many bytes."""
+        if self.memory.size < count:
+            # at least doubled: frames may hold what was outgrown, which is then less than this in total
+            self.memory = aligned(max(count, 2 * self.memory.size), _BYTE)
+        return self.memory
+
+
+class Frame:
+    """Arguments of one call at a time; `own` are the tensors between operators, and None where a call gives the memory."""
+
+    def __init__(
+        self,
+        sizes: Sequence[int],
+        shapes: Sequence[tuple[int, ...] | None],
+        dtypes: Sequence[np.dtype[Any]],
+        strides: Sequence[int],
+    ) -> None:
+        self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
+        self.tensors = (ctypes.c_void_p * max(len(shapes), 1))()
+        self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
+        self._tensors = [(t, s, d) for t, (s, d) in enumerate(zip(shapes, dtypes, strict=True)) if s is not None]
+        self.own: list[np.ndarray | None] = [None] * len(shapes)
+        #: bytes of the tensors between operators, each of whole cache lines
+        self.need = sum(_lines(s, d) for _, s, d in self._tensors)
+        self._memory: np.ndarray | None = None
+        self._args = _Args(*(ctypes.addressof(x) for x in (self.sizes, self.tensors, self.strides)))
+        self.reference = ctypes.byref(self._args)
+
+    def take(self, workspaces: list[Workspace]) -> Workspace:
+        """A workspace from the list, or a new one, in which the tensors between operators now are."""
+        try:
+            workspace = workspaces.pop()
+        except IndexError:
+            workspace = Workspace()
+        memory = workspace.reserve(self.need)
+        if memory is self._memory:
+            return workspace
+        self._memory = memory
+        base, at = address(memory), 0
+        for t, shape, dtype in self._tensors:
+            count = prod(shape) * dtype.itemsize
+            self.own[t] = memory[at : at + count].view(dtype).reshape(shape)
+            self.tensors[t] = base + at
+            at += _lines(shape, dtype)
+        return workspace
+
+
+def _lines(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
+    return -(-prod(shape) * dtype.itemsize // LINE) * LINE
+
+
+class Code:
+    """The C functions that run a muGraph's kernels in order, with the pool and the number of threads to run them on."""
+
+    def __init__(self, name: str, functions: Sequence[Callable[..., int]], pool: int, threads: int) -> None:
+        self.name = name
+        self.functions = functions
+        # ctypes converts what is no ctypes object anew in every call
+        self._pool, self._threads = ctypes.c_void_p(pool), ctypes.c_int(threads)
+
+    def run(self, frame: Frame, function: Callable[..., int]) -> None:
+        """Raises MirageError if there is no memory for the scratch of a kernel."""
+        if function(frame.reference, self._pool, self._threads):
+            raise MirageError(f"{self.name}: no memory for the scratch of a kernel; use smaller tiles")
+
+
+class BoundCall:
+    """A compiled muGraph for arrays of known sizes and strides, whose results C code writes in place.
+
+    A call gives addresses only. May run in several threads at once: each has a frame of its own. `places` are (tensor, which
+    address), `packed` (tensor, which argument, what finds its
+    packed copy by its address).
+    """
+
+    def __init__(
+        self,
+        code: Code,
+        make: Callable[[], Frame],
+        workspaces: list[Workspace],
+        places: Sequence[tuple[int, int]],
+        packed: Sequence[tuple[int, int, Callable[[int, Any], PackedCopy]]],
+    ) -> None:
+        self.code = code
+        self.make = make
+        self._free: list[Frame] = []
+        self._workspaces = workspaces
+        self.places = places
+        self._packed = packed
+
+    def run(self, addresses: Sequence[int], given: Sequence[Any]) -> None:
+        """Compute the results.
+
+        `addresses` are those of the arguments in order, then of the results; `given` are the arguments themselves, which
+        packed copies belong to. Raises MirageError if there is no memory for the scratch of a kernel.
+        """
+        try:
+            frame = self._free.pop()
+        except IndexError:
+            frame = self.make()
+        tensors = frame.tensors
+        for t, k in self.places:
+            tensors[t] = addresses[k]
+        held = []  # copies, which another thread may drop
+        for t, k, find in self._packed:
+            held.append(copy := find(addresses[k], given[k]))
+            tensors[t] = copy.address
+        workspace = frame.take(self._workspaces) if frame.need else None
+        code = self.code
+        for function in code.functions:
+            code.run(frame, function)
+        if workspace is not None:
+            self._workspaces.append(workspace)
+        self._free.append(frame)

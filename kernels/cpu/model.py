@@ -1,0 +1,447 @@
+"""The cost model of schedules: what a kernel does, counted per resource, times what each count costs on this machine.
+
+The estimate is linear in the counts (`FEATURES`), so that measured kernels fit its coefficients by least squares (see
+`fit.py`). Counts follow from the tiles and the caches alone; all candidates of a kernel are counted at once, as arrays.
+It orders candidates for a profiler (Mirage, section 6: layouts and sizes are chosen after the search, by profiling).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
+from mirage.ir.types import DTYPES, compute_dtype
+from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
+from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
+from mirage.mugraph.schedule import KernelSchedule
+from mirage.mugraph.thread import inline_threads, stored, thread_groups
+
+#: what is counted, each with the ns that one costs where nothing has been measured. Counts are those of the busiest thread,
+#: but for launches
+FEATURES: dict[str, float] = {
+    "launch": 2000.0,  # a kernel is started
+    "cell": 60.0,  # a grid cell
+    "operator": 8.0,  # an operator of a block graph runs once (per iteration, in a loop)
+    "call": 12.0,  # a micro-kernel is called
+    "row": 1.5,  # a vector loop of an elementwise group starts
+    "fma": 0.14,  # a vector of multiply-adds
+    "load": 0.12,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
+    "tile": 4.0,  # a register tile of a micro-kernel is stored; where it holds partial sums, added up
+    "copy": 0.08,  # an element is copied so that a micro-kernel finds it contiguous
+    "light": 0.2,  # a vector operation of elementwise operators and sums
+    "heavy": 0.25,  # the same, of operators such as exp that take ten or more
+    "access": 0.15,  # a vector that an elementwise group loads or stores
+    "l2": 1 / 60,  # a byte that comes from the second-level cache
+    "l3": 1 / 30,  # from the third
+    "memory": 1 / 15,  # from memory
+    "run": 2.0,  # a contiguous run of elements of a kernel's input or output begins
+    "library": 3000.0,  # a predefined operator is called
+    "library_fma": 0.02,  # its vectors of multiply-adds
+    "library_access": 0.5,  # its vectors of elements read and written
+}
+_INDEX = {name: i for i, name in enumerate(FEATURES)}
+#: operations per element from which an elementwise operator is heavy
+_HEAVY = 8
+#: rows of a register tile, and vectors beside one another in it (mirage_gemm.h)
+_MR, _NV = 8, 3
+#: vectors of partial sums in a register tile whose operands are both contiguous along the sum
+_DOT = 16
+#: costs in multiply-adds by which the plan of a product is guessed
+_CALL, _COPY = 200.0, 4.0
+
+Counts = np.ndarray
+Extents = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Threads, and bytes of the caches: first and second level of one core, third level of all."""
+
+    threads: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """A tensor as a block sees it: its axes, the contiguous one last, and in how many of the loops it changes."""
+
+    axes: tuple[str, ...]
+    depth: int
+
+
+@dataclass(frozen=True)
+class _Product:
+    """A contraction; `units` are the axes along which its operands are contiguous, None where the plan may choose."""
+
+    operands: tuple[tuple[str, ...], tuple[str, ...]]
+    units: tuple[str | None, str | None]
+    out: tuple[str, ...]
+    reduce: tuple[str, ...]
+    depth: int
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Elementwise operators and sums over one space: operations per element, and the tensors read and stored."""
+
+    space: tuple[str, ...]
+    depth: int
+    light: float
+    heavy: float
+    tensors: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class KernelWork:
+    """What one kernel does, whatever the sizes."""
+
+    graph: Graph
+    inputs: tuple[_Tensor, ...]
+    outputs: tuple[tuple[str, ...], ...]
+    products: tuple[_Product, ...]
+    groups: tuple[_Group, ...]
+    #: block tensors that are stored
+    held: tuple[_Tensor, ...]
+    #: axes that every product over them has in all its operands: nothing is gained by tiles of several
+    batch: frozenset[str]
+    #: axes along which kernel-level tensors are contiguous
+    contiguous: frozenset[str]
+
+    @staticmethod
+    def of(node: Node) -> KernelWork:
+        """The work of a graph-defined kernel."""
+        assert node.graph is not None
+        g = inline_threads(node.graph)
+        inputs = tuple(_Tensor(g.nodes[i].axes(), g.depth[i]) for i in g.inputs)
+        outputs = tuple(tuple(a for d in dims for a in d) for dims in node.dims)
+        unit = {i: g.nodes[i].axes()[-1] for i in g.inputs if g.nodes[i].axes()}
+        products: list[_Product] = []
+        held: list[_Tensor] = []
+        for i in g.compute_nodes():
+            n = g.nodes[i]
+            if n.op in PRODUCTS:
+                operands = [g.nodes[r.node].axes() for r in n.operands]
+                summed = reduced_axes(n.op, operands, n.reduce)
+                for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True):
+                    units = unit.get(n.operands[x].node), unit.get(n.operands[y].node)
+                    products.append(_Product((operands[x], operands[y]), units, n.axes(), over, g.depth[i]))
+            if n.op in PRODUCTS or n.op == "accumulator":
+                held.append(_Tensor(n.axes(), g.depth[i]))
+        groups = [_group(g, members) for members in thread_groups(g)]
+        held += [_Tensor(g.nodes[i].axes(), g.depth[i]) for m in thread_groups(g) for i in stored(g, m)]
+        tensors = [*(t.axes for t in inputs), *outputs]
+        batch = frozenset(
+            a
+            for a in g.role
+            if any(a in p.out for p in products)
+            and all(all(a in x for x in p.operands) for p in products if a in (*p.out, *p.reduce))
+        )
+        contiguous = frozenset(axes[-1] for axes in tensors if axes)
+        return KernelWork(g, inputs, outputs, tuple(products), tuple(groups), tuple(held), batch, contiguous)
+
+
+def _group(g: Graph, members: Sequence[int]) -> _Group:
+    light = heavy = 0.0
+    for i in members:
+        flops = _flops(g.nodes[i])
+        light, heavy = (light, heavy + flops) if flops >= _HEAVY else (light + flops, heavy)
+    first = g.nodes[members[0]]
+    read = {r.node for i in members for r in g.nodes[i].operands} - set(members)
+    tensors = [g.nodes[i].axes() for i in (*sorted(read), *stored(g, members))]
+    space = tuple(dict.fromkeys((*first.axes(), *first.reduce)))
+    return _Group(space, g.depth[members[0]], light, heavy, tuple(tensors))
+
+
+def _flops(n: Node) -> float:
+    """Operations per element of an elementwise operator or a sum."""
+    if n.op == "sum":
+        return 1.0
+    op = get_operator(n.op)
+    assert isinstance(op, Elementwise)
+    return float(max(op.flops, 1))
+
+
+class CostModel:
+    """Estimates the time of kernels on a machine; `coefficients` are ns per feature, in the order of `FEATURES`."""
+
+    def __init__(self, machine: Machine, coefficients: np.ndarray | None = None) -> None:
+        self.machine = machine
+        self.coefficients = np.array(list(FEATURES.values())) if coefficients is None else coefficients
+        self._work: dict[Node, KernelWork] = {}
+
+    def work(self, node: Node) -> KernelWork:
+        """What the kernel does; graphs share kernels, so they are remembered."""
+        found = self._work.get(node)
+        if found is None:
+            found = self._work[node] = KernelWork.of(node)
+        return found
+
+    def ns(self, counts: Counts) -> np.ndarray:
+        """Estimated nanoseconds for counts [features, candidates] (or [features])."""
+        estimate: np.ndarray = self.coefficients @ counts
+        return estimate
+
+    def library(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> Counts:
+        """Counts [features] of the predefined operators of a muGraph, for these sizes of its axes."""
+        counts = np.zeros(len(FEATURES))
+        lanes = VECTOR_BYTES // compute_dtype(DTYPES[mugraph.dtype]).itemsize
+        nodes = mugraph.kernel.nodes
+        for n in nodes:
+            if n.op in ("input", "graph", "constant", "size"):
+                continue
+            operands = [nodes[r.node].axes(r.out) for r in n.operands]
+            counts[_INDEX["library"]] += 1
+            volume = sum(prod(sizes[a] for a in axes) for axes in (*operands, n.axes()))
+            counts[_INDEX["library_access"]] += volume / lanes
+            if n.op in PRODUCTS:
+                for (x, y), over in zip(PRODUCTS[n.op], reduced_axes(n.op, operands, n.reduce), strict=True):
+                    space = {*operands[x], *operands[y], *over}
+                    counts[_INDEX["library_fma"]] += prod(sizes[a] for a in space) / lanes
+        return counts
+
+    def footprint(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> int:
+        """Bytes of all kernel-level tensors together."""
+        tensors = [n.axes(k) for n in mugraph.kernel.nodes for k in range(len(n.dims))]
+        return DTYPES[mugraph.dtype].itemsize * sum(prod(sizes[a] for a in axes) for axes in tensors)
+
+    def kernel(
+        self,
+        work: KernelWork,
+        tiles: Mapping[str, np.ndarray],
+        splits: Mapping[str, np.ndarray],
+        sizes: Mapping[str, int],
+        footprint: int,
+        itemsize: int,
+    ) -> tuple[Counts, np.ndarray]:
+        """Counts [features, candidates] of a kernel whose k-th candidate has the k-th tiles and splits, and about how many
+        bytes of scratch a cell of it needs.
+
+        `footprint` are the bytes of all tensors of the muGraph: whether they fit a cache between two calls.
+        """
+        counter = _Counter(self.machine, work, tiles, splits, sizes, footprint, itemsize)
+        return counter.count(), counter.scratch
+
+    def schedule(
+        self, work: KernelWork, schedule: KernelSchedule, sizes: Mapping[str, int], footprint: int, itemsize: int
+    ) -> Counts:
+        """Counts [features] of a kernel with one schedule."""
+        tiles = {a: np.array([float(n)]) for a, n in schedule.tiles}
+        splits = {a: np.array([float(n)]) for a, n in schedule.splits}
+        counts, _ = self.kernel(work, tiles, splits, sizes, footprint, itemsize)
+        found: Counts = counts[:, 0]
+        return found
+
+
+class _Counter:
+    """Counts of the candidates of one kernel."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        work: KernelWork,
+        tiles: Mapping[str, np.ndarray],
+        splits: Mapping[str, np.ndarray],
+        sizes: Mapping[str, int],
+        footprint: int,
+        itemsize: int,
+    ) -> None:
+        self.machine, self.work, self.sizes = machine, work, sizes
+        self.footprint, self.itemsize = footprint, itemsize
+        #: bytes of an element in registers and scratch
+        self.real = max(itemsize, DTYPES["float32"].itemsize)
+        self.lanes = VECTOR_BYTES // self.real
+        g = work.graph
+        length = max((len(t) for t in tiles.values()), default=1)
+        self.ones = np.ones(length)
+        #: extents in a block, and in an iteration
+        self.block: dict[str, np.ndarray] = {}
+        self.inner: dict[str, np.ndarray] = {}
+        #: of the axes of partial results that the kernel writes, their sizes
+        self.parts: dict[str, np.ndarray] = {}
+        self.cells = self.ones
+        fill = self.ones
+        for a, role in g.roles:
+            size = max(sizes[a], 1)
+            block = self.ones * size
+            if role in (Role.PARALLEL, Role.SPLIT):
+                blocks = np.ceil(size / tiles[a])
+                block = np.minimum(tiles[a], size)
+                if role is Role.SPLIT:
+                    block = np.minimum(tiles[a] * np.ceil(blocks / splits[a]), size)
+                    blocks = splits[a]
+                    self.parts[partial_axis(a)] = blocks
+                self.cells = self.cells * blocks
+                fill = fill * np.minimum(size / (block * blocks), 1)
+            self.block[a] = block
+            self.inner[a] = np.minimum(tiles[a], block) if role in (Role.LOOP, Role.SPLIT) else block
+        self.iterations = [np.ceil(self.block[a] / self.inner[a]) for a in g.loop]
+        #: cells of the busiest thread, whole ones
+        self.rounds = np.maximum(np.ceil(self.cells / machine.threads) * fill, 1)
+        self.counts = np.zeros((len(FEATURES), length))
+
+    def _add(self, name: str, value: np.ndarray | float) -> None:
+        self.counts[_INDEX[name]] += value
+
+    def _volume(self, axes: Sequence[str], extents: Extents) -> np.ndarray:
+        found = self.ones
+        for a in axes:
+            # partial axes, which the kernel's own graph does not have
+            if a in extents:
+                found = found * extents[a]
+        return found
+
+    def _extents(self, depth: int) -> Extents:
+        return self.inner if depth else self.block
+
+    def _times(self, depth: int) -> np.ndarray:
+        """How often the busiest thread runs what varies with so many loops."""
+        found = self.rounds
+        for n in self.iterations[:depth]:
+            found = found * n
+        return found
+
+    def count(self) -> Counts:
+        self._add("launch", 1.0)
+        self._add("cell", np.ceil(self.cells / self.machine.threads))
+        held = [self._volume(t.axes, self._extents(t.depth)) for t in self.work.held]
+        tiles = [self._volume(t.axes, self._extents(t.depth)) for t in self.work.inputs]
+        self.scratch = self.real * sum(held, np.zeros(len(self.ones)))
+        used = self.scratch + self.itemsize * sum(tiles, np.zeros(len(self.ones)))
+        #: what operators move within a block comes from the second-level cache, or the third, if the first is too small
+        self.from_l2 = (used > self.machine.l1_bytes) & (used <= self.machine.l2_bytes)
+        self.from_l3 = used > self.machine.l2_bytes
+        for p in self.work.products:
+            self._product(p)
+        for group in self.work.groups:
+            self._group(group)
+        for t in self.work.inputs:
+            self._transfer(t.axes, t.depth)
+        for axes in self.work.outputs:
+            self._transfer(axes, 0)
+        return self.counts
+
+    def _moved(self, elements: np.ndarray) -> None:
+        """So many elements are moved between an operator and the block's tensors."""
+        self._add("l2", elements * self.real * self.from_l2)
+        self._add("l3", elements * self.real * self.from_l3)
+
+    def _transfer(self, axes: tuple[str, ...], depth: int) -> None:
+        """A kernel-level tensor is read or written by all cells."""
+        whole = self.ones * self.itemsize
+        for a in axes:
+            whole = whole * (self.parts[a] if a in self.parts else max(self.sizes[a], 1))
+        own = self._volume(axes, self.block) * self.itemsize
+        # what several cells read, and what a cell reads in every iteration
+        again = np.maximum(self.rounds * own - whole / self.machine.threads, 0)
+        repeated = self._volume(axes, self._extents(depth)) * self.itemsize * self._times(depth) - self.rounds * own
+        first = np.minimum(whole / self.machine.threads, self.rounds * own)
+        shared = self.footprint * self.ones
+        self._from(shared / self.machine.threads, shared, first)
+        self._from(whole, whole, again)
+        fits = own <= self.machine.l2_bytes
+        self._add("l2", np.maximum(repeated, 0) * (fits & (own > self.machine.l1_bytes / 2)))
+        self._add("l3", np.maximum(repeated, 0) * ~fits)
+        if axes and axes[-1] in self.block:
+            unit = self._extents(depth)[axes[-1]]
+            short = unit < self.sizes[axes[-1]]
+            runs = self._volume(axes, self._extents(depth)) / np.maximum(unit, 1) * self._times(depth)
+            self._add("run", runs * short)
+
+    def _from(self, own: np.ndarray, shared: np.ndarray, size: np.ndarray) -> None:
+        """So many bytes come from where a working set of `own` bytes per core, `shared` of all cores, is."""
+        near = own <= self.machine.l2_bytes
+        far = ~near & (shared > self.machine.l3_bytes)
+        self._add("l2", size * near)
+        self._add("l3", size * ~(near | far))
+        self._add("memory", size * far)
+
+    def _group(self, group: _Group) -> None:
+        extents, times = self._extents(group.depth), self._times(group.depth)
+        elements = self._volume(group.space, extents)
+        # the axis along which vectors are filled best, a long one if several are
+        waste, rows = self.ones * np.inf, elements
+        for a in group.space:
+            own = np.ceil(extents[a] / self.lanes) * self.lanes / extents[a]
+            better = own < waste
+            rows = np.where(better, elements / extents[a], rows)
+            waste = np.minimum(own, waste)
+        vectors = elements * (waste if group.space else self.ones) / self.lanes
+        self._add("operator", times)
+        self._add("row", rows * times)
+        self._add("light", vectors * group.light * times)
+        self._add("heavy", vectors * group.heavy * times)
+        touched = sum((self._volume(axes, extents) for axes in group.tensors), np.zeros(len(self.ones)))
+        self._add("access", touched / self.lanes * times)
+        self._moved(touched * times)
+
+    def _product(self, p: _Product) -> None:
+        """The plan that `emit_matmul` would choose, as it sees it: one row, column and contracted axis, the others loops."""
+        extents, times = self._extents(p.depth), self._times(p.depth)
+        out = [a for a in p.out if a in extents]
+        own: list[list[str | None]] = [
+            [a for a in out if a in p.operands[i] and a not in p.operands[1 - i]] or [None] for i in (0, 1)
+        ]
+        space = self._volume([*out, *p.reduce], extents)
+
+        def extent(a: str | None) -> np.ndarray:
+            return self.ones if a is None else extents[a]
+
+        best = self.ones * np.inf
+        found = {name: np.zeros(len(self.ones)) for name in ("call", "fma", "load", "tile", "copy", "moved")}
+        for swap, dot in itertools.product((False, True), (False, True)):
+            first, second = (1, 0) if swap else (0, 1)
+            for m, n, k in itertools.product(own[first], own[second], p.reduce):
+                if n is None and not dot:
+                    continue
+                columns, rows, depth = extent(n), extent(m), extent(k)
+                calls = space / (rows * columns * depth)
+                copied = self.ones * 0
+                for i in (first, second):
+                    unit = p.units[i]
+                    # 16-bit operands are copied to be converted
+                    free = self.itemsize == self.real and (unit == (k if dot else n) or (i == first and not dot))
+                    if unit is not None and not free:
+                        copied = copied + self._volume(p.operands[i], extents)
+                one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
+                cost = calls * (one["fma"] + one["load"] + 4 * one["tile"] + _CALL / self.lanes)
+                cost = cost + _COPY * copied / self.lanes
+                better = cost < best
+                best = np.minimum(cost, best)
+                plan = {name: calls * value for name, value in one.items()} | {"call": calls, "copy": copied}
+                for name, value in plan.items():
+                    found[name] = np.where(better, value, found[name])
+        self._add("operator", times)
+        self._moved(found.pop("moved") * times)
+        for name, value in found.items():
+            self._add(name, value * times)
+
+    def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
+        """Counts of mi_gemm_outer: a register tile of 8 rows by 3 vectors holds sums."""
+        vectors = np.ceil(n / self.lanes)
+        down, across = np.ceil(m / _MR), np.ceil(vectors / _NV)
+        return {
+            "fma": vectors * m * k,
+            "load": k * (vectors * down + m * across),
+            "tile": down * across,
+            "moved": k * n * down + m * k,
+        }
+
+    def _dot(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
+        """Counts of mi_gemm_dot: the 16 sums of a register tile are vectors that are added up at last."""
+        vectors = np.ceil(k / self.lanes)
+        rows = np.minimum(2 ** np.floor(np.log2(np.maximum(m, 1))), _MR)
+        columns = _DOT / rows
+        down, across = np.ceil(m / rows), np.ceil(n / columns)
+        return {
+            "fma": vectors * down * across * _DOT,
+            "load": vectors * down * across * (rows + columns),
+            "tile": down * across * 4,
+            "moved": n * k * down + m * k * across,
+        }

@@ -1,0 +1,192 @@
+"""Constant inputs stored as the kernels read them: tile after tile of a grid axis, packed once (Mirage, section 6: layouts).
+
+A block of the grid then streams one contiguous piece of memory, whatever the layout of the user's array; a transposed
+weight is stored along the axis that the micro-kernels vectorize.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.dims import evaluate
+from mirage.kernels.cpu.memory import address, aligned
+from mirage.mugraph.graph import MuGraph, Node, Role
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+
+#: arrays of one input that have copies at a time: the weights of every layer of a large model
+LIMIT = 1024
+
+
+@dataclass(frozen=True)
+class Packing:
+    """How input `input` of a muGraph is stored as kernel-level tensor `tensor`: [tiles of the last axis][other axes][tile].
+
+    The last tile has the room of a whole one.
+    """
+
+    input: int
+    tensor: int
+    axes: tuple[str, ...]
+    tile: int
+
+    def strides(self, extents: Mapping[str, int]) -> list[int]:
+        """Elements from one index to the next along each axis; that of the last axis is for whole tiles only."""
+        found = [prod(extents[a] for a in self.axes[:-1])]
+        step = self.tile
+        for a in reversed(self.axes[:-1]):
+            found.insert(0, step)
+            step *= extents[a]
+        return found
+
+    def pack(self, array: np.ndarray, order: tuple[str, ...], extents: Mapping[str, int]) -> np.ndarray:
+        """The copy of an array whose dims are products of the axes `order`."""
+        split = array.reshape([extents[a] for a in order]).transpose([order.index(a) for a in self.axes])
+        size = split.shape[-1]
+        tiles = -(-size // self.tile)
+        shape = (tiles, *split.shape[:-1], self.tile)
+        packed = aligned(prod(shape), array.dtype).reshape(shape)
+        for g in range(tiles):
+            part = split[..., g * self.tile : (g + 1) * self.tile]
+            packed[g, ..., : part.shape[-1]] = part
+        packed[tiles - 1 :, ..., size - (tiles - 1) * self.tile :] = 0
+        return packed
+
+
+def owner(given: Any, array: np.ndarray) -> Any:
+    """The object whose life the memory of `array` lasts at least: `array` reads what the user passed, `given`.
+
+    That of an array is the array that it is a view of, that of a torch tensor its base. What was copied on the way, as
+    lazily negated tensors are, and what other libraries export, lasts as long as `array` itself.
+    """
+    if not isinstance(given, np.ndarray):
+        data_ptr = getattr(given, "data_ptr", None)
+        if data_ptr is None or data_ptr() != address(array):
+            return array
+        base = getattr(given, "_base", None)
+        return given if base is None else base
+    while isinstance(given.base, np.ndarray):
+        given = given.base
+    return given
+
+
+@dataclass(frozen=True)
+class PackedCopy:
+    """A packed array and its address: of whose memory, and which number torch gave to its contents."""
+
+    of: weakref.ref[Any]
+    version: int
+    packed: np.ndarray
+    address: int
+
+
+def _version(array: Any) -> int:
+    """How often torch has seen the contents change; 0 where nobody counts."""
+    try:
+        return int(array._version)
+    except (AttributeError, RuntimeError):
+        # NumPy arrays have none, nor have tensors made in inference mode
+        return 0
+
+
+class PackedCopies:
+    """The packed copies of the arrays that one input was given, made at first sight.
+
+    A copy belongs to memory: an array at the same address with the same shape and strides has it, as long as the object that
+    owned the memory lives. It goes with its owner, when torch counts a change of the contents, when `LIMIT` others are newer,
+    or with `clear`.
+    """
+
+    def __init__(self, packing: Packing, order: tuple[str, ...]) -> None:
+        self.packing = packing
+        self.order = order
+        self._copies: OrderedDict[tuple[Any, ...], PackedCopy] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    def clear(self) -> None:
+        """Drop all copies."""
+        self._copies.clear()
+
+    def get(
+        self, key: tuple[Any, ...], given: Any, array: Callable[[], np.ndarray], extents: Mapping[str, int]
+    ) -> PackedCopy:
+        """The copy of an array: `given` is what the user passed, `array` makes a NumPy view of it, `key` is its address with
+        whatever else tells arrays at one address apart.
+        """
+        found = self._find(key, given)
+        if found is not None:
+            return found
+        with self._lock:
+            return self._find(key, given) or self._add(key, given, array(), extents)
+
+    def _find(self, key: tuple[Any, ...], given: Any) -> PackedCopy | None:
+        found = self._copies.get(key)
+        return found if found is not None and found.of() is not None and found.version == _version(given) else None
+
+    def _add(self, key: tuple[Any, ...], given: Any, array: np.ndarray, extents: Mapping[str, int]) -> PackedCopy:
+        packed = self.packing.pack(array, self.order, extents)
+        copies = self._copies
+
+        def drop(of: weakref.ref[Any]) -> None:
+            # the key may be another array's by now
+            found = copies.get(key)
+            if found is not None and found.of is of:
+                copies.pop(key, None)
+
+        made = copies[key] = PackedCopy(
+            weakref.ref(owner(given, array), drop), _version(given), packed, address(packed)
+        )
+        copies.move_to_end(key)
+        while len(copies) > LIMIT:
+            copies.popitem(last=False)
+        return made
+
+
+def packed_variants(
+    mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int]
+) -> list[Schedule]:
+    """The schedule with its constant inputs packed, at most once; empty where packing changes nothing.
+
+    `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect.
+    """
+    axis_sizes = {a: evaluate(d, sizes) for a, d in mugraph.axes.items()}
+    kernels = []
+    for s, node in zip(schedule.kernels, mugraph.kernels, strict=True):
+        packed = tuple(
+            (j, axis)
+            for j in range(len(node.operands))
+            if is_constant(mugraph, node, j, constants) and (axis := _axis(mugraph, node, j, s, axis_sizes)) is not None
+        )
+        kernels.append(replace(s, packed=packed))
+    found = Schedule(tuple(kernels))
+    return [found] if found != schedule and any(s.packed for s in kernels) else []
+
+
+def is_constant(mugraph: MuGraph, node: Node, operand: int, constants: Collection[str]) -> bool:
+    """Whether an operand of a kernel is an input of the muGraph that never changes."""
+    source = mugraph.kernel.nodes[node.operands[operand].node]
+    return source.op == "input" and mugraph.inputs[source.attr["index"]].argument in constants
+
+
+def _axis(mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int]) -> str | None:
+    """The axis by whose tiles to store an operand: the widest that the grid divides; none if it is stored so already."""
+    assert node.graph is not None
+    source = mugraph.kernel.nodes[node.operands[operand].node]
+    axes = mugraph.inputs[source.attr["index"]].axes
+    role = node.graph.role
+    if len(axes) < 2:
+        return None
+    wide = [a for a in axes if role.get(a) is Role.PARALLEL and s.tile[a] > 1]
+    best = max(wide, key=lambda a: (a == axes[-1], s.tile[a]), default=None)
+    whole = best == axes[-1] and s.tile[axes[-1]] >= sizes[axes[-1]]
+    return None if whole else best

@@ -1,0 +1,266 @@
+"""Calls of a result with arrays: what depends on their layout alone is prepared once, and kept for the next call.
+
+Most calls have NumPy arrays or torch tensors that C code reads in place; these take a short way, which looks at each array
+once. All others, and all errors, take the general one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+from mirage.ir.types import DTYPES
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.frames import BoundCall
+from mirage.kernels.cpu.memory import address
+from mirage.runtime.arrays import check_inputs, detached, like
+from mirage.runtime.binding import SizeBinder
+from mirage.runtime.outputs import Overlap, check_outputs, may_write_in_place
+from mirage.search.accuracy import Runner
+
+#: layouts of all arguments together whose calls are kept
+_KEPT = 64
+
+Layout = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """A call for one layout of the arguments: it computes results of these shapes. `overlap` is for results that are given."""
+
+    call: BoundCall
+    shapes: tuple[tuple[int, ...], ...]
+    overlap: Overlap | None
+
+
+class Caller:
+    """Runs a program on arrays of any kind; `choose` gives what to run at some sizes (dim symbol -> elements).
+
+    May be called from several threads at once.
+    """
+
+    def __init__(self, program: Program, choose: Callable[[Mapping[str, int]], Runner]) -> None:
+        self.program = program
+        self._choose = choose
+        self._binder = SizeBinder(program)
+        types = program.input_types
+        self._count = len(types)
+        self._ranks = [t.rank for t in types]
+        self._dtype = DTYPES[types[0].dtype] if types else None
+        self._alignment = self._dtype.itemsize - 1 if self._dtype is not None else 0
+        self._results = len(program.output_types)
+        self._lock = threading.Lock()
+        #: None where a layout needs the general way
+        self._numpy: dict[Layout, _Ready | None] = {}
+        self._torch = TorchTensors(types[0].dtype) if types else None
+        self._of_torch: dict[Layout, _Ready | None] = {}
+
+    def __call__(self, arrays: Sequence[Any], out: Any = None) -> Any:
+        """The program's result for these arrays, or a tuple of its results: of the kind of the first array, or written to
+        `out` and that itself.
+
+        Raises InputError if the arrays do not fit the program, naming the input and the dim, or `out` does not fit.
+        """
+        if len(arrays) == self._count:
+            first = type(arrays[0]) if arrays else None
+            if first is np.ndarray:
+                found = self._with_numpy(arrays, out)
+            elif self._torch is not None and self._torch.has(first):
+                found = self._with_torch(self._torch, arrays, out)
+            else:
+                found = None
+            if found is not None:
+                return found
+        return self._general(arrays, out)
+
+    def _with_numpy(self, arrays: Sequence[Any], out: Any) -> Any:
+        """The short way; None where it does not lead there."""
+        dtype, given = self._dtype, arrays
+        if out is not None:
+            outs = out if type(out) is tuple else (out,)
+            given = (*arrays, *outs)
+            for a in outs:
+                if type(a) is not np.ndarray or not a.flags.writeable:
+                    return None
+        layout: list[tuple[int, ...]] = []
+        addresses = []
+        bits = 0
+        for a in given:
+            if type(a) is not np.ndarray or a.dtype is not dtype:
+                return None
+            layout += a.shape, a.strides
+            addresses.append(at := address(a))
+            bits |= at
+        key = tuple(layout)
+        try:
+            ready = self._numpy[key]
+        except KeyError:
+            ready = self._prepare(self._numpy, key, 1)
+        if ready is None or bits & self._alignment:
+            return None
+        if out is not None:
+            if ready.overlap is not None and ready.overlap.found(addresses):
+                return None
+            ready.call.run(addresses, arrays)
+            return outs[0] if len(outs) == 1 else outs
+        results = [np.empty(s, dtype) for s in ready.shapes]
+        for r in results:
+            addresses.append(address(r))
+        ready.call.run(addresses, arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _with_torch(self, torch: TorchTensors, arrays: Sequence[Any], out: Any) -> Any:
+        """The same for tensors of torch."""
+        given = arrays
+        types, dtype = torch.types, torch.dtype
+        layout: list[tuple[int, ...]] = []
+        addresses = []
+        bits = 0
+        try:
+            if out is not None:
+                outs = out if type(out) is tuple else (out,)
+                given = (*arrays, *outs)
+                if any(t.requires_grad for t in outs):
+                    return None
+            for t in given:
+                if type(t) not in types or t.dtype is not dtype or not t.is_cpu or t.is_neg():
+                    return None
+                layout += t.shape, t.stride()
+                addresses.append(at := t.data_ptr())
+                if not at:
+                    return None
+                bits |= at
+        except (AttributeError, RuntimeError, NotImplementedError):
+            # tensors without memory or strides: the general way names them
+            return None
+        key = tuple(layout)
+        try:
+            ready = self._of_torch[key]
+        except KeyError:
+            ready = self._prepare(self._of_torch, key, self._alignment + 1)
+        if ready is None or bits & self._alignment:
+            return None
+        if out is not None:
+            if ready.overlap is not None and ready.overlap.found(addresses):
+                return None
+            ready.call.run(addresses, arrays)
+            torch.wrote(outs)
+            return outs[0] if len(outs) == 1 else outs
+        results = [torch.empty(s) for s in ready.shapes]
+        for r in results:
+            addresses.append(r.data_ptr())
+        ready.call.run(addresses, arrays)
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _prepare(self, kept: dict[Layout, _Ready | None], key: Layout, unit: int) -> _Ready | None:
+        """The call for shapes and strides (of `unit` bytes) of the arguments and given results.
+
+        None where it takes the general way, or does not fit the program.
+        """
+        shapes, strides = key[::2], [tuple(n * unit for n in s) for s in key[1::2]]
+        given = len(shapes) - self._count
+        if [len(s) for s in shapes[: self._count]] != self._ranks or given not in (0, self._results):
+            return None
+        ready = self._ready(shapes, strides, given > 0) if all(all(s) for s in shapes) else None
+        with self._lock:
+            while len(kept) >= _KEPT:
+                del kept[next(iter(kept))]
+            kept[key] = ready
+        return ready
+
+    def _ready(self, shapes: Layout, strides: list[tuple[int, ...]], given: bool) -> _Ready | None:
+        assert self._dtype is not None
+        sizes = self._binder.bind(shapes[: self._count])
+        run = self._choose(sizes)
+        if not isinstance(run, CpuExecutable):
+            return None
+        wanted = tuple(t.bind(sizes) for t in self.program.output_types)
+        overlap = None
+        if given:
+            if shapes[self._count :] != wanted:
+                return None
+            overlap = Overlap(shapes, strides, self._dtype.itemsize, self._results)
+            if overlap.inside:
+                return None
+        else:
+            strides += [_contiguous(s, self._dtype.itemsize) for s in wanted]
+        call = run.bind(sizes, strides)
+        return None if call is None else _Ready(call, wanted, overlap)
+
+    def _general(self, arrays: Sequence[Any], out: Any) -> Any:
+        """The way of all other calls: by way of NumPy arrays."""
+        inputs = check_inputs(self.program, arrays)
+        sizes = self._binder.bind([a.shape for a in inputs])
+        outs = None
+        if out is not None:
+            outs = check_outputs(self.program, out, [t.bind(sizes) for t in self.program.output_types])
+        # no kernel runs on nothing: an empty dim is NumPy's case
+        run = self._choose(sizes) if all(a.size for a in inputs) else self._reference
+        if isinstance(run, CpuExecutable):
+            direct = outs if outs is not None and may_write_in_place(outs, inputs) else None
+            found = run(inputs, sizes, direct, arrays)
+        else:
+            # NumPy may answer with views
+            found = detached(run(inputs, sizes), inputs)
+        if outs is None:
+            results = [like(r, arrays[0]) for r in found]
+            return results[0] if len(results) == 1 else tuple(results)
+        for o, r in zip(outs, found, strict=True):
+            if o is not r:
+                o[...] = r
+        given = tuple(out) if isinstance(out, tuple | list) else (out,)
+        if self._torch is not None:
+            self._torch.wrote(given)
+        return given[0] if len(given) == 1 else given
+
+    def _reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        return run_reference(self.program, inputs, sizes)
+
+
+def _contiguous(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+    return tuple(itemsize * prod(shape[i + 1 :]) for i in range(len(shape)))
+
+
+class TorchTensors:
+    """What calls need of torch, which is only imported once somebody passes a tensor."""
+
+    def __init__(self, dtype: str) -> None:
+        self._name = dtype
+        self.types: frozenset[type] = frozenset()
+        self.dtype: Any = None
+        self.empty: Callable[..., Any] = _no_torch
+        self._increment: Callable[[Any], None] | None = None
+
+    def has(self, kind: type) -> bool:
+        """Whether this is the type of plain tensors or parameters."""
+        if kind in self.types:
+            return True
+        return not self.types and kind.__module__.split(".")[0] == "torch" and self._load(kind)
+
+    def _load(self, kind: type) -> bool:
+        torch = import_module("torch")
+        self.dtype = getattr(torch, self._name, None)
+        # whatever device is the default one
+        self.empty = partial(torch.empty, dtype=self.dtype, device=torch.device("cpu"))
+        self._increment = getattr(torch.autograd.graph, "increment_version", None)
+        self.types = frozenset({torch.Tensor, torch.nn.Parameter})
+        return kind in self.types
+
+    def wrote(self, tensors: Sequence[Any]) -> None:
+        """Tell torch, whose gradients depend on it, that the contents of these tensors have changed."""
+        for t in tensors:
+            if type(t) in self.types and self._increment is not None and not t.is_inference():
+                self._increment(t)
+
+
+def _no_torch(*args: Any) -> Any:
+    raise AssertionError("no tensor has been seen yet")

@@ -1,0 +1,447 @@
+"""The versions of a program that run at different sizes, and the decision among them, by measurement.
+
+Graphs are tuned at the given sizes (`Tuner`). Then, at further sizes around these (`sample_points`), the kernels that exist and
+the library version are raced, and the graphs that do best there are compiled with schedules of their own. The winners are
+measured at all points, and a decision tree of least regret is learnt from that table; what no leaf runs is dropped.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import islice, pairwise
+
+import numpy as np
+
+from mirage.ir.axes import AxisProgram
+from mirage.ir.program import Program
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.decision import Tree, decide, leaves, relabel
+from mirage.kernels.profile import Timing, interleave
+from mirage.kernels.target import Target, memory_bytes
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.thread import with_threads
+from mirage.search.accuracy import Runner, Trial, random_input, random_inputs
+from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
+from mirage.search.decide import LEAF_PRICE, learn
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+from mirage.search.tune import Candidate, Tuned, Tuner
+
+#: compiled versions that a result has at most: as many as a decision tree has leaves
+MAX_VERSIONS = 8
+#: share of the budget for the given sizes, where there are others
+GIVEN_SHARE = 0.6
+#: and of the rest, for the table of what was found
+TABLE_SHARE = 0.35
+#: seconds that a race, and the last measurement, at one point take at most
+RACE_SECONDS = 0.15
+TABLE_SECONDS = 0.3
+#: seconds of the last measurement after an interrupt
+HASTE_S = 0.2
+#: graphs that are tried at a point, and those of them that are compiled with how many schedules for it
+CONTENDERS = 8
+COMPILED_GRAPHS, COMPILED_SCHEDULES = 2, 2
+#: a version this many times as slow as another one in a single call is not raced against it
+FAR = 4.0
+#: calls of the best version, and of the library's, that the time at a point has to suffice for
+CALLS, LIBRARY_CALLS = 60, 8
+#: operations of the program up to which results at a point are compared with float64
+EXACT_FLOPS = 1e7
+#: points between those that differ in their best versions
+MAX_BETWEEN = 3
+#: part of the memory that the arguments and results at one point may take
+MEMORY_SHARE = 1 / 32
+
+
+@dataclass(frozen=True)
+class Version:
+    """A way to run a program: "mugraph", which is a candidate's kernels, "library" or "reference".
+
+    `timing` is its latency at the first of the given sizes.
+    """
+
+    kind: str
+    timing: Timing
+    candidate: Candidate | None = None
+
+    @property
+    def graph(self) -> MuGraph | None:
+        """The muGraph down to its thread graphs; None of a library version."""
+        return with_threads(self.candidate.graph, self.candidate.maximum) if self.candidate else None
+
+    def __str__(self) -> str:
+        if self.candidate is None:
+            return f"{self.kind} (NumPy)"
+        count = len(self.candidate.graph.kernels)
+        kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
+        tuned = ", ".join(f"{s}={n}" for s, n in self.candidate.sizes.items())
+        return f"{kernels} ({self.candidate.graph.origin})" + f", for {tuned}" * bool(tuned)
+
+    def _repr_svg_(self) -> str | None:
+        return self.graph._repr_svg_() if self.graph else None
+
+
+@dataclass(frozen=True)
+class Point:
+    """Sizes (dim symbol -> elements), and the median latency of every version there in us: infinite where not measured."""
+
+    sizes: Mapping[str, int]
+    times: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Which of `versions` runs at which sizes: the leaves of `tree`. `points` are what it was learnt from."""
+
+    versions: tuple[Version, ...]
+    tree: Tree
+    points: tuple[Point, ...]
+
+    def at(self, sizes: Mapping[str, int]) -> Version:
+        """The version that runs at these sizes."""
+        return self.versions[decide(self.tree, sizes)]
+
+
+def fastest(tuned: Tuned, sizes: Mapping[str, int]) -> Decision:
+    """The one version that is fastest at the tuned sizes, for all sizes."""
+    versions = [Version("mugraph", c.timing, c) for c in tuned.candidates if c.timing and c.executable]
+    versions += [Version(name, timing) for name, timing in tuned.baselines.items()]
+    best = min(versions, key=lambda v: v.timing.median_us)
+    return Decision((best,), 0, (Point(dict(sizes), (best.timing.median_us,)),))
+
+
+@dataclass(eq=False)
+class _Visit:
+    """A point with its arguments, and the latencies in us of the versions measured there, by their names."""
+
+    sizes: Sizes
+    inputs: list[np.ndarray]
+    times: dict[str, float] = field(default_factory=dict)
+
+    def best(self) -> str:
+        return min(self.times, key=lambda name: self.times[name])
+
+
+class VersionTuner:
+    """Tunes the candidates of a program at the given sizes (`anchors`), and chooses versions for all others.
+
+    `baselines` are what competes besides, "library" among them. `budget` is in seconds; with `haste`, only the first of the
+    given sizes count.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        axis_program: AxisProgram,
+        anchors: Sequence[Mapping[str, int]],
+        target: Target,
+        baselines: Mapping[str, Runner],
+        *,
+        budget: float,
+        seed: int,
+        haste: bool = False,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.program = program
+        self.axis_program = axis_program
+        self.anchors = [dict(a) for a in anchors]
+        self.target = target
+        self.baselines = baselines
+        self.deadline = time.perf_counter() + budget
+        self.seed = seed
+        self.progress = progress
+        #: whether there is only one point
+        self.alone = haste or not self.anchors[0]
+        self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
+        #: arguments by input and shape
+        given = random_inputs(program, self.anchors[0], seed)
+        self._arrays: dict[tuple[int, tuple[int, ...]], np.ndarray] = {(i, a.shape): a for i, a in enumerate(given)}
+        self.first = self._tuner(self.anchors[0])
+        #: compiled candidates by name, and the points measured, the given ones first
+        self.pool: dict[str, Candidate] = {}
+        self.visits: list[_Visit] = []
+        self.dropped: list[CpuExecutable | None] = []
+        self.rejected: list[str] = []
+        self.compiled = 0
+        #: further points, and those of them that there was no time for
+        self.planned = self.skipped = 0
+
+    def _tuner(self, sizes: Sizes) -> Tuner:
+        _, flops = program_cost(self.axis_program, sizes)
+        return Tuner(
+            self.program, sizes, self.target, self.baselines, flops=flops, budget=self.share, seed=self.seed,
+            progress=self.progress, inputs=self._inputs(sizes),
+        )  # fmt: skip
+
+    def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
+        """Arguments; those that are as large at another point are the same arrays."""
+        found = []
+        for i, t in enumerate(self.program.input_types):
+            key = i, t.bind(sizes)
+            if key not in self._arrays:
+                self._arrays[key] = random_input(t, sizes, np.random.default_rng([self.seed, i]))
+            found.append(self._arrays[key])
+        return found
+
+    def left(self) -> float:
+        return self.deadline - time.perf_counter()
+
+    def run(self, candidates: Sequence[Candidate]) -> tuple[Tuned, Decision]:
+        """The candidates as tuned at the first given sizes, and the choice for all sizes.
+
+        An interrupt ends what is being done; what was measured by then decides. Raises NoCompilerError.
+        """
+        tuned = self.first.run(candidates)
+        if self.alone or tuned.stop_reason == INTERRUPTED:
+            return tuned, fastest(tuned, self.anchors[0])
+        self._arrive(self.first, tuned)
+        reason = tuned.stop_reason
+        try:
+            for sizes in self.anchors[1:]:
+                tuner = self._tuner(sizes)
+                there = tuner.run(candidates)
+                self._arrive(tuner, there)
+                if there.stop_reason != "complete":
+                    reason = there.stop_reason
+                if reason == INTERRUPTED:
+                    break
+            else:
+                self._explore(tuned)
+        except KeyboardInterrupt:
+            reason = INTERRUPTED
+        if reason != INTERRUPTED and self.skipped:
+            reason = f"{OUT_OF_TIME}; {self.skipped} of {self.planned} further sizes not measured"
+        return self._conclude(tuned, reason)
+
+    def _arrive(self, tuner: Tuner, tuned: Tuned) -> None:
+        """Take over what was compiled and measured at given sizes."""
+        visit = _Visit(tuner.sizes, tuner.inputs)
+        visit.times |= {name: t.median_us for name, t in tuned.baselines.items()}
+        for c in tuned.candidates:
+            if c.executable is not None and c.timing is not None:
+                visit.times[self._admit(c)] = c.timing.median_us
+        # all schedules of all graphs, the fastest first
+        for c in tuner.ready:
+            self._admit(c)
+        self.visits.append(visit)
+        self.rejected += tuner.rejected
+        self.compiled += tuner.compiled
+
+    def _admit(self, c: Candidate) -> str:
+        """The name of a compiled candidate."""
+        for name, other in self.pool.items():
+            if other.executable is c.executable:
+                return name
+        name = str(len(self.pool))
+        self.pool[name] = c
+        return name
+
+    def _explore(self, tuned: Tuned) -> None:
+        """Measure at further sizes, while there is time."""
+        seconds = self.left() * (1 - TABLE_SHARE)
+        stop = time.perf_counter() + seconds
+        points = sample_points(self.anchors, self._allowed(tuned, seconds / 4))
+        self.planned = len(points)
+        for i, sizes in enumerate(points):
+            left = stop - time.perf_counter()
+            if left <= 0:
+                self.skipped = len(points) - i
+                return
+            self._visit(sizes, left / (len(points) - i))
+            self.progress(f"{self.compiled} kernels compiled, {i + 1} of {len(points)} further sizes")
+        for sizes in islice(self._between(), MAX_BETWEEN):
+            if time.perf_counter() > stop:
+                return
+            self._visit(sizes, (stop - time.perf_counter()) / MAX_BETWEEN)
+
+    def _allowed(self, tuned: Tuned, seconds: float) -> Callable[[Sizes], bool]:
+        """Whether the program at some sizes fits the memory, and, as modelled, some calls of it these seconds."""
+        moved, flops = program_cost(self.axis_program, self.anchors[0])
+        library = tuned.baselines["library"].median_us
+        best = min(self.visits[0].times.values())
+        calls = (CALLS * best + LIBRARY_CALLS * library) * 1e-6
+
+        def allowed(sizes: Sizes) -> bool:
+            if is_empty(self.program, sizes) or bytes_needed(self.program, sizes) > MEMORY_SHARE * memory_bytes():
+                return False
+            more_moved, more_flops = program_cost(self.axis_program, sizes)
+            return calls * max(more_moved / max(moved, 1), more_flops / max(flops, 1)) <= seconds
+
+        return allowed
+
+    def _visit(self, sizes: Sizes, seconds: float) -> None:
+        """Race what there is at these sizes; compile the best graphs for them, and race those too."""
+        stop = time.perf_counter() + seconds
+        inputs = self._inputs(sizes)
+        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
+        _, flops = program_cost(self.axis_program, sizes)
+        if flops <= EXACT_FLOPS:
+            trial = Trial.of(at, self.program, inputs, sizes)
+        else:
+            trial = Trial.beside(at, self.baselines["library"], inputs, sizes)
+        tuner = Tuner(
+            self.program, sizes, self.target, self.baselines, flops=flops, budget=seconds, seed=self.seed,
+            inputs=inputs, trials=[*self.first.trials, trial],
+        )  # fmt: skip
+        visit = _Visit(sizes, inputs)
+        self._race(visit, self._willing(visit, trial, self._contenders()), RACE_SECONDS)
+        ranked = sorted((n for n in visit.times if n in self.pool), key=visit.times.__getitem__)
+        leaders: dict[int, Candidate] = {}
+        for name in ranked:
+            leaders.setdefault(id(self.pool[name].graph), self.pool[name])
+        known = {(id(c.graph), c.schedule) for c in self.pool.values()}
+        work = []
+        for c in list(leaders.values())[:COMPILED_GRAPHS]:
+            found = tuner.schedules(c)[:COMPILED_SCHEDULES]
+            work.append((c, [s for s in found if (id(c.graph), s) not in known]))
+        if any(schedules for _, schedules in work) and (left := stop - time.perf_counter()) > 0:
+            new = [self._admit(c) for c in tuner.compile(work, left)]
+            self._race(visit, [*ranked[:3], *self._willing(visit, trial, new)], RACE_SECONDS)
+        self.compiled += tuner.compiled
+        self.rejected += tuner.rejected
+        self.visits.append(visit)
+
+    def _contenders(self) -> list[str]:
+        """What may do well at other sizes: the winners so far, then the fastest kernels of every graph."""
+        winners = [v.best() for v in self.visits]
+        per_graph = {id(c.graph): name for name, c in reversed(self.pool.items())}
+        ordered = sorted(per_graph.values(), key=int)
+        return [n for n in dict.fromkeys([*winners, *ordered]) if n in self.pool][:CONTENDERS]
+
+    def _willing(self, visit: _Visit, trial: Trial, names: Sequence[str]) -> list[str]:
+        """Those that compute the right results at this point, in about the time of the fastest."""
+        least = min(visit.times.values(), default=math.inf)
+        found = []
+        for name in names:
+            run = self.pool[name].executable
+            assert run is not None
+            if not trial.measure(run)[1]:
+                self._drop(name, f"the kernel's results differ from the program's at {trial.name}; it is not used")
+                continue
+            before = time.perf_counter()
+            run(visit.inputs, visit.sizes)
+            took = (time.perf_counter() - before) * 1e6
+            if took <= FAR * least:
+                found.append(name)
+            least = min(least, took)
+        return found
+
+    def _drop(self, name: str, why: str) -> None:
+        c = self.pool.pop(name)
+        self.dropped.append(c.executable)
+        self.rejected.append(f"{c.graph.origin}: {why}")
+        for visit in self.visits:
+            visit.times.pop(name, None)
+
+    def _race(self, visit: _Visit, names: Sequence[str], seconds: float) -> dict[str, Timing]:
+        """Measure these and the baselines that may win at a point, interleaved; at the given sizes, all baselines."""
+        runs: dict[str, Runner] = {name: self._runner(name) for name in dict.fromkeys(names)}
+        given = self.visits[0].times
+        for name, run in self.baselines.items():
+            if (
+                name == "library"
+                or visit in self.visits[: len(self.anchors)]
+                or given[name] <= FAR * min(given.values())
+            ):
+                runs[name] = run
+        calls = {name: partial(run, visit.inputs, visit.sizes) for name, run in runs.items()}
+        timings = interleave(calls, seconds=seconds)
+        visit.times |= {name: t.median_us for name, t in timings.items()}
+        return timings
+
+    def _runner(self, name: str) -> Runner:
+        run = self.pool[name].executable
+        assert run is not None
+        return run
+
+    def _between(self) -> Iterator[Sizes]:
+        """Sizes half way (geometrically) between neighbours along a dim where different versions win, wide gaps first."""
+        center = self.anchors[0]
+        while True:
+            gaps: list[tuple[float, Sizes]] = []
+            for dim in center:
+                line = [v for v in self.visits if {**v.sizes, dim: 0} == {**center, dim: 0}]
+                line.sort(key=lambda v: v.sizes[dim])
+                for low, high in pairwise(line):
+                    a, b = low.best(), high.best()
+                    lost = min(low.times.get(b, math.inf) / low.times[a], high.times.get(a, math.inf) / high.times[b])
+                    ratio = high.sizes[dim] / low.sizes[dim]
+                    if lost > 1 + LEAF_PRICE and ratio > RATIO / 2:
+                        middle = math.isqrt(low.sizes[dim] * high.sizes[dim])
+                        gaps.append((ratio, {**center, dim: middle}))
+            if not gaps:
+                return
+            yield max(gaps, key=lambda gap: gap[0])[1]
+
+    def _conclude(self, tuned: Tuned, reason: str) -> tuple[Tuned, Decision]:
+        """Measure the winners at all points, and learn which runs where."""
+        first = self.visits[0]
+        if len(self.visits) == 1:
+            tuned = replace(tuned, stop_reason=reason)
+            return tuned, fastest(tuned, first.sizes)
+        names = self._winners()
+        timings = self._race(first, names, HASTE_S if reason == INTERRUPTED else max(self._share(), HASTE_S))
+        for i, visit in enumerate(self.visits[1:], 1):
+            if reason == INTERRUPTED or self.left() <= 0:
+                break
+            least = min(visit.times.values())
+            near = [n for n in names if visit.times.get(n, 0.0) <= FAR * least]
+            self._race(visit, near, max(self._share(i), 1e-3))
+        every = [*names, *self.baselines]
+        times = [[v.times.get(n, math.inf) for n in every] for v in self.visits]
+        points = [v.sizes for v in self.visits]
+        tree = learn(list(first.sizes), points, times, wanted=len(self.anchors))
+        # the one for the given sizes first
+        used = list(dict.fromkeys([decide(tree, first.sizes), *(v for _, v in leaves(tree))]))
+        versions = []
+        for k in used:
+            c = self.pool.get(every[k])
+            timing = timings[every[k]]
+            versions.append(
+                Version(every[k], timing) if c is None else Version("mugraph", timing, replace(c, timing=timing))
+            )
+        table = tuple(Point(p, tuple(row[k] for k in used)) for p, row in zip(points, times, strict=True))
+        decision = Decision(tuple(versions), relabel(tree, {k: i for i, k in enumerate(used)}), table)
+        return self._retimed(tuned, timings, reason), decision
+
+    def _share(self, done: int = 0) -> float:
+        """Seconds for the next of the points that are left."""
+        return min(TABLE_SECONDS, self.left() / (len(self.visits) - done))
+
+    def _winners(self) -> list[str]:
+        """Compiled candidates by name: at most `MAX_VERSIONS` that win somewhere, and what did well at the given sizes."""
+        chosen: list[str] = []
+        for i, visit in enumerate(self.visits):
+            best = visit.best()
+            known = min((visit.times[n] for n in (*chosen, *self.baselines) if n in visit.times), default=math.inf)
+            wanted = i < len(self.anchors) or known > visit.times[best] * (1 + LEAF_PRICE)
+            if best in self.pool and wanted and len(chosen) < MAX_VERSIONS:
+                chosen.append(best)
+        return list(dict.fromkeys([*chosen, *(n for n in self.visits[0].times if n in self.pool)]))
+
+    def _retimed(self, tuned: Tuned, timings: Mapping[str, Timing], reason: str) -> Tuned:
+        """The candidates, the measured ones as they did best in the last measurement at the first given sizes."""
+        best: dict[int, Candidate] = {}
+        for name, c in self.pool.items():
+            if name in timings and timings[name].median_us < _median_us(best.get(id(c.graph))):
+                best[id(c.graph)] = replace(c, timing=timings[name])
+        wrong = {id(executable) for executable in self.dropped}
+        others = []
+        for c in tuned.candidates:
+            if id(c.graph) in best:
+                continue
+            if id(c.executable) in wrong and c.executable is not None:
+                c = replace(c, schedule=None, sizes={}, executable=None, timing=None, accuracy=())
+            others.append(c)
+        return Tuned(
+            [*sorted(best.values(), key=_median_us), *others], {name: timings[name] for name in self.baselines},
+            self.compiled, self.rejected, reason,
+        )  # fmt: skip
+
+
+def _median_us(c: Candidate | None) -> float:
+    return math.inf if c is None or c.timing is None else c.timing.median_us
