@@ -115,10 +115,10 @@ def test_the_reference_rounds_each_operator_once() -> None:
         return x * mi.rsqrt(mi.mean(mi.square(x), axis=-1, keepdims=True))
 
     x = np.array([[1000.0, 500.0]], np.float16)
-    types = {"x": mi.tensor("m", "n", dtype="float16")}
-    (found,) = run_reference(mi.trace(norm, **types), [x], {"m": 1, "n": 2})
+    x_type = mi.tensor("m", "n", dtype="float16")
+    (found,) = run_reference(mi.trace(norm, x=x_type), [x], {"m": 1, "n": 2})
     exact = x.astype(np.float64) / np.sqrt(np.mean(np.square(x.astype(np.float64))))
     assert found.dtype == np.float16
     np.testing.assert_array_equal(found, exact.astype(np.float16))
-    (found,) = run_reference(mi.trace(written_out, **types), [x], {"m": 1, "n": 2})
+    (found,) = run_reference(mi.trace(written_out, x=x_type), [x], {"m": 1, "n": 2})
     assert (found == 0).all()

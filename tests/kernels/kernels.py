@@ -16,7 +16,6 @@ from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
-
 #: of errors relative to the largest result; of 16-bit types two units, one for the result and one for what is between
 BOUNDS = {"float32": 2e-5, "float64": 1e-12, "float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}
 
