@@ -43,7 +43,7 @@ def comparison(function: TensorFunction, result: Superoptimized) -> Table:
     runs: dict[str, Callable[[], object]] = {"mirage": lambda: result(*inputs)}
     runs["NumPy"] = lambda: result.reference(inputs, result.sizes)
     runs |= torch_versions(function.name, inputs)
-    timings = interleave(runs, seconds=3.0)
+    timings = interleave(runs, seconds=3.0, spinning=runs.keys() - {"mirage"})
     table = Table(title=f"{function.name}, float32", title_justify="left")
     for name in ("version", "min us", "median us", "mirage is faster by"):
         table.add_column(name, justify="left" if name == "version" else "right")

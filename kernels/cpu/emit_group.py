@@ -155,7 +155,7 @@ class GroupEmitter:
         shifts: Sequence[View],
         plan: GroupPlan,
     ) -> None:
-        """Print the update of the row maxima for the site-th exp of node i.
+        """Print the update of the row maxima for the site-th exp of node i; `rows` are their axes in storage order.
 
         `state` holds the rows' maxima, shifts and, if `looping`, factors; the C variable `grown` becomes true then where
         a maximum grew.
@@ -186,8 +186,11 @@ class GroupEmitter:
 
         def update(value: str, lanes: str) -> None:
             pointers = ", ".join(s.at(nest.index) for s in state)
-            call = f"({pointers}, {value}, {lanes});"
+            call = f"({pointers}, {value}, {lanes or 'MI_W'});"
             w.line(f"grown |= running_maximum{call}" if looping else f"only_maximum{call}")
+
+        # rows that were reduced one by one are put side by side, and updated as vectors
+        found = state[-1]
 
         with nest.over(outer):
             loads.ready(outer)
@@ -200,13 +203,13 @@ class GroupEmitter:
                         body("1", "0")
                     else:
                         nest.parts(v, body)
-                update("mi_broadcast(mi_hmax(mi_max_parts(high)))", "1")
+                w.line(f"*({found.at(nest.index)}) = mi_hmax(mi_max_parts(high));")
             else:
-
-                def finish(lanes: str, part: str) -> None:
-                    update(f"high[{part}]", lanes or "MI_W")
-
-                nest.columns(v, reduce, start, body, finish)
+                nest.columns(v, reduce, start, body, lambda lanes, part: update(f"high[{part}]", lanes))
+        if v is None or v in reduce:
+            last = rows[-1] if rows else None
+            with nest.over(rows[:-1]):
+                nest.vectors(last, lambda lanes: update(nest.load(found, last, lanes), lanes))
 
 
 class _Loads:

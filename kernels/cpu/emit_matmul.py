@@ -82,7 +82,8 @@ def plan_products(
     best: tuple[float, tuple[MatmulPlan, ...]] | None = None
     for n in dict.fromkeys(columns):
         found = [_plan_product(axes, out, p, looping, n, lanes) for p in products]
-        cost = sum(c for c, _ in found)
+        # what follows works on whole vectors along the columns
+        cost = sum(c for c, _ in found) + _COPY * lanes * _size(axes, out, looping) / min(lanes, _size(axes, [n], looping))
         if prefer is not None and n != prefer:
             cost += _COPY * _size(axes, out, looping)
         if best is None or cost < best[0]:

@@ -251,7 +251,17 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
                     const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
                     high[0] = mi_max(mi_fill_tail(v5, lanes, mi_broadcast(-MI_INFINITY)), high[0]);
                 }
-                grown |= running_maximum(maximum0 + i_d8, shift0 + i_d8, growth0 + i_d8, mi_broadcast(mi_hmax(mi_max_parts(high))), 1);
+                *(growth0 + i_d8) = mi_hmax(mi_max_parts(high));
+            }
+            {
+                long i_d8 = 0;
+                for (; i_d8 + MI_W <= 8; i_d8 += MI_W) {
+                    grown |= running_maximum(maximum0 + i_d8, shift0 + i_d8, growth0 + i_d8, mi_load(growth0 + i_d8), MI_W);
+                }
+                if (i_d8 < 8) {
+                    const int lanes = (int)(8 - i_d8);
+                    grown |= running_maximum(maximum0 + i_d8, shift0 + i_d8, growth0 + i_d8, mi_load_n(growth0 + i_d8, lanes), lanes);
+                }
             }
             if (grown) {
                 /* v8 relative to the new maxima */

@@ -64,7 +64,8 @@ def test_flash_decoding_prints_as_recorded(golden: Callable[[str, str], None]) -
 def test_scores_and_values_go_to_micro_kernels_and_accumulate_in_place() -> None:
     case = flash_attention()
     text = emit(case.graph, case.schedule, analyze(case.graph), HINTS)
-    assert "mi_gemm_dot(8, 64, e_t, " in text  # queries and keys are both contiguous along d64
+    # queries and keys are both contiguous along d64; of the scores, tiles are longer along d8 than along t
+    assert "mi_gemm_dot(e_t, 64, 8, " in text
     assert "m10_d8, 1);" in text  # the product with the values adds to the accumulator
     assert "m9" not in text  # which it does without a temporary
     assert "running_maximum(" in text
