@@ -1,8 +1,8 @@
 """Kernels of every measured program against its peers, cache-hot and cache-cold, and the machine's physical limit.
 
-`python -m benchmarks.kernels [NAME ...] [--json]`. Every program of `benchmarks/programs.py` is raced at all of its
-sets of sizes (`kernel_sizes`), twice: with caches that hold what they can of its memory, and with caches that hold
-nothing of it (`benchmarks.timing.Cold`). All versions of a row are timed in one race, in turns.
+`python -m benchmarks.kernels [NAME ...] [--json]`. Every program of `benchmarks/programs.py` is superoptimized once, for all
+of its sets of sizes (`kernel_sizes`), and raced at each of them twice: with caches that hold what they can of its memory, and
+with caches that hold nothing of it (`benchmarks.timing.Cold`). All versions of a row are timed in one race, in turns.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import numpy as np
@@ -23,7 +21,6 @@ from benchmarks.peers import complain, inference, installed, peers
 from benchmarks.programs import KERNELS, batch_of, kernel_sizes
 from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import Cold, Run, race
-from mirage.cache import ResultStore
 from mirage.errors import InputError, VerificationError
 from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, program_cost
 from mirage.kernels.library import LibraryProgram
@@ -33,7 +30,7 @@ from mirage.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 from mirage.settings import num_threads
 
-#: seconds to superoptimize one program at one set of sizes, and to time its versions
+#: seconds to superoptimize a program, for each of its sets of sizes, and to time the versions of a row
 BUDGET, RACE = 10.0, 1.5
 #: a row whose ratio is less is one that we lose
 PARITY = 0.95
@@ -121,13 +118,12 @@ def better(a: Limits, b: Limits) -> Limits:
 
 
 def _races(function: mi.TensorFunction, budget: float, say: Callable[[str], None]) -> Iterator[Race]:
-    # a program is searched once, and tuned for every set of sizes
-    with TemporaryDirectory() as folder, CacheEvictor(get_target("cpu")) as evict:
-        store = ResultStore(f"sqlite:///{Path(folder) / 'results.sqlite'}")
-        for label, sizes in kernel_sizes(function).items():
-            say(f"{function.name} {label}: superoptimizing for {budget:g} s")
-            result = mi.superoptimize(function, sizes=sizes, budget=budget, cache=store, seed=0)
-            for r in compare(label, result, evict, say=say):
+    sets = kernel_sizes(function)
+    say(f"{function.name}: superoptimizing for {budget * len(sets):g} s")
+    result = mi.superoptimize(function, sizes=list(sets.values()), budget=budget * len(sets), cache=False, seed=0)
+    with CacheEvictor(get_target("cpu")) as evict:
+        for label, sizes in sets.items():
+            for r in compare(label, sizes, result, evict, say=say):
                 ours, peer = r.times[r.best(ours=True)], r.best(ours=False)
                 say(f"{r.program} {label} {_caches(r.cold)}: {ours.median_us:,.0f} us, {r.ratio:.2f} times {peer}")
                 yield r
@@ -135,36 +131,37 @@ def _races(function: mi.TensorFunction, budget: float, say: Callable[[str], None
 
 def compare(
     label: str,
+    sizes: Mapping[str, int],
     result: Superoptimized,
     evict: Callable[[], None],
     seconds: float = RACE,
     say: Callable[[str], None] = complain,
 ) -> list[Race]:
-    """Race a result with the program's NumPy versions and its peers, on the same inputs: cache-hot, then cache-cold.
+    """Race a result at `sizes` with the program's NumPy versions and its peers, on the same inputs: cache-hot, then cold.
 
     Raises VerificationError if a version computes something else.
     """
-    program, sizes = result.program, result.sizes
+    program = result.program
     inputs = random_inputs(program, sizes, seed=1)
     with inference():
-        versions = _versions(result, inputs, say)
-        copies = _versions(result, [x.copy() for x in inputs], say)
+        versions = _versions(result, sizes, inputs, say)
+        copies = _versions(result, sizes, [x.copy() for x in inputs], say)
         # a version is timed with its copy, or not at all
         versions = {name: run for name, run in versions.items() if name in copies}
         _check(program.name, versions)
         hot = race(versions, seconds=seconds)
         cold = race(versions, seconds=seconds, cold=Cold(evict, copies))
     batch, cost = batch_of(program.name, sizes), program_cost(result.verifier.axis_program, sizes)
-    graph = result.best.graph
-    kernels = len(graph.kernels) if graph else 0
-    return [
-        Race(program.name, label, batch, times is cold, cost, result.best.kind, kernels, times) for times in (hot, cold)
-    ]
+    chosen = result.choice(sizes)
+    kernels = len(chosen.graph.kernels) if chosen.graph else 0
+    return [Race(program.name, label, batch, times is cold, cost, chosen.kind, kernels, times) for times in (hot, cold)]
 
 
-def _versions(result: Superoptimized, inputs: Sequence[np.ndarray], say: Callable[[str], None]) -> dict[str, Run]:
+def _versions(
+    result: Superoptimized, sizes: Mapping[str, int], inputs: Sequence[np.ndarray], say: Callable[[str], None]
+) -> dict[str, Run]:
     """All versions of a program, bound to these inputs."""
-    sizes, shape = result.sizes, result.program.output_types[0].bind(result.sizes)
+    shape = result.program.output_types[0].bind(sizes)
     library, out = LibraryProgram(result.verifier.axis_program), np.empty(shape, np.float32)
     return {
         "mirage": lambda: result(*inputs),
@@ -262,7 +259,7 @@ def summary(rows: Sequence[KernelRow]) -> str:
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
     as_json: AsJson = False,
-    budget: Annotated[float, typer.Option(help="Seconds to superoptimize each set of sizes.")] = BUDGET,
+    budget: Annotated[float, typer.Option(help="Seconds to superoptimize, per set of sizes.")] = BUDGET,
 ) -> None:
     rows, _ = measure(names or [], budget)
     emit(rows, as_json, kernel_table)

@@ -40,8 +40,8 @@ def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
         f"{target.l3_bytes >> 20} MiB L3, vectors of {target.vector_bytes} bytes; measured limits: memory {limits.dram_gbs:.0f} "
         f"GB/s, cache {limits.cache_gbs:.0f} GB/s, {limits.gflops:.0f} GFLOP/s with {limits.threads} threads; "
         f"load average {load:.1f} before the run. Python {platform.python_version()}, {versions}. "
-        f"Latencies are those of a search, verification and tuning within {budget:g} s; searches of the ablation and of the "
-        f"scaling were cut after {cut:g} s."
+        f"Latencies are those of a search, verification and tuning within {budget:g} s per set of sizes; searches of the "
+        f"ablation and of the scaling were cut after {cut:g} s."
     )
 
 
@@ -61,7 +61,7 @@ def _say(line: str) -> None:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
-    budget: Annotated[float, typer.Option(help="Seconds to superoptimize each set of sizes.")] = BUDGET,
+    budget: Annotated[float, typer.Option(help="Seconds to superoptimize, per set of sizes.")] = BUDGET,
     cut: Annotated[
         float, typer.Option(help="Seconds after which searches of the ablation and the scaling are cut.")
     ] = CUT,

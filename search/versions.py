@@ -116,11 +116,15 @@ def fastest(tuned: Tuned, sizes: Mapping[str, int]) -> Decision:
 
 @dataclass(eq=False)
 class _Visit:
-    """A point with its arguments, and the latencies in us of the versions measured there, by their names."""
+    """A point with its arguments and results (`trial`), and the latencies in us of the versions measured there, by name.
+
+    Candidates are only measured where their results have been compared: they are in `checked`.
+    """
 
     sizes: Sizes
-    inputs: list[np.ndarray]
+    trial: Trial
     times: dict[str, float] = field(default_factory=dict)
+    checked: set[str] = field(default_factory=set)
 
     def best(self) -> str:
         return min(self.times, key=lambda name: self.times[name])
@@ -219,14 +223,14 @@ class VersionTuner:
 
     def _arrive(self, tuner: Tuner, tuned: Tuned) -> None:
         """Take over what was compiled and measured at given sizes."""
-        visit = _Visit(tuner.sizes, tuner.inputs)
+        visit = _Visit(tuner.sizes, tuner.trials[0])
         visit.times |= {name: t.median_us for name, t in tuned.baselines.items()}
         for c in tuned.candidates:
             if c.executable is not None and c.timing is not None:
                 visit.times[self._admit(c)] = c.timing.median_us
         # all schedules of all graphs, the fastest first
         for c in tuner.ready:
-            self._admit(c)
+            visit.checked.add(self._admit(c))
         self.visits.append(visit)
         self.rejected += tuner.rejected
         self.compiled += tuner.compiled
@@ -287,8 +291,8 @@ class VersionTuner:
             self.program, sizes, self.target, self.baselines, flops=flops, budget=seconds, seed=self.seed,
             inputs=inputs, trials=[*self.first.trials, trial],
         )  # fmt: skip
-        visit = _Visit(sizes, inputs)
-        self._race(visit, self._willing(visit, trial, self._contenders()), RACE_SECONDS)
+        visit = _Visit(sizes, trial)
+        self._race(visit, self._willing(visit, self._contenders()), RACE_SECONDS)
         ranked = sorted((n for n in visit.times if n in self.pool), key=visit.times.__getitem__)
         leaders: dict[int, Candidate] = {}
         for name in ranked:
@@ -300,7 +304,7 @@ class VersionTuner:
             work.append((c, [s for s in found if (id(c.graph), s) not in known]))
         if any(schedules for _, schedules in work) and (left := stop - time.perf_counter()) > 0:
             new = [self._admit(c) for c in tuner.compile(work, left)]
-            self._race(visit, [*ranked[:3], *self._willing(visit, trial, new)], RACE_SECONDS)
+            self._race(visit, [*ranked[:3], *self._willing(visit, new)], RACE_SECONDS)
         self.compiled += tuner.compiled
         self.rejected += tuner.rejected
         self.visits.append(visit)
@@ -312,18 +316,20 @@ class VersionTuner:
         ordered = sorted(per_graph.values(), key=int)
         return [n for n in dict.fromkeys([*winners, *ordered]) if n in self.pool][:CONTENDERS]
 
-    def _willing(self, visit: _Visit, trial: Trial, names: Sequence[str]) -> list[str]:
-        """Those that compute the right results at this point, in about the time of the fastest."""
+    def _willing(self, visit: _Visit, names: Sequence[str]) -> list[str]:
+        """Those that compute the right results at this point, in about the time of the fastest; others are dropped."""
         least = min(visit.times.values(), default=math.inf)
         found = []
         for name in names:
-            run = self.pool[name].executable
-            assert run is not None
-            if not trial.measure(run)[1]:
-                self._drop(name, f"the kernel's results differ from the program's at {trial.name}; it is not used")
+            run = self._runner(name)
+            if name not in visit.checked and not visit.trial.measure(run)[1]:
+                self._drop(
+                    name, f"the kernel's results differ from the program's at {visit.trial.name}; it is not used"
+                )
                 continue
+            visit.checked.add(name)
             before = time.perf_counter()
-            run(visit.inputs, visit.sizes)
+            run(visit.trial.inputs, visit.sizes)
             took = (time.perf_counter() - before) * 1e6
             if took <= FAR * least:
                 found.append(name)
@@ -348,7 +354,7 @@ class VersionTuner:
                 or given[name] <= FAR * min(given.values())
             ):
                 runs[name] = run
-        calls = {name: partial(run, visit.inputs, visit.sizes) for name, run in runs.items()}
+        calls = {name: partial(run, visit.trial.inputs, visit.sizes) for name, run in runs.items()}
         timings = interleave(calls, seconds=seconds)
         visit.times |= {name: t.median_us for name, t in timings.items()}
         return timings
@@ -389,8 +395,9 @@ class VersionTuner:
             if reason == INTERRUPTED or self.left() <= 0:
                 break
             least = min(visit.times.values())
-            near = [n for n in names if visit.times.get(n, 0.0) <= FAR * least]
-            self._race(visit, near, max(self._share(i), 1e-3))
+            near = [n for n in names if n in self.pool and visit.times.get(n, 0.0) <= FAR * least]
+            self._race(visit, self._willing(visit, near), max(self._share(i), 1e-3))
+        names = [n for n in names if n in self.pool]
         every = [*names, *self.baselines]
         times = [[v.times.get(n, math.inf) for n in every] for v in self.visits]
         points = [v.sizes for v in self.visits]

@@ -158,33 +158,65 @@ def emit_matmul(
     accumulate: bool,
     streamed: Sequence[bool],
 ) -> None:
-    """Print target (+)= x y; `target` is contiguous along `plan.n`. `streamed` operands are read from memory once."""
+    """Print target (+)= x y; `target` is contiguous along `plan.n`. `streamed` operands are read from memory once.
+
+    Where another axis of the rows follows on theirs in memory, as query groups do on tokens, both are rows of one product.
+    """
     rows, cols = (y, x) if plan.swap else (x, y)
-    nest = Nest(w, axes, looping)
-
-    def extent(a: str | None) -> str:
-        return axes.extent(a, looping) if a is not None else "1"
-
+    stream = plan.stream and streamed[0 if plan.swap else 1]
     if plan.sums and not accumulate:
         fill(w, axes, looping, target, "0", [a for a in target.strides if a in (*plan.loops, plan.m, plan.n)])
     mode = "1" if plan.sums or accumulate else "0"
-    with nest.over([*plan.loops, *plan.sums]):
-        m, n, k = extent(plan.m), extent(plan.n), extent(plan.k)
-        left = f"{rows.at(nest.index)}, {rows.stride(plan.m)}"
-        o = f"{target.at(nest.index)}, {target.stride(plan.m)}, {mode}"
-        if plan.dot:
-            right = f"{cols.at(nest.index)}, {cols.stride(plan.n)}"
-            w.line(f"mi_gemm_dot({m}, {k}, {n}, {left}, {right}, {o});")
-            return
-        right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
-        args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
-        if plan.stream and streamed[0 if plan.swap else 1]:
-            if m.isdigit() and int(m) <= _STREAM_ROWS:
-                w.line(f"mi_gemm_stream{args}")
+
+    def product(m: str, inner: str | None, loops: Sequence[str]) -> None:
+        """`m` rows, whose strides are those along `inner`."""
+        nest = Nest(w, axes, looping)
+        with nest.over([*loops, *plan.sums]):
+            n, k = _extent(axes, plan.n, looping), _extent(axes, plan.k, looping)
+            left = f"{rows.at(nest.index)}, {rows.stride(inner)}"
+            o = f"{target.at(nest.index)}, {target.stride(inner)}, {mode}"
+            if plan.dot:
+                right = f"{cols.at(nest.index)}, {cols.stride(plan.n)}"
+                w.line(f"mi_gemm_dot({m}, {k}, {n}, {left}, {right}, {o});")
                 return
-            w.line(f"if ({m} <= {_STREAM_ROWS})")
-            w.line(f"    mi_gemm_stream{args}")
-            w.line("else")
-            w.line(f"    mi_gemm_outer{args}")
-        else:
-            w.line(f"mi_gemm_outer{args}")
+            right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
+            args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
+            if stream and not (m.isdigit() and int(m) <= _STREAM_ROWS):
+                w.line(f"if ({m} <= {_STREAM_ROWS})")
+                w.line(f"    mi_gemm_stream{args}")
+                w.line("else")
+                w.line(f"    mi_gemm_outer{args}")
+            else:
+                w.line(f"mi_gemm_{'stream' if stream else 'outer'}{args}")
+
+    m = _extent(axes, plan.m, looping)
+    also = _second_row_axis(axes, plan, looping, rows, cols, target)
+    if also is None or plan.m is None:
+        product(m, plan.m, plan.loops)
+        return
+    order = list(target.strides)
+    outer, inner = sorted((plan.m, also), key=order.index)
+    step = _extent(axes, inner, looping)
+    adjacent = [f"{v.stride(outer)} == {step} * {v.stride(inner)}" for v in (rows, target)]
+    with w.block(f"if ({' && '.join(adjacent)})"):
+        product(f"{_extent(axes, outer, looping)} * {step}", inner, [a for a in plan.loops if a != also])
+    with w.block("else"):
+        product(m, plan.m, plan.loops)
+
+
+def _extent(axes: BlockAxes, a: str | None, looping: bool) -> str:
+    return axes.extent(a, looping) if a is not None else "1"
+
+
+def _second_row_axis(
+    axes: BlockAxes, plan: MatmulPlan, looping: bool, rows: View, cols: View, target: View
+) -> str | None:
+    """An axis around the product, other than the rows', along which the same columns are multiplied."""
+    if plan.m is None or plan.m not in rows.strides or axes.constant(plan.m, looping) == 1:
+        return None
+    found = [
+        a
+        for a in plan.loops
+        if axes.constant(a, looping) != 1 and a in rows.strides and a in target.strides and a not in cols.strides
+    ]
+    return found[-1] if found else None

@@ -27,7 +27,7 @@ SIZES = {"m": 6, "n": 40}
 
 @pytest.fixture(scope="module")
 def result() -> Superoptimized:
-    return mi.superoptimize(PROGRAMS["softmax"], sizes=SIZES, budget=2, cache=False)
+    return mi.superoptimize(PROGRAMS["softmax"], sizes=SIZES, budget=0.5, cache=False)
 
 
 def one_peer(error: float) -> Any:
@@ -42,7 +42,7 @@ def one_peer(error: float) -> Any:
 def test_a_race_hot_and_cold(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "peers", one_peer(0.0))
     evictions: list[bool] = []
-    hot, cold = compare("tiny", result, lambda: evictions.append(True), seconds=0.05)
+    hot, cold = compare("tiny", SIZES, result, lambda: evictions.append(True), seconds=0.05)
     assert (hot.cold, cold.cold) == (False, True)
     assert len(evictions) >= sum(t.runs for t in cold.times.values())
     for r in (hot, cold):
@@ -57,7 +57,7 @@ def test_a_race_hot_and_cold(result: Superoptimized, monkeypatch: pytest.MonkeyP
 def test_a_wrong_peer_is_found(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(benchmark, "peers", one_peer(0.01))
     with pytest.raises(VerificationError, match="softmax: PyTorch differs from ours"):
-        compare("tiny", result, lambda: None, seconds=0.05)
+        compare("tiny", SIZES, result, lambda: None, seconds=0.05)
 
 
 def test_a_peer_whose_copy_fails_is_not_raced(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,7 +68,7 @@ def test_a_peer_whose_copy_fails_is_not_raced(result: Superoptimized, monkeypatc
         return found | ({"torch.compile": found["PyTorch"]} if next(calls) == 0 else {})
 
     monkeypatch.setattr(benchmark, "peers", peers)
-    for r in compare("tiny", result, lambda: None, seconds=0.05):
+    for r in compare("tiny", SIZES, result, lambda: None, seconds=0.05):
         assert "torch.compile" not in r.times
 
 

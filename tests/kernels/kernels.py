@@ -16,10 +16,6 @@ from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
-#: of errors relative to the largest result; of 16-bit types two units, one for the result and one for what is between
-BOUNDS = {"float32": 2e-5, "float64": 1e-12, "float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}
-
-
 def single_kernel(program: Program, **roles: Role) -> MuGraph:
     """The program as one kernel with these roles (others: parallel in all outputs, whole elsewhere).
 
@@ -168,6 +164,14 @@ def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
     return worst
 
 
+def bound(dtype: str) -> float:
+    """The largest `error` to accept of a kernel, for inputs of about 1.
+
+    Of 16-bit types two units, one for the result and one for what is between.
+    """
+    return {"float32": 2e-5, "float64": 1e-12, "float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}[dtype]
+
+
 def check(
     program: Program,
     graph: MuGraph,
@@ -181,7 +185,6 @@ def check(
     exe = CpuExecutable(graph, schedule, maximum or analyze(graph), hints or sizes)
     inputs = random_inputs(program, sizes) if inputs is None else inputs
     got = exe(inputs, sizes)
-    bound = BOUNDS[program.dtype]
     found = error(got, run_reference(program, inputs, sizes, "float64"))
-    assert found < bound, f"{graph.name} {schedule} {dict(sizes)}: {found}"
+    assert found < bound(program.dtype), f"{graph.name} {schedule} {dict(sizes)}: {found}"
     return exe

@@ -18,7 +18,7 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import BOUNDS, check, error, random_inputs, single_kernel, tiles
+from tests.kernels.kernels import bound, check, error, random_inputs, single_kernel, tiles
 from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated
 from tests.programs import retyped
 
@@ -158,7 +158,7 @@ def test_single_kernels_at_awkward_sizes(name: str, dtype: str) -> None:
         sizes = {"b": 2, "h": 3, "m": m, "n": n, "k": k}
         inputs = random_inputs(p, sizes)
         found = error(exe(inputs, sizes), run_reference(p, inputs, sizes, "float64"))
-        assert found < BOUNDS[dtype], (sizes, found)
+        assert found < bound(dtype), (sizes, found)
 
 
 @pytest.mark.parametrize("tile", [1, 16, 100])

@@ -15,7 +15,7 @@ from mirage.ir.types import tensor
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.degree import analyze
-from tests.kernels.kernels import BOUNDS, cut, error, random_inputs, tiles
+from tests.kernels.kernels import bound, cut, error, random_inputs, tiles
 from tests.kernels.test_mixed import MANY, compare, many_outputs, random_cut
 from tests.mugraph.graphs import flash_decoding
 from tests.programs import SMALL, program, retyped
@@ -39,7 +39,7 @@ def test_outputs_of_any_kernel_in_arrays_of_any_strides(parts: tuple[tuple[int, 
     sizes = {"m": 7, "k": 18}
     inputs = random_inputs(p, sizes)
     want = run_reference(p, inputs, sizes, "float64")
-    assert error(exe(inputs, sizes), want) < BOUNDS[dtype]
+    assert error(exe(inputs, sizes), want) < bound(dtype)
     # strided, reversed, unaligned
     raw = np.zeros(inputs[1].nbytes + 1, np.uint8)[1:].view(inputs[1].dtype).reshape(inputs[1].shape)
     raw[...] = inputs[1]
@@ -47,7 +47,7 @@ def test_outputs_of_any_kernel_in_arrays_of_any_strides(parts: tuple[tuple[int, 
     given = [np.asfortranarray(inputs[0])[::-1, ::-1][::-1, ::-1], raw]
     out = [np.full((*w.shape[:-1], 2 * w.shape[-1]), np.nan, inputs[0].dtype)[..., ::2] for w in want]
     assert exe(given, sizes, out)[0] is out[0]
-    assert error(out, want) < BOUNDS[dtype]
+    assert error(out, want) < bound(dtype)
 
 
 def norm_of_products(dtype: str) -> Program:
@@ -72,7 +72,7 @@ def test_what_kernels_hand_on(dtype: str, between: str) -> None:
     inputs[0] *= inputs[0].dtype.type(30)
     want = run_reference(p, inputs, sizes, "float64")
     for run in (exe, library):
-        assert error(run(inputs, sizes), want) < 2 * BOUNDS[dtype]
+        assert error(run(inputs, sizes), want) < 2 * bound(dtype)
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -90,7 +90,7 @@ def test_partial_results_and_maxima_are_not_rounded(dtype: str) -> None:
         inputs[0] *= inputs[0].dtype.type(scale)
         found = error(exe(inputs, case.sizes), run_reference(p, inputs, case.sizes, "float64"))
         # of one rounding, at the end
-        assert found < BOUNDS[dtype] / 2
+        assert found < bound(dtype) / 2
 
 
 @pytest.mark.parametrize("dtype", HALF)
@@ -118,4 +118,4 @@ def test_schedules_of_half_kernels_run(dtype: str) -> None:
     for s in found:
         exe = CpuExecutable(graph, s, analyze(graph), sizes)
         inputs = random_inputs(p, sizes)
-        assert error(exe(inputs, sizes), run_reference(p, inputs, sizes, "float64")) < BOUNDS[dtype]
+        assert error(exe(inputs, sizes), run_reference(p, inputs, sizes, "float64")) < bound(dtype)

@@ -24,11 +24,11 @@ from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import rounding
 from tests.frontends.test_spec import PROGRAMS
 from tests.ir.cases import programs
-from tests.kernels.kernels import BOUNDS, error, random_inputs
+from tests.kernels.kernels import bound, error, random_inputs
 from tests.programs import retyped
 
 SIZE = st.integers(1, 9)
-FLOAT32 = BOUNDS["float32"]
+FLOAT32 = bound("float32")
 
 
 def library(program: Program) -> LibraryProgram:
@@ -47,7 +47,7 @@ def check(
     got = library(program)(inputs, sizes)
     assert all(g.dtype == DTYPES[program.dtype] and g.flags.writeable for g in got)
     found = error(got, run_reference(program, inputs, sizes, "float64"))
-    assert found < BOUNDS[program.dtype], f"{program.name} {dict(sizes)}: {found}"
+    assert found < bound(program.dtype), f"{program.name} {dict(sizes)}: {found}"
     return got
 
 

@@ -1,0 +1,148 @@
+"""The thread pool under ThreadSanitizer and AddressSanitizer: many callers at once, nested calls, forks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.sanitize import program, run
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "mirage_pool.h"
+
+mi_pool_run_fn mi_pool_run; /* of pool.c */
+
+static void must(int fine, const char *what)
+{
+    if (fine) return;
+    fprintf(stderr, "%s\n", what);
+    fflush(stderr);
+    _exit(3);
+}
+
+typedef struct {
+    long *visits;
+    int n_threads, nested;
+    size_t scratch_bytes;
+} state;
+
+static void jobs(unsigned seed, int count, int nested, long most);
+
+/* Everything here is plain memory: whatever two threads share without order is a race. */
+static void visit(void *args, long index, int thread, void *scratch)
+{
+    state *s = args;
+    s->visits[index]++;
+    must(thread >= 0 && thread < s->n_threads && (uintptr_t)scratch % 64 == 0, "wrong thread or scratch");
+    memset(scratch, (int)index, s->scratch_bytes);
+    if (s->nested) jobs((unsigned)index, 2, s->nested - 1, 5);
+    for (size_t i = 0; i < s->scratch_bytes; i++) must(((char *)scratch)[i] == (char)index, "scratch is shared");
+}
+
+/* Calls one after another, of all numbers of threads and of cells up to `most`. */
+static void jobs(unsigned seed, int count, int nested, long most)
+{
+    static const int threads[] = {1, 2, 5, 3, 1, 4, 2, 7};
+    static const long cells[] = {0, 1, 2, 33, 100, 7, 64, 3, 250};
+    for (int k = 0; k < count; k++) {
+        seed = seed * 1103515245u + 12345u;
+        const long some = cells[seed / 65536 % 9], n = some < most ? some : most;
+        long visits[250] = {0};
+        state s = {visits, threads[seed / 1048576 % 8], nested, seed / 256 % 3000};
+        must(!mi_pool_run(visit, &s, n, s.n_threads, s.scratch_bytes), "no memory");
+        for (long i = 0; i < n; i++) must(visits[i] == 1, "a cell did not run once");
+    }
+}
+
+static void *caller(void *number)
+{
+    jobs((unsigned)(uintptr_t)number, 150, 0, 250);
+    return NULL;
+}
+
+static void at_once(int callers)
+{
+    pthread_t threads[8];
+    for (int i = 0; i < callers; i++) must(!pthread_create(threads + i, NULL, caller, (void *)(uintptr_t)i), "thread");
+    for (int i = 0; i < callers; i++) pthread_join(threads[i], NULL);
+}
+
+static void forks(int count)
+{
+    for (int i = 0; i < count; i++) {
+        const pid_t child = fork();
+        must(child >= 0, "no fork");
+        if (!child) {
+            jobs((unsigned)i, 20, 1, 10);
+            _exit(0);
+        }
+        jobs((unsigned)i, 20, 0, 250);
+        int status;
+        must(waitpid(child, &status, 0) == child && status == 0, "the child failed");
+    }
+}
+
+#ifdef RACE
+/* What the sanitizer has to find: cells that add to one number. */
+static void add(void *args, long index, int thread, void *scratch)
+{
+    (void)index, (void)thread, (void)scratch;
+    for (int i = 0; i < 1000; i++) ++*(volatile long *)args;
+}
+#endif
+
+int main(int argc, char **argv)
+{
+    const char *what = argc > 1 ? argv[1] : "";
+    if (!strcmp(what, "in a row")) {
+        jobs(1, 500, 0, 250);
+        usleep(20000); /* the workers sleep */
+        jobs(2, 100, 0, 250);
+    } else if (!strcmp(what, "nested")) jobs(3, 20, 2, 40);
+    else if (!strcmp(what, "at once")) at_once(5);
+    else if (!strcmp(what, "fork")) {
+        jobs(4, 50, 0, 250);
+        forks(8);
+    } else if (!strcmp(what, "fork among callers")) {
+        pthread_t other;
+        must(!pthread_create(&other, NULL, caller, NULL), "thread");
+        forks(8);
+        pthread_join(other, NULL);
+    } else if (!strcmp(what, "new callers")) {
+        for (int i = 0; i < 20; i++) at_once(2);
+    }
+#ifdef RACE
+    else if (!strcmp(what, "race")) {
+        long sum = 0;
+        for (int i = 0; i < 20; i++) mi_pool_run(add, &sum, 500, 2, 0);
+    }
+#endif
+    else must(0, "what?");
+    return 0;
+}
+"""
+
+WHAT = ["in a row", "nested", "at once", "new callers"]
+#: ThreadSanitizer does not support threads that a child of several threads starts
+FORKS = ["fork", "fork among callers"]
+
+
+@pytest.mark.parametrize(
+    ("what", "build"), [*((w, b) for b in ("thread", "address") for w in WHAT), *((w, "address") for w in FORKS)]
+)
+def test_the_pool(what: str, build: str) -> None:
+    done = run(program(build, SOURCE), what)
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_a_race_is_found() -> None:
+    done = run(program("thread", "#define RACE\n" + SOURCE), "race")
+    assert done.status != 0 and "data race" in done.text

@@ -1,0 +1,140 @@
+"""Generated C runs clean under AddressSanitizer, UndefinedBehaviorSanitizer and ThreadSanitizer at awkward sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from benchmarks.programs import PROGRAMS
+from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.schedules import schedules
+from mirage.mugraph.graph import MuGraph, Role
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+from tests.kernels.kernels import tiles
+from tests.kernels.sanitize import BUILDS, GAP, Case, Kernels
+from tests.programs import axes, program, search, sizes
+
+#: where there is nothing to leave over, and primes below, between and above vectors
+PRIMES = (1, 2, 3, 7, 13, 17, 37)
+#: operations of one call: sanitized code is slow
+MOST_FLOPS = 2e7
+L2_BYTES = 1 << 20
+
+
+def kernels_only(name: str, count: int) -> list[MuGraph]:
+    """The cheapest graphs of a program without predefined operators, as many as there are, of different structure."""
+    found = search(name, budget=5.0).graphs
+    return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
+
+
+def random_schedule(graph: MuGraph, rng: Random) -> Schedule:
+    """Small and odd tiles, which leave something over nearly everywhere."""
+    tile = {a: rng.choice((1, 3, 5, 8, 16, 30, 50)) for n in graph.kernels if n.graph for a, _ in n.graph.roles}
+    split = {a: rng.choice((1, 2, 5)) for a in tile}
+    return Schedule(
+        tuple(
+            KernelSchedule(
+                tuple((a, tile[a]) for a, r in n.graph.roles if r is not Role.WHOLE),
+                tuple((a, split[a]) for a, r in n.graph.roles if r is Role.SPLIT),
+            )
+            for n in graph.kernels
+            if n.graph is not None
+        )
+    )
+
+
+def awkward(name: str, graph: MuGraph, schedule: Schedule, rng: Random) -> Iterator[dict[str, int]]:
+    """Every symbolic dim at 1, at primes, and at one less and one more than each tile along it; the others small."""
+    symbols = program(name).symbols()
+    tiles = {a: t for k in schedule.kernels for a, t in k.tiles}
+    for s in symbols:
+        own = {t for a, t in tiles.items() if a in graph.axes and str(graph.axes[a]) == s}
+        for size in sorted({*PRIMES, *(t + d for t in own for d in (-1, 0, 1) if t + d > 0)}):
+            found = {x: rng.choice(PRIMES[:4]) for x in symbols} | {s: size}
+            costly = program_cost(axes(name), found)[1] > MOST_FLOPS
+            yield dict.fromkeys(symbols, 1) | {s: size} if costly else found
+    yield dict.fromkeys(symbols, 1)
+
+
+def check(name: str, build: str, graphs: int, best: int) -> None:
+    """The best graphs of a program with their best schedules, and each with odd tiles."""
+    rng = Random(name)
+    found = kernels_only(name, graphs)
+    assert found
+    for graph in found:
+        tried: dict[Schedule, Mapping[str, int]] = dict.fromkeys(
+            schedules(graph, sizes(name), L2_BYTES, 2)[:best], sizes(name)
+        )
+        tried[random_schedule(graph, rng)] = {}
+        for schedule, hints in tried.items():
+            cases = list(awkward(name, graph, schedule, rng))
+            Kernels(program(name), graph, schedule, hints).check(build, cases, 3 if build == "thread" else 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", BUILDS)
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program(name: str, build: str) -> None:
+    check(name, build, 3, 2)
+
+
+#: one schedule of one graph each, every build and every kind of program among them
+FEW = {
+    "softmax": "native",
+    "layer_norm": "address",
+    "gqa_decode": "address",
+    "mqa_decode": "thread",
+    "lora": "address",
+    "adapter_mlp": "native",
+}
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_few(name: str) -> None:
+    check(name, FEW[name], 1, 0)
+
+
+def softmax() -> tuple[Kernels, Case]:
+    """A kernel of several cells, and a call of it with gaps between rows."""
+    (graph,) = kernels_only("softmax", 1)
+    kernels = Kernels(program("softmax"), graph, tiles(graph, 3), {})
+    return kernels, Case(kernels, {"m": 40, "n": 13}, GAP)
+
+
+def test_a_row_that_is_too_long() -> None:
+    for build, message in (("address", "AddressSanitizer"), ("native", "")):
+        kernels, case = softmax()
+        case.sizes[kernels.emitted.axes.index("n")] += 1 if build == "address" else 1024
+        done = kernels.run(build, [case])
+        assert done.status != 0 and message in done.text
+
+
+def test_scratch_that_is_too_short() -> None:
+    kernels, case = softmax()
+    assert "return count * sizeof(mi_real);" in kernels.emitted.source
+    source = kernels.emitted.source.replace("return count *", "return count - 1 + 0 *")
+    kernels.emitted = replace(kernels.emitted, source=source)
+    done = kernels.run("address", [case])
+    assert done.status != 0 and "heap-buffer-overflow" in done.text
+
+
+@pytest.mark.parametrize("build", ["address", "native"])
+def test_undefined_behaviour(build: str) -> None:
+    kernels, case = softmax()
+    shift = "__attribute__((constructor)) static void shift(void) { volatile int n = 40; n = 1 << n; }\n"
+    kernels.emitted = replace(kernels.emitted, source=kernels.emitted.source + shift)
+    done = kernels.run(build, [case])
+    assert done.status != 0 and "shift exponent 40 is too large" in done.text
+
+
+def test_cells_that_write_the_same_memory() -> None:
+    kernels, _ = softmax()
+    # long enough that a worker takes cells too, however busy the machine is
+    cases = [Case(kernels, {"m": 20_000, "n": 13}, 0) for _ in range(5)]
+    for case in cases:
+        case.tensors[kernels.emitted.outputs[0]].strides[0] = 0
+    done = kernels.run("thread", cases, threads=2)
+    assert done.status != 0 and "data race" in done.text

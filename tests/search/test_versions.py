@@ -1,0 +1,253 @@
+"""Versions for buckets of sizes: what is raced where, what is kept, and what an interrupt or an empty budget leaves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.ir.axes import to_axes
+from mirage.ir.interpret import run_reference
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.decision import decide, leaves
+from mirage.kernels.library import LibraryProgram
+from mirage.kernels.profile import Timing
+from mirage.kernels.target import get_target
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.predefined import with_predefined
+from mirage.search import tune, versions
+from mirage.search.jobs import INTERRUPTED
+from mirage.search.tune import Candidate, Tuned
+from mirage.search.versions import MAX_VERSIONS, Decision, VersionTuner, fastest
+from mirage.verify.equivalence import Verifier
+from tests.kernels.kernels import cut
+
+#: an adapter of a few thousand operations
+PROGRAM = mi.trace(
+    lambda x, w, v: mi.relu(x @ w) @ v + x, name="adapter", x=mi.tensor("b", 32), w=mi.tensor(32, 8), v=mi.tensor(8, 32)
+)
+AXES = to_axes(PROGRAM)
+Sizes = Mapping[str, int]
+
+
+def candidates() -> list[Candidate]:
+    """All operators in one kernel, one kernel each, and library calls."""
+    operators = [i for i, n in enumerate(AXES.nodes) if n.op not in ("input", "constant")]
+    separate = cut(PROGRAM, *([i] for i in operators))
+    graphs: list[MuGraph] = [cut(PROGRAM, operators), separate, with_predefined(separate)]
+    found = []
+    for cost, graph in enumerate(graphs):
+        certificate = Verifier(PROGRAM, 0).check(graph)
+        assert certificate.equal
+        found.append(Candidate(graph, certificate, analyze(graph), 1.0 + cost))
+    return found
+
+
+def tuner(*anchors: Sizes, budget: float = 8.0, **options: Any) -> VersionTuner:
+    baselines = {"reference": lambda xs, ss: run_reference(PROGRAM, xs, ss), "library": LibraryProgram(AXES)}
+    return VersionTuner(
+        PROGRAM, AXES, anchors or [{"b": 5}], get_target("cpu"), baselines, budget=budget, seed=0, **options
+    )
+
+
+def kind_of(run: Any) -> str:
+    if isinstance(run, CpuExecutable):
+        return "kernel" if run.mugraph.kernels else "calls"
+    return "library" if isinstance(run, LibraryProgram) else "reference"
+
+
+@pytest.fixture
+def modelled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, Sizes], float]], list[tuple[str, Sizes]]]:
+    """`modelled(us)`: times are those of a function of the kind of a version and the sizes; returns what is measured."""
+
+    def install(us: Callable[[str, Sizes], float]) -> list[tuple[str, Sizes]]:
+        asked: list[tuple[str, Sizes]] = []
+
+        def interleave(calls: Mapping[str, partial[Any]], *, seconds: float) -> dict[str, Timing]:
+            assert seconds > 0
+            found = {}
+            for name, call in calls.items():
+                kind, sizes = kind_of(call.func), call.args[1]
+                asked.append((kind, sizes))
+                found[name] = Timing(us(kind, sizes), us(kind, sizes), 1)
+            return found
+
+        monkeypatch.setattr(versions, "interleave", interleave)
+        # the choice at the given sizes is tested elsewhere
+        monkeypatch.setattr(tune, "interleave", lambda calls, **_: dict.fromkeys(calls, Timing(20.0, 20.0, 1)))
+        return asked
+
+    return install
+
+
+def run(t: VersionTuner) -> tuple[Tuned, Decision]:
+    tuned, decision = t.run(candidates())
+    check(decision, t)
+    return tuned, decision
+
+
+def check(decision: Decision, t: VersionTuner) -> None:
+    """Fail unless the decision is complete: dense, bounded, and of versions that compute the program at all points."""
+    assert {v for _, v in leaves(decision.tree)} == set(range(len(decision.versions)))
+    assert 0 < len(decision.versions) <= MAX_VERSIONS
+    assert [dict(p.sizes) for p in decision.points[: len(t.anchors)]] == t.anchors
+    for p in decision.points:
+        version = decision.at(p.sizes)
+        assert math.isfinite(p.times[decide(decision.tree, p.sizes)])
+        if version.candidate is not None:
+            assert version.candidate.executable is not None
+            assert len(version.candidate.accuracy) >= 4
+            inputs = [np.ones(x.bind(p.sizes), np.float32) for x in t.program.input_types]
+            wanted = run_reference(t.program, inputs, p.sizes)
+            for w, f in zip(wanted, version.candidate.executable(inputs, p.sizes), strict=True):
+                np.testing.assert_allclose(f, w, rtol=1e-4)
+
+
+def test_real_measurements_decide() -> None:
+    tuned, decision = run(tuner(budget=5.0))
+    assert len(decision.points) >= 2
+    # versions and graphs are compared in one measurement
+    best = decision.at({"b": 5})
+    assert best.timing.median_us == min(
+        t.median_us for t in [*tuned.baselines.values(), tuned.candidates[0].timing] if t
+    )
+
+
+def test_each_bucket_has_its_fastest(modelled: Any) -> None:
+    def us(kind: str, sizes: Sizes) -> float:
+        fast = "kernel" if sizes["b"] <= 5 else "calls" if sizes["b"] <= 40 else "library"
+        return 10.0 if kind == fast else 30.0
+
+    modelled(us)
+    tuned, decision = run(tuner())
+    kinds = [
+        kind_of(v.candidate.executable) if v.candidate else v.kind
+        for v in (decision.at({"b": b}) for b in (1, 5, 40, 320))
+    ]
+    assert kinds == ["kernel", "kernel", "calls", "library"]
+    assert len(decision.versions) == 3
+    assert decision.versions[0] == decision.at({"b": 5})
+    assert tuned.candidates[0].timing == Timing(10.0, 10.0, 1)
+
+
+def test_where_one_version_is_always_fastest_there_is_one(modelled: Any) -> None:
+    modelled(lambda kind, sizes: 10.0 if kind == "calls" else 30.0)
+    _, decision = run(tuner())
+    assert decision.tree == 0
+    (version,) = decision.versions
+    assert version.candidate is not None and not version.candidate.graph.kernels
+
+
+def test_between_points_of_different_winners_others_are_measured(modelled: Any) -> None:
+    asked = modelled(lambda kind, sizes: 10.0 if (kind == "library") == (sizes["b"] > 60) else 30.0)
+    _, decision = run(tuner(budget=20.0))
+    # half way between 40 and 320
+    assert sorted({sizes["b"] for _, sizes in asked}) == [1, 5, 40, 113, 320, 2560]
+    assert [decision.at({"b": b}).kind == "library" for b in (66, 67, 68)] == [False, False, True]
+
+
+def test_all_given_sizes_get_their_fastest(modelled: Any) -> None:
+    modelled(lambda kind, sizes: 10.0 if (kind == "library") == (sizes["b"] == 7) else 10.2)
+    _, decision = run(tuner({"b": 5}, {"b": 7}, {"b": 9}, budget=12.0))
+    assert [decision.at({"b": b}).kind for b in (5, 7, 9)] == ["mugraph", "library", "mugraph"]
+
+
+def test_a_version_for_a_point_is_tuned_at_it(modelled: Any) -> None:
+    modelled(lambda kind, sizes: 10.0)
+    t = tuner({"b": 64}, budget=20.0)
+    run(t)
+    sizes = {tuple(c.sizes.values()) for c in t.pool.values()}
+    assert (64,) in sizes and len(sizes) > 1
+    assert t.compiled >= len(t.pool)
+
+
+def test_kernels_that_are_wrong_at_a_point_are_never_used(monkeypatch: pytest.MonkeyPatch, modelled: Any) -> None:
+    modelled(lambda kind, sizes: 10.0 if kind == "kernel" else 30.0)
+    plain = CpuExecutable.__call__
+
+    def wrong(self: CpuExecutable, inputs: Sequence[np.ndarray], sizes: Sizes, *rest: Any) -> list[np.ndarray]:
+        found = plain(self, inputs, sizes, *rest)
+        return [f + 1 for f in found] if sizes["b"] == 40 and self.mugraph.kernels else found
+
+    monkeypatch.setattr(CpuExecutable, "__call__", wrong)
+    t = tuner()
+    tuned, decision = t.run(candidates())
+    assert any("differ from the program's at b=40" in why for why in tuned.rejected)
+    for c in [*tuned.candidates, *(v.candidate for v in decision.versions if v.candidate)]:
+        assert c.executable is None or not c.graph.kernels
+    for c in tuned.candidates:
+        assert (c.executable is None) == (c.timing is None) == (c.schedule is None)
+
+
+def interrupt(at: str) -> Callable[[str], None]:
+    def progress(text: str) -> None:
+        if at in text:
+            raise KeyboardInterrupt
+
+    return progress
+
+
+def test_an_interrupt_keeps_what_was_measured(modelled: Any) -> None:
+    modelled(lambda kind, sizes: 10.0)
+    tuned, decision = run(tuner(budget=30.0, progress=interrupt("2 of")))
+    assert tuned.stop_reason == INTERRUPTED
+    assert len(decision.points) == 3
+    assert tuned.candidates[0].timing is not None
+    assert set(tuned.baselines) == {"reference", "library"}
+
+
+def test_an_interrupt_at_the_given_sizes_leaves_one_version() -> None:
+    tuned, decision = run(tuner(budget=30.0, progress=interrupt("2 kernels compiled")))
+    assert tuned.stop_reason == INTERRUPTED
+    assert len(decision.points) == len(decision.versions) == 1
+
+
+def test_without_time_the_given_sizes_decide() -> None:
+    t = tuner(budget=0.01)
+    tuned, decision = run(t)
+    assert decision.tree == 0
+    assert tuned.stop_reason.startswith("budget spent")
+    assert t.skipped == t.planned
+    assert tuned.stop_reason == "budget spent" or f"{t.skipped} of {t.planned} further sizes" in tuned.stop_reason
+
+
+def test_haste_and_fixed_sizes_have_no_further_points() -> None:
+    t = tuner(budget=1.0, haste=True)
+    _, decision = run(t)
+    assert (len(decision.points), t.planned) == (1, 0)
+
+
+def test_slow_and_large_sizes_are_left_out(modelled: Any) -> None:
+    modelled(lambda kind, sizes: 10.0)
+    t = tuner()
+    tuned = t.first.run(candidates())
+    t._arrive(t.first, tuned)
+    allowed = t._allowed(tuned, 1.0)
+    assert allowed({"b": 1}) and allowed({"b": 40})
+    # 20 us a call at b=5: in memory, but not in time; then in time, but not in memory
+    assert not allowed({"b": 1 << 16})
+    assert not t._allowed(tuned, 1e9)({"b": 1 << 36})
+
+
+def test_arguments_of_equal_shape_are_one_array() -> None:
+    t = tuner()
+    first, second = t._inputs({"b": 5}), t._inputs({"b": 40})
+    assert first[0].shape != second[0].shape
+    assert [a is b for a, b in zip(first[1:], second[1:], strict=True)] == [True] * (len(first) - 1)
+    assert all(a is b for a, b in zip(first, t.first.inputs, strict=True))
+
+
+def test_the_fastest_of_all_is_the_only_version() -> None:
+    measured = [
+        replace(c, timing=Timing(1.0, us, 1), executable=None) for c, us in zip(candidates(), (3, 2, 1), strict=True)
+    ]
+    tuned = Tuned(measured, {"library": Timing(5.0, 6.0, 1), "reference": Timing(4.0, 5.0, 1)}, 0, [], "complete")
+    # without kernels, graphs are no versions
+    assert [v.kind for v in fastest(tuned, {"b": 5}).versions] == ["reference"]
