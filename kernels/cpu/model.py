@@ -405,9 +405,9 @@ class _Counter:
                 copied = self.ones * 0
                 for i in (first, second):
                     unit = p.units[i]
-                    # 16-bit operands are copied to be converted
-                    free = self.itemsize == self.real and (unit == (k if dot else n) or (i == first and not dot))
-                    if unit is not None and not free:
+                    # rows of 16-bit elements are copied to be converted
+                    convert = i == first and self.itemsize < self.real
+                    if unit is not None and (convert or ((dot or i == second) and unit != (k if dot else n))):
                         copied = copied + self._volume(p.operands[i], extents)
                 one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
                 cost = calls * (one["fma"] + one["load"] + 4 * one["tile"] + _CALL / self.lanes)

@@ -4,6 +4,8 @@
  *     mi_gemm_stream  the same product                    few rows of x, y read once from memory
  *     mi_gemm_dot     o[m,n] (+)= sum_k x[m,k] y[n,k]     both contiguous along k
  *
+ * With MI_HALF, each has a form `_half` whose y is of 16-bit elements, converted as they are read.
+ *
  * Strides count elements. Rows of o are contiguous along n, and so are those of y in the first two. Nothing is read
  * past the last element of a row, nothing is written past n. With `accumulate` zero, o is overwritten (with zeros where
  * k is 0); o must not overlap x or y.
@@ -12,6 +14,36 @@
 #define MIRAGE_GEMM_H
 
 #include "mirage_vec.h"
+
+/* y is of mi_half where the constant HALF is true, else of mi_real. MI_OF_Y calls the function for its elements. */
+#ifdef MI_HALF
+#define MI_OF_Y(HALF, f, ...) ((HALF) ? f##_half(__VA_ARGS__) : f(__VA_ARGS__))
+#else
+#define MI_OF_Y(HALF, f, ...) f(__VA_ARGS__)
+#endif
+
+/* The element of y at a distance. */
+MI_INLINE const void *mi_y_at(const int HALF, const void *y, ptrdiff_t at)
+{
+    return (const char *)y + at * (HALF ? 2 : MI_REAL_BYTES);
+}
+
+MI_INLINE mi_vec mi_y_load(const int HALF, const void *y, ptrdiff_t at)
+{
+    (void)HALF;
+    return MI_OF_Y(HALF, mi_load, mi_y_at(HALF, y, at));
+}
+
+/* The first n lanes, which `mask` selects. */
+MI_INLINE mi_vec mi_y_load_n(const int HALF, const void *y, ptrdiff_t at, int n, mi_mask mask)
+{
+    const void *p = mi_y_at(HALF, y, at);
+    (void)n;
+#ifdef MI_HALF
+    if (HALF) return mi_load_half_n(p, n);
+#endif
+    return mi_load_mask(p, mask);
+}
 
 /* Register block of mi_gemm_outer: MI_OUTER_MR rows by MI_OUTER_NV vectors of sums, beside one row of y vectors. */
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -27,7 +59,7 @@ typedef struct {
     ptrdiff_t k;
     const mi_real *x;
     ptrdiff_t xs_m, xs_k;
-    const mi_real *y;
+    const void *y;
     ptrdiff_t ys_k;
     mi_real *o;
     ptrdiff_t os_m;
@@ -35,12 +67,12 @@ typedef struct {
     int accumulate;
 } mi_outer_args;
 
-/* MR rows by NV vectors of o; MR, NV and MASKED are constants, so the sums live in registers. */
-MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const mi_outer_args *a)
+/* MR rows by NV vectors of o; HALF, MR, NV and MASKED are constants, so the sums live in registers. */
+MI_INLINE void mi_outer_tile(const int HALF, const int MR, const int NV, const int MASKED, const mi_outer_args *a)
 {
     mi_vec sum[MI_OUTER_MR * MI_OUTER_NV];
     const mi_real *x[MI_OUTER_MR];
-    const mi_real *y = a->y;
+    const void *y = a->y;
     const ptrdiff_t xs_k = a->xs_k, ys_k = a->ys_k;
     mi_real *o = a->o;
     const ptrdiff_t os_m = a->os_m;
@@ -51,9 +83,9 @@ MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const
     MI_NO_UNROLL for (ptrdiff_t k = a->k; k > 0; k--)
     {
         mi_vec row[MI_OUTER_NV];
-        MI_UNROLL for (int j = 0; j < NV - 1; j++) row[j] = mi_load(y + j * MI_W);
-        row[NV - 1] = MASKED ? mi_load_mask(y + (NV - 1) * MI_W, mask) : mi_load(y + (NV - 1) * MI_W);
-        y += ys_k;
+        MI_UNROLL for (int j = 0; j < NV - 1; j++) row[j] = mi_y_load(HALF, y, j * MI_W);
+        row[NV - 1] = MASKED ? mi_y_load_n(HALF, y, (NV - 1) * MI_W, tail, mask) : mi_y_load(HALF, y, (NV - 1) * MI_W);
+        y = mi_y_at(HALF, y, ys_k);
         MI_UNROLL for (int i = 0; i < MR; i++)
         {
             mi_real xi = *x[i];
@@ -77,22 +109,27 @@ MI_INLINE void mi_outer_tile(const int MR, const int NV, const int MASKED, const
     }
 }
 
-#define MI_OUTER_TILE(MR, NV) \
-    MI_NOINLINE void mi_outer_##MR##x##NV(const mi_outer_args *a) \
+#define MI_OUTER_TILE(HALF, MR, NV, suffix) \
+    MI_NOINLINE void mi_outer_##MR##x##NV##suffix(const mi_outer_args *a) \
     { \
-        if (MI_CHEAP_MASKS || a->tail < MI_W) mi_outer_tile(MR, NV, 1, a); \
-        else mi_outer_tile(MR, NV, 0, a); \
+        if ((MI_CHEAP_MASKS && !HALF) || a->tail < MI_W) mi_outer_tile(HALF, MR, NV, 1, a); \
+        else mi_outer_tile(HALF, MR, NV, 0, a); \
     }
-#define MI_OUTER_ROWS(MR) \
-    MI_OUTER_TILE(MR, 1) \
-    MI_OUTER_TILE(MR, 2) \
-    MI_OUTER_TILE(MR, 3) \
-    MI_NOINLINE void mi_outer_##MR(int nv, const mi_outer_args *a) \
+#define MI_OUTER_TILES(HALF, MR, suffix) \
+    MI_OUTER_TILE(HALF, MR, 1, suffix) \
+    MI_OUTER_TILE(HALF, MR, 2, suffix) \
+    MI_OUTER_TILE(HALF, MR, 3, suffix) \
+    MI_NOINLINE void mi_outer_##MR##suffix(int nv, const mi_outer_args *a) \
     { \
-        if (nv == 3) mi_outer_##MR##x3(a); \
-        else if (nv == 2) mi_outer_##MR##x2(a); \
-        else mi_outer_##MR##x1(a); \
+        if (nv == 3) mi_outer_##MR##x3##suffix(a); \
+        else if (nv == 2) mi_outer_##MR##x2##suffix(a); \
+        else mi_outer_##MR##x1##suffix(a); \
     }
+#ifdef MI_HALF
+#define MI_OUTER_ROWS(MR) MI_OUTER_TILES(0, MR, ) MI_OUTER_TILES(1, MR, _half)
+#else
+#define MI_OUTER_ROWS(MR) MI_OUTER_TILES(0, MR, )
+#endif
 MI_OUTER_ROWS(1)
 MI_OUTER_ROWS(2)
 MI_OUTER_ROWS(4)
@@ -100,9 +137,9 @@ MI_OUTER_ROWS(4)
 MI_OUTER_ROWS(8)
 #endif
 
-MI_NOINLINE void mi_gemm_outer(
-    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
-    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+MI_INLINE void mi_outer(
+    const int HALF, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k,
+    const void *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     /* Rows of y at a large power-of-two stride would share a few sets of the cache: with enough rows of x to pay for
      * it, each panel is copied to a contiguous buffer first. */
@@ -118,27 +155,27 @@ MI_NOINLINE void mi_gemm_outer(
             const int nv = left > 4 ? 3 : left == 4 ? 2 : (int)left;
             const ptrdiff_t end = n0 + nv * MI_W < n ? n0 + nv * MI_W : n;
             const int tail = (int)(end - n0) - (nv - 1) * MI_W;
-            const mi_real *yk = y + k0 * ys_k + n0;
+            const void *yk = mi_y_at(HALF, y, k0 * ys_k + n0);
             mi_outer_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk, ys_k, o + n0, os_m, tail, accumulate || k0 > 0};
             if (pack) {
                 const mi_mask mask = mi_mask_n(tail);
                 for (ptrdiff_t i = 0; i < kc; i++) {
-                    for (int j = 0; j < nv - 1; j++) panel[i * nv + j] = mi_load(yk + i * ys_k + j * MI_W);
-                    panel[i * nv + nv - 1] = mi_load_mask(yk + i * ys_k + (nv - 1) * MI_W, mask);
+                    for (int j = 0; j < nv - 1; j++) panel[i * nv + j] = mi_y_load(HALF, yk, i * ys_k + j * MI_W);
+                    panel[i * nv + nv - 1] = mi_y_load_n(HALF, yk, i * ys_k + (nv - 1) * MI_W, tail, mask);
                 }
-                a.y = (const mi_real *)panel;
+                a.y = panel;
                 a.ys_k = nv * MI_W;
             }
             ptrdiff_t rows = m;
             while (rows > 0) {
                 int mr = 1;
 #if MI_OUTER_MR == 8
-                if (rows >= 8) mi_outer_8(nv, &a), mr = 8;
+                if (rows >= 8) MI_OF_Y(HALF && !pack, mi_outer_8, nv, &a), mr = 8;
                 else
 #endif
-                if (rows >= 4) mi_outer_4(nv, &a), mr = 4;
-                else if (rows >= 2) mi_outer_2(nv, &a), mr = 2;
-                else mi_outer_1(nv, &a);
+                if (rows >= 4) MI_OF_Y(HALF && !pack, mi_outer_4, nv, &a), mr = 4;
+                else if (rows >= 2) MI_OF_Y(HALF && !pack, mi_outer_2, nv, &a), mr = 2;
+                else MI_OF_Y(HALF && !pack, mi_outer_1, nv, &a);
                 a.x += mr * xs_m;
                 a.o += mr * os_m;
                 rows -= mr;
@@ -149,18 +186,30 @@ MI_NOINLINE void mi_gemm_outer(
     } while (k0 < k);
 }
 
+#define MI_GEMM_OUTER(HALF, Y, suffix) \
+    MI_NOINLINE void mi_gemm_outer##suffix( \
+        ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const Y *y, \
+        ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate) \
+    { \
+        mi_outer(HALF, m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate); \
+    }
+MI_GEMM_OUTER(0, mi_real, )
+#ifdef MI_HALF
+MI_GEMM_OUTER(1, mi_half, _half)
+#endif
+
 /* ---- stream ---- */
 
 #define MI_STREAM_K 8 /* rows of y read side by side */
 #define MI_STREAM_COLUMNS 4096 /* at most so many at once: a few pages of each row */
 #define MI_STREAM_BYTES (64 * 1024) /* sums of all rows: in the second-level cache, most in the first */
 
-/* sums[MR,n] += x[KR,MR] y[KR,n] for constant MR and KR; rows of sums are `stride` apart and padded to whole vectors.
+/* sums[MR,n] += x[KR,MR] y[KR,n] for constant HALF, MR and KR; rows of sums are `stride` apart and padded to whole vectors.
  * The rows of y that follow at distance `next` are fetched into the second-level cache on the way: the processor's own
  * prefetch starts anew in every row. */
 MI_INLINE void mi_stream_block(
-    const int MR, const int KR, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, ptrdiff_t next,
-    mi_real *sums, ptrdiff_t stride)
+    const int HALF, const int MR, const int KR, ptrdiff_t n, const mi_real *x, const void *y, ptrdiff_t ys_k,
+    ptrdiff_t next, mi_real *sums, ptrdiff_t stride)
 {
     for (ptrdiff_t j = 0; j < n; j += MI_W) {
         mi_vec a[8];
@@ -171,33 +220,39 @@ MI_INLINE void mi_stream_block(
         const mi_mask mask = mi_mask_n(whole ? MI_W : (int)(n - j));
         MI_UNROLL for (int r = 0; r < KR; r++)
         {
-            const mi_real *p = y + r * ys_k + j;
-            __builtin_prefetch(p + next, 0, 2);
-            mi_vec v = MI_CHEAP_MASKS || !whole ? mi_load_mask(p, mask) : mi_load(p);
+            const ptrdiff_t at = r * ys_k + j;
+            __builtin_prefetch(mi_y_at(HALF, y, at + next), 0, 2);
+            const int masked = (MI_CHEAP_MASKS && !HALF) || !whole;
+            mi_vec v = masked ? mi_y_load_n(HALF, y, at, (int)(n - j), mask) : mi_y_load(HALF, y, at);
             MI_UNROLL for (int i = 0; i < MR; i++) a[i] += x[r * MR + i] * v;
         }
         MI_UNROLL for (int i = 0; i < MR; i++) mi_store(sums + i * stride + j, a[i]);
     }
 }
 
-#define MI_STREAM_ROWS(MR) \
-    MI_NOINLINE void mi_stream_##MR( \
-        ptrdiff_t k, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, ptrdiff_t next, mi_real *sums, \
+#define MI_STREAM(HALF, MR, suffix) \
+    MI_NOINLINE void mi_stream_##MR##suffix( \
+        ptrdiff_t k, ptrdiff_t n, const mi_real *x, const void *y, ptrdiff_t ys_k, ptrdiff_t next, mi_real *sums, \
         ptrdiff_t stride) \
     { \
-        if (k == MI_STREAM_K) mi_stream_block(MR, MI_STREAM_K, n, x, y, ys_k, next, sums, stride); \
+        if (k == MI_STREAM_K) mi_stream_block(HALF, MR, MI_STREAM_K, n, x, y, ys_k, next, sums, stride); \
         else \
             for (ptrdiff_t r = 0; r < k; r++) \
-                mi_stream_block(MR, 1, n, x + r * MR, y + r * ys_k, ys_k, 0, sums, stride); \
+                mi_stream_block(HALF, MR, 1, n, x + r * MR, mi_y_at(HALF, y, r * ys_k), ys_k, 0, sums, stride); \
     }
+#ifdef MI_HALF
+#define MI_STREAM_ROWS(MR) MI_STREAM(0, MR, ) MI_STREAM(1, MR, _half)
+#else
+#define MI_STREAM_ROWS(MR) MI_STREAM(0, MR, )
+#endif
 MI_STREAM_ROWS(1)
 MI_STREAM_ROWS(2)
 MI_STREAM_ROWS(4)
 MI_STREAM_ROWS(8)
 
-MI_NOINLINE void mi_gemm_stream(
-    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
-    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+MI_INLINE void mi_stream(
+    const int HALF, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k,
+    const void *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     /* a contiguous buffer, as rows of o at a large power-of-two stride would share one set of the cache */
     mi_vec buffer[MI_STREAM_BYTES / MI_VEC_BYTES];
@@ -214,15 +269,15 @@ MI_NOINLINE void mi_gemm_stream(
             for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_STREAM_K) {
                 const ptrdiff_t kc = k - k0 < MI_STREAM_K ? k - k0 : MI_STREAM_K;
                 const ptrdiff_t next = k - k0 >= 2 * MI_STREAM_K ? MI_STREAM_K * ys_k : 0;
-                const mi_real *yk = y + k0 * ys_k + n0;
+                const void *yk = mi_y_at(HALF, y, k0 * ys_k + n0);
                 mi_real xk[MI_STREAM_K * 8] = {0};
                 for (ptrdiff_t r = 0; r < kc; r++) {
                     for (int i = 0; i < rows; i++) xk[r * mr + i] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
                 }
-                if (mr == 8) mi_stream_8(kc, nc, xk, yk, ys_k, next, sums, stride);
-                else if (mr == 4) mi_stream_4(kc, nc, xk, yk, ys_k, next, sums, stride);
-                else if (mr == 2) mi_stream_2(kc, nc, xk, yk, ys_k, next, sums, stride);
-                else mi_stream_1(kc, nc, xk, yk, ys_k, next, sums, stride);
+                if (mr == 8) MI_OF_Y(HALF, mi_stream_8, kc, nc, xk, yk, ys_k, next, sums, stride);
+                else if (mr == 4) MI_OF_Y(HALF, mi_stream_4, kc, nc, xk, yk, ys_k, next, sums, stride);
+                else if (mr == 2) MI_OF_Y(HALF, mi_stream_2, kc, nc, xk, yk, ys_k, next, sums, stride);
+                else MI_OF_Y(HALF, mi_stream_1, kc, nc, xk, yk, ys_k, next, sums, stride);
             }
             for (int i = 0; i < rows; i++) {
                 mi_real *to = o + (m0 + i) * os_m + n0;
@@ -237,20 +292,33 @@ MI_NOINLINE void mi_gemm_stream(
     }
 }
 
+#define MI_GEMM_STREAM(HALF, Y, suffix) \
+    MI_NOINLINE void mi_gemm_stream##suffix( \
+        ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const Y *y, \
+        ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate) \
+    { \
+        mi_stream(HALF, m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate); \
+    }
+MI_GEMM_STREAM(0, mi_real, )
+#ifdef MI_HALF
+MI_GEMM_STREAM(1, mi_half, _half)
+#endif
+
 /* ---- dot ---- */
 
 /* Partial sums over interleaved parts of k, where MI_W sums alone would wait for each other. */
 #define MI_DOT_PARTS (MI_W <= 4 ? 2 : 1)
 
-/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. MR and NC are constants. */
+/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. HALF, MR and NC are constants. */
 MI_INLINE void mi_dot_tile(
-    const int MR, const int NC, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
-    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
+    const int HALF, const int MR, const int NC, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m,
+    const void *y, ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     mi_vec sum[MI_DOT_PARTS][MI_W];
-    const mi_real *xr[MI_W], *yr[MI_W];
+    const mi_real *xr[MI_W];
+    const void *yr[MI_W];
     MI_UNROLL for (int i = 0; i < MR; i++) xr[i] = x + i * xs_m;
-    MI_UNROLL for (int j = 0; j < NC; j++) yr[j] = y + (j < columns ? j : columns - 1) * ys_n;
+    MI_UNROLL for (int j = 0; j < NC; j++) yr[j] = mi_y_at(HALF, y, (j < columns ? j : columns - 1) * ys_n);
     MI_UNROLL for (int i = 0; i < MI_DOT_PARTS * MI_W; i++) sum[i / MI_W][i % MI_W] = (mi_vec){0};
     ptrdiff_t at = 0;
     MI_NO_UNROLL for (; at + MI_DOT_PARTS * MI_W <= k; at += MI_DOT_PARTS * MI_W)
@@ -261,19 +329,20 @@ MI_INLINE void mi_dot_tile(
             MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load(xr[i] + at + p * MI_W);
             MI_UNROLL for (int j = 0; j < NC; j++)
             {
-                mi_vec yv = mi_load(yr[j] + at + p * MI_W);
+                mi_vec yv = mi_y_load(HALF, yr[j], at + p * MI_W);
                 MI_UNROLL for (int i = 0; i < MR; i++) sum[p][i * NC + j] += xv[i] * yv;
             }
         }
     }
     MI_NO_UNROLL for (; at < k; at += MI_W)
     {
-        const mi_mask mask = mi_mask_n(k - at < MI_W ? (int)(k - at) : MI_W);
+        const int lanes = k - at < MI_W ? (int)(k - at) : MI_W;
+        const mi_mask mask = mi_mask_n(lanes);
         mi_vec xv[MI_W];
         MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load_mask(xr[i] + at, mask);
         MI_UNROLL for (int j = 0; j < NC; j++)
         {
-            mi_vec yv = mi_load_mask(yr[j] + at, mask);
+            mi_vec yv = mi_y_load_n(HALF, yr[j], at, lanes, mask);
             MI_UNROLL for (int i = 0; i < MR; i++) sum[0][i * NC + j] += xv[i] * yv;
         }
     }
@@ -299,17 +368,23 @@ MI_INLINE void mi_dot_tile(
 }
 
 /* All n columns of MR rows. */
-#define MI_DOT_ROWS(MR) \
-    MI_NOINLINE void mi_dot_##MR( \
-        ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, mi_real *o, \
+#define MI_DOT(HALF, MR, suffix) \
+    MI_NOINLINE void mi_dot_##MR##suffix( \
+        ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_n, mi_real *o, \
         ptrdiff_t os_m, int accumulate) \
     { \
         enum { NC = MI_W / MR }; \
         for (ptrdiff_t j = 0; j < n; j += NC) { \
             const int columns = n - j < NC ? (int)(n - j) : NC; \
-            mi_dot_tile(MR, NC, k, columns, x, xs_m, y + j * ys_n, ys_n, o + j, os_m, accumulate); \
+            const void *yj = mi_y_at(HALF, y, j * ys_n); \
+            mi_dot_tile(HALF, MR, NC, k, columns, x, xs_m, yj, ys_n, o + j, os_m, accumulate); \
         } \
     }
+#ifdef MI_HALF
+#define MI_DOT_ROWS(MR) MI_DOT(0, MR, ) MI_DOT(1, MR, _half)
+#else
+#define MI_DOT_ROWS(MR) MI_DOT(0, MR, )
+#endif
 MI_DOT_ROWS(1)
 MI_DOT_ROWS(2)
 #if MI_W >= 4
@@ -319,26 +394,39 @@ MI_DOT_ROWS(4)
 MI_DOT_ROWS(8)
 #endif
 
-MI_NOINLINE void mi_gemm_dot(
-    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
-    mi_real *o, ptrdiff_t os_m, int accumulate)
+MI_INLINE void mi_dot(
+    const int HALF, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const void *y,
+    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
+    (void)HALF;
     while (m > 0) {
         int mr = 1;
 #if MI_W >= 8
-        if (m >= 8) mi_dot_8(k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 8;
+        if (m >= 8) MI_OF_Y(HALF, mi_dot_8, k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 8;
         else
 #endif
 #if MI_W >= 4
-        if (m >= 4) mi_dot_4(k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 4;
+        if (m >= 4) MI_OF_Y(HALF, mi_dot_4, k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 4;
         else
 #endif
-        if (m >= 2) mi_dot_2(k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 2;
-        else mi_dot_1(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+        if (m >= 2) MI_OF_Y(HALF, mi_dot_2, k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 2;
+        else MI_OF_Y(HALF, mi_dot_1, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
         x += mr * xs_m;
         o += mr * os_m;
         m -= mr;
     }
 }
+
+#define MI_GEMM_DOT(HALF, Y, suffix) \
+    MI_NOINLINE void mi_gemm_dot##suffix( \
+        ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const Y *y, ptrdiff_t ys_n, mi_real *o, \
+        ptrdiff_t os_m, int accumulate) \
+    { \
+        mi_dot(HALF, m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate); \
+    }
+MI_GEMM_DOT(0, mi_real, )
+#ifdef MI_HALF
+MI_GEMM_DOT(1, mi_half, _half)
+#endif
 
 #endif
