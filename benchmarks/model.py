@@ -104,7 +104,8 @@ def samples(function: TensorFunction, label: str, seconds: float = RACE) -> list
     inputs = random_inputs(verifier.program, sizes, seed=1)
     times = interleave({str(i): partial(k, inputs, sizes) for i, k in enumerate(kernels)}, seconds=seconds)
     counts = [Scheduler(c.graph, sizes, model, c.maximum).counts(c.schedule) for c in chosen if c.schedule]
-    return [Sample(counts[i], times[str(i)].min_us * 1e3) for i in range(len(chosen))]
+    race = f"{function.name} {label}"
+    return [Sample(counts[i], times[str(i)].min_us * 1e3, race) for i in range(len(chosen))]
 
 
 def _chosen(graphs: Sequence[Candidate], sizes: dict[str, int], model: CostModel) -> list[Candidate]:

@@ -115,7 +115,7 @@ def _qknorm_attention(q: Array, k: Array, v: Array) -> Array:
 
 
 def _two_layouts(plain: Callable[..., Array], out_in: Callable[..., Array]) -> _Forms:
-    return {"": (plain, _same), "weights [out, in]": (out_in, _weights_out_in)}
+    return {"": (plain, _same), "transposed weights": (out_in, _weights_out_in)}
 
 
 _FORMS: dict[str, _Forms] = {

@@ -34,11 +34,11 @@ def plot_ratios(rows: Sequence[KernelRow], path: Path) -> None:
         [r.program if r.sizes == "default" else f"{r.program}, {r.sizes}" for r in cold],
         [r.ratio for r in cold],
         [_FASTER if r.ratio >= 1 else _SLOWER for r in cold],
-        [f"{r.ratio:.2f}  ({peer})" for r, peer in zip(cold, peers, strict=True)],
-        "best peer's time / ours (above 1: ours is faster)",
+        [f"{c.ratio:.2f}, hot {h.ratio:.2f}  ({peer})" for c, h, peer in zip(cold, hot, peers, strict=True)],
+        "best peer's time / ours, cache-cold (above 1: ours is faster)",
         path,
         origin=1.0,
-        marks={"cache-hot": [r.ratio for r in hot]},
+        marks={"the same, cache-hot": [r.ratio for r in hot]},
     )
 
 
@@ -130,7 +130,7 @@ def _bars(
     for (label, found), marker in zip(marks.items(), "|d", strict=False):
         axes.plot(found, range(len(labels)), marker=marker, linestyle="none", markersize=7, color="black", label=label)
     if marks:
-        axes.legend(fontsize=8, loc="lower right", frameon=False)
+        axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(marks), frameon=False)
     axes.axvline(base, color="black", linewidth=0.8)
     axes.set_xscale("log")
     low, high = min(base, *values, *itertools.chain(*marks.values())), max(ends)

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import asdict
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated
 
@@ -33,7 +33,7 @@ _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z
 def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
     """The machine with its measured limits and its load average, the date, the versions and the budgets, as Markdown."""
     target = get_target("cpu")
-    versions = ", ".join(f"{p} {version(p)}" for p in _PACKAGES)
+    versions = ", ".join(f"{p} {v}" for p in _PACKAGES if (v := _version(p)))
     cores = "core" if target.cores == 1 else "cores"
     return (
         f"{datetime.now(UTC):%Y-%m-%d}, {target.cpu}, {target.cores} {cores}, {target.l2_bytes >> 10} KiB L2 per core, "
@@ -43,6 +43,14 @@ def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
         f"Latencies are those of a search, verification and tuning within {budget:g} s per set of sizes; searches of the "
         f"ablation and of the scaling were cut after {cut:g} s."
     )
+
+
+def _version(package: str) -> str:
+    """The version of an installed package; empty where a peer is not installed."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
 
 
 def fill(text: str, name: str, body: str) -> str:

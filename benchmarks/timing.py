@@ -23,6 +23,8 @@ _COLD_TURN, _COLD_CALLS = 0.015, 5
 _LONG = 0.3
 #: versions so many times slower than the best in their first calls, and after some rounds, have no more turns
 _HOPELESS, _ROUNDS, _TOO_SLOW = 10.0, 3, 3.0
+#: seconds of first calls that are never hopeless: other processes may have held up threads that wait for each other
+_CHEAP = 0.1
 #: turns that everyone else has, if they fit in three times the given seconds
 _MIN_ROUNDS = 5
 
@@ -55,9 +57,7 @@ def race(versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = Non
     once = {name: _once(name, run, cold) for name, run in versions.items()}
     turn = _hot_turn if cold is None else _cold_turn
     first = {name: _first(run) for name, run in once.items()}
-    hopeless = _HOPELESS * min(first.values())
-    # a second chance: other processes may have taken a core while threads waited for each other
-    first = {name: s if s <= hopeless or s > _LONG else min(s, _first(once[name])) for name, s in first.items()}
+    hopeless = max(_HOPELESS * min(first.values()), _CHEAP)
     turns = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in versions}
     order = [name for name in versions if first[name] <= hopeless]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ from mirage.errors import (
     VerificationError,
 )
 from mirage.evidence import Verdict, compare, verdicts
-from mirage.frontends.spec import TensorFunction
+from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.interpret import run_reference
@@ -69,6 +69,7 @@ def superoptimize(
     *,
     target: str = "cpu",
     sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
+    constants: Collection[str] | None = None,
     budget: float = 30.0,
     pruner: str | None = "normal-form",
     canonical: bool = True,
@@ -84,6 +85,9 @@ def superoptimize(
     `sizes` (dim symbol -> elements) are those it is tuned at, or a list of up to 8 such sets; the default is the first set of
     a `TensorFunction`. Other sizes are sampled around the first set: which version of the program runs where is learnt from
     measurements at all of them.
+    `constants` names inputs whose contents never change between calls, such as weights; the default is those of a
+    `TensorFunction`. Kernels that read them from packed copies compete: these are made when an array is first seen, kept as
+    long as the array lives, and not made again when somebody writes to it (`Superoptimized.forget` drops them).
     `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
@@ -98,9 +102,9 @@ def superoptimize(
     within seconds and returned, and not kept in the results store. A second interrupt, or one before anything was found,
     raises KeyboardInterrupt.
 
-    Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, BudgetError,
-    UnknownTarget, UnknownPruner, SearchError, JobError, CacheError; VerificationError if the two checks of a graph
-    disagree, an error of this package. Source: Mirage, Fig. 1.
+    Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, InputError for a
+    constant that is no input, BudgetError, UnknownTarget, UnknownPruner, SearchError, JobError, CacheError; VerificationError
+    if the two checks of a graph disagree, an error of this package. Source: Mirage, Fig. 1.
     """
     say = progress or (lambda _: None)
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
@@ -108,6 +112,9 @@ def superoptimize(
     machine = get_target(target)
     traced = _program(program)
     named = program.sizes.values() if isinstance(program, TensorFunction) else ()
+    if constants is None:
+        constants = program.constants if isinstance(program, TensorFunction) else ()
+    fixed = check_constants("superoptimize", constants, traced.input_names)
     anchors = _anchors(traced, sizes, next(iter(named), {}))
     bound = anchors[0]
     options = SearchOptions(
@@ -119,7 +126,7 @@ def superoptimize(
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget) == SearchOptions()
     store = _store(cache)
-    memory = Memory(store, verifier.axis_program, machine, budget) if whole and store is not None else None
+    memory = Memory(store, verifier.axis_program, machine, budget, fixed) if whole and store is not None else None
     seconds: dict[str, float] = {}
     interrupted = False
 
@@ -133,7 +140,7 @@ def superoptimize(
             tuned, decision = recalled
             return Superoptimized(
                 traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
-                cache_hit=True, candidates=found, tune_stop=tuned.stop_reason,
+                cache_hit=True, candidates=found, tune_stop=tuned.stop_reason, constants=fixed,
             )  # fmt: skip
     else:
         key = search_key(traced, bound, options)
@@ -154,7 +161,7 @@ def superoptimize(
     baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(traced, xs, ss), "library": library}
     tuner = VersionTuner(
         traced, verifier.axis_program, anchors, machine, baselines, budget=min(left, HASTE_S) if interrupted else left,
-        seed=seed, haste=interrupted, progress=lambda text: say(Step("tuning", text)),
+        seed=seed, haste=interrupted, constants=fixed, progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
     tuned, decision = tuner.run(preferred(candidates))
     if tuned.stop_reason == INTERRUPTED:
@@ -164,7 +171,7 @@ def superoptimize(
     answer = Superoptimized(
         traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
         cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
-        tune_stop=tuned.stop_reason, library=library,
+        tune_stop=tuned.stop_reason, library=library, constants=fixed,
     )  # fmt: skip
     if memory is not None and not interrupted:
         memory.keep_tuned(anchors, replace(tuned, candidates=answer.graphs), answer.decision)
@@ -331,13 +338,15 @@ class LazySuperoptimized:
         self.options = options
         self.result: Superoptimized | None = None
 
-    def __call__(self, *arrays: Any) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None) -> Any:
+        """The result for these arrays, as of `Superoptimized`."""
         if self.result is None:
             program = self.function.trace()
             shapes = [a.shape for a in check_inputs(program, arrays)]
             sizes = SizeBinder(program).bind(shapes)
-            self.result = superoptimize(program, sizes={k: max(n, 1) for k, n in sizes.items()}, **self.options)
-        return self.result(*arrays)
+            options = {"constants": self.function.constants, **self.options}
+            self.result = superoptimize(program, sizes={k: max(n, 1) for k, n in sizes.items()}, **options)
+        return self.result(*arrays, out=out)
 
 
 def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) -> Callable[[Any], LazySuperoptimized]:
@@ -414,6 +423,9 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
         machine = get_target(str(obj["target"]))
         stats = SearchStats.from_json(obj["stats"])
         candidates = int(obj["candidates"])
+        constants = obj.get("constants", [])
+        if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
+            raise ValueError(f"constants {constants!r}")
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None
     verifier = Verifier(program, _seed(seed))
@@ -425,9 +437,9 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
             raise VerificationError(
                 f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
             )
-        graphs.append(c if r.timing is None else compiled(c, r))
+        graphs.append(c if r.timing is None else compiled(c, r, constants))
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(
-        program, verifier, anchors, machine, threads, graphs, baselines, compiled_decision(decision, graphs), stats, seconds,
-        cache_hit=True, candidates=candidates, tune_stop="from a file",
+        program, verifier, anchors, machine, threads, graphs, baselines, compiled_decision(decision, graphs, constants), stats,
+        seconds, cache_hit=True, candidates=candidates, tune_stop="from a file", constants=tuple(constants),
     )  # fmt: skip

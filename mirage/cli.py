@@ -22,12 +22,14 @@ from mirage.evidence import Verdict
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.program import Program
+from mirage.kernels.decision import leaves
 from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
 from mirage.records import accuracy_to_json
 from mirage.result import Superoptimized
 from mirage.search.checkpoint import remove_checkpoints
+from mirage.search.versions import Version
 from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -84,6 +86,8 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         "program": result.program.name,
         "target": result.target.name,
         "sizes": result.sizes,
+        "all_sizes": result.anchors,
+        "threads": result.threads,
         "search_seconds": round(result.seconds.get("search", 0.0), 4),
         "verify_seconds": round(result.seconds.get("verify", 0.0), 4),
         "tune_seconds": round(result.seconds.get("tune", 0.0), 4),
@@ -106,7 +110,22 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         "best_us": result.best.timing.median_us,
         "limit_us": result.limit_us,
         "accuracy": accuracy_to_json(result.accuracy),
+        "compiled_versions": sum(v.candidate is not None for v in result.versions),
+        "versions": [_version_json(at, result.versions[number]) for at, number in leaves(result.decision.tree)],
+        "tune_stop": result.tune_stop,
         "cache_hit": result.cache_hit,
+    }
+
+
+def _version_json(at: str, version: Version) -> dict[str, Any]:
+    """A version, and the sizes at which it runs."""
+    c = version.candidate
+    return {
+        "at": at,
+        "kind": version.kind,
+        "kernels": len(c.graph.kernels) if c else 0,
+        "tuned_for": dict(c.sizes) if c else None,
+        "us": version.timing.median_us,
     }
 
 
@@ -114,7 +133,7 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
 def superoptimize(
     what: Annotated[str, typer.Argument(metavar="FILE.py:function", help="The program.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Size of a dim: NAME=SIZE.")] = None,
-    sizes: Annotated[str, typer.Option(help="Named set of sizes of the program.")] = "",
+    sizes: Annotated[list[str] | None, typer.Option(help="Named set of sizes of the program; several are all tuned for.")] = None,
     budget: Annotated[float, typer.Option(help="Seconds for search, verification and tuning.")] = 30.0,
     pruner: Annotated[str, typer.Option(help="normal-form, smt or none.")] = "normal-form",
     target: Annotated[str, typer.Option(help="What to compile for.")] = "cpu",
@@ -127,14 +146,16 @@ def superoptimize(
     """Search, verify and tune a program, and report what was found."""
     program = load_target(what)
     given = _set_sizes(set_ or [])
+    sets: list[dict[str, int]] = [{}]
     if isinstance(program, Superoptimized):
-        given = program.sizes | given
+        sets = program.anchors
         program = program.program
-    given = _named_sizes(program, sizes) | given
+    if sizes:
+        sets = [_named_sizes(program, name) for name in sizes]
     with bars(err) as say:
         result = api.superoptimize(
-            program, target=target, sizes=given or None, budget=budget, cache=not no_cache, seed=seed, progress=say,
-            pruner=None if pruner == "none" else pruner,
+            program, target=target, sizes=[one | given for one in sets], budget=budget, cache=not no_cache, seed=seed,
+            progress=say, pruner=None if pruner == "none" else pruner,
         )  # fmt: skip
     if result.interrupted:
         err.print("mirage: interrupted; this is what was found by then, and it is not kept in the cache", markup=False)
@@ -152,8 +173,6 @@ def superoptimize(
 
 def _named_sizes(program: Any, name: str) -> dict[str, int]:
     sets = getattr(program, "sizes", {})
-    if not name:
-        return {}
     if not isinstance(sets, dict) or name not in sets:
         raise DimError(f"--sizes {name!r}: the program has no such set; it has {', '.join(sets) or 'none'}")
     return dict(sets[name])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -66,20 +66,26 @@ def recheck(verifier: Verifier, record: GraphRecord) -> Candidate | None:
     return Candidate(record.graph, certificate.with_proof(proof), analyze(record.graph), record.cost)
 
 
-def compiled(c: Candidate, record: GraphRecord | VersionRecord) -> Candidate:
-    """The candidate as the record has it tuned, with its kernel."""
+def compiled(c: Candidate, record: GraphRecord | VersionRecord, constants: Collection[str]) -> Candidate:
+    """The candidate as the record has it tuned, with its kernel.
+
+    Raises ScheduleError if that packs other inputs than `constants`.
+    """
     if record.schedule is None:
         return c
     return replace(
         c, schedule=record.schedule, sizes=record.sizes, timing=record.timing, accuracy=record.accuracy,
-        executable=CpuExecutable(c.graph, record.schedule, c.maximum, record.sizes),
+        executable=CpuExecutable(c.graph, record.schedule, c.maximum, record.sizes, constants),
     )  # fmt: skip
 
 
-def compiled_decision(record: DecisionRecord, candidates: Sequence[Candidate]) -> Decision:
+def compiled_decision(
+    record: DecisionRecord, candidates: Sequence[Candidate], constants: Collection[str]
+) -> Decision:
     """The versions of the record with their kernels; `candidates` are its graphs. Nothing is measured or chosen again."""
     versions = [
-        Version(v.kind, v.timing, None if v.graph is None else compiled(candidates[v.graph], v)) for v in record.versions
+        Version(v.kind, v.timing, None if v.graph is None else compiled(candidates[v.graph], v, constants))
+        for v in record.versions
     ]
     return Decision(tuple(versions), record.tree, record.points)
 
@@ -101,15 +107,19 @@ def _search_code() -> str:
 class Memory:
     """The records of one program on one target.
 
-    What a smaller `budget` (seconds) than this one cut short is not recalled, and replaced when kept anew.
+    What a smaller `budget` (seconds) than this one cut short is not recalled, and replaced when kept anew. What was tuned with
+    other `constants` (arguments) is another record.
     """
 
-    def __init__(self, store: ResultStore, program: AxisProgram, target: Target, budget: float) -> None:
+    def __init__(
+        self, store: ResultStore, program: AxisProgram, target: Target, budget: float, constants: Collection[str] = ()
+    ) -> None:
         self.store = store
         self.budget = budget
         self._stale: set[str] = set()
         self.program = program
         self.target = target
+        self.constants = constants
         self.names = canonical_key(program)
 
     def _key(self, *more: str) -> str:
@@ -117,7 +127,10 @@ class Memory:
 
     def _tuned_key(self, anchors: Sequence[Mapping[str, int]]) -> str:
         sizes = [sorted(_renamed(a, self.names.renaming.symbols).items()) for a in anchors]
-        return self._key("tuned", str(sizes), self.target.cpu, str(self.target.cores))
+        inputs = enumerate(self.program.inputs)
+        constants = sorted(self.names.renaming.inputs[k] for k, x in inputs if x.argument in self.constants)
+        fixed = [f"constants {constants}"] if constants else []
+        return self._key("tuned", str(sizes), self.target.cpu, str(self.target.cores), *fixed)
 
     def _read(self, key: str) -> dict[str, Any] | None:
         """The payload, unless a smaller budget cut short what it records."""
@@ -214,13 +227,13 @@ class Memory:
             candidates = self._recalled(key, verifier, records)
             if candidates is None:
                 return None
-            ready = [compiled(c, _scheduled(r, back)) for c, r in zip(candidates, records, strict=True)]
+            ready = [compiled(c, _scheduled(r, back), self.constants) for c, r in zip(candidates, records, strict=True)]
             decision = DecisionRecord(
                 tuple(_scheduled(v, back) for v in decision.versions),
                 rename(decision.tree, back.symbols),
                 tuple(Point(_renamed(p.sizes, back.symbols), p.times) for p in decision.points),
             )
-            chosen = compiled_decision(decision, ready)
+            chosen = compiled_decision(decision, ready, self.constants)
         except (MirageError, KeyError, TypeError, ValueError) as e:
             self._foreign(key, e)
             return None

@@ -48,7 +48,7 @@ class Superoptimized:
 
     `graphs` are all verified graphs, ranked: the measured ones by latency, then the others by modelled cost. Those with an
     executable, whose kernels may be called, have passed the second check of `Verifier.confirm`; making a result raises
-    VerificationError where one does not.
+    VerificationError where one does not. `constants` are inputs whose contents must not change between calls.
     """
 
     program: Program
@@ -67,6 +67,7 @@ class Superoptimized:
     rejected: list[str] = field(default_factory=list)
     tune_stop: str = ""
     library: LibraryProgram | None = field(default=None, repr=False)
+    constants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         start = time.perf_counter()
@@ -130,6 +131,12 @@ class Superoptimized:
     def reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """The program itself, operator by operator with NumPy."""
         return run_reference(self.program, inputs, sizes)
+
+    def forget(self) -> None:
+        """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
+        for c in [*self.graphs, *(v.candidate for v in self.versions)]:
+            if c is not None and c.executable is not None:
+                c.executable.forget()
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The program's result (a tuple of results if it has several), of the kind of the first array.
@@ -230,6 +237,7 @@ class Superoptimized:
             "baselines": baselines_to_json(self.baselines),
             "stats": self.stats.to_json(),
             "candidates": self.candidates,
+            "constants": list(self.constants),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:

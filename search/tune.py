@@ -9,17 +9,19 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from mirage.errors import MirageError, ScheduleError, UnsafeCacheError
+from mirage.errors import MirageError, UnsafeCacheError
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import schedules, scratch_bytes
+from mirage.kernels.cpu.fit import coefficients, keep
+from mirage.kernels.cpu.model import CostModel
+from mirage.kernels.cpu.schedules import Scheduler, machine_of
 from mirage.kernels.cpu.toolchain import find_compiler
 from mirage.kernels.profile import Timing, interleave
 from mirage.kernels.target import Target
@@ -28,18 +30,28 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy, Runner, Trial, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
+from mirage.search.explore import Explorer, Pair, score
 from mirage.search.generate import plan_by_plan
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.verify.certificate import Certificate
 
-#: graphs that are compiled at all, and those of them for which every schedule is tried
-ROUND_ONE = 12
-ROUND_TWO = 4
+#: kernels that are compiled at most; a wave of them per core, and twice that at first
+MAX_KERNELS = 96
+WAVE = 2
+#: waves without a kernel that is faster by more than this share, after which all is tried that is worth it
+PATIENCE, BETTER = 4, 0.02
+#: schedules of one graph that `Tuner.schedules` gives
+SCHEDULES = 6
+#: share of the budget in which graphs are modelled
+MODEL_SHARE = 0.1
 #: how many times as much as the cheapest graph a graph may cost, as modelled, to be compiled
 FAR = 8.0
-#: seconds that one round, and the last one with the baselines, takes at most
-RACE_SECONDS = 1.5
-FINAL_SECONDS = 2.0
+#: how often each kernel of a wave is called, and the seconds (share of the budget) that this takes at least (at most)
+RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
+#: the fastest kernels, of which the slower half is dropped again and again, and the share of the budget that this takes
+HALVED, HALVING_SHARE = 8, 0.1
+#: seconds (share of the budget) that the last measurement with the baselines takes at most
+FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
 #: seconds of the last measurement after an interrupt
 HASTE_S = 0.5
 
@@ -123,18 +135,21 @@ class Tuner:
         progress: Callable[[str], None] = lambda _: None,
         inputs: list[np.ndarray] | None = None,
         trials: Sequence[Trial] = (),
+        constants: Collection[str] = (),
     ) -> None:
         start = time.perf_counter()
         self.program = program
         self.sizes = dict(sizes)
         self.target = target
         self.baselines = baselines
+        self.constants = constants
         self.progress = progress
         self.rejected: list[str] = []
         self.compiled = 0
         self.ready: list[Candidate] = []
         self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
         library = baselines["library"]
+        self.model = CostModel(machine_of(target), coefficients(target))
         self.trials = list(trials) or accuracy_trials(program, self.inputs, self.sizes, flops, library, seed)
         self.budget = max(start + budget - time.perf_counter(), budget / 2)
         self.deadline = time.perf_counter() + self.budget
@@ -165,7 +180,7 @@ class Tuner:
             interrupted = True
             timings = self.measure(final, HASTE_S)
         final = [replace(c, timing=timings[str(i)]) for i, c in enumerate(final)]
-        final.sort(key=lambda c: c.timing.median_us if c.timing else np.inf)
+        final.sort(key=lambda c: score(c.timing) if c.timing else np.inf)
         done = {id(c.graph) for c in final}
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
@@ -175,32 +190,59 @@ class Tuner:
         return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
-        """Compile and race candidates in two rounds; `ready` holds them at any time, the fastest so far first."""
-        first = self.compile(
-            [(c, self.schedules(c)[:1]) for c in diverse(candidates, ROUND_ONE, self.sizes, self.target.cores)],
-            self.budget * 0.45,
+        """Compile and race candidates in waves; `ready` holds them at any time, the fastest so far first."""
+        order = diverse(candidates, len(candidates), self.sizes, self.target.cores)
+        numbers = {id(c.graph): i for i, c in enumerate(order)}
+        modelled = time.perf_counter() + MODEL_SHARE * self.budget
+        until = self.deadline - HALVING_SHARE * self.budget - min(FINAL_SHARE * self.budget, FINAL_SECONDS)
+        graphs = [(c.graph, c.maximum) for c in order]
+        explorer = Explorer(
+            graphs, self.sizes, self.model, self.rejected, lambda: time.perf_counter() > modelled, self.constants
         )
-        self.ready = self.race(first, min(self.left() * 0.25, RACE_SECONDS))
-        leaders: dict[int, Candidate] = {}
-        for c in self.ready:
-            leaders.setdefault(id(c.graph), c)
-        more = [(c, self.schedules(c)[1:]) for c in list(leaders.values())[:ROUND_TWO]]
-        rivals = self.ready[:ROUND_TWO] + self.compile(more, self.left() * 0.6)
-        self.ready = self.race(rivals, min(self.left() * 0.4, RACE_SECONDS))
+        measured: dict[Pair, Candidate] = {}
+        stale, wave = 0, 2 * WAVE * self.target.cores
+        try:
+            while stale < PATIENCE and self.compiled < MAX_KERNELS:
+                if self.compiled and time.perf_counter() > until:
+                    break
+                pairs = explorer.wave(min(wave, MAX_KERNELS - self.compiled))
+                if not pairs:
+                    break
+                leaders = explorer.fastest[:2]
+                before = explorer.times[leaders[0]] if leaders else math.inf
+                built = self.compile([(order[i], [s]) for i, s in pairs], until - time.perf_counter())
+                least = RACE_CALLS * before * 1e-6 * (len(built) + len(leaders)) if leaders else math.inf
+                seconds = min(max(least, RACE_SECONDS), RACE_SHARE * self.budget)
+                timed = self.race([*(measured[pair] for pair in leaders), *built], seconds)
+                race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
+                explorer.learn({pair: c.timing for pair, c in race.items() if c.timing})
+                measured |= race
+                self.ready = [measured[pair] for pair in explorer.fastest]
+                best = explorer.times[explorer.fastest[0]] if measured else math.inf
+                stale = 0 if best < (1 - BETTER) * before else stale + 1
+                wave = WAVE * self.target.cores
+        finally:
+            keep(self.target, explorer.samples)
+        self.ready = self.halve(self.ready, min(self.left() / 2, HALVING_SHARE * self.budget))
+
+    def halve(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
+        """Fastest first: the fastest few race again, and of those the faster half, so that close rivals have most of the
+        time (successive halving, Jamieson and Talwalkar, 2016).
+        """
+        rivals, rest = list(candidates[:HALVED]), list(candidates[HALVED:])
+        rounds = max(len(rivals) - 1, 0).bit_length()
+        for _ in range(rounds):
+            rivals = self.race(rivals, seconds / rounds)
+            kept = (len(rivals) + 1) // 2
+            rivals, rest = rivals[:kept], [*rivals[kept:], *rest]
+        return [*rivals, *rest]
 
     def schedules(self, c: Candidate) -> list[Schedule]:
-        """Sizes worth trying; none if a block needs more memory than a core's share of the caches (paper, 4.1)."""
-        share = max(self.target.l2_bytes, self.target.cache_bytes // self.target.cores)
+        """Sizes worth trying, the most promising first; none if a block needs more memory than a core's share of the caches
+        (paper, 4.1).
+        """
         try:
-            found = schedules(c.graph, self.sizes, self.target.l2_bytes, self.target.cores)
-            fitting = []
-            for s in found:
-                need = max(scratch_bytes(c.graph, s, self.sizes), default=0)
-                if need <= share:
-                    fitting.append(s)
-            if not fitting:
-                raise ScheduleError(f"a block needs {need} bytes of scratch, more than the target's {share} per core")
-            return fitting
+            return Scheduler(c.graph, self.sizes, self.model, c.maximum).within(SCHEDULES, self.model.machine.share)
         except MirageError as e:
             self.rejected.append(f"{c.graph.origin}: {e}")
             return []
@@ -222,7 +264,7 @@ class Tuner:
                 return None
             c, schedule = job
             try:
-                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes)
+                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes, self.constants)
                 return replace(c, schedule=schedule, sizes=self.sizes, executable=executable)
             except UnsafeCacheError:
                 raise  # no other kernel would fare better
@@ -266,13 +308,17 @@ class Tuner:
         return replace(c, accuracy=tuple(found))
 
     def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
-        """Fastest first, by the median of an interleaved run."""
+        """Fastest first, as an interleaved run scores them."""
         if not candidates:
             return []
         fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
         timings = interleave(fns, seconds=max(seconds, 0.05))
+        for c in candidates:
+            if c.executable is not None:
+                # packed copies of all kernels together could fill the memory
+                c.executable.forget()
         timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
-        return sorted(timed, key=lambda c: c.timing.median_us if c.timing else np.inf)
+        return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
 
     def measure(self, finalists: Sequence[Candidate], seconds: float) -> dict[str, Timing]:
         """Finalists (by position) and baselines (by name) in one interleaved run."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice, pairwise
@@ -148,6 +148,7 @@ class VersionTuner:
         budget: float,
         seed: int,
         haste: bool = False,
+        constants: Collection[str] = (),
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.program = program
@@ -155,6 +156,7 @@ class VersionTuner:
         self.anchors = [dict(a) for a in anchors]
         self.target = target
         self.baselines = baselines
+        self.constants = constants
         self.deadline = time.perf_counter() + budget
         self.seed = seed
         self.progress = progress
@@ -178,7 +180,7 @@ class VersionTuner:
         _, flops = program_cost(self.axis_program, sizes)
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=self.share, seed=self.seed,
-            progress=self.progress, inputs=self._inputs(sizes),
+            progress=self.progress, inputs=self._inputs(sizes), constants=self.constants,
         )  # fmt: skip
 
     def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
@@ -289,7 +291,7 @@ class VersionTuner:
             trial = Trial.beside(at, self.baselines["library"], inputs, sizes)
         tuner = Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=seconds, seed=self.seed,
-            inputs=inputs, trials=[*self.first.trials, trial],
+            inputs=inputs, trials=[*self.first.trials, trial], constants=self.constants,
         )  # fmt: skip
         visit = _Visit(sizes, trial)
         self._race(visit, self._willing(visit, self._contenders()), RACE_SECONDS)
@@ -357,9 +359,15 @@ class VersionTuner:
         calls = {name: partial(run, visit.trial.inputs, visit.sizes) for name, run in runs.items()}
         timings = interleave(calls, seconds=seconds)
         visit.times |= {name: t.median_us for name, t in timings.items()}
+        for name in runs.keys() & self.pool.keys():
+            # packed copies for all points together could fill the memory
+            self._executable(name).forget()
         return timings
 
     def _runner(self, name: str) -> Runner:
+        return self._executable(name)
+
+    def _executable(self, name: str) -> CpuExecutable:
         run = self.pool[name].executable
         assert run is not None
         return run

@@ -236,7 +236,8 @@ class Emitter:
         w.line(f"#define MI_REAL {'double' if self.real.itemsize == 8 else 'float'}")
         if self.storage != self.real:
             w.line(f"#define MI_HALF {self.mugraph.dtype}")
-        w.add(['#include "mirage_gemm.h"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
+        gemm = "mirage_gemm.h" if self.storage == self.real else "mirage_half_gemm.h"
+        w.add([f'#include "{gemm}"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
         w.add(_PREAMBLE.splitlines())
         if any(k.states for k in self.kernels):
             w.line()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import sympy
 
@@ -40,14 +41,18 @@ class Target:
 
 
 def plan_group(
-    axes: BlockAxes, graph: Graph, members: Sequence[int], looping: bool, units: Sequence[str | None]
+    axes: BlockAxes, graph: Graph, members: Sequence[int], looping: bool, units: Sequence[tuple[int, str | None]]
 ) -> GroupPlan:
-    """Loop order of a group whose operands and results are contiguous along `units`."""
+    """Loop order of a group; `units` are the nodes that it reads or stores, with the axes along which they are contiguous."""
     n = graph.nodes[members[0]]
     reduce = next((graph.nodes[i].reduce for i in members if graph.nodes[i].op == "sum"), ())
     table = [a for a, _ in graph.roles]
     space = sorted({*n.axes(), *n.reduce}, key=table.index)
-    vector = vector_axis(axes, looping, space, units)
+    votes: dict[str, float] = {}
+    for i, unit in units:
+        if unit is not None:
+            votes[unit] = votes.get(unit, 0.0) + prod(float(axes.hint(a, looping)) for a in graph.nodes[i].axes())
+    vector = vector_axis(axes, looping, space, votes)
     outer = tuple(a for a in space if a not in reduce and a != vector)
     return GroupPlan(tuple(members), outer, tuple(a for a in space if a in reduce), vector)
 

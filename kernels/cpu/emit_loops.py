@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from mirage.kernels.cpu.layout import BlockAxes, View
@@ -151,12 +151,13 @@ class Nest:
             self.w.line(f"mi_store{half}_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
 
 
-def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], units: Sequence[str | None]) -> str | None:
-    """The axis to vectorise: the one along which most operands and results are contiguous, then the longest."""
+def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], votes: Mapping[str, float]) -> str | None:
+    """The axis to vectorise: the one along which most is contiguous, by its `votes`, then the longest."""
     if not space:
         return None
-    votes = {a: sum(u == a for u in units) for a in space}
-    return max(space, key=lambda a: (votes[a] > 0 and axes.hint(a, looping) > 1, votes[a], axes.hint(a, looping)))
+    return max(
+        space, key=lambda a: (a in votes and axes.hint(a, looping) > 1, votes.get(a, 0.0), axes.hint(a, looping))
+    )
 
 
 def copy(
@@ -169,15 +170,25 @@ def copy(
     accumulate: bool = False,
 ) -> None:
     """Print target = source (or +=) over these axes, whatever the two layouts."""
-    axis = vector_axis(axes, looping, space, [target.unit, source.unit, target.unit])
     nest = Nest(w, axes, looping)
+    rows, columns = target.unit, source.unit
+    crossed = rows in source.strides and columns in target.strides and rows != columns
+    crossed = crossed and not (accumulate or target.half)
+    if rows is not None and columns is not None and crossed and {rows, columns} <= set(space):
+        if 1 not in (axes.constant(rows, looping), axes.constant(columns, looping)):
+            with nest.over([a for a in space if a not in (rows, columns)]):
+                extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
+                moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
+                w.line(f"mi_transpose{'_half' if source.half else ''}({extents}, {moved});")
+            return
+    axis = vector_axis(axes, looping, space, {str(source.unit): 1.0, str(target.unit): 2.0})
     with nest.over([a for a in space if a != axis]):
         nest.vectors(axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate))
 
 
 def scale(w: Writer, axes: BlockAxes, looping: bool, target: View, factor: View, space: Sequence[str]) -> None:
     """Print target *= factor over these axes."""
-    axis = vector_axis(axes, looping, space, [target.unit])
+    axis = vector_axis(axes, looping, space, {str(target.unit): 1.0})
     nest = Nest(w, axes, looping)
 
     def body(lanes: str) -> None:

@@ -104,6 +104,8 @@ class BlockPlan:
         #: one plan per product
         self.matmuls: dict[int, tuple[MatmulPlan, ...]] = {}
         self.groups: dict[tuple[int, ...], GroupPlan] = {}
+        #: nodes whose memory a later one has taken
+        self.overwritten: set[int] = set()
         self.packs: dict[tuple[int, str], Buffer] = {}
         #: those of tensors that do not change with the loop, which read them
         self.packed_before: dict[tuple[int, str], None] = {}
@@ -184,9 +186,14 @@ class BlockPlan:
         found = [t.unit for t, r in zip(self.outputs, self.graph.outputs, strict=True) if r.node == self.final(i)]
         return found[0] if found else None
 
-    def _place(self, i: int, order: tuple[str, ...], strided: bool) -> None:
-        """Give node i memory in this storage order; a result that may be `strided` goes straight to an output."""
+    def _place(self, i: int, order: tuple[str, ...], strided: bool, over: int | None = None) -> None:
+        """Give node i memory in this storage order: a result that may be `strided` goes straight to an output, others
+        may overwrite the node `over`.
+        """
         t = self.final(i)
+        if over is not None:
+            self.memory[t] = self.memory[over]
+            self.overwritten.add(over)
         if t not in self.memory:
             along = self.graph.nodes[t].attr["axis"] if self._is_concat(t) else None
             for k, (tensor, r) in enumerate(zip(self.outputs, self.graph.outputs, strict=True)):
@@ -208,6 +215,19 @@ class BlockPlan:
         ):
             return False
         return self.graph.nodes[i].op not in PRODUCTS
+
+    def _overwritten(self, i: int, plan: GroupPlan, order: tuple[str, ...]) -> int | None:
+        """An operand of the group that nobody else reads, and whose elements member i may replace one by one."""
+        if self.final(i) != i or self.is_output(i) or order != plan.order:
+            return None
+        operands = {r.node for j in plan.members for r in self.graph.nodes[j].operands} - set(plan.members)
+        for j in sorted(operands - self.overwritten):
+            memory = self.memory.get(j)
+            own = memory is not None and memory.axes == order and self.graph.nodes[j].op != "accumulator"
+            passing = self.final(j) == j and not self.is_output(j) and set(self.readers(j)) <= set(plan.members)
+            if own and passing and (self.phase(i), self.depth[i]) == (self.phase(j), self.depth[j]):
+                return j
+        return None
 
     def adds(self, accumulator: int) -> bool:
         """Whether an accumulator adds up iterations: it starts at zero, and its memory holds sums."""
@@ -292,7 +312,7 @@ class BlockPlan:
         looping = self.looping(unit[0])
         outside = {r.node for i in unit for r in self.graph.nodes[i].operands} - members
         kept = [i for i in unit if self._is_stored(i, members)]
-        units = [self.unit(j) for j in sorted(outside)] + [self._output_unit(i) for i in kept]
+        units = [(j, self.unit(j)) for j in sorted(outside)] + [(i, self._output_unit(i)) for i in kept]
         plan = self.groups[unit] = plan_group(self.axes, self.graph, unit, looping, units)
         for i in kept:
             n = self.graph.nodes[i]
@@ -300,7 +320,7 @@ class BlockPlan:
                 order = tuple(a for a in plan.order if a in n.axes())
             else:
                 order = self._rows_order(n.axes(), looping)
-            self._place(i, order, strided=True)
+            self._place(i, order, strided=True, over=self._overwritten(i, plan, order))
         for i in unit:
             for s in self.sites.get(i, ()):
                 self._plan_site(i, s, looping)
@@ -308,14 +328,14 @@ class BlockPlan:
     def _plan_site(self, i: int, site: int, looping: bool) -> None:
         rows = self.program.maximum.sites[site].rows
         n = self.graph.nodes[i]
-        plan = plan_group(self.axes, self.graph, (i,), looping, [self.unit(r.node) for r in n.operands])
+        plan = plan_group(self.axes, self.graph, (i,), looping, [(r.node, self.unit(r.node)) for r in n.operands])
         order = tuple(a for a in plan.order if a in rows) if plan.vector in rows else self._rows_order(rows, looping)
         kept = ("maximum", "shift", "growth") if looping else ("maximum", "shift")
         self.states[site] = plan, tuple(self._buffer(f"{what}{site}", order, False) for what in kept)
 
     def _rows_order(self, axes: tuple[str, ...] | list[str], looping: bool) -> tuple[str, ...]:
         """Storage order of a tensor that is written element by element: the longest axis, which is padded, last."""
-        last = vector_axis(self.axes, looping, axes, [])
+        last = vector_axis(self.axes, looping, axes, {})
         return (*(a for a in axes if a != last), *([last] if last is not None else []))
 
     def _is_stored(self, i: int, members: set[int]) -> bool:
@@ -344,7 +364,7 @@ class BlockPlan:
                 if looping and not self.looping(source):
                     self.packed_before[source, a] = None
         columns = next((p.n for p in plans if p.n is not None), None)
-        last = columns if columns is not None else vector_axis(self.axes, looping, n.axes(), [])
+        last = columns if columns is not None else vector_axis(self.axes, looping, n.axes(), {})
         order = (*(a for a in n.axes() if a != last), *([last] if last is not None else []))
         self._place(i, order, strided=columns is None)
 

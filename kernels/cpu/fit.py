@@ -22,36 +22,43 @@ from mirage.kernels.target import Target
 from mirage.settings import cache_dir
 
 #: measurements kept per machine: the latest
-KEPT = 2000
-#: how much the known coefficients count, in measurements: what no kernel exercised keeps them
-_PRIOR = 2.0
-#: a coefficient stays within this factor of the known one: features that go together share their cost sensibly
-_RANGE = 20.0
+KEPT = 1000
+#: weight of the known coefficients, in measurements: features that no kernel exercised keep them
+_PRIOR = 0.02
+#: relative errors from which a measurement counts less: others may have had the cores
+_OUTLIER = 0.3
+#: steps of the fit, which ends sooner where nothing changes by more than this share
+_STEPS, _SAME = 30, 1e-3
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A measured muGraph: the model's counts [features], and the nanoseconds of a call."""
+    """A measured muGraph: the model's counts [features], and the nanoseconds of a call.
+
+    Those of one `race` were measured in turns: a busy machine slowed all of them alike.
+    """
 
     counts: np.ndarray
     ns: float
+    race: str
 
 
 def nnls(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """The x >= 0 for which |a x - b| is least, by the active-set method (Lawson and Hanson, 1974, chapter 23).
 
-    `a` is [m, n] of full column rank, `b` [m].
+    `a` is [m, n] of full column rank and well conditioned, as its normal equations are solved; `b` is [m].
     """
     n = a.shape[1]
+    gram, right = a.T @ a, a.T @ b
     x = np.zeros(n)
     passive = np.zeros(n, bool)
-    tolerance = 1e-10 * float(np.abs(a).max(initial=0.0)) * float(np.abs(b).max(initial=0.0)) * max(a.shape)
-    gradient = a.T @ b
+    tolerance = 1e-10 * float(np.abs(right).max(initial=0.0))
+    gradient = right
     while not passive.all() and gradient[~passive].max() > tolerance:
         passive[np.argmax(np.where(passive, -np.inf, gradient))] = True
         while True:
             trial = np.zeros(n)
-            trial[passive] = np.linalg.lstsq(a[:, passive], b, rcond=None)[0]
+            trial[passive] = np.linalg.solve(gram[np.ix_(passive, passive)], right[passive])
             negative = passive & (trial <= 0)
             if not negative.any():
                 break
@@ -61,26 +68,42 @@ def nnls(a: np.ndarray, b: np.ndarray) -> np.ndarray:
             passive &= x > 1e-14 * max(float(x.max()), 1e-300)
             x[~passive] = 0.0
         x = trial
-        gradient = a.T @ (b - a @ x)
+        gradient = right - gram @ x
     return x
 
 
 def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarray:
-    """Coefficients, in ns per feature, by which relative errors of the samples are least.
+    """Coefficients, in ns per feature, whose estimates are in the proportions of the times measured in each race.
 
-    `known` (by default those of `FEATURES`) are what they are drawn to, weakly: they decide about features that no
-    sample has, or that always go together.
+    Least squares of the logarithms, less those of a factor per race, by Gauss-Newton steps that each solve a nonnegative
+    problem. Outliers count less, by Cauchy's weights. `known` (by default the coefficients of `FEATURES`) are what the
+    answer is drawn to, weakly: they decide about features that no sample has or that always go together, and the unit.
     """
     prior = np.array(list(FEATURES.values())) if known is None else known
     if not samples:
         return prior
     # in multiples of the known ones, so that all features weigh alike
-    rows = np.array([s.counts * prior / s.ns for s in samples])
-    weight = np.sqrt(_PRIOR)
-    a = np.vstack([rows, weight * np.eye(len(prior))])
-    b = np.concatenate([np.ones(len(samples)), np.full(len(prior), weight)])
-    found: np.ndarray = prior * np.clip(nnls(a, b), 1 / _RANGE, _RANGE)
-    return found
+    counts = np.array([s.counts for s in samples]) * prior
+    times = np.log([s.ns for s in samples])
+    races = np.unique([s.race for s in samples], return_inverse=True)[1]
+    sizes = np.bincount(races)
+    found = np.ones(len(prior))
+    anchor = np.sqrt(_PRIOR) * np.eye(len(prior))
+    for _ in range(_STEPS):
+        estimates = counts @ found
+        errors = times - np.log(estimates)
+        errors -= (np.bincount(races, errors) / sizes)[races]
+        weights = 1 / np.sqrt(1 + (errors / _OUTLIER) ** 2)
+        relative = counts / estimates[:, None]
+        # what a factor for the race would do is no news
+        relative -= np.array([np.bincount(races, column) for column in relative.T]).T[races] / sizes[races][:, None]
+        target = relative @ found + errors
+        a = np.vstack([relative * weights[:, None], anchor])
+        b = np.concatenate([target * weights, np.diag(anchor)])
+        before, found = found, np.sqrt(np.maximum(nnls(a, b), 1e-6) * found)
+        if np.abs(found - before).max() <= _SAME * np.abs(found).max():
+            break
+    return prior * found
 
 
 def coefficients(target: Target) -> np.ndarray:
@@ -95,7 +118,7 @@ def load(target: Target) -> list[Sample]:
         found = json.loads(file.read_text(encoding="utf-8"))
         if found["machine"] != machine or found["features"] != list(FEATURES):
             raise ValueError("it is of another machine or version")
-        samples = [Sample(np.array(counts, float), float(ns)) for counts, ns in found["samples"]]
+        samples = [Sample(np.array(counts, float), float(ns), str(race)) for counts, ns, race in found["samples"]]
         for s in samples:
             if s.counts.shape != (len(FEATURES),) or not (np.isfinite(s.counts) & (s.counts >= 0)).all():
                 raise ValueError("counts are malformed")
@@ -117,7 +140,7 @@ def keep(target: Target, samples: Sequence[Sample]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CorruptRecordWarning)
         kept = [*load(target), *samples][-KEPT:]
-    rows = [[[float(f"{c:.6g}") for c in s.counts], s.ns] for s in kept]
+    rows = [[[float(f"{c:.6g}") for c in s.counts], s.ns, s.race] for s in kept]
     record = {"machine": machine, "features": list(FEATURES), "samples": rows}
     try:
         write_whole(file, json.dumps(record))

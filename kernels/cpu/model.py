@@ -25,21 +25,26 @@ from mirage.mugraph.thread import inline_threads, stored, thread_groups
 #: but for launches
 FEATURES: dict[str, float] = {
     "launch": 2000.0,  # a kernel is started
-    "cell": 60.0,  # a grid cell
-    "operator": 8.0,  # an operator of a block graph runs once (per iteration, in a loop)
-    "call": 12.0,  # a micro-kernel is called
-    "row": 1.5,  # a vector loop of an elementwise group starts
-    "fma": 0.14,  # a vector of multiply-adds
-    "load": 0.12,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
-    "tile": 4.0,  # a register tile of a micro-kernel is stored; where it holds partial sums, added up
-    "copy": 0.08,  # an element is copied so that a micro-kernel finds it contiguous
-    "light": 0.2,  # a vector operation of elementwise operators and sums
-    "heavy": 0.25,  # the same, of operators such as exp that take ten or more
-    "access": 0.15,  # a vector that an elementwise group loads or stores
-    "l2": 1 / 60,  # a byte that comes from the second-level cache
-    "l3": 1 / 30,  # from the third
-    "memory": 1 / 15,  # from memory
-    "run": 2.0,  # a contiguous run of elements of a kernel's input or output begins
+    "cell": 20.0,  # a grid cell
+    "operator": 1.5,  # an operator of a block graph runs once (per iteration, in a loop)
+    "call": 5.0,  # a micro-kernel is called
+    "row": 0.3,  # a vector loop of an elementwise group starts
+    "reduce": 0.5,  # a row is reduced to one number: a sum, or the maximum that an exp subtracts
+    "fma": 0.05,  # a vector of multiply-adds
+    "load": 0.3,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
+    "store": 1.5,  # a vector of sums is stored by a micro-kernel
+    "total": 25.0,  # 16 vectors of partial sums are added up, each to a number
+    "copy": 0.02,  # an element is copied so that a micro-kernel finds it contiguous
+    "light": 0.18,  # a vector operation of elementwise operators and sums
+    "heavy": 0.09,  # the same, of operators such as exp that take ten or more
+    "access": 0.03,  # a vector that an elementwise group loads or stores
+    "l2": 0.002,  # a byte that comes from the second-level cache
+    "l3": 0.003,  # from the third
+    "memory": 0.02,  # from memory
+    "run": 3.0,  # a contiguous run of elements of a kernel's input or output begins, on another page than the last
+    "far_run": 2.0,  # the same where the tensor is in memory
+    "panel": 1.0,  # a row of a panel of a kernel's input is read by a micro-kernel, on another page than the last
+    "far_panel": 9.0,  # the same where the tensor is in memory
     "library": 3000.0,  # a predefined operator is called
     "library_fma": 0.02,  # its vectors of multiply-adds
     "library_access": 0.5,  # its vectors of elements read and written
@@ -51,6 +56,12 @@ _HEAVY = 8
 _MR, _NV = 8, 3
 #: vectors of partial sums in a register tile whose operands are both contiguous along the sum
 _DOT = 16
+#: bytes of a page of memory: processors do not prefetch beyond
+_PAGE = 4096
+#: the products that mi_gemm_stream computes: few rows (more if they are long) of a large operand, some columns at a time
+_FEW_ROWS, _STREAM_ROWS, _LONG_ROW, _STREAM_ELEMENTS, _STREAM_COLUMNS = 4, 8, 512, 16384, 4096
+#: rows from which mi_gemm_outer copies panels
+_PACK_ROWS = 24
 #: costs in multiply-adds by which the plan of a product is guessed
 _CALL, _COPY = 200.0, 4.0
 
@@ -67,6 +78,11 @@ class Machine:
     l2_bytes: int
     l3_bytes: int
 
+    @property
+    def share(self) -> int:
+        """Bytes of the last level of the caches, per core."""
+        return max(self.l2_bytes, self.l3_bytes // self.threads)
+
 
 @dataclass(frozen=True)
 class _Tensor:
@@ -78,9 +94,12 @@ class _Tensor:
 
 @dataclass(frozen=True)
 class _Product:
-    """A contraction; `units` are the axes along which its operands are contiguous, None where the plan may choose."""
+    """A contraction of two operands, the inputs of the kernel of these numbers or, where None, block tensors; `units` are
+    the axes along which inputs are contiguous.
+    """
 
     operands: tuple[tuple[str, ...], tuple[str, ...]]
+    inputs: tuple[int | None, int | None]
     units: tuple[str | None, str | None]
     out: tuple[str, ...]
     reduce: tuple[str, ...]
@@ -89,12 +108,16 @@ class _Product:
 
 @dataclass(frozen=True)
 class _Group:
-    """Elementwise operators and sums over one space: operations per element, and the tensors read and stored."""
+    """Elementwise operators and sums over one space: operations per element, passes over it, numbers to which each of
+    its rows may be reduced, and the tensors read and stored.
+    """
 
     space: tuple[str, ...]
     depth: int
     light: float
     heavy: float
+    passes: int
+    reductions: int
     tensors: tuple[tuple[str, ...], ...]
 
 
@@ -121,6 +144,7 @@ class KernelWork:
         g = inline_threads(node.graph)
         inputs = tuple(_Tensor(g.nodes[i].axes(), g.depth[i]) for i in g.inputs)
         outputs = tuple(tuple(a for d in dims for a in d) for dims in node.dims)
+        number = {i: k for k, i in enumerate(g.inputs)}
         unit = {i: g.nodes[i].axes()[-1] for i in g.inputs if g.nodes[i].axes()}
         products: list[_Product] = []
         held: list[_Tensor] = []
@@ -130,8 +154,11 @@ class KernelWork:
                 operands = [g.nodes[r.node].axes() for r in n.operands]
                 summed = reduced_axes(n.op, operands, n.reduce)
                 for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True):
-                    units = unit.get(n.operands[x].node), unit.get(n.operands[y].node)
-                    products.append(_Product((operands[x], operands[y]), units, n.axes(), over, g.depth[i]))
+                    sources = n.operands[x].node, n.operands[y].node
+                    given = number.get(sources[0]), number.get(sources[1])
+                    units = unit.get(sources[0]), unit.get(sources[1])
+                    pair = operands[x], operands[y]
+                    products.append(_Product(pair, given, units, n.axes(), over, g.depth[i]))
             if n.op in PRODUCTS or n.op == "accumulator":
                 held.append(_Tensor(n.axes(), g.depth[i]))
         groups = [_group(g, members) for members in thread_groups(g)]
@@ -156,7 +183,10 @@ def _group(g: Graph, members: Sequence[int]) -> _Group:
     read = {r.node for i in members for r in g.nodes[i].operands} - set(members)
     tensors = [g.nodes[i].axes() for i in (*sorted(read), *stored(g, members))]
     space = tuple(dict.fromkeys((*first.axes(), *first.reduce)))
-    return _Group(space, g.depth[members[0]], light, heavy, tuple(tensors))
+    # before an exp, a pass finds the maximum that it subtracts
+    maxima = sum(g.nodes[i].op == "exp" for i in members)
+    sums = sum(g.nodes[i].op == "sum" for i in members)
+    return _Group(space, g.depth[members[0]], light, heavy, 1 + maxima, sums + maxima, tuple(tensors))
 
 
 def _flops(n: Node) -> float:
@@ -206,10 +236,14 @@ class CostModel:
                     counts[_INDEX["library_fma"]] += prod(sizes[a] for a in space) / lanes
         return counts
 
-    def footprint(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> int:
-        """Bytes of all kernel-level tensors together."""
+    def home(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> str:
+        """Where the kernel-level tensors of a muGraph are between two calls, by the bytes of all of them: the feature that
+        counts what comes from there.
+        """
         tensors = [n.axes(k) for n in mugraph.kernel.nodes for k in range(len(n.dims))]
-        return DTYPES[mugraph.dtype].itemsize * sum(prod(sizes[a] for a in axes) for axes in tensors)
+        size = DTYPES[mugraph.dtype].itemsize * sum(prod(sizes[a] for a in axes) for axes in tensors)
+        near = size <= self.machine.l2_bytes * self.machine.threads
+        return "l2" if near else "l3" if size <= self.machine.l3_bytes else "memory"
 
     def kernel(
         self,
@@ -217,24 +251,25 @@ class CostModel:
         tiles: Mapping[str, np.ndarray],
         splits: Mapping[str, np.ndarray],
         sizes: Mapping[str, int],
-        footprint: int,
+        home: str,
         itemsize: int,
+        packed: Mapping[int, str] | None = None,
     ) -> tuple[Counts, np.ndarray]:
         """Counts [features, candidates] of a kernel whose k-th candidate has the k-th tiles and splits, and about how many
         bytes of scratch a cell of it needs.
 
-        `footprint` are the bytes of all tensors of the muGraph: whether they fit a cache between two calls.
+        `home` is that of its muGraph, `packed` are inputs of the kernel that are stored tile after tile of an axis.
         """
-        counter = _Counter(self.machine, work, tiles, splits, sizes, footprint, itemsize)
+        counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {})
         return counter.count(), counter.scratch
 
     def schedule(
-        self, work: KernelWork, schedule: KernelSchedule, sizes: Mapping[str, int], footprint: int, itemsize: int
+        self, work: KernelWork, schedule: KernelSchedule, sizes: Mapping[str, int], home: str, itemsize: int
     ) -> Counts:
         """Counts [features] of a kernel with one schedule."""
         tiles = {a: np.array([float(n)]) for a, n in schedule.tiles}
         splits = {a: np.array([float(n)]) for a, n in schedule.splits}
-        counts, _ = self.kernel(work, tiles, splits, sizes, footprint, itemsize)
+        counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed))
         found: Counts = counts[:, 0]
         return found
 
@@ -249,11 +284,12 @@ class _Counter:
         tiles: Mapping[str, np.ndarray],
         splits: Mapping[str, np.ndarray],
         sizes: Mapping[str, int],
-        footprint: int,
+        home: str,
         itemsize: int,
+        packed: Mapping[int, str],
     ) -> None:
         self.machine, self.work, self.sizes = machine, work, sizes
-        self.footprint, self.itemsize = footprint, itemsize
+        self.home, self.itemsize, self.packed = home, itemsize, packed
         #: bytes of an element in registers and scratch
         self.real = max(itemsize, DTYPES["float32"].itemsize)
         self.lanes = VECTOR_BYTES // self.real
@@ -263,6 +299,8 @@ class _Counter:
         #: extents in a block, and in an iteration
         self.block: dict[str, np.ndarray] = {}
         self.inner: dict[str, np.ndarray] = {}
+        #: whether kernel-level tensors are in memory between calls
+        self.far = home == "memory"
         #: of the axes of partial results that the kernel writes, their sizes
         self.parts: dict[str, np.ndarray] = {}
         self.cells = self.ones
@@ -321,10 +359,13 @@ class _Counter:
             self._product(p)
         for group in self.work.groups:
             self._group(group)
-        for t in self.work.inputs:
+        for k, t in enumerate(self.work.inputs):
             self._transfer(t.axes, t.depth)
+            if k not in self.packed:
+                self._runs(t.axes, t.depth)
         for axes in self.work.outputs:
             self._transfer(axes, 0)
+            self._runs(axes, 0)
         return self.counts
 
     def _moved(self, elements: np.ndarray) -> None:
@@ -342,25 +383,25 @@ class _Counter:
         again = np.maximum(self.rounds * own - whole / self.machine.threads, 0)
         repeated = self._volume(axes, self._extents(depth)) * self.itemsize * self._times(depth) - self.rounds * own
         first = np.minimum(whole / self.machine.threads, self.rounds * own)
-        shared = self.footprint * self.ones
-        self._from(shared / self.machine.threads, shared, first)
-        self._from(whole, whole, again)
+        self._add(self.home, first)
+        # what all cells read again is in the caches of the cores, if it fits there
+        near = whole <= self.machine.l2_bytes
+        far = ~near & (whole > self.machine.l3_bytes)
+        self._add("l2", again * near)
+        self._add("l3", again * ~(near | far))
+        self._add("memory", again * far)
         fits = own <= self.machine.l2_bytes
         self._add("l2", np.maximum(repeated, 0) * (fits & (own > self.machine.l1_bytes / 2)))
         self._add("l3", np.maximum(repeated, 0) * ~fits)
+
+    def _runs(self, axes: tuple[str, ...], depth: int) -> None:
+        """The tile of a kernel-level tensor is contiguous in runs, each on pages of its own where rows are long."""
         if axes and axes[-1] in self.block:
             unit = self._extents(depth)[axes[-1]]
             short = unit < self.sizes[axes[-1]]
             runs = self._volume(axes, self._extents(depth)) / np.maximum(unit, 1) * self._times(depth)
-            self._add("run", runs * short)
-
-    def _from(self, own: np.ndarray, shared: np.ndarray, size: np.ndarray) -> None:
-        """So many bytes come from where a working set of `own` bytes per core, `shared` of all cores, is."""
-        near = own <= self.machine.l2_bytes
-        far = ~near & (shared > self.machine.l3_bytes)
-        self._add("l2", size * near)
-        self._add("l3", size * ~(near | far))
-        self._add("memory", size * far)
+            paged = self.sizes[axes[-1]] * self.itemsize >= _PAGE
+            self._add("far_run" if self.far else "run", runs * (short & paged))
 
     def _group(self, group: _Group) -> None:
         extents, times = self._extents(group.depth), self._times(group.depth)
@@ -369,12 +410,13 @@ class _Counter:
         waste, rows = self.ones * np.inf, elements
         for a in group.space:
             own = np.ceil(extents[a] / self.lanes) * self.lanes / extents[a]
-            better = own < waste
+            better = own <= waste
             rows = np.where(better, elements / extents[a], rows)
             waste = np.minimum(own, waste)
         vectors = elements * (waste if group.space else self.ones) / self.lanes
         self._add("operator", times)
-        self._add("row", rows * times)
+        self._add("row", rows * group.passes * times)
+        self._add("reduce", rows * group.reductions * times)
         self._add("light", vectors * group.light * times)
         self._add("heavy", vectors * group.heavy * times)
         touched = sum((self._volume(axes, extents) for axes in group.tensors), np.zeros(len(self.ones)))
@@ -394,7 +436,7 @@ class _Counter:
             return self.ones if a is None else extents[a]
 
         best = self.ones * np.inf
-        found = {name: np.zeros(len(self.ones)) for name in ("call", "fma", "load", "tile", "copy", "moved")}
+        found = {name: np.zeros(len(self.ones)) for name in ("call", "fma", "load", "store", "total", "copy", "moved", "panel")}
         for swap, dot in itertools.product((False, True), (False, True)):
             first, second = (1, 0) if swap else (0, 1)
             for m, n, k in itertools.product(own[first], own[second], p.reduce):
@@ -404,23 +446,42 @@ class _Counter:
                 calls = space / (rows * columns * depth)
                 copied = self.ones * 0
                 for i in (first, second):
-                    unit = p.units[i]
+                    unit = self._unit(p, i)
                     # rows of 16-bit elements are copied to be converted
                     convert = i == first and self.itemsize < self.real
                     if unit is not None and (convert or ((dot or i == second) and unit != (k if dot else n))):
                         copied = copied + self._volume(p.operands[i], extents)
                 one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
-                cost = calls * (one["fma"] + one["load"] + 4 * one["tile"] + _CALL / self.lanes)
+                cost = calls * (one["fma"] + one["load"] + one["store"] + 16 * one["total"] + _CALL / self.lanes)
                 cost = cost + _COPY * copied / self.lanes
                 better = cost < best
                 best = np.minimum(cost, best)
-                plan = {name: calls * value for name, value in one.items()} | {"call": calls, "copy": copied}
+                far = not dot and p.units[second] == n and p.inputs[second] not in self.packed
+                panel = self._panels(n, rows, columns, depth) if far else self.ones * 0
+                plan = {name: calls * value for name, value in (one | {"panel": panel}).items()}
+                plan |= {"call": calls, "copy": copied}
                 for name, value in plan.items():
                     found[name] = np.where(better, value, found[name])
         self._add("operator", times)
         self._moved(found.pop("moved") * times)
+        self._add("far_panel" if self.far else "panel", found.pop("panel") * times)
         for name, value in found.items():
             self._add(name, value * times)
+
+    def _unit(self, p: _Product, operand: int) -> str | None:
+        """The axis along which an operand is contiguous, None where the plan may choose."""
+        source = p.inputs[operand]
+        return self.packed.get(source, p.units[operand]) if source is not None else p.units[operand]
+
+    def _panels(self, n: str | None, m: np.ndarray, columns: np.ndarray, k: np.ndarray) -> np.ndarray:
+        """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""
+        if n is None or self.sizes[n] * self.itemsize < _PAGE:
+            return self.ones * 0
+        few = (m <= _FEW_ROWS) | ((m <= _STREAM_ROWS) & (columns >= _LONG_ROW))
+        streamed = few & (k * columns >= _STREAM_ELEMENTS)
+        across = np.ceil(columns / self.lanes / _NV)
+        passes = np.where(m >= _PACK_ROWS, 1, np.ceil(m / _MR))
+        return k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes)
 
     def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
         """Counts of mi_gemm_outer: a register tile of 8 rows by 3 vectors holds sums."""
@@ -429,7 +490,8 @@ class _Counter:
         return {
             "fma": vectors * m * k,
             "load": k * (vectors * down + m * across),
-            "tile": down * across,
+            "store": m * vectors,
+            "total": self.ones * 0,
             "moved": k * n * down + m * k,
         }
 
@@ -442,6 +504,7 @@ class _Counter:
         return {
             "fma": vectors * down * across * _DOT,
             "load": vectors * down * across * (rows + columns),
-            "tile": down * across * 4,
+            "store": down * across,
+            "total": down * across,
             "moved": n * k * down + m * k * across,
         }

@@ -21,6 +21,8 @@ from mirage.kernels.cpu.memory import address, aligned
 from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
+#: elements of a tile that is wide enough for packed inputs
+NARROW = 256
 #: arrays of one input that have copies at a time: the weights of every layer of a large model
 LIMIT = 1024
 
@@ -155,12 +157,13 @@ class PackedCopies:
 def packed_variants(
     mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int]
 ) -> list[Schedule]:
-    """The schedule with its constant inputs packed, at most once; empty where packing changes nothing.
+    """The schedule with its constant inputs packed, and once more with narrower tiles where those are wide: rows that are
+    contiguous need not be long. Empty where packing changes nothing.
 
     `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect.
     """
     axis_sizes = {a: evaluate(d, sizes) for a, d in mugraph.axes.items()}
-    kernels = []
+    kernels, narrow = [], []
     for s, node in zip(schedule.kernels, mugraph.kernels, strict=True):
         packed = tuple(
             (j, axis)
@@ -168,8 +171,13 @@ def packed_variants(
             if is_constant(mugraph, node, j, constants) and (axis := _axis(mugraph, node, j, s, axis_sizes)) is not None
         )
         kernels.append(replace(s, packed=packed))
-    found = Schedule(tuple(kernels))
-    return [found] if found != schedule and any(s.packed for s in kernels) else []
+        along = {axis for _, axis in packed}
+        narrow.append(
+            replace(s, packed=packed, tiles=tuple((a, min(n, NARROW) if a in along else n) for a, n in s.tiles))
+        )
+    if not any(s.packed for s in kernels):
+        return []
+    return list(dict.fromkeys([Schedule(tuple(kernels)), Schedule(tuple(narrow))]))
 
 
 def is_constant(mugraph: MuGraph, node: Node, operand: int, constants: Collection[str]) -> bool:

@@ -62,22 +62,32 @@ def machine_of(target: Target) -> Machine:
 
 
 @dataclass(frozen=True)
-class _Candidates:
-    """The candidates of one kernel, by increasing estimate: what the k-th in `order` is."""
+class Ranking:
+    """The candidates of one kernel: their tiles and splits per axis, and their numbers by increasing estimate."""
 
     tiles: dict[str, np.ndarray]
     splits: dict[str, np.ndarray]
     order: np.ndarray
 
 
+#: a kernel, how often its axes are split by earlier ones, and where the tensors are
+Key = tuple[Node, tuple[tuple[str, int], ...], str]
+
+
 class Scheduler:
     """Schedules of one muGraph for typical sizes (`hints`) of its dim symbols, as the model orders them.
 
-    `maximum` is the muGraph's, where the caller knows it.
+    `maximum` is the muGraph's, where the caller knows it; `known` the rankings of kernels that graphs share, at the same
+    hints and in the same model.
     """
 
     def __init__(
-        self, mugraph: MuGraph, hints: Mapping[str, int], model: CostModel, maximum: RunningMaximum | None = None
+        self,
+        mugraph: MuGraph,
+        hints: Mapping[str, int],
+        model: CostModel,
+        maximum: RunningMaximum | None = None,
+        known: dict[Key, Ranking] | None = None,
     ) -> None:
         self.mugraph = mugraph
         self.model = model
@@ -86,7 +96,7 @@ class Scheduler:
         self.itemsize = DTYPES[mugraph.dtype].itemsize
         self.nodes: list[Node] = [n for n in mugraph.kernels]
         self._sizes = Schedule(()).axis_sizes(mugraph, self.bound)
-        self._ranked: dict[tuple[int, tuple[tuple[str, int], ...]], _Candidates] = {}
+        self._known: dict[Key, Ranking] = {} if known is None else known
         self._chosen: dict[tuple[int, tuple[tuple[str, int], ...]], list[KernelSchedule]] = {}
 
     # estimates
@@ -94,10 +104,10 @@ class Scheduler:
     def counts(self, schedule: Schedule) -> np.ndarray:
         """What the model counts for the whole muGraph with this schedule: [features]."""
         sizes = self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
-        footprint = self.model.footprint(self.mugraph, sizes)
+        home = self.model.home(self.mugraph, sizes)
         found = self.model.library(self.mugraph, sizes)
         for node, s in zip(self.nodes, schedule.kernels, strict=True):
-            found = found + self.model.schedule(self.model.work(node), s, sizes, footprint, self.itemsize)
+            found = found + self.model.schedule(self.model.work(node), s, sizes, home, self.itemsize)
         return found
 
     def ns(self, schedule: Schedule) -> float:
@@ -111,12 +121,25 @@ class Scheduler:
 
     # schedules
 
+    def first(self) -> Schedule:
+        """The most promising schedule as the model sees it: its scratch may exceed the cache."""
+        return self._whole(0)
+
     def best(self, count: int) -> list[Schedule]:
         """At most `count` schedules, the most promising first, as `schedules` gives them."""
         found = list(dict.fromkeys(self._whole(rank) for rank in range(count)))
         l2_bytes = self.model.machine.l2_bytes
         fitting = [s for s in found if self.scratch(s) <= l2_bytes]
         return fitting or [min((self._smallest(), *found), key=self.scratch)]
+
+    def within(self, count: int, limit: int) -> list[Schedule]:
+        """Those of the best whose scratch is at most `limit` bytes: a core's share of all caches, as they may not fit the
+        second level (paper, 4.1). Raises ScheduleError if there are none.
+        """
+        needs = {s: self.scratch(s) for s in self.best(count)}
+        if (least := min(needs.values())) > limit:
+            raise ScheduleError(f"a block needs {least} bytes of scratch, more than the target's {limit} per core")
+        return [s for s, need in needs.items() if need <= limit]
 
     def scratch(self, schedule: Schedule) -> int:
         """Bytes of scratch of a cell, of the kernel that needs most."""
@@ -152,16 +175,16 @@ class Scheduler:
         """The `count` best candidates of a kernel that are apart, where earlier kernels split axes so often."""
         graph = self.nodes[k].graph
         assert graph is not None
-        known = tuple((a, n) for a, n in splits.items() if a in graph.role or partial_axis(a) in graph.role)
-        key = k, known
-        found = self._chosen.setdefault(key, [])
+        fixed = tuple((a, n) for a, n in splits.items() if a in graph.role or partial_axis(a) in graph.role)
+        found = self._chosen.setdefault((k, fixed), [])
         if len(found) >= count:
             return found
         sizes = self._with_parts(splits)
         space = self._space(k, sizes)
-        ranked = self._ranked.get(key)
+        key = self.nodes[k], fixed, self.model.home(self.mugraph, sizes)
+        ranked = self._known.get(key)
         if ranked is None:
-            ranked = self._ranked[key] = self._rank(k, space, sizes, dict(splits))
+            ranked = self._known[key] = self._rank(k, space, sizes, dict(splits))
         for i in ranked.order[:_LOOKED_AT]:
             s = space.schedule(ranked.tiles, ranked.splits, i)
             if all(distance(s, t) >= _APART for t in found):
@@ -170,15 +193,15 @@ class Scheduler:
                     break
         return found
 
-    def _rank(self, k: int, space: Space, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> _Candidates:
+    def _rank(self, k: int, space: Space, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Ranking:
         tiles, splits = space.candidates(fixed)
         counts, scratch = self.model.kernel(
-            space.work, tiles, splits, sizes, self.model.footprint(self.mugraph, sizes), self.itemsize
+            space.work, tiles, splits, sizes, self.model.home(self.mugraph, sizes), self.itemsize
         )
         cost = self.model.ns(counts)
         # what does not fit comes last, the smallest first
         too_large = np.maximum(scratch - self.model.machine.l2_bytes, 0)
-        return _Candidates(tiles, splits, np.lexsort((cost, too_large)))
+        return Ranking(tiles, splits, np.lexsort((cost, too_large)))
 
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
         """The schedules that differ in one size of one kernel (and, for an axis that several split, of all of those), the

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mirage.errors import DimError, TraceError
+from mirage.errors import DimError, InputError, TraceError
 from mirage.frontends.trace import program_name, trace
 from mirage.ir.program import Program
 from mirage.ir.types import TensorType
@@ -19,13 +19,15 @@ Sizes = dict[str, int]
 class TensorFunction:
     """A Python function over tensors with the types of its parameters and named sets of sizes.
 
-    `sizes["decode"]["t"]` is the size of dim symbol `t` in the set `decode`, in elements.
+    `sizes["decode"]["t"]` is the size of dim symbol `t` in the set `decode`, in elements. `constants` are the parameters whose
+    contents never change between calls, such as weights.
     """
 
     name: str
     fn: Callable[..., Any]
     specs: Mapping[str, TensorType]
     sizes: Mapping[str, Sizes]
+    constants: tuple[str, ...] = ()
 
     @property
     def description(self) -> str:
@@ -47,19 +49,23 @@ class TensorFunction:
 
 
 def program(
-    *, sizes: Mapping[str, int] | Mapping[str, Mapping[str, int]] | None = None, **specs: TensorType
+    *,
+    sizes: Mapping[str, int] | Mapping[str, Mapping[str, int]] | None = None,
+    constants: Collection[str] = (),
+    **specs: TensorType,
 ) -> Callable[[Callable[..., Any]], TensorFunction]:
     """Decorator: `@program(x=tensor("b", 4096), sizes={"b": 1})`.
 
     `sizes` binds every dim symbol, once (the set "default"), or in several named sets:
-    `{"decode": {"s": 1}, "prefill": {"s": 512}}`. Raises DimError for a symbol without size or a size without
-    symbol.
+    `{"decode": {"s": 1}, "prefill": {"s": 512}}`. `constants` names parameters whose contents never change between calls
+    (see `superoptimize`). Raises DimError for a symbol without size or a size without symbol, InputError for a constant that is
+    no parameter.
     """
 
     def decorate(fn: Callable[..., Any]) -> TensorFunction:
         if not callable(fn) or isinstance(fn, TensorFunction):
             raise TraceError(f"program: {fn!r} is not a plain function; decorate a function, once")
-        f = TensorFunction(program_name(fn), fn, specs, _size_sets(sizes))
+        f = TensorFunction(program_name(fn), fn, specs, _size_sets(sizes), check_constants("program", constants, specs))
         for label, values in f.sizes.items():
             _check_sizes(f, label, values)
         return f
@@ -68,6 +74,16 @@ def program(
         if not isinstance(spec, TensorType):
             raise TraceError(f"program: {name}={spec!r} is not a tensor type; pass {name}=tensor(...)")
     return decorate
+
+
+def check_constants(what: str, constants: Any, inputs: Collection[str]) -> tuple[str, ...]:
+    """The names, in the order of the inputs; raises InputError, which begins with `what`, for any that is not one of these."""
+    if isinstance(constants, str) or not isinstance(constants, Collection):
+        raise InputError(f"{what}: constants={constants!r} is not a collection of names; pass constants=('w',) for input 'w'")
+    for name in constants:
+        if name not in inputs:
+            raise InputError(f"{what}: constant {name!r} is not an input; the inputs are {', '.join(inputs)}")
+    return tuple(name for name in inputs if name in constants)
 
 
 def _size_sets(sizes: Mapping[str, Any] | None) -> dict[str, Sizes]:

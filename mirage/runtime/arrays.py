@@ -31,10 +31,15 @@ def to_numpy(x: Any, what: str) -> np.ndarray:
             if hasattr(x, "resolve_neg"):
                 # torch exports the memory of a lazily negated tensor without its sign
                 x = x.resolve_neg()
+                # a storage may have been resized under the tensor, and NumPy would take memory of its own
+                if x.is_cpu and x.numel() and not x.data_ptr():
+                    raise InputError(f"{what}: {type(x).__name__} has no memory; pass a tensor that holds data")
             if str(getattr(x, "dtype", "")) == "torch.bfloat16":
                 # NumPy's DLPack has no such type: its bits go as integers
                 return np.from_dlpack(x.view(import_module("torch").int16)).view(_BFLOAT16)
             return np.from_dlpack(x)
+    except InputError:
+        raise
     except Exception as e:
         # the object's own code runs here, and may raise anything
         raise InputError(f"{what}: {type(x).__name__} cannot be read in place ({e}); pass a CPU array") from e

@@ -70,8 +70,8 @@ class Caller:
 
         Raises InputError if the arrays do not fit the program, naming the input and the dim, or `out` does not fit.
         """
-        if len(arrays) == self._count:
-            first = type(arrays[0]) if arrays else None
+        if arrays and len(arrays) == self._count:
+            first = type(arrays[0])
             if first is np.ndarray:
                 found = self._with_numpy(arrays, out)
             elif self._torch is not None and self._torch.has(first):
@@ -88,9 +88,8 @@ class Caller:
         if out is not None:
             outs = out if type(out) is tuple else (out,)
             given = (*arrays, *outs)
-            for a in outs:
-                if type(a) is not np.ndarray or not a.flags.writeable:
-                    return None
+            if len(outs) != self._results or not all(type(a) is np.ndarray and a.flags.writeable for a in outs):
+                return None
         layout: list[tuple[int, ...]] = []
         addresses = []
         bits = 0
@@ -129,7 +128,7 @@ class Caller:
             if out is not None:
                 outs = out if type(out) is tuple else (out,)
                 given = (*arrays, *outs)
-                if any(t.requires_grad for t in outs):
+                if len(outs) != self._results or any(t.requires_grad for t in outs):
                     return None
             for t in given:
                 if type(t) not in types or t.dtype is not dtype or not t.is_cpu or t.is_neg():

@@ -73,7 +73,7 @@ def check_outputs(program: Program, out: Any, shapes: Sequence[tuple[int, ...]])
             raise InputError(f"{what} has dtype {a.dtype}, the result {t.dtype}; pass an array of that dtype")
         if a.shape != shape:
             raise InputError(f"{what} has shape {list(a.shape)}, the result {list(shape)}; pass an array of that shape")
-        if any(n > 1 and not step for n, step in zip(a.shape, a.strides, strict=True)):
+        if a.size and any(n > 1 and not step for n, step in zip(a.shape, a.strides, strict=True)):
             raise InputError(f"{what}: several elements share memory (a stride is 0); pass an array of its own memory")
         if any(np.may_share_memory(a, other) for other in found):
             raise InputError(f"{what} shares memory with another result; pass arrays of their own memory")

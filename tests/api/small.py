@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,9 @@ import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
+
+#: the command line: arguments -> exit code, standard output, standard error
+Run = Callable[..., tuple[int, str, str]]
 
 #: enough for a complete search of the small programs, and a kernel or two
 BUDGET = 2.0

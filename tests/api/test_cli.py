@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from mirage.errors import MirageError
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.ir.serial import program_to_json
 from mirage.kernels.profile import interleave
-from tests.api.small import rows
+from tests.api.small import Run, rows
 
 SOURCE = '''
 import mirage as mi
@@ -68,32 +67,19 @@ FIELDS = {
     "library_us": float,
     "best_us": float,
     "accuracy": list,
+    "all_sizes": list,
+    "threads": int,
+    "compiled_versions": int,
+    "versions": list,
+    "tune_stop": str,
     "cache_hit": bool,
 }
 
-Run = Callable[..., tuple[int, str, str]]
-
-
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache_dir: Path) -> Run:
-    """`run(*arguments)` -> exit code, standard output, standard error; each test has a store of its own."""
-    monkeypatch.setenv("MIRAGE_CACHE_URL", f"sqlite:///{tmp_path}/store.sqlite")
-    monkeypatch.setenv("COLUMNS", "200")
-    monkeypatch.chdir(tmp_path)
+def run(command: Run, tmp_path: Path) -> Run:
+    """The command line in a folder with a file of programs."""
     (tmp_path / "user.py").write_text(SOURCE)
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mirage", *arguments])
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as e:
-            code = e.code if isinstance(e.code, int) else int(bool(e.code))
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return call
+    return command
 
 
 def fails(run: Run, *arguments: str, message: str = "") -> str:
@@ -123,6 +109,9 @@ def test_superoptimize_json(run: Run) -> None:
         assert all(set(a) == {"trial", "kernel", "program"} for a in obj["accuracy"]) and obj["accuracy"]
         assert obj["best_us"] <= min(obj["reference_us"], obj["library_us"])
         assert obj["verified"] <= obj["candidates"]
+        assert obj["all_sizes"] == [obj["sizes"]]
+        assert sum(v["kind"] == "mugraph" for v in obj["versions"]) >= obj["compiled_versions"]
+        assert all(set(v) == {"at", "kind", "kernels", "tuned_for", "us"} for v in obj["versions"]) and obj["versions"]
         assert obj["cache_hit"] is hit
 
 
@@ -143,6 +132,17 @@ def test_superoptimize_sizes(run: Run) -> None:
     assert sizes("--sizes", "large") == {"m": 30, "n": 50}
     assert sizes("--sizes", "large", "--set", "m=7") == {"m": 7, "n": 50}
     assert sizes("--set", "m=7", "--set", "n = 9") == {"m": 7, "n": 9}
+
+
+def test_superoptimize_for_several_sets_of_sizes(run: Run) -> None:
+    command = ("superoptimize", "user.py:scaled", "--budget", "0.5", "--json", "--sizes", "small", "--sizes", "large")
+    code, out, err = run(*command, "--set", "n=9", "--save", "r.json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["all_sizes"] == [{"m": 3, "n": 9}, {"m": 30, "n": 9}]
+    # a saved result is tuned again at its own sizes
+    code, out, err = run("superoptimize", "r.json", "--budget", "0.5", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["all_sizes"] == [{"m": 3, "n": 9}, {"m": 30, "n": 9}]
 
 
 def test_superoptimize_of_a_program_object_and_its_options(run: Run) -> None:

@@ -30,13 +30,14 @@ from mirage.cache import ResultStore
 from mirage.errors import FormatError, GraphError, InputError, MirageError, VerificationError
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.interpret import run_reference
+from mirage.kernels.decision import Split
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.validate import validate
 from mirage.result import Superoptimized
-from mirage.search.versions import Decision, Version
+from mirage.search.versions import Decision, Point, Version
 from mirage.verify.tester import Outcome, RandomTester
 from tests.api.small import BUDGET, adapter, arrays, check, rows, several
 
@@ -384,9 +385,12 @@ def damage(obj: Any, rng: random.Random) -> Any:
 
 @functools.cache
 def short() -> dict[str, Any]:
-    """A saved result of few graphs."""
-    obj = softmax().to_json()
-    return {**obj, "graphs": obj["graphs"][:1]}
+    """A saved result of one graph, which runs for up to four rows."""
+    c = next(c for c in softmax().graphs if c.executable is not None)
+    assert c.timing is not None
+    versions = Version("mugraph", c.timing, c), Version("library", c.timing)
+    decision = Decision(versions, Split(("m",), 4, 0, 1), (Point({"m": 3, "n": 5}, (1.0, math.inf)),))
+    return replace(softmax(), graphs=[c], decision=decision).to_json()
 
 
 def load_damaged(obj: Any, path: Path) -> None:
@@ -402,6 +406,11 @@ def load_damaged(obj: Any, path: Path) -> None:
         found = r._run(inputs, sizes)
         for f, w in zip(found, run_reference(r.program, inputs, sizes), strict=True):
             np.testing.assert_allclose(f, w, rtol=1e-3, atol=1e-5)
+
+
+def test_what_is_damaged_loads(tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text(json.dumps(short()))
+    assert len(mi.load(tmp_path / "x.json").versions) == 2
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import mirage as mi
-from mirage import api, cli
+from mirage import api
 from mirage.errors import FormatError, GraphError, InputError
 from mirage.evidence import seen_as
 from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.axes import to_axes
 from mirage.mugraph.files import save_mugraph
 from mirage.mugraph.graph import MuGraph, Node
+from tests.api.small import Run
 from tests.frontends import upstream as up
 from tests.mugraph.graphs import CASES, flash_attention, flash_decoding, gated
-
-Run = Callable[..., tuple[int, str, str]]
 
 SOURCE = """
 import mirage as mi
@@ -37,10 +35,8 @@ def plain(x, w):
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """`run(*arguments)` of `mirage verify` -> exit code, standard output, standard error, in a folder with files."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "200")
+def run(command: Run, tmp_path: Path) -> Run:
+    """`mirage verify` in a folder with files."""
     (tmp_path / "user.py").write_text(SOURCE)
     wrong = json.loads(json.dumps(up.norm()).replace("tb_div_op", "tb_mul_op"))
     broken = json.loads(json.dumps(up.norm()).replace("tb_div_op", "tb_log_op"))
@@ -53,19 +49,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     save_mugraph(flash_decoding().graph, tmp_path / "decoding.json")
     save_mugraph(gated().graph, tmp_path / "gated.json")
     (tmp_path / "attention.txt").write_text(str(flash_attention().program))
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["mirage", "verify", *arguments])
-        capsys.readouterr()
-        code = 0
-        try:
-            cli.main()
-        except SystemExit as e:
-            code = e.code if isinstance(e.code, int) else int(bool(e.code))
-        text = capsys.readouterr()
-        return code, text.out, text.err
-
-    return call
+    return partial(command, "verify")
 
 
 # The command line.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks.run import DOCS, fill
+import benchmarks.run
+from benchmarks.run import DOCS, conditions, fill
 from benchmarks.tables import Table
+from mirage.kernels.cpu.limits import Limits
 
 
 def test_fill_replaces_only_what_is_between_the_markers() -> None:
@@ -26,6 +30,14 @@ def test_the_page_has_all_markers() -> None:
     text = Path(DOCS / "benchmarks.md").read_text(encoding="utf-8")
     for name in ("conditions", "latency", "search", "phases", "pruning", "scaling"):
         assert fill(text, name, "unlikely") != text
+
+
+def test_conditions_name_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmarks.run, "_PACKAGES", ("numpy", "no-such-package"))
+    text = conditions(Limits(81.6, 400.0, 500.0, 2), 0.25, budget=3, cut=4)
+    assert f"Python {platform.python_version()}, numpy {np.__version__}. " in text
+    assert "memory 82 GB/s, cache 400 GB/s, 500 GFLOP/s with 2 threads; load average 0.2" in text
+    assert "within 3 s per set of sizes" in text and "cut after 4 s" in text
 
 
 def test_table() -> None:

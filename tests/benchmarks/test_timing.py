@@ -32,7 +32,7 @@ def test_race_orders_versions_and_leaves_out_the_hopeless() -> None:
     assert times["slow"].runs >= 2
 
 
-def test_who_was_disturbed_in_the_first_calls_is_called_again() -> None:
+def test_who_was_disturbed_in_the_first_calls_has_turns() -> None:
     calls = {"steady": 0, "unlucky": 0}
 
     def version(name: str, seconds: float) -> None:

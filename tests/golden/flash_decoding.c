@@ -126,18 +126,6 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
     const long m3_b = m3_h;
     mi_real *const m3 = at;
     at += m3_b;
-    const long m5_s = whole_vectors(128);
-    const long m5_d8 = m5_s;
-    const long m5_h = 8 * m5_d8;
-    const long m5_b = m5_h;
-    mi_real *const m5 = at;
-    at += m5_b;
-    const long m6_s = whole_vectors(128);
-    const long m6_d8 = m6_s;
-    const long m6_h = 8 * m6_d8;
-    const long m6_b = m6_h;
-    mi_real *const m6 = at;
-    at += m6_b;
     const long maximum0_s = whole_vectors(8);
     const long maximum0_h = maximum0_s;
     const long maximum0_b = maximum0_h;
@@ -197,18 +185,7 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
         /* v3[b, h, d8, s, t] = matmul(v0, v1) over d64 */
         {
             /* v1 made contiguous along t */
-            for (long i_d64 = 0; i_d64 < 64; i_d64++) {
-                {
-                    long i_t = 0;
-                    for (; i_t + MI_W <= e_t; i_t += MI_W) {
-                        mi_store(pack1_t + i_d64 * pack1_t_d64 + i_t, mi_load_strided(t1 + i_t * p1_t + i_d64, p1_t));
-                    }
-                    if (i_t < e_t) {
-                        const int lanes = (int)(e_t - i_t);
-                        mi_store_n(pack1_t + i_d64 * pack1_t_d64 + i_t, mi_load_strided_n(t1 + i_t * p1_t + i_d64, p1_t, lanes), lanes);
-                    }
-                }
-            }
+            mi_transpose(e_t, 64, t1, p1_t, pack1_t, pack1_t_d64);
             mi_gemm_outer(8, 64, e_t, p0, p0_d8, 1, pack1_t, pack1_t_d64, m3, m3_d8, 0);
         }
 
@@ -221,13 +198,13 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
                     for (; i_t + MI_W <= e_t; i_t += MI_W) {
                         const mi_vec v3 = mi_load(m3 + i_d8 * m3_d8 + i_t);
                         const mi_vec v5 = (v3 * v4);
-                        mi_store(m5 + i_d8 * m5_d8 + i_t, v5);
+                        mi_store(m3 + i_d8 * m3_d8 + i_t, v5);
                     }
                     if (i_t < e_t) {
                         const int lanes = (int)(e_t - i_t);
                         const mi_vec v3 = mi_load_n(m3 + i_d8 * m3_d8 + i_t, lanes);
                         const mi_vec v5 = (v3 * v4);
-                        mi_store_n(m5 + i_d8 * m5_d8 + i_t, v5, lanes);
+                        mi_store_n(m3 + i_d8 * m3_d8 + i_t, v5, lanes);
                     }
                 }
             }
@@ -242,13 +219,13 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
                 long i_t = 0;
                 for (; i_t + MI_PARTS * MI_W <= e_t; i_t += MI_PARTS * MI_W) {
                     MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
-                        const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + (i_t + part * MI_W));
+                        const mi_vec v5 = mi_load(m3 + i_d8 * m3_d8 + (i_t + part * MI_W));
                         high[part] = mi_max(v5, high[part]);
                     }
                 }
                 for (; i_t < e_t; i_t += MI_W) {
                     const int lanes = (int)least(e_t - i_t, MI_W);
-                    const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
+                    const mi_vec v5 = mi_load_n(m3 + i_d8 * m3_d8 + i_t, lanes);
                     high[0] = mi_max(mi_fill_tail(v5, lanes, mi_broadcast(-MI_INFINITY)), high[0]);
                 }
                 *(growth0 + i_d8) = mi_hmax(mi_max_parts(high));
@@ -295,17 +272,17 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
                 long i_t = 0;
                 for (; i_t + MI_PARTS * MI_W <= e_t; i_t += MI_PARTS * MI_W) {
                     MI_UNROLL for (int part = 0; part < MI_PARTS; part++) {
-                        const mi_vec v5 = mi_load(m5 + i_d8 * m5_d8 + (i_t + part * MI_W));
+                        const mi_vec v5 = mi_load(m3 + i_d8 * m3_d8 + (i_t + part * MI_W));
                         const mi_vec v6 = mi_exp_falling(v5 - shift6_0);
-                        mi_store(m6 + i_d8 * m6_d8 + (i_t + part * MI_W), v6);
+                        mi_store(m3 + i_d8 * m3_d8 + (i_t + part * MI_W), v6);
                         sum7[part] += v6;
                     }
                 }
                 for (; i_t < e_t; i_t += MI_W) {
                     const int lanes = (int)least(e_t - i_t, MI_W);
-                    const mi_vec v5 = mi_load_n(m5 + i_d8 * m5_d8 + i_t, lanes);
+                    const mi_vec v5 = mi_load_n(m3 + i_d8 * m3_d8 + i_t, lanes);
                     const mi_vec v6 = mi_exp_falling(v5 - shift6_0);
-                    mi_store_n(m6 + i_d8 * m6_d8 + i_t, v6, lanes);
+                    mi_store_n(m3 + i_d8 * m3_d8 + i_t, v6, lanes);
                     sum7[0] += mi_fill_tail(v6, lanes, mi_broadcast(0));
                 }
                 *(o0 + i_d8 * o0_d8) += (mi_broadcast(mi_hsum(mi_sum_parts(sum7))))[0];
@@ -314,7 +291,7 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
 
         /* v9[b, h, d8, s, d64_2] = matmul(v6, v2) over t */
         {
-            mi_gemm_outer(8, e_t, 64, m6, m6_d8, 1, t2, p2_t, o1, o1_d8, 1);
+            mi_gemm_outer(8, e_t, 64, m3, m3_d8, 1, t2, p2_t, o1, o1_d8, 1);
         }
     }
 
@@ -345,8 +322,6 @@ static size_t scratch_0(const mirage_args *args)
     size_t count = 0;
     count += (size_t)(64 * whole_vectors(128)); /* pack1_t */
     count += (size_t)(8 * whole_vectors(128)); /* m3 */
-    count += (size_t)(8 * whole_vectors(128)); /* m5 */
-    count += (size_t)(8 * whole_vectors(128)); /* m6 */
     count += (size_t)(whole_vectors(8)); /* maximum0 */
     count += (size_t)(whole_vectors(8)); /* shift0 */
     count += (size_t)(whole_vectors(8)); /* growth0 */

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
 
+import ml_dtypes
 import numpy as np
 
 from mirage.ir.axes import AxisProgram, to_axes
@@ -15,6 +18,7 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.verify.proof import prove
 
 def single_kernel(program: Program, **roles: Role) -> MuGraph:
     """The program as one kernel with these roles (others: parallel in all outputs, whole elsewhere).
@@ -142,6 +146,59 @@ def tiles(graph: MuGraph, tile: int | Mapping[str, int], splits: int = 3) -> Sch
     )
 
 
+def odd_tiles(graph: MuGraph, rng: Random) -> Schedule:
+    """A random schedule: small and odd tiles, which leave something over nearly everywhere."""
+    tile = {a: rng.choice((1, 3, 5, 8, 16, 30, 50)) for n in graph.kernels if n.graph for a, _ in n.graph.roles}
+    split = {a: rng.choice((1, 2, 5)) for a in tile}
+    return Schedule(
+        tuple(
+            KernelSchedule(
+                tuple((a, tile[a]) for a, r in n.graph.roles if r is not Role.WHOLE),
+                tuple((a, split[a]) for a, r in n.graph.roles if r is Role.SPLIT),
+            )
+            for n in graph.kernels
+            if n.graph is not None
+        )
+    )
+
+
+def operators(p: Program) -> list[int]:
+    """The nodes over axes that compute something."""
+    return [i for i, n in enumerate(to_axes(p).nodes) if n.op not in ("input", "constant", "size")]
+
+
+def random_cut(p: Program, rng: Random, longest: int = 3) -> MuGraph:
+    """Up to 5 kernels of operators that follow each other; half of those of one operator are predefined.
+
+    Kernels loop over random axes if they can all do so.
+    """
+    left = operators(p)
+    parts: list[list[int]] = []
+    while left:
+        count = len(left) if len(parts) == 4 else rng.randint(1, longest)
+        parts.append(left[:count])
+        left = left[count:]
+    loop = [a for a in to_axes(p).reduction_axes() if rng.random() < 0.5]
+    parts = [u for u in parts if len(u) > 1 or rng.random() < 0.5]
+    looping = cut(p, *parts, loop=loop)
+    return looping if prove(to_axes(p), looping) == "proved" else cut(p, *parts)
+
+
+def call_from_threads(call: Callable[[int, int], bool]) -> None:
+    """`call(seed, n)` for 1 <= n < 30 from four threads at once, a seed each: all have to be true."""
+    failures: list[object] = []
+
+    def work(seed: int) -> None:
+        failures.extend((seed, n) for n in range(1, 30) if not call(seed, n))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
@@ -170,6 +227,40 @@ def bound(dtype: str) -> float:
     Of 16-bit types two units, one for the result and one for what is between.
     """
     return {"float32": 2e-5, "float64": 1e-12, "float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}[dtype]
+
+
+def as_exact(
+    program: Program,
+    got: Sequence[np.ndarray],
+    inputs: Sequence[np.ndarray],
+    sizes: Mapping[str, int],
+    slack: float = 1.0,
+    overflows: bool = False,
+) -> str:
+    """What is wrong with results: "" if they are about as near to the exact ones as the program's own with NumPy.
+
+    16 times its error is allowed, and 64 units in the last place of the largest element (4 of a 16-bit type), times
+    `slack`. Elements that overflow in the program itself are left out, and, with `overflows`, those that do in the results.
+    """
+    rough = run_reference(program, inputs, sizes)
+    exact = run_reference(program, inputs, sizes, "longdouble" if program.dtype == "float64" else "float64")
+    dtype = DTYPES[program.dtype]
+    floor = float(ml_dtypes.finfo(dtype).eps) * (4 if dtype.itemsize == 2 else 64)
+    for k, (g, r, e) in enumerate(zip(got, rough, exact, strict=True)):
+        if g.shape != r.shape or g.dtype != dtype:
+            return f"result {k} is {g.dtype}{g.shape}, not {dtype}{r.shape}"
+        r = r.astype(e.dtype)
+        finite = np.isfinite(r) & np.isfinite(e)
+        if overflows:
+            finite &= np.isfinite(g.astype(e.dtype))
+        g, r, e = g.astype(e.dtype)[finite], r[finite], e[finite]
+        if np.isnan(g).any():
+            return f"result {k} has NaN"
+        found, own = np.abs(g - e).max(initial=0), np.abs(r - e).max(initial=0)
+        scale = np.abs(e).max(initial=0)
+        if found > slack * (16 * own + floor * scale):
+            return f"result {k} is off by {found:.2g}, NumPy by {own:.2g}, the largest element is {scale:.2g}"
+    return ""
 
 
 def check(

@@ -177,8 +177,8 @@ _UNDEFINED = ("-O1", "-g", "-fno-sanitize-recover=all", "-fsanitize=undefined")
 #: masked loads and stores of AVX are no accesses to a sanitizer; the portable ones are
 _PORTABLE = ("-mno-avx512f", "-mno-avx") if platform.machine() in ("x86_64", "AMD64") else ()
 
-#: sanitizers -> the compiler's flags. "address" and "thread" see every access; "native" has the machine's own vectors, and tensors
-#: that end at a page that cannot be touched
+#: sanitizers -> the compiler's flags. "address" and "thread" see every access; "native" has the machine's own vectors,
+#: and tensors that end at a page that cannot be touched
 BUILDS: dict[str, tuple[str, ...]] = {
     "address": (*_UNDEFINED, "-fsanitize=address", *_PORTABLE),
     "native": _UNDEFINED,

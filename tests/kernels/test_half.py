@@ -36,6 +36,7 @@ void store_strided_n(I stride, int n, const float *x, mi_half *o)
 {
     mi_store_half_strided_n(o, stride, mi_load_n(x, n), n);
 }
+void transpose(I m, I n, In x, I x_step, float *o, I o_step) { mi_transpose_half(m, n, x, x_step, o, o_step); }
 void broadcast(In x, float *o) { mi_store(o, mi_broadcast_half(x)); }
 """
 
@@ -129,6 +130,18 @@ def test_parts_of_vectors(library: Library) -> None:
         np.testing.assert_array_equal(lanes, [*range(1, n + 1), *[0] * (w - n)])
         library.c.store_strided_n(half(stride), n, address(lanes + 2), address(y))
         np.testing.assert_array_equal(y.astype(np.float32), np.arange(3, n + 3))
+
+
+def test_transposes(library: Library) -> None:
+    size, w = ctypes.c_ssize_t, library.width
+    for m, n in [(1, 1), (w, w), (w + 1, 2 * w - 1), (3, 40), (40, 3)]:
+        x = at_page_end(m, n, 2, library.dtype.type, float("nan"))
+        x[:] = np.arange(m * n).reshape(m, n) % 251
+        out = at_page_end(n, m, 3, np.float32, -1.0)
+        library.c.transpose(size(m), size(n), address(x), size(n + 2), address(out), size(m + 3))
+        np.testing.assert_array_equal(out, x.T.astype(np.float32))
+        between = np.lib.stride_tricks.as_strided(out[0, m - 1 :], (n - 1, 4), out.strides)[:, 1:]
+        assert (between == -1).all()
 
 
 def test_strides_and_broadcasts(library: Library) -> None:

@@ -7,6 +7,7 @@ access past a row's end is a crash or a wrong result.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import platform
 from collections.abc import Callable
@@ -31,6 +32,7 @@ SOURCE = """
 typedef ptrdiff_t I;
 typedef const mi_real *In;
 #ifdef MI_HALF
+#include "mirage_half_gemm.h"
 typedef const mi_half *InY;
 #define OF_Y(f) f##_half
 #else
@@ -38,7 +40,8 @@ typedef In InY;
 #define OF_Y(f) f
 #endif
 int width(void) { return MI_W; }
-int panel_rows(void) { return MI_OUTER_KC; }
+int panel_rows(void) { return MI_PANEL_ROWS; }
+int dot_steps(void) { return MI_DOT_STEPS; }
 void outer(I m, I k, I n, In x, I xs_m, I xs_k, InY y, I ys_k, mi_real *o, I os_m, int accumulate)
 {
     OF_Y(mi_gemm_outer)(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
@@ -51,6 +54,7 @@ void dot(I m, I k, I n, In x, I xs_m, InY y, I ys_n, mi_real *o, I os_m, int acc
 {
     OF_Y(mi_gemm_dot)(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
 }
+void transpose(I m, I n, In from, I from_step, mi_real *to, I to_step) { mi_transpose(m, n, from, from_step, to, to_step); }
 #define APPLY(name, call) \\
     void name(I n, In in, mi_real *o, mi_real a, mi_real b) \\
     { \\
@@ -95,6 +99,7 @@ class Library:
     real: Any
     width: int
     panel_rows: int
+    dot_steps: int
     #: of the second operand of products
     y_dtype: np.dtype[Any]
 
@@ -119,7 +124,7 @@ def compiled(real: str, half: str, flags: str) -> Library:
     dtype = np.float32 if real == "float" else np.float64
     y_dtype = DTYPES[half] if half else np.dtype(dtype)
     return Library(
-        c, dtype, ctypes.c_float if real == "float" else ctypes.c_double, c.width(), c.panel_rows(), y_dtype
+        c, dtype, ctypes.c_float if real == "float" else ctypes.c_double, c.width(), c.panel_rows(), c.dot_steps(), y_dtype
     )
 
 
@@ -165,13 +170,31 @@ def at_page_end(rows: int, columns: int, gap: int, dtype: type[np.floating[Any]]
     return np.lib.stride_tricks.as_strided(flat, (rows, columns), ((columns + gap) * item, item))
 
 
+def test_transpose(library: Library) -> None:
+    """Nothing is read past a row's end, nothing written between rows."""
+    w = library.width
+    rng = np.random.default_rng(0)
+    for m, n in itertools.product((0, 1, 2, w - 1, w, w + 1, 2 * w + 3), repeat=2):
+        x = at_page_end(m, n, 3, library.dtype, np.nan)
+        x[...] = rng.standard_normal((m, n))
+        y = at_page_end(n, m, 2, library.dtype, 7.0)
+        gaps = np.lib.stride_tricks.as_strided(y, (max(n - 1, 0), m + 2), (y.strides[0], y.itemsize))[:, m:]
+        step = ctypes.c_ssize_t
+        library.c.transpose(step(m), step(n), address(x), step(n + 3), address(y), step(m + 2))
+        np.testing.assert_array_equal(y, x.T)
+        assert (gaps == 7).all()
+
+
 def sizes(library: Library) -> list[tuple[int, int, int]]:
-    w, kc = library.width, library.panel_rows
+    w, kc, steps = library.width, library.panel_rows, library.dot_steps
     every_n = [1, w - 1, w, w + 1, 2 * w + 1, 3 * w, 4 * w, 5 * w - 1, 97]
     cases = [(m, k, n) for m in (1, 2, 3, 5, 7, 8, 9) for k in (1, w - 1, w, 2 * w + 1, 37) for n in every_n]
     cases += [(m, k, n) for m in (1, 4, 13, 24, 31) for k in (kc, kc + 1) for n in (1, 3 * w + 1, 4 * w)]
-    # blocks and strips of mi_gemm_stream end inside these
+    # blocks and strips of mi_gemm_stream end inside these, and there are more rows than it takes at once
     cases += [(m, 9, n) for m in (1, 3, 8) for n in (4095, 4097, 6150)]
+    cases += [(m, k, n) for m in (2, 4, 6, 16, 17, 33) for k in (8, 24, 31) for n in (2 * w, 4 * w + 1, 1050)]
+    # parts of k of mi_gemm_dot end inside these, and columns in the middle of a block
+    cases += [(m, k, n) for m in (4, 6, 11, 16, 17) for k in (steps + 1, 4 * steps + 3) for n in (8, w + 1, 2 * w + 3)]
     return [case for case in cases if min(case) > 0]
 
 

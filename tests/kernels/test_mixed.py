@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 from dataclasses import replace
 from fractions import Fraction
 
@@ -25,33 +24,12 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
 from mirage.verify.proof import prove
-from tests.kernels.kernels import bound, cut, error, random_inputs, tiles
+from tests.kernels.kernels import bound, call_from_threads, cut, error, random_cut, random_inputs, tiles
 from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, mugraph, node, one, reads
 from tests.programs import SMALL, axes, program
 
 #: of every dim: one, a prime, and about a tile of 16
 SIZES = (1, 13, 15, 16, 17)
-
-
-def operators(p: Program) -> list[int]:
-    return [i for i, n in enumerate(to_axes(p).nodes) if n.op not in ("input", "constant", "size")]
-
-
-def random_cut(p: Program, rng: random.Random) -> MuGraph:
-    """Up to 5 kernels of operators that follow each other; half of those of one operator are predefined.
-
-    Kernels loop over random axes if they can all do so.
-    """
-    left = operators(p)
-    parts: list[list[int]] = []
-    while left:
-        count = len(left) if len(parts) == 4 else rng.randint(1, 3)
-        parts.append(left[:count])
-        left = left[count:]
-    loop = [a for a in to_axes(p).reduction_axes() if rng.random() < 0.5]
-    parts = [u for u in parts if len(u) > 1 or rng.random() < 0.5]
-    looping = cut(p, *parts, loop=loop)
-    return looping if prove(to_axes(p), looping) == "proved" else cut(p, *parts)
 
 
 def stages(exe: CpuExecutable) -> str:
@@ -431,18 +409,10 @@ def test_calls_from_several_threads() -> None:
     graph = cut(p, (3,))
     exe = CpuExecutable(graph, tiles(graph, 16), analyze(graph))
     assert stages(exe) == "lCl"
-    failures: list[object] = []
 
-    def work(seed: int) -> None:
-        for m in range(1, 30):
-            sizes = {"m": m, "k": 7}
-            inputs = random_inputs(p, sizes, seed)
-            if error(exe(inputs, sizes), run_reference(p, inputs, sizes)) > 1e-5:
-                failures.append((seed, m))
+    def right(seed: int, m: int) -> bool:
+        sizes = {"m": m, "k": 7}
+        inputs = random_inputs(p, sizes, seed)
+        return error(exe(inputs, sizes), run_reference(p, inputs, sizes)) <= 1e-5
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
+    call_from_threads(right)

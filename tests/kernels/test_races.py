@@ -117,7 +117,7 @@ int main(int argc, char **argv)
         forks(8);
         pthread_join(other, NULL);
     } else if (!strcmp(what, "new callers")) {
-        for (int i = 0; i < 20; i++) at_once(2);
+        for (int i = 0; i < 4; i++) at_once(2);
     }
 #ifdef RACE
     else if (!strcmp(what, "race")) {

@@ -11,9 +11,9 @@ import pytest
 from benchmarks.programs import PROGRAMS
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.cpu.schedules import schedules
-from mirage.mugraph.graph import MuGraph, Role
-from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import tiles
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
+from tests.kernels.kernels import odd_tiles, tiles
 from tests.kernels.sanitize import BUILDS, GAP, Case, Kernels
 from tests.programs import axes, program, search, sizes
 
@@ -28,22 +28,6 @@ def kernels_only(name: str, count: int) -> list[MuGraph]:
     """The cheapest graphs of a program without predefined operators, as many as there are, of different structure."""
     found = search(name, budget=5.0).graphs
     return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
-
-
-def random_schedule(graph: MuGraph, rng: Random) -> Schedule:
-    """Small and odd tiles, which leave something over nearly everywhere."""
-    tile = {a: rng.choice((1, 3, 5, 8, 16, 30, 50)) for n in graph.kernels if n.graph for a, _ in n.graph.roles}
-    split = {a: rng.choice((1, 2, 5)) for a in tile}
-    return Schedule(
-        tuple(
-            KernelSchedule(
-                tuple((a, tile[a]) for a, r in n.graph.roles if r is not Role.WHOLE),
-                tuple((a, split[a]) for a, r in n.graph.roles if r is Role.SPLIT),
-            )
-            for n in graph.kernels
-            if n.graph is not None
-        )
-    )
 
 
 def awkward(name: str, graph: MuGraph, schedule: Schedule, rng: Random) -> Iterator[dict[str, int]]:
@@ -68,7 +52,7 @@ def check(name: str, build: str, graphs: int, best: int) -> None:
         tried: dict[Schedule, Mapping[str, int]] = dict.fromkeys(
             schedules(graph, sizes(name), L2_BYTES, 2)[:best], sizes(name)
         )
-        tried[random_schedule(graph, rng)] = {}
+        tried[odd_tiles(graph, rng)] = {}
         for schedule, hints in tried.items():
             cases = list(awkward(name, graph, schedule, rng))
             Kernels(program(name), graph, schedule, hints).check(build, cases, 3 if build == "thread" else 0)

@@ -4,8 +4,6 @@
  *     mi_gemm_stream  the same product                    few rows of x, y read once from memory
  *     mi_gemm_dot     o[m,n] (+)= sum_k x[m,k] y[n,k]     both contiguous along k
  *
- * With MI_HALF, each has a form `_half` whose y is of 16-bit elements, converted as they are read.
- *
  * Strides count elements. Rows of o are contiguous along n, and so are those of y in the first two. Nothing is read
  * past the last element of a row, nothing is written past n. With `accumulate` zero, o is overwritten (with zeros where
  * k is 0); o must not overlap x or y.
@@ -15,310 +13,374 @@
 
 #include "mirage_vec.h"
 
-/* y is of mi_half where the constant HALF is true, else of mi_real. MI_OF_Y calls the function for its elements. */
-#ifdef MI_HALF
-#define MI_OF_Y(HALF, f, ...) ((HALF) ? f##_half(__VA_ARGS__) : f(__VA_ARGS__))
-#else
-#define MI_OF_Y(HALF, f, ...) f(__VA_ARGS__)
-#endif
-
-/* The element of y at a distance. */
-MI_INLINE const void *mi_y_at(const int HALF, const void *y, ptrdiff_t at)
-{
-    return (const char *)y + at * (HALF ? 2 : MI_REAL_BYTES);
-}
-
-MI_INLINE mi_vec mi_y_load(const int HALF, const void *y, ptrdiff_t at)
-{
-    (void)HALF;
-    return MI_OF_Y(HALF, mi_load, mi_y_at(HALF, y, at));
-}
-
-/* The first n lanes, which `mask` selects. */
-MI_INLINE mi_vec mi_y_load_n(const int HALF, const void *y, ptrdiff_t at, int n, mi_mask mask)
-{
-    const void *p = mi_y_at(HALF, y, at);
-    (void)n;
-#ifdef MI_HALF
-    if (HALF) return mi_load_half_n(p, n);
-#endif
-    return mi_load_mask(p, mask);
-}
-
-/* Register block of mi_gemm_outer: MI_OUTER_MR rows by MI_OUTER_NV vectors of sums, beside one row of y vectors. */
+/* Blocks of sums in registers: MI_BLOCK_ROWS by MI_BLOCK_VECTORS, and wider ones for fewer rows. */
 #if defined(__AVX512F__) || defined(__aarch64__)
-#define MI_OUTER_MR 8 /* 32 vector registers: 24 sums, 3 of y */
+#define MI_BLOCK_ROWS 8
+#define MI_BLOCK_SUMS 24 /* of 32 vector registers; the others hold operands */
 #else
-#define MI_OUTER_MR 4 /* 16: 12 sums, 3 of y, 1 broadcast */
+#define MI_BLOCK_ROWS 4
+#define MI_BLOCK_SUMS 12 /* of 16 */
 #endif
-#define MI_OUTER_NV 3
-/* A panel of y is this many rows by MI_OUTER_NV vectors: 24 KiB, resident in the first-level cache. */
-#define MI_OUTER_KC (24 * 1024 / (MI_OUTER_NV * MI_VEC_BYTES))
+#define MI_BLOCK_VECTORS 3
+/* A panel of y is this many rows by MI_BLOCK_VECTORS vectors: 24 KiB, resident in the first-level cache. */
+#define MI_PANEL_ROWS (24 * 1024 / (MI_BLOCK_VECTORS * MI_VEC_BYTES))
 
 typedef struct {
     ptrdiff_t k;
     const mi_real *x;
     ptrdiff_t xs_m, xs_k;
-    const void *y;
+    const mi_real *y;
     ptrdiff_t ys_k;
     mi_real *o;
     ptrdiff_t os_m;
+    int rows; /* that exist: MR, or one less */
     int tail; /* columns in the last vector, 1 to MI_W */
     int accumulate;
-} mi_outer_args;
+} mi_block_args;
 
-/* MR rows by NV vectors of o; HALF, MR, NV and MASKED are constants, so the sums live in registers. */
-MI_INLINE void mi_outer_tile(const int HALF, const int MR, const int NV, const int MASKED, const mi_outer_args *a)
+/* Loads v once: compilers would rather read memory in each of several multiply-adds, and data of NumPy straddles cache
+ * lines, which then costs twice. */
+#if defined(__x86_64__) || defined(__i386__)
+#define MI_IN_REGISTER(v) __asm__("" : "+v"(v))
+#elif defined(__aarch64__)
+#define MI_IN_REGISTER(v) __asm__("" : "+w"(v))
+#else
+#define MI_IN_REGISTER(v)
+#endif
+
+MI_INLINE mi_vec mi_block_load(const int MASKED, const mi_real *p, mi_mask mask)
 {
-    mi_vec sum[MI_OUTER_MR * MI_OUTER_NV];
-    const mi_real *x[MI_OUTER_MR];
-    const void *y = a->y;
-    const ptrdiff_t xs_k = a->xs_k, ys_k = a->ys_k;
-    mi_real *o = a->o;
-    const ptrdiff_t os_m = a->os_m;
-    const int tail = a->tail, accumulate = a->accumulate;
-    const mi_mask mask = mi_mask_n(tail);
-    MI_UNROLL for (int i = 0; i < MR * NV; i++) sum[i] = (mi_vec){0};
-    MI_UNROLL for (int i = 0; i < MR; i++) x[i] = a->x + i * a->xs_m;
-    MI_NO_UNROLL for (ptrdiff_t k = a->k; k > 0; k--)
-    {
-        mi_vec row[MI_OUTER_NV];
-        MI_UNROLL for (int j = 0; j < NV - 1; j++) row[j] = mi_y_load(HALF, y, j * MI_W);
-        row[NV - 1] = MASKED ? mi_y_load_n(HALF, y, (NV - 1) * MI_W, tail, mask) : mi_y_load(HALF, y, (NV - 1) * MI_W);
-        y = mi_y_at(HALF, y, ys_k);
-        MI_UNROLL for (int i = 0; i < MR; i++)
-        {
-            mi_real xi = *x[i];
-            x[i] += xs_k;
-            MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += xi * row[j];
-        }
-    }
-    MI_UNROLL for (int i = 0; i < MR; i++)
-    {
+    return MASKED ? mi_load_mask(p, mask) : mi_load(p);
+}
+
+/* One term of MR rows by NV vectors of sums. */
+MI_INLINE void mi_block_term(
+    const int MR, const int NV, const int MASKED, const mi_real *const *x, ptrdiff_t at, const mi_real *y, mi_mask mask,
+    mi_vec *sum)
+{
+    if (NV > MR) {
+        mi_vec xi[MI_BLOCK_ROWS];
+        MI_UNROLL for (int i = 0; i < MR; i++) xi[i] = mi_broadcast(x[i][at]);
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
-            mi_real *to = o + i * os_m + j * MI_W;
-            if (j == NV - 1 && tail < MI_W) {
-                if (accumulate) sum[i * NV + j] += mi_load_mask(to, mask);
-                mi_store_mask(to, sum[i * NV + j], mask);
-            } else {
-                if (accumulate) sum[i * NV + j] += mi_load(to);
-                mi_store(to, sum[i * NV + j]);
-            }
+            mi_vec yj = mi_block_load(MASKED && j == NV - 1, y + j * MI_W, mask);
+            if (MR > 1) MI_IN_REGISTER(yj);
+            MI_UNROLL for (int i = 0; i < MR; i++) sum[i * NV + j] += xi[i] * yj;
+        }
+    } else {
+        mi_vec yj[MI_BLOCK_ROWS];
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            yj[j] = mi_block_load(MASKED && j == NV - 1, y + j * MI_W, mask);
+            MI_IN_REGISTER(yj[j]);
+        }
+        MI_UNROLL for (int i = 0; i < MR; i++)
+        {
+            const mi_vec xi = mi_broadcast(x[i][at]);
+            MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += xi * yj[j];
         }
     }
 }
 
-#define MI_OUTER_TILE(HALF, MR, NV, suffix) \
-    MI_NOINLINE void mi_outer_##MR##x##NV##suffix(const mi_outer_args *a) \
-    { \
-        if ((MI_CHEAP_MASKS && !HALF) || a->tail < MI_W) mi_outer_tile(HALF, MR, NV, 1, a); \
-        else mi_outer_tile(HALF, MR, NV, 0, a); \
+/* MR rows by NV vectors of o; MR, NV and MASKED are constants, so the sums live in registers. Blocks of few sums have
+ * several of each, of every KU-th term, where a sum would wait for its last multiply-add. */
+MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_block_args *a)
+{
+    enum { MOST = 8 };
+    const int fit = MI_BLOCK_SUMS / (MR * NV), KU = fit >= MOST ? MOST : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    mi_vec sum[MI_BLOCK_SUMS];
+    const mi_real *x[MI_BLOCK_ROWS];
+    const mi_real *y = a->y;
+    ptrdiff_t xs_k = a->xs_k, ys_k = a->ys_k, at = 0;
+    mi_real *o = a->o;
+    const ptrdiff_t os_m = a->os_m;
+    const int rows = a->rows, tail = a->tail, accumulate = a->accumulate;
+    if (MASKED && !MI_CHEAP_MASKS && (tail < 1 || tail >= MI_W)) __builtin_unreachable(); /* or GCC warns */
+    const mi_mask mask = mi_mask_n(tail);
+    ptrdiff_t k = a->k;
+    MI_UNROLL for (int i = 0; i < KU * MR * NV; i++) sum[i] = (mi_vec){0};
+    MI_UNROLL for (int i = 0; i < MR; i++) x[i] = a->x + (i < rows ? i : rows - 1) * a->xs_m;
+    if (KU > 1) {
+        MI_NO_UNROLL for (; k >= KU; k -= KU)
+        {
+            __asm__("" : "+r"(xs_k), "+r"(ys_k)); /* opaque: the compiler would make more loops, for strides of 1 */
+            MI_UNROLL for (int u = 0; u < KU; u++)
+            {
+                mi_block_term(MR, NV, MASKED, x, at, y, mask, sum + u * MR * NV);
+                at += xs_k;
+                y += ys_k;
+            }
+        }
+        MI_UNROLL for (int u = 1; u < KU; u++)
+        {
+            MI_UNROLL for (int i = 0; i < MR * NV; i++) sum[i] += sum[u * MR * NV + i];
+        }
     }
-#define MI_OUTER_TILES(HALF, MR, suffix) \
-    MI_OUTER_TILE(HALF, MR, 1, suffix) \
-    MI_OUTER_TILE(HALF, MR, 2, suffix) \
-    MI_OUTER_TILE(HALF, MR, 3, suffix) \
-    MI_NOINLINE void mi_outer_##MR##suffix(int nv, const mi_outer_args *a) \
-    { \
-        if (nv == 3) mi_outer_##MR##x3##suffix(a); \
-        else if (nv == 2) mi_outer_##MR##x2##suffix(a); \
-        else mi_outer_##MR##x1##suffix(a); \
+    MI_NO_UNROLL for (; k > 0; k--)
+    {
+        __asm__("" : "+r"(xs_k), "+r"(ys_k));
+        mi_block_term(MR, NV, MASKED, x, at, y, mask, sum);
+        at += xs_k;
+        y += ys_k;
     }
-#ifdef MI_HALF
-#define MI_OUTER_ROWS(MR) MI_OUTER_TILES(0, MR, ) MI_OUTER_TILES(1, MR, _half)
+    if (accumulate) {
+        MI_UNROLL for (int i = 0; i < MR; i++)
+        {
+            const mi_real *from = o + (i < rows ? i : rows - 1) * os_m;
+            MI_UNROLL for (int j = 0; j < NV; j++)
+            {
+                sum[i * NV + j] += mi_block_load(MASKED && j == NV - 1, from + j * MI_W, mask);
+            }
+        }
+    }
+    /* a row that does not exist has the sums of the one before */
+    MI_UNROLL for (int i = 0; i < MR; i++)
+    {
+        mi_real *to = o + (i < rows ? i : rows - 1) * os_m;
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            if (MASKED && j == NV - 1) mi_store_mask(to + j * MI_W, sum[i * NV + j], mask);
+            else mi_store(to + j * MI_W, sum[i * NV + j]);
+        }
+    }
+}
+
+#define MI_BLOCK(MR, NV) \
+    MI_NOINLINE void mi_block_##MR##x##NV(const mi_block_args *a) \
+    { \
+        if (MI_CHEAP_MASKS || (NV == 1 && a->tail < MI_W)) mi_block(MR, NV, 1, a); \
+        else mi_block(MR, NV, 0, a); \
+    }
+#define MI_BLOCKS(MR) MI_BLOCK(MR, 1) MI_BLOCK(MR, 2) MI_BLOCK(MR, 3)
+MI_BLOCKS(1)
+MI_BLOCK(1, 8)
+MI_BLOCKS(2)
+MI_BLOCKS(4)
+#if MI_BLOCK_ROWS == 8
+MI_BLOCK(2, 8)
+MI_BLOCK(4, 4)
+MI_BLOCKS(8)
 #else
-#define MI_OUTER_ROWS(MR) MI_OUTER_TILES(0, MR, )
-#endif
-MI_OUTER_ROWS(1)
-MI_OUTER_ROWS(2)
-MI_OUTER_ROWS(4)
-#if MI_OUTER_MR == 8
-MI_OUTER_ROWS(8)
+MI_BLOCK(2, 4)
 #endif
 
-MI_INLINE void mi_outer(
-    const int HALF, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k,
-    const void *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+typedef void mi_block_fn(const mi_block_args *);
+
+#define MI_BLOCKS_OF(MR, WIDE) {mi_block_##MR##x1, mi_block_##MR##x2, mi_block_##MR##x3, mi_block_##MR##x##WIDE}
+/* by the logarithm of the rows, and by 1, 2, 3 or the most vectors */
+static mi_block_fn *const mi_blocks[][4] __attribute__((unused)) = {
+    MI_BLOCKS_OF(1, 8),
+#if MI_BLOCK_ROWS == 8
+    MI_BLOCKS_OF(2, 8), MI_BLOCKS_OF(4, 4), MI_BLOCKS_OF(8, 3)
+#else
+    MI_BLOCKS_OF(2, 4), MI_BLOCKS_OF(4, 3)
+#endif
+};
+
+/* The most vectors of blocks for m rows. */
+MI_INLINE int mi_block_wide(ptrdiff_t m)
+{
+#if MI_BLOCK_ROWS == 8
+    return m > 4 ? 3 : m > 2 ? 4 : 8;
+#else
+    return m > 2 ? 3 : m > 1 ? 4 : 8;
+#endif
+}
+
+/* Vectors of the next block, of at most `wide`, where n columns are to come: no single one after three, and where masks
+ * cost much, the last vector on its own if it is not full. */
+MI_INLINE int mi_block_vectors(ptrdiff_t n, int wide)
+{
+    const ptrdiff_t left = MI_CHEAP_MASKS || n < MI_W ? (n + MI_W - 1) / MI_W : n / MI_W;
+    if (left >= wide && (wide > 3 || left != 4)) return wide;
+    return left > 4 ? 3 : left == 4 ? 2 : (int)left;
+}
+
+/* All m rows of `nv` vectors of columns; as few blocks as may be: 7 rows are one of 8. */
+MI_INLINE void mi_block_column(ptrdiff_t m, int nv, mi_block_args *a)
+{
+    const int which = nv > 3 ? 3 : nv - 1;
+    while (m > 0) {
+        int mr = MI_BLOCK_ROWS, log = MI_BLOCK_ROWS == 8 ? 3 : 2;
+        while (m < mr - (mr > 2)) mr /= 2, log--;
+        a->rows = m < mr ? (int)m : mr;
+        mi_blocks[log][which](a);
+        a->x += mr * a->xs_m;
+        a->o += mr * a->os_m;
+        m -= mr;
+    }
+}
+
+MI_NOINLINE void mi_gemm_outer(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
+    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     /* Rows of y at a large power-of-two stride would share a few sets of the cache: with enough rows of x to pay for
      * it, each panel is copied to a contiguous buffer first. */
-    mi_vec panel[MI_OUTER_KC * MI_OUTER_NV];
-    const int pack = m >= 3 * MI_OUTER_MR;
+    mi_vec panel[MI_PANEL_ROWS * MI_BLOCK_VECTORS];
+    const int pack = m >= 3 * MI_BLOCK_ROWS, wide = mi_block_wide(m);
+    /* what a single block reads need not stay in the cache */
+    const ptrdiff_t most = m > MI_BLOCK_ROWS ? MI_PANEL_ROWS : k;
     ptrdiff_t k0 = 0;
     do {
-        const ptrdiff_t kc = k - k0 < MI_OUTER_KC ? k - k0 : MI_OUTER_KC;
+        const ptrdiff_t kc = k - k0 < most ? k - k0 : most;
         ptrdiff_t n0 = 0;
         while (n0 < n) {
-            /* three vectors at a time, but never leave a single one: four are two and two */
-            const ptrdiff_t left = (n - n0 + MI_W - 1) / MI_W;
-            const int nv = left > 4 ? 3 : left == 4 ? 2 : (int)left;
+            const int nv = mi_block_vectors(n - n0, wide);
             const ptrdiff_t end = n0 + nv * MI_W < n ? n0 + nv * MI_W : n;
             const int tail = (int)(end - n0) - (nv - 1) * MI_W;
-            const void *yk = mi_y_at(HALF, y, k0 * ys_k + n0);
-            mi_outer_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk, ys_k, o + n0, os_m, tail, accumulate || k0 > 0};
+            const mi_real *yk = y + k0 * ys_k + n0;
+            mi_block_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk, ys_k, o + n0, os_m, 0, tail, accumulate || k0 > 0};
             if (pack) {
                 const mi_mask mask = mi_mask_n(tail);
                 for (ptrdiff_t i = 0; i < kc; i++) {
-                    for (int j = 0; j < nv - 1; j++) panel[i * nv + j] = mi_y_load(HALF, yk, i * ys_k + j * MI_W);
-                    panel[i * nv + nv - 1] = mi_y_load_n(HALF, yk, i * ys_k + (nv - 1) * MI_W, tail, mask);
+                    for (int j = 0; j < nv - 1; j++) panel[i * nv + j] = mi_load(yk + i * ys_k + j * MI_W);
+                    panel[i * nv + nv - 1] = mi_load_mask(yk + i * ys_k + (nv - 1) * MI_W, mask);
                 }
-                a.y = panel;
+                a.y = (const mi_real *)panel;
                 a.ys_k = nv * MI_W;
             }
-            ptrdiff_t rows = m;
-            while (rows > 0) {
-                int mr = 1;
-#if MI_OUTER_MR == 8
-                if (rows >= 8) MI_OF_Y(HALF && !pack, mi_outer_8, nv, &a), mr = 8;
-                else
-#endif
-                if (rows >= 4) MI_OF_Y(HALF && !pack, mi_outer_4, nv, &a), mr = 4;
-                else if (rows >= 2) MI_OF_Y(HALF && !pack, mi_outer_2, nv, &a), mr = 2;
-                else MI_OF_Y(HALF && !pack, mi_outer_1, nv, &a);
-                a.x += mr * xs_m;
-                a.o += mr * os_m;
-                rows -= mr;
-            }
+            mi_block_column(m, nv, &a);
             n0 = end;
         }
         k0 += kc;
     } while (k0 < k);
 }
 
-#define MI_GEMM_OUTER(HALF, Y, suffix) \
-    MI_NOINLINE void mi_gemm_outer##suffix( \
-        ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const Y *y, \
-        ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate) \
-    { \
-        mi_outer(HALF, m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate); \
-    }
-MI_GEMM_OUTER(0, mi_real, )
-#ifdef MI_HALF
-MI_GEMM_OUTER(1, mi_half, _half)
-#endif
-
 /* ---- stream ---- */
 
-#define MI_STREAM_K 8 /* rows of y read side by side */
+#define MI_STREAM_ROWS 8 /* rows of y read side by side, each in order: as processors prefetch best */
+#define MI_STREAM_BYTES (32 * 1024) /* sums of all rows, in the first-level cache */
 #define MI_STREAM_COLUMNS 4096 /* at most so many at once: a few pages of each row */
-#define MI_STREAM_BYTES (64 * 1024) /* sums of all rows: in the second-level cache, most in the first */
+#define MI_STREAM_AHEAD (16 * 1024) /* bytes from what is read to what is fetched */
 
-/* sums[MR,n] += x[KR,MR] y[KR,n] for constant HALF, MR and KR; rows of sums are `stride` apart and padded to whole vectors.
- * The rows of y that follow at distance `next` are fetched into the second-level cache on the way: the processor's own
- * prefetch starts anew in every row. */
+/* sums[g][MR][NV] += x[8,MR] y[8,n] for the groups g of NV vectors in n columns. What is at the same place of rows that
+ * begin at `next` is fetched into the second-level cache: the processor's own prefetch starts anew in every row. */
 MI_INLINE void mi_stream_block(
-    const int HALF, const int MR, const int KR, ptrdiff_t n, const mi_real *x, const void *y, ptrdiff_t ys_k,
-    ptrdiff_t next, mi_real *sums, ptrdiff_t stride)
+    const int MR, const int NV, ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, const mi_real *next,
+    mi_real *sums)
 {
-    for (ptrdiff_t j = 0; j < n; j += MI_W) {
-        mi_vec a[8];
-        /* x that exceeds the registers is read again as scalars: spilled vectors would fill the cache */
-        if (MR * KR > 24) __asm__ volatile("" : : "r"(x) : "memory");
-        MI_UNROLL for (int i = 0; i < MR; i++) a[i] = mi_load(sums + i * stride + j);
-        const int whole = n - j >= MI_W;
-        const mi_mask mask = mi_mask_n(whole ? MI_W : (int)(n - j));
-        MI_UNROLL for (int r = 0; r < KR; r++)
+    ptrdiff_t s1 = ys_k * MI_REAL_BYTES, s3 = 3 * s1, s5 = 5 * s1, s7 = 7 * s1;
+    MI_NO_UNROLL for (const mi_real *end = y + n; y < end; y += NV * MI_W, next += NV * MI_W)
+    {
+        /* opaque, so that x stays in memory and few registers make all addresses: there are too few of both kinds */
+        __asm__("" : "+r"(s1), "+r"(s3), "+r"(s5), "+r"(s7), "+r"(x));
+        const ptrdiff_t offset[MI_STREAM_ROWS] = {0, s1, 2 * s1, s3, 4 * s1, s5, 2 * s3, s7};
+        mi_vec sum[16];
+        MI_UNROLL for (int i = 0; i < MR * NV; i++) sum[i] = mi_load(sums + i * MI_W);
+        MI_UNROLL for (int r = 0; r < MI_STREAM_ROWS; r++)
         {
-            const ptrdiff_t at = r * ys_k + j;
-            __builtin_prefetch(mi_y_at(HALF, y, at + next), 0, 2);
-            const int masked = (MI_CHEAP_MASKS && !HALF) || !whole;
-            mi_vec v = masked ? mi_y_load_n(HALF, y, at, (int)(n - j), mask) : mi_y_load(HALF, y, at);
-            MI_UNROLL for (int i = 0; i < MR; i++) a[i] += x[r * MR + i] * v;
+            mi_vec row[2];
+            MI_UNROLL for (int j = 0; j < NV; j++)
+            {
+                row[j] = mi_load((const mi_real *)((const char *)y + offset[r]) + j * MI_W);
+                if (MR > 1) MI_IN_REGISTER(row[j]);
+                __builtin_prefetch((const char *)next + offset[r] + j * MI_VEC_BYTES, 0, 2);
+            }
+            MI_UNROLL for (int i = 0; i < MR; i++)
+            {
+                const mi_vec xi = mi_broadcast(x[r * MR + i]);
+                MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += xi * row[j];
+            }
         }
-        MI_UNROLL for (int i = 0; i < MR; i++) mi_store(sums + i * stride + j, a[i]);
+        MI_UNROLL for (int i = 0; i < MR * NV; i++) mi_store(sums + i * MI_W, sum[i]);
+        sums += MR * NV * MI_W;
     }
 }
 
-#define MI_STREAM(HALF, MR, suffix) \
-    MI_NOINLINE void mi_stream_##MR##suffix( \
-        ptrdiff_t k, ptrdiff_t n, const mi_real *x, const void *y, ptrdiff_t ys_k, ptrdiff_t next, mi_real *sums, \
-        ptrdiff_t stride) \
-    { \
-        if (k == MI_STREAM_K) mi_stream_block(HALF, MR, MI_STREAM_K, n, x, y, ys_k, next, sums, stride); \
-        else \
-            for (ptrdiff_t r = 0; r < k; r++) \
-                mi_stream_block(HALF, MR, 1, n, x + r * MR, mi_y_at(HALF, y, r * ys_k), ys_k, 0, sums, stride); \
-    }
-#ifdef MI_HALF
-#define MI_STREAM_ROWS(MR) MI_STREAM(0, MR, ) MI_STREAM(1, MR, _half)
-#else
-#define MI_STREAM_ROWS(MR) MI_STREAM(0, MR, )
-#endif
-MI_STREAM_ROWS(1)
-MI_STREAM_ROWS(2)
-MI_STREAM_ROWS(4)
-MI_STREAM_ROWS(8)
+typedef void mi_stream_fn(
+    ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, const mi_real *next, mi_real *sums);
 
-MI_INLINE void mi_stream(
-    const int HALF, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k,
-    const void *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+#define MI_STREAM(MR, NV) \
+    enum { MI_STREAM_VECTORS_##MR = NV }; \
+    MI_NOINLINE void mi_stream_##MR( \
+        ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, const mi_real *next, mi_real *sums) \
+    { \
+        mi_stream_block(MR, NV, n, x, y, ys_k, next, sums); \
+    }
+MI_STREAM(1, 2)
+MI_STREAM(2, 1)
+MI_STREAM(4, 1)
+#if MI_BLOCK_ROWS == 8
+MI_STREAM(8, 2)
+#endif
+
+/* The first n columns of at most four blocks of MR rows, and of the first k rows of y; n is a multiple of NV vectors,
+ * k of MI_STREAM_ROWS. */
+MI_INLINE void mi_stream_rows(
+    const int MR, const int NV, mi_stream_fn *block, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x,
+    ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
-    /* a contiguous buffer, as rows of o at a large power-of-two stride would share one set of the cache */
+    /* rows of o at a large power-of-two stride would share a few sets of the cache; rows beyond m are zeros */
     mi_vec buffer[MI_STREAM_BYTES / MI_VEC_BYTES];
-    mi_real *sums = (mi_real *)buffer;
-    for (ptrdiff_t m0 = 0; m0 < m; m0 += 8) {
-        const int rows = m - m0 < 8 ? (int)(m - m0) : 8;
-        const int mr = rows > 4 ? 8 : rows > 2 ? 4 : rows; /* rows beyond m are zeros, and dropped */
-        const ptrdiff_t fit = MI_STREAM_BYTES / MI_REAL_BYTES / mr;
-        const ptrdiff_t stride = fit < MI_STREAM_COLUMNS ? fit : MI_STREAM_COLUMNS;
-        for (ptrdiff_t n0 = 0; n0 < n; n0 += stride) {
-            const ptrdiff_t nc = n - n0 < stride ? n - n0 : stride;
-            const size_t used = (size_t)((nc + MI_W - 1) / MI_W) * MI_VEC_BYTES;
-            for (int i = 0; i < mr; i++) __builtin_memset(sums + i * stride, 0, used);
-            for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_STREAM_K) {
-                const ptrdiff_t kc = k - k0 < MI_STREAM_K ? k - k0 : MI_STREAM_K;
-                const ptrdiff_t next = k - k0 >= 2 * MI_STREAM_K ? MI_STREAM_K * ys_k : 0;
-                const void *yk = mi_y_at(HALF, y, k0 * ys_k + n0);
-                mi_real xk[MI_STREAM_K * 8] = {0};
-                for (ptrdiff_t r = 0; r < kc; r++) {
-                    for (int i = 0; i < rows; i++) xk[r * mr + i] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
-                }
-                if (mr == 8) MI_OF_Y(HALF, mi_stream_8, kc, nc, xk, yk, ys_k, next, sums, stride);
-                else if (mr == 4) MI_OF_Y(HALF, mi_stream_4, kc, nc, xk, yk, ys_k, next, sums, stride);
-                else if (mr == 2) MI_OF_Y(HALF, mi_stream_2, kc, nc, xk, yk, ys_k, next, sums, stride);
-                else MI_OF_Y(HALF, mi_stream_1, kc, nc, xk, yk, ys_k, next, sums, stride);
+    mi_real xk[4][MI_STREAM_ROWS * MI_BLOCK_ROWS];
+    const ptrdiff_t fit = MI_STREAM_BYTES / MI_REAL_BYTES / ((m + MR - 1) / MR * MR) / (NV * MI_W) * (NV * MI_W);
+    const ptrdiff_t strip = fit < MI_STREAM_COLUMNS ? fit : MI_STREAM_COLUMNS;
+    __builtin_memset(xk, 0, sizeof xk);
+    for (ptrdiff_t n0 = 0; n0 < n; n0 += strip) {
+        const ptrdiff_t nc = n - n0 < strip ? n - n0 : strip;
+        const ptrdiff_t ahead = (MI_STREAM_AHEAD / MI_REAL_BYTES / nc / MI_STREAM_ROWS + 1) * MI_STREAM_ROWS; /* rows */
+        mi_real *sums = (mi_real *)buffer;
+        __builtin_memset(sums, 0, (size_t)((m + MR - 1) / MR * MR * nc) * MI_REAL_BYTES);
+        for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_STREAM_ROWS) {
+            const mi_real *yk = y + k0 * ys_k + n0, *next = k - k0 > ahead ? yk + ahead * ys_k : yk;
+            for (ptrdiff_t i = 0; i < m; i++) {
+                for (int r = 0; r < MI_STREAM_ROWS; r++) xk[i / MR][r * MR + i % MR] = x[i * xs_m + (k0 + r) * xs_k];
             }
-            for (int i = 0; i < rows; i++) {
-                mi_real *to = o + (m0 + i) * os_m + n0;
-                for (ptrdiff_t j = 0; j < nc; j += MI_W) {
-                    const mi_mask mask = mi_mask_n(nc - j < MI_W ? (int)(nc - j) : MI_W);
-                    mi_vec v = mi_load(sums + i * stride + j);
-                    if (accumulate) v += mi_load_mask(to + j, mask);
-                    mi_store_mask(to + j, v, mask);
-                }
+            for (ptrdiff_t i = 0; i < m; i += MR) block(nc, xk[i / MR], yk, ys_k, i ? yk : next, sums + i * nc);
+        }
+        for (ptrdiff_t i = 0; i < m; i++) {
+            mi_real *to = o + i * os_m + n0;
+            const mi_real *from = sums + i / MR * MR * nc + i % MR * (NV * MI_W);
+            for (ptrdiff_t j = 0; j < nc; j += MI_W) {
+                const mi_vec v = mi_load(from + j / (NV * MI_W) * (MR * NV * MI_W) + j % (NV * MI_W));
+                mi_store(to + j, accumulate ? v + mi_load(to + j) : v);
             }
         }
     }
 }
 
-#define MI_GEMM_STREAM(HALF, Y, suffix) \
-    MI_NOINLINE void mi_gemm_stream##suffix( \
-        ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const Y *y, \
-        ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate) \
-    { \
-        mi_stream(HALF, m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate); \
-    }
-MI_GEMM_STREAM(0, mi_real, )
-#ifdef MI_HALF
-MI_GEMM_STREAM(1, mi_half, _half)
+MI_NOINLINE void mi_gemm_stream(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
+    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    const ptrdiff_t whole_k = k / MI_STREAM_ROWS * MI_STREAM_ROWS, whole_n = n / (2 * MI_W) * (2 * MI_W);
+#define MI_ROWS(MR) \
+    mi_stream_rows( \
+        MR, MI_STREAM_VECTORS_##MR, mi_stream_##MR, rows, whole_k, whole_n, x + m0 * xs_m, xs_m, xs_k, y, ys_k, \
+        o + m0 * os_m, os_m, accumulate)
+    for (ptrdiff_t m0 = 0; whole_k && m0 < m; m0 += 4 * MI_BLOCK_ROWS) {
+        const ptrdiff_t rows = m - m0 < 4 * MI_BLOCK_ROWS ? m - m0 : 4 * MI_BLOCK_ROWS;
+        if (rows == 1) MI_ROWS(1);
+        else if (rows == 2) MI_ROWS(2);
+#if MI_BLOCK_ROWS == 8
+        else if (rows > 4) MI_ROWS(8);
 #endif
+        else MI_ROWS(4);
+    }
+#undef MI_ROWS
+    if (whole_n && (whole_k < k || !k)) {
+        mi_gemm_outer(
+            m, k - whole_k, whole_n, x + whole_k * xs_k, xs_m, xs_k, y + whole_k * ys_k, ys_k, o, os_m,
+            accumulate || whole_k);
+    }
+    if (whole_n < n) mi_gemm_outer(m, k, n - whole_n, x, xs_m, xs_k, y + whole_n, ys_k, o + whole_n, os_m, accumulate);
+}
 
 /* ---- dot ---- */
 
 /* Partial sums over interleaved parts of k, where MI_W sums alone would wait for each other. */
 #define MI_DOT_PARTS (MI_W <= 4 ? 2 : 1)
 
-/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. HALF, MR and NC are constants. */
+/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. MR and NC are constants. */
 MI_INLINE void mi_dot_tile(
-    const int HALF, const int MR, const int NC, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m,
-    const void *y, ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
+    const int MR, const int NC, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
+    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     mi_vec sum[MI_DOT_PARTS][MI_W];
-    const mi_real *xr[MI_W];
-    const void *yr[MI_W];
+    const mi_real *xr[MI_W], *yr[MI_W];
     MI_UNROLL for (int i = 0; i < MR; i++) xr[i] = x + i * xs_m;
-    MI_UNROLL for (int j = 0; j < NC; j++) yr[j] = mi_y_at(HALF, y, (j < columns ? j : columns - 1) * ys_n);
+    MI_UNROLL for (int j = 0; j < NC; j++) yr[j] = y + (j < columns ? j : columns - 1) * ys_n;
     MI_UNROLL for (int i = 0; i < MI_DOT_PARTS * MI_W; i++) sum[i / MI_W][i % MI_W] = (mi_vec){0};
     ptrdiff_t at = 0;
     MI_NO_UNROLL for (; at + MI_DOT_PARTS * MI_W <= k; at += MI_DOT_PARTS * MI_W)
@@ -329,20 +391,19 @@ MI_INLINE void mi_dot_tile(
             MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load(xr[i] + at + p * MI_W);
             MI_UNROLL for (int j = 0; j < NC; j++)
             {
-                mi_vec yv = mi_y_load(HALF, yr[j], at + p * MI_W);
+                mi_vec yv = mi_load(yr[j] + at + p * MI_W);
                 MI_UNROLL for (int i = 0; i < MR; i++) sum[p][i * NC + j] += xv[i] * yv;
             }
         }
     }
     MI_NO_UNROLL for (; at < k; at += MI_W)
     {
-        const int lanes = k - at < MI_W ? (int)(k - at) : MI_W;
-        const mi_mask mask = mi_mask_n(lanes);
+        const mi_mask mask = mi_mask_n(k - at < MI_W ? (int)(k - at) : MI_W);
         mi_vec xv[MI_W];
         MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load_mask(xr[i] + at, mask);
         MI_UNROLL for (int j = 0; j < NC; j++)
         {
-            mi_vec yv = mi_y_load_n(HALF, yr[j], at, lanes, mask);
+            mi_vec yv = mi_load_mask(yr[j] + at, mask);
             MI_UNROLL for (int i = 0; i < MR; i++) sum[0][i * NC + j] += xv[i] * yv;
         }
     }
@@ -368,65 +429,198 @@ MI_INLINE void mi_dot_tile(
 }
 
 /* All n columns of MR rows. */
-#define MI_DOT(HALF, MR, suffix) \
-    MI_NOINLINE void mi_dot_##MR##suffix( \
-        ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const void *y, ptrdiff_t ys_n, mi_real *o, \
+#define MI_DOT_ROWS(MR) \
+    MI_NOINLINE void mi_dot_##MR( \
+        ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, mi_real *o, \
         ptrdiff_t os_m, int accumulate) \
     { \
         enum { NC = MI_W / MR }; \
         for (ptrdiff_t j = 0; j < n; j += NC) { \
             const int columns = n - j < NC ? (int)(n - j) : NC; \
-            const void *yj = mi_y_at(HALF, y, j * ys_n); \
-            mi_dot_tile(HALF, MR, NC, k, columns, x, xs_m, yj, ys_n, o + j, os_m, accumulate); \
+            mi_dot_tile(MR, NC, k, columns, x, xs_m, y + j * ys_n, ys_n, o + j, os_m, accumulate); \
         } \
     }
-#ifdef MI_HALF
-#define MI_DOT_ROWS(MR) MI_DOT(0, MR, ) MI_DOT(1, MR, _half)
-#else
-#define MI_DOT_ROWS(MR) MI_DOT(0, MR, )
-#endif
 MI_DOT_ROWS(1)
 MI_DOT_ROWS(2)
-#if MI_W >= 4
-MI_DOT_ROWS(4)
+
+MI_NOINLINE void mi_dot_few(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
+    mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    for (; m > 1; m -= 2, x += 2 * xs_m, o += 2 * os_m) mi_dot_2(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+    if (m) mi_dot_1(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+}
+
+/* More rows: lane i * P + p of a vector has x[i,t * P + p], for P = MI_W / MR and some t, and multiplies P elements of
+ * a row of y, repeated: few horizontal sums are left, of P lanes. */
+
+#define MI_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
+#define MI_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
+#define MI_LOW(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_LOW_, h))
+#define MI_HIGH(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_HIGH_, h))
+
+/* Transposes v[MR] with lanes [MR,P], P staying together. */
+MI_INLINE void mi_dot_transpose(const int MR, mi_vec *v)
+{
+    const int P = MI_W / MR;
+#define MI_STEP(h) \
+    MI_UNROLL for (int i = 0; h >= P && i < MR; i++) \
+    { \
+        if (!(i & h / P)) { \
+            const mi_vec a = v[i], b = v[i + h / P]; \
+            v[i] = MI_LOW(a, b, h); \
+            v[i + h / P] = MI_HIGH(a, b, h); \
+        } \
+    }
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+}
+
+typedef long long mi_pair_int __attribute__((aligned(MI_REAL_BYTES), may_alias));
+typedef long long mi_pairs __attribute__((vector_size(MI_VEC_BYTES)));
+typedef mi_real mi_quad __attribute__((vector_size(16), aligned(MI_REAL_BYTES), may_alias));
+
+#if defined(__has_builtin)
+#if MI_VEC_BYTES == 64 && __has_builtin(__builtin_ia32_broadcastf32x4_512)
+typedef float mi_four_floats __attribute__((vector_size(16)));
+typedef float mi_floats __attribute__((vector_size(64)));
+#define MI_REPEAT_16_BYTES(v) (mi_vec) __builtin_ia32_broadcastf32x4_512((mi_four_floats)(v), (mi_floats){0}, -1)
 #endif
-#if MI_W >= 8
-MI_DOT_ROWS(8)
+#endif
+#ifndef MI_REPEAT_16_BYTES
+#define MI_LANE_OF_16_(l, h) ((l) % (16 / MI_REAL_BYTES))
+#define MI_REPEAT_16_BYTES(v) __builtin_shufflevector(v, v, MI_LANES(MI_LANE_OF_16_, 0))
 #endif
 
-MI_INLINE void mi_dot(
-    const int HALF, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const void *y,
-    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
+/* p[P] in all lanes, over and over. */
+MI_INLINE mi_vec mi_repeat(const int P, const mi_real *p)
 {
-    (void)HALF;
-    while (m > 0) {
-        int mr = 1;
-#if MI_W >= 8
-        if (m >= 8) MI_OF_Y(HALF, mi_dot_8, k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 8;
-        else
-#endif
-#if MI_W >= 4
-        if (m >= 4) MI_OF_Y(HALF, mi_dot_4, k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 4;
-        else
-#endif
-        if (m >= 2) MI_OF_Y(HALF, mi_dot_2, k, n, x, xs_m, y, ys_n, o, os_m, accumulate), mr = 2;
-        else MI_OF_Y(HALF, mi_dot_1, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
-        x += mr * xs_m;
-        o += mr * os_m;
-        m -= mr;
+    if (P == 1) return mi_broadcast(*p);
+    if (P * MI_REAL_BYTES == 8) return (mi_vec)(*(const mi_pair_int *)p - (mi_pairs){0});
+    return MI_REPEAT_16_BYTES(*(const mi_quad *)p);
+}
+
+#define MI_DOT_STEPS 256 /* of x at once: as many vectors, 16 KiB */
+#define MI_DOT_COLUMNS (MI_W >= 8 ? MI_W : 8) /* sums side by side: no multiply-add waits for the last one */
+
+/* o[rows,MI_DOT_COLUMNS] (+)= x y for x of `steps` vectors. */
+MI_INLINE void mi_dot_block(
+    const int MR, ptrdiff_t steps, const mi_real *x, const mi_real *y, ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m,
+    int rows, int accumulate)
+{
+    const int P = MI_W / MR;
+    mi_vec sum[MI_DOT_COLUMNS];
+    const mi_real *four[MI_DOT_COLUMNS / 4]; /* the first of every four rows of y */
+    ptrdiff_t s1 = ys_n * MI_REAL_BYTES, s3 = 3 * s1;
+    MI_UNROLL for (int q = 0; q < MI_DOT_COLUMNS / 4; q++) four[q] = y + 4 * q * ys_n;
+    MI_UNROLL for (int j = 0; j < MI_DOT_COLUMNS; j++) sum[j] = (mi_vec){0};
+    MI_NO_UNROLL for (; steps > 0; steps--)
+    {
+        __asm__("" : "+r"(s1), "+r"(s3)); /* opaque, or the compiler wants a register for each row of y */
+        const ptrdiff_t offset[4] = {0, s1, 2 * s1, s3};
+        const mi_vec xv = mi_load(x);
+        MI_UNROLL for (int j = 0; j < MI_DOT_COLUMNS; j++)
+        {
+            sum[j] += xv * mi_repeat(P, (const mi_real *)((const char *)four[j / 4] + offset[j % 4]));
+        }
+        MI_UNROLL for (int q = 0; q < MI_DOT_COLUMNS / 4; q++) four[q] += P;
+        x += MI_W;
+    }
+    MI_UNROLL for (int g = 0; g < MI_DOT_COLUMNS / MI_W; g++)
+    {
+        mi_vec *part = sum + g * MI_W, v[MI_W];
+#define MI_STEP(h) \
+    MI_UNROLL for (int j = 0; h < P && j < MI_W; j++) \
+    { \
+        if (j % P < h) part[j] = MI_KEEP(part[j], part[j + h], h) + MI_SWAP(part[j], part[j + h], h); \
+    }
+        MI_BITS(MI_STEP)
+#undef MI_STEP
+        MI_UNROLL for (int i = 0; i < MR; i++) v[i] = part[i * P];
+        mi_dot_transpose(MR, v);
+        MI_UNROLL for (int i = 0; i < MR; i++)
+        {
+            mi_real *to = o + i * os_m + g * MI_W;
+            if (i < rows) mi_store(to, accumulate ? v[i] + mi_load(to) : v[i]);
+        }
     }
 }
 
-#define MI_GEMM_DOT(HALF, Y, suffix) \
-    MI_NOINLINE void mi_gemm_dot##suffix( \
-        ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const Y *y, ptrdiff_t ys_n, mi_real *o, \
-        ptrdiff_t os_m, int accumulate) \
+/* All n columns, whole blocks of them, of at most MR rows. */
+MI_INLINE void mi_dot_packed(
+    const int MR, int rows, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
+    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    const int P = MI_W / MR;
+    mi_vec packed[MI_DOT_STEPS];
+    const ptrdiff_t whole = k / P * P;
+    ptrdiff_t k0 = 0;
+    do {
+        const ptrdiff_t kc = whole - k0 < MI_DOT_STEPS * P ? whole - k0 : MI_DOT_STEPS * P;
+        for (ptrdiff_t at = 0; at < kc; at += MI_W) {
+            const mi_mask mask = mi_mask_n(kc - at < MI_W ? (int)(kc - at) : MI_W);
+            mi_vec v[MI_W];
+            MI_UNROLL for (int i = 0; i < MR; i++)
+            {
+                v[i] = i < rows ? mi_load_mask(x + i * xs_m + k0 + at, mask) : (mi_vec){0};
+            }
+            mi_dot_transpose(MR, v);
+            MI_UNROLL for (int i = 0; i < MR; i++) packed[at / P + i] = v[i];
+        }
+        for (ptrdiff_t j = 0; j < n; j += MI_DOT_COLUMNS) {
+            mi_dot_block(
+                MR, kc / P, (const mi_real *)packed, y + j * ys_n + k0, ys_n, o + j, os_m, rows, accumulate || k0 > 0);
+        }
+        k0 += kc;
+    } while (k0 < whole);
+    if (k > whole) mi_dot_few(rows, k - whole, n, x + whole, xs_m, y + whole, ys_n, o, os_m, 1);
+}
+
+#define MI_DOT_PACKED(MR) \
+    MI_NOINLINE void mi_dot_##MR( \
+        int rows, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, \
+        mi_real *o, ptrdiff_t os_m, int accumulate) \
     { \
-        mi_dot(HALF, m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate); \
+        mi_dot_packed(MR, rows, k, n, x, xs_m, y, ys_n, o, os_m, accumulate); \
     }
-MI_GEMM_DOT(0, mi_real, )
-#ifdef MI_HALF
-MI_GEMM_DOT(1, mi_half, _half)
+#if MI_W >= 4
+MI_DOT_PACKED(4)
 #endif
+#if MI_W >= 8
+MI_DOT_PACKED(8)
+#endif
+#if MI_W >= 16
+MI_DOT_PACKED(16)
+#endif
+
+MI_NOINLINE void mi_gemm_dot(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
+    mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    const ptrdiff_t whole = MI_W >= 4 ? n / MI_DOT_COLUMNS * MI_DOT_COLUMNS : 0;
+    if (whole < n) mi_dot_few(m, k, n - whole, x, xs_m, y + whole * ys_n, ys_n, o + whole, os_m, accumulate);
+    if (!whole) return;
+#if MI_W >= 4
+    while (m > 2) {
+        /* blocks with few rows that do not exist */
+        int mr = MI_W;
+        while (mr > 4 && m <= mr / 2 + mr / 8) mr /= 2;
+        const int rows = m < mr ? (int)m : mr;
+#if MI_W >= 16
+        if (mr == 16) mi_dot_16(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
+        else
+#endif
+#if MI_W >= 8
+        if (mr == 8) mi_dot_8(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
+        else
+#endif
+        mi_dot_4(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
+        x += rows * xs_m;
+        o += rows * os_m;
+        m -= rows;
+    }
+#endif
+    mi_dot_few(m, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
+}
 
 #endif

@@ -155,4 +155,27 @@ MI_INLINE void mi_store_half_strided_n(mi_half *p, ptrdiff_t stride, mi_vec v, i
     for (int i = 0; i < n; i++) p[i * stride] = lanes[i];
 }
 
+/* mi_transpose of 16-bit elements to mi_real. */
+MI_NOINLINE void mi_transpose_half(
+    ptrdiff_t m, ptrdiff_t n, const mi_half *from, ptrdiff_t from_step, mi_real *to, ptrdiff_t to_step)
+{
+    for (ptrdiff_t i0 = 0; i0 < m; i0 += MI_W) {
+        const int rows = m - i0 < MI_W ? (int)(m - i0) : MI_W;
+        const mi_mask row_mask = mi_mask_n(rows);
+        for (ptrdiff_t j0 = 0; j0 < n; j0 += MI_W) {
+            const int columns = n - j0 < MI_W ? (int)(n - j0) : MI_W;
+            mi_vec v[MI_W];
+            MI_UNROLL for (int i = 0; i < MI_W; i++)
+            {
+                v[i] = i < rows ? mi_load_half_n(from + (i0 + i) * from_step + j0, columns) : (mi_vec){0};
+            }
+            mi_transpose_lanes(v);
+            MI_UNROLL for (int j = 0; j < MI_W; j++)
+            {
+                if (j < columns) mi_store_mask(to + (j0 + j) * to_step + i0, v[j], row_mask);
+            }
+        }
+    }
+}
+
 #endif

@@ -272,6 +272,54 @@ MI_INLINE mi_vec mi_hsum_each(mi_vec *v)
     return v[0];
 }
 
+/* Lane j of v[i] becomes lane i of v[j]. */
+MI_INLINE void mi_transpose_lanes(mi_vec *v)
+{
+#define MI_STEP(h) \
+    MI_UNROLL for (int i = 0; i < MI_W; i++) \
+    { \
+        if (i & h) continue; \
+        const mi_vec a = v[i], b = v[i + h]; \
+        v[i] = __builtin_shufflevector(a, b, MI_LANES(MI_FROM_LOW_, h)); \
+        v[i + h] = __builtin_shufflevector(a, b, MI_LANES(MI_FROM_HIGH_, h)); \
+    }
+#define MI_FROM_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
+#define MI_FROM_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+}
+
+/* to[j * to_step + i] = from[i * from_step + j] for i < m, j < n; steps count elements. */
+MI_NOINLINE void mi_transpose(ptrdiff_t m, ptrdiff_t n, const mi_real *from, ptrdiff_t from_step, mi_real *to, ptrdiff_t to_step)
+{
+    for (ptrdiff_t i0 = 0; i0 < m; i0 += MI_W) {
+        const int rows = m - i0 < MI_W ? (int)(m - i0) : MI_W;
+        const mi_mask row_mask = mi_mask_n(rows);
+        for (ptrdiff_t j0 = 0; j0 < n; j0 += MI_W) {
+            const int columns = n - j0 < MI_W ? (int)(n - j0) : MI_W;
+            const mi_real *const f = from + i0 * from_step + j0;
+            mi_real *const t = to + j0 * to_step + i0;
+            mi_vec v[MI_W];
+            if (rows == MI_W && columns == MI_W) {
+                MI_UNROLL for (int i = 0; i < MI_W; i++) v[i] = mi_load(f + i * from_step);
+                mi_transpose_lanes(v);
+                MI_UNROLL for (int j = 0; j < MI_W; j++) mi_store(t + j * to_step, v[j]);
+            } else {
+                const mi_mask mask = mi_mask_n(columns);
+                MI_UNROLL for (int i = 0; i < MI_W; i++)
+                {
+                    v[i] = i < rows ? mi_load_mask(f + i * from_step, mask) : (mi_vec){0};
+                }
+                mi_transpose_lanes(v);
+                MI_UNROLL for (int j = 0; j < MI_W; j++)
+                {
+                    if (j < columns) mi_store_mask(t + j * to_step, v[j], row_mask);
+                }
+            }
+        }
+    }
+}
+
 #ifdef MI_HALF
 #include "mirage_half.h"
 #endif

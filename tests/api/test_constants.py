@@ -1,0 +1,167 @@
+"""Inputs whose contents never change: named in options, kept in files, packed by the kernels that win."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.cache import ResultStore
+from mirage.errors import FormatError, InputError, ScheduleError
+from mirage.kernels.cpu import packing
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.model import CostModel
+from mirage.kernels.cpu.packing import packed_variants
+from mirage.kernels.cpu.schedules import machine_of
+from mirage.kernels.profile import Timing
+from mirage.kernels.target import get_target
+from mirage.mugraph.degree import analyze
+from mirage.result import Superoptimized
+from mirage.search.explore import Explorer
+from tests.api.small import BUDGET, arrays, check
+from tests.kernels.kernels import single_kernel
+
+
+@mi.program(x=mi.tensor("b", 64), w=mi.tensor("n", 64), sizes={"b": 2, "n": 100}, constants=("w",))
+def linear(x: Any, w: Any) -> Any:
+    """A linear layer with its norm, whose weight is stored as torch does."""
+    return mi.rms_norm(x) @ w.mT
+
+
+def plain(**more: Any) -> Superoptimized:
+    return mi.superoptimize(linear, **{"budget": BUDGET, "cache": False, **more})
+
+
+def test_constants_are_those_of_the_function_unless_given() -> None:
+    assert linear.constants == ("w",)
+    assert plain(budget=0.3).constants == ("w",)
+    assert plain(budget=0.3, constants=()).constants == ()
+    assert plain(budget=0.3, constants=["w", "x"]).constants == ("x", "w")
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        (("v",), "constant 'v' is not an input; the inputs are x, w"),
+        ("w", "constants='w' is not a collection of names"),
+        (3, "constants=3 is not a collection"),
+        ((1,), "constant 1 is not an input"),
+    ],
+)
+def test_wrong_constants(constants: Any, message: str) -> None:
+    with pytest.raises(InputError, match=f"superoptimize: {message}"):
+        plain(constants=constants)
+    with pytest.raises(InputError, match=f"program: {message}"):
+        mi.program(x=mi.tensor("b", 64), w=mi.tensor(64, "n"), constants=constants)(lambda x, w: x @ w)
+
+
+def test_kernels_are_made_with_the_constants(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[CpuExecutable, Collection[str]]] = []
+    init = CpuExecutable.__init__
+
+    def spy(self: CpuExecutable, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        made.append((self, args[4]))
+
+    monkeypatch.setattr(CpuExecutable, "__init__", spy)
+    for constants in (("w",), ()):
+        plain(constants=constants)
+        assert {tuple(c) for _, c in made} == {constants}
+        made.clear()
+
+
+def test_packed_schedules_are_tried_first_where_a_kernel_did_well() -> None:
+    graph = single_kernel(linear.trace())
+    for constants in (("w",), ()):
+        explorer = Explorer(
+            [(graph, analyze(graph))],
+            {"b": 2, "n": 100},
+            CostModel(machine_of(get_target("cpu"))),
+            [],
+            constants=constants,
+        )
+        (pair,) = explorer.wave(1)
+        explorer.learn({pair: Timing(1.0, 1.0, 1)})
+        packed = [s for _, s in explorer.wave(6) if s.kernels[0].packed]
+        assert packed == packed_variants(graph, pair[1], constants, {"b": 2, "n": 100})
+        assert bool(packed) == bool(constants)
+
+
+def with_packed_kernels(r: Superoptimized, path: Path) -> dict[str, Any]:
+    """Saves the result with the schedules of its graphs changed to packed ones, as if these had won; what was written."""
+    r.save(path)
+    obj: dict[str, Any] = json.loads(path.read_text())
+    changed = 0
+    for c, saved in zip(r.graphs, obj["graphs"], strict=True):
+        if c.schedule is None:
+            continue
+        for variant in packed_variants(c.graph, c.schedule, ["w"], r.sizes)[-1:]:
+            saved["schedule"] = variant.to_json()
+            changed += 1
+    assert changed
+    path.write_text(json.dumps(obj))
+    return obj
+
+
+def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # narrow enough for several tiles
+    monkeypatch.setattr(packing, "NARROW", 16)
+    path = tmp_path / "linear.json"
+    obj = with_packed_kernels(plain(), path)
+    loaded = mi.load(path)
+    assert loaded.constants == ("w",)
+    packed = [c.executable for c in loaded.graphs if c.executable is not None and c.executable.emitted.packed]
+    assert packed
+    for n in (1, 16, 100, 101):
+        sizes = {"b": 3, "n": n}
+        inputs = arrays(loaded.program, sizes)
+        for exe in packed:
+            check(loaded.program, exe(inputs, sizes), inputs, sizes)
+    loaded.save(path)
+    assert mi.load(path).constants == ("w",)
+    for constants, error in (([], ScheduleError), (["v"], FormatError), ("w", FormatError), ([["w"]], FormatError)):
+        path.write_text(json.dumps({**obj, "constants": constants}))
+        with pytest.raises(error):
+            mi.load(path)
+    # a file of before there were constants
+    plain(constants=()).save(path)
+    obj = json.loads(path.read_text())
+    del obj["constants"]
+    path.write_text(json.dumps(obj))
+    assert mi.load(path).constants == ()
+
+
+def test_forget(tmp_path: Path) -> None:
+    path = tmp_path / "linear.json"
+    with_packed_kernels(plain(), path)
+    r = mi.load(path)
+    (exe, *_) = [c.executable for c in r.graphs if c.executable is not None and c.executable.emitted.packed]
+    sizes = {"b": 2, "n": 100}
+    x, w = arrays(r.program, sizes)
+    first = exe([x, w], sizes)[0]
+    w *= 2
+    np.testing.assert_array_equal(exe([x, w], sizes)[0], first)
+    r.forget()
+    np.testing.assert_allclose(exe([x, w], sizes)[0], 2 * first, rtol=1e-4)
+
+
+def test_recalled_with_the_same_constants_only(tmp_path: Path) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/results.sqlite")
+    assert plain(cache=store).tune_stop != "from the cache"
+    assert plain(cache=store).tune_stop == "from the cache"
+    other = plain(cache=store, constants=())
+    assert other.tune_stop != "from the cache"
+    assert not any(c.executable is not None and c.executable.emitted.packed for c in other.graphs)
+    assert plain(cache=store).constants == ("w",)
+
+
+def test_lazy_results_know_the_constants() -> None:
+    lazy = mi.superoptimized(options={"budget": 0.5, "cache": False})(linear)
+    x, w = arrays(linear.trace(), {"b": 2, "n": 100})
+    np.testing.assert_allclose(lazy(x, w), lazy(x, w.copy()), rtol=1e-6)
+    assert lazy.result is not None and lazy.result.constants == ("w",)

@@ -1,0 +1,115 @@
+"""The space of schedules: what is in it, that all of it may run, and neighbourhoods."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from mirage.kernels.cpu.model import CostModel, KernelWork, Machine
+from mirage.kernels.cpu.schedules import Scheduler
+from mirage.kernels.cpu.space import MOST, Space, distance, split_options, tile_options
+from mirage.mugraph.graph import Role
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+from tests.kernels.kernels import check
+from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined
+from tests.mugraph.split import twice_split
+
+CASES = [flash_attention, flash_decoding, gated, joined, twice_split]
+MACHINE = Machine(2, 32 << 10, 1 << 20, 32 << 20)
+
+
+def options(size: int, role: Role = Role.PARALLEL, batch: bool = False, contiguous: bool = False) -> tuple[int, ...]:
+    return tile_options(size, role, batch=batch, contiguous=contiguous, lanes=16)
+
+
+def test_known_good_tiles_are_options() -> None:
+    # strips of 2048 columns for weights that are streamed; register tiles of 3 vectors
+    assert {48, 96, 64, 512, 2048, 4096} <= set(options(4096, contiguous=True))
+    assert {8, 16, 32, 64} <= set(options(512))
+    assert {32, 64, 128, 256, 512} <= set(options(4096, Role.LOOP))
+
+
+def test_tiles_that_divide_evenly_are_options() -> None:
+    # 100 rows: instead of 64 and 36, twice 50
+    assert {25, 50, 100} <= set(options(100))
+    assert 500 in options(1000, contiguous=True)
+    assert options(7) == (1, 2, 4, 7)
+
+
+@pytest.mark.parametrize("role", [Role.PARALLEL, Role.LOOP, Role.SPLIT])
+@pytest.mark.parametrize("batch", [False, True])
+@pytest.mark.parametrize("contiguous", [False, True])
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 15, 16, 17, 31, 97, 4096, 4097, 1_000_003])
+def test_tiles_are_increasing_and_within_the_axis(size: int, contiguous: bool, batch: bool, role: Role) -> None:
+    found = options(size, role, batch, contiguous)
+    assert found and list(found) == sorted(set(found)) and found[0] >= 1 and found[-1] <= size
+
+
+def test_splits_have_a_tile_each() -> None:
+    assert split_options(4096, 512, 2) == (1, 2, 4, 8)
+    assert split_options(5, 8, 2) == (1,)
+    assert max(split_options(1 << 30, 1, 1024)) <= 4096
+
+
+@pytest.mark.parametrize("make", CASES)
+def test_candidates_are_legal_and_few(make: Callable[[], Case]) -> None:
+    case = make()
+    rng = random.Random(0)
+    for n in (1, 3, 17, 4099):
+        sizes = Schedule(()).axis_sizes(case.graph, {s: n for s in case.sizes})
+        sizes |= {f"{a}.grid": 4 for a in sizes}
+        for node in case.graph.kernels:
+            space = Space(KernelWork.of(node), sizes, 2, 16)
+            tiles, splits = space.candidates({})
+            (count,) = {len(t) for t in (*tiles.values(), *splits.values())} or {1}
+            assert 1 <= count <= 2 * MOST
+            for k in rng.sample(range(count), min(count, 20)):
+                s = space.schedule(tiles, splits, k)
+                assert all(1 <= t <= space.sizes[a] for a, t in s.tiles)
+                assert all(1 <= p <= -(-space.sizes[a] // s.tile[a]) for a, p in s.splits)
+                assert set(s.tile) == {a for a, r in space.graph.roles if r is not Role.WHOLE}
+
+
+@pytest.mark.parametrize("make", CASES)
+def test_neighbours_differ_in_one_size_and_are_legal(make: Callable[[], Case]) -> None:
+    case = make()
+    sizes = dict.fromkeys(case.sizes, 100)
+    scheduler = Scheduler(case.graph, sizes, CostModel(MACHINE))
+    (best,) = scheduler.best(1)
+    found = list(scheduler.neighbours(best))
+    assert found and len(set(found)) == len(found) and best not in found
+    assert found == list(scheduler.neighbours(best))
+    for s in found:
+        s.check(case.graph)
+        changed = {(a, n) for x, y in zip(best.kernels, s.kernels, strict=True) for a, n in set(y.tiles) - set(x.tiles)}
+        assert len(changed) <= 1
+        near = [distance(x, y) for x, y in zip(best.kernels, s.kernels, strict=True)]
+        # a shorter axis may also have fewer parts
+        assert 0 < max(near) <= 2
+
+
+@pytest.mark.parametrize("make", CASES)
+def test_schedules_of_the_space_run_at_awkward_sizes(make: Callable[[], Case]) -> None:
+    case = make()
+    rng = random.Random(1)
+    scheduler = Scheduler(case.graph, dict.fromkeys(case.sizes, 37), CostModel(MACHINE))
+    (schedule,) = scheduler.best(1)
+    for n in (1, 2, 17):
+        for _ in range(3):
+            schedule = rng.choice(list(scheduler.neighbours(schedule)))
+        check(case.program, case.graph, schedule, dict.fromkeys(case.sizes, n))
+
+
+def test_what_does_not_fit_the_cache_is_no_neighbour() -> None:
+    case = gated()
+    sizes = {"m": 256, "n": 4096, "k": 4096}
+    small = Scheduler(case.graph, sizes, CostModel(replace(MACHINE, l2_bytes=48 << 10)))
+    schedule = Schedule((KernelSchedule((("m", 8), ("n", 512), ("k", 64))),))
+    assert small.scratch(schedule) <= 48 << 10
+    found = list(small.neighbours(schedule))
+    assert found and all(small.scratch(s) <= 48 << 10 for s in found)
+    large = Scheduler(case.graph, sizes, CostModel(MACHINE))
+    assert set(found) < set(large.neighbours(schedule))

@@ -1,0 +1,132 @@
+"""What is compiled next: the cheapest pairs first, then what measurements say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from mirage.kernels.cpu.model import CostModel, Machine
+from mirage.kernels.cpu.schedules import Scheduler
+from mirage.kernels.profile import Timing
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.predefined import with_predefined
+from mirage.search.explore import Explorer, Pair, score
+from tests.kernels.kernels import cut
+from tests.mugraph.graphs import gated
+from tests.programs import axes, program
+
+SIZES = {"m": 8, "n": 4096, "k": 4096}
+MACHINE = Machine(2, 32 << 10, 1 << 20, 32 << 20)
+
+
+def timing(us: float) -> Timing:
+    return Timing(us, us, 10)
+
+
+def explorer(*graphs: MuGraph, sizes: dict[str, int] = SIZES, constants: tuple[str, ...] = ()) -> Explorer:
+    return Explorer([(g, analyze(g)) for g in graphs], sizes, CostModel(MACHINE), [], constants=constants)
+
+
+def variants() -> list[MuGraph]:
+    """One operator per kernel, all in one, and library calls only."""
+    p = program("adapter_mlp")
+    parts = [i for i, n in enumerate(axes("adapter_mlp").nodes) if n.op not in ("input", "constant")]
+    split = replace(cut(p, *((i,) for i in parts)), origin="split")
+    return [split, replace(cut(p, tuple(parts)), origin="whole"), replace(with_predefined(split), origin="library")]
+
+
+def test_the_cheapest_pair_comes_first_and_none_twice() -> None:
+    graphs = variants()
+    found = explorer(*graphs, sizes={"b": 8})
+    first = found.wave(1)
+    estimates = {}
+    for i, g in enumerate(graphs):
+        scheduler = Scheduler(g, {"b": 8}, CostModel(MACHINE))
+        estimates[i] = scheduler.ns(scheduler.best(1)[0])
+    assert first[0][0] == min(estimates, key=lambda i: estimates[i])
+    seen = list(first)
+    while wave := found.wave(4):
+        seen += wave
+    assert len(set(seen)) == len(seen)
+    for i, s in seen:
+        s.check(graphs[i])
+
+
+def test_the_same_times_lead_to_the_same_choices() -> None:
+    def run() -> list[Pair]:
+        found = explorer(*variants(), sizes={"b": 8})
+        chosen: list[Pair] = []
+        for _ in range(4):
+            wave = found.wave(4)
+            chosen += wave
+            found.learn({pair: timing(100.0 + chosen.index(pair)) for pair in wave})
+        return chosen
+
+    assert run() == run()
+
+
+def test_what_is_fastest_is_refined() -> None:
+    graph = gated().graph
+    found = explorer(graph)
+    wave = found.wave(3)
+    assert len(wave) == 3
+    found.learn({pair: timing(10.0 * (k + 1)) for k, pair in enumerate(wave)})
+    assert found.fastest == wave
+    near = set(Scheduler(graph, SIZES, CostModel(MACHINE)).neighbours(wave[0][1]))
+    refined = found.wave(4)
+    assert refined and {s for _, s in refined} <= near
+    # a faster neighbour is refined in its turn
+    found.learn({wave[0]: timing(10.0), refined[-1]: timing(5.0)})
+    assert found.fastest[0] == refined[-1]
+    (_, following), *_ = found.wave(1) or found.wave(2)
+    assert following in set(Scheduler(graph, SIZES, CostModel(MACHINE)).neighbours(refined[-1][1]))
+
+
+def test_slow_graphs_are_not_refined() -> None:
+    first, second, _ = variants()
+    found = explorer(first, second, sizes={"b": 8})
+    wave: list[Pair] = []
+    while fresh := found.wave(8):
+        wave += fresh
+    found.learn({(i, s): timing(10.0 if i == 0 else 100.0) for i, s in wave})
+    assert {i for i, _ in found.wave(50)} == {0}
+
+
+def test_a_busier_machine_is_taken_into_account() -> None:
+    found = explorer(gated().graph)
+    a, b, c = found.wave(3)
+    found.learn({a: timing(10.0), b: timing(12.0)})
+    # everything takes three times as long now
+    found.learn({a: timing(30.0), c: timing(27.0)})
+    assert found.fastest == [c, a, b]
+    assert found.times[c] == pytest.approx(9.0) and found.times[b] == 12.0
+    # and the cost model learns from the minima of each race
+    assert [s.ns for s in found.samples] == [10e3, 12e3, 30e3, 27e3]
+    assert len({s.race for s in found.samples}) == 2
+
+
+def test_constants_are_packed_first_when_the_fastest_is_refined() -> None:
+    graph = gated().graph
+    names = tuple(x.argument for x in graph.inputs)
+    for constants in ((), names):
+        found = explorer(graph, constants=constants)
+        (best, *_) = wave = found.wave(3)
+        found.learn({pair: timing(10.0 + k) for k, pair in enumerate(wave)})
+        packed = [any(k.packed for k in s.kernels) for _, s in found.wave(4)]
+        assert packed[:1] == [bool(constants)] and best[1].kernels[0].packed == ()
+
+
+def test_graphs_beyond_the_time_for_estimates_are_left_out_and_misfits_are_told() -> None:
+    graphs = variants()
+    found = Explorer([(g, analyze(g)) for g in graphs], {"b": 8}, CostModel(MACHINE), [], lambda: True)
+    assert {i for i, _ in found.wave(20)} == {0}
+    rejected: list[str] = []
+    tiny = Machine(2, 64, 64, 128)
+    none = Explorer([(gated().graph, analyze(gated().graph))], SIZES, CostModel(tiny), rejected)
+    assert none.wave(4) == [] and "scratch" in rejected[0]
+
+
+def test_scores_are_between_minimum_and_median() -> None:
+    assert score(Timing(4.0, 9.0, 3)) == 6.0
