@@ -141,7 +141,9 @@ class Explorer:
         if rival.best is None:
             return 0.0
         time, schedule = rival.best
-        return time / (1e-3 * float(self.model.ns(rival.counts[schedule])))
+        # a graph that only returns inputs has nothing that the model counts
+        modelled = 1e-3 * float(self.model.ns(rival.counts[schedule]))
+        return time / modelled if modelled else 0.0
 
     # proposals
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import ceil, log2, prod
 
 from mirage.kernels.cpu.emit_loops import Nest, fill
 from mirage.kernels.cpu.layout import BlockAxes, View
@@ -14,10 +14,14 @@ from mirage.kernels.cpu.writer import Writer
 # Costs in multiply-adds, for comparing plans only.
 _CALL = 200.0
 _COPY = 4.0
-# The kernel that reads its second operand once, in order, wins where that operand comes from memory: for few
-# rows, and for up to twice as many where its rows are long.
-_FEW_ROWS, _STREAM_ROWS = 4, 8
-_LONG_ROW, _STREAM_ELEMENTS = 512, 16384
+#: The kernel that reads its second operand once, in order, wins where that operand comes from memory and has so many
+#: elements: up to so many rows, and up to more where its rows are long (`benchmarks.micro`).
+FEW_ROWS, STREAM_ROWS = 8, 32
+LONG_ROW, STREAM_ELEMENTS = 128, 4096
+#: Multiply-adds of mi_gemm_outer with one, two, three and more rows, as a share of the peak.
+_OUTER = (0.4, 0.75, 0.7, 0.95)
+#: And of mi_gemm_dot where it adds up whole vectors, for one or two rows or few columns; of its other sums.
+_DOT_FEW, _DOT = 0.4, 0.95
 
 
 @dataclass(frozen=True)
@@ -26,7 +30,7 @@ class MatmulPlan:
 
     `swap`: the second operand gives the rows. `dot`: both operands are contiguous along `k`; else the
     columns' operand is contiguous along `n`. `pack` maps an operand (0 or 1) to the axis along which a copy
-    of it is contiguous.
+    of it is contiguous. Up to `stream_rows` rows the columns' operand is read in order, if it comes from memory.
     """
 
     swap: bool
@@ -37,7 +41,7 @@ class MatmulPlan:
     loops: tuple[str, ...]
     sums: tuple[str, ...]
     pack: tuple[tuple[int, str], ...]
-    stream: bool
+    stream_rows: int
 
     @property
     def packed(self) -> dict[int, str]:
@@ -125,10 +129,9 @@ def _plan_product(
             if best is None or cost < best[0]:
                 loops = tuple(a for a in out if a not in (m, n))
                 sums = tuple(a for a in product.reduce if a != k)
-                most = _STREAM_ROWS if size(n) >= _LONG_ROW else _FEW_ROWS
-                large = size(k, n) >= _STREAM_ELEMENTS
-                stream = not dot and second not in pack and size(m) <= most and large
-                best = cost, MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), stream)
+                most = STREAM_ROWS if size(n) >= LONG_ROW else FEW_ROWS
+                stream = not dot and second not in pack and size(m) <= most and size(k, n) >= STREAM_ELEMENTS
+                best = cost, MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), most if stream else 0)
     assert best is not None
     return best
 
@@ -140,9 +143,11 @@ def efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
         return x / (-(-x // step) * step)
 
     if dot:
-        # horizontal sums cost about two vectors of k; a single row or column reuses nothing
-        return whole(k, lanes) * k / (k + 2 * lanes) * (0.9 if min(m, n) >= 4 else 0.5)
-    return whole(n, lanes) * k / (k + 8) * (1.0 if m >= 4 else 0.6)
+        if m < 3 or n < lanes:
+            return _DOT_FEW * whole(k, lanes) * k / (k + 2 * lanes)
+        rows = 2 ** ceil(log2(m)) if m <= lanes else -(-m // lanes) * lanes
+        return _DOT * m / rows * k / (k + 16)
+    return _OUTER[min(max(int(m), 1), 4) - 1] * whole(n, lanes) * k / (k + 6)
 
 
 def emit_matmul(
@@ -163,7 +168,7 @@ def emit_matmul(
     rows, cols = (y, x) if plan.swap else (x, y)
     assert not (rows.half or target.half)
     half = "_half" if cols.half else ""
-    stream = plan.stream and streamed[0 if plan.swap else 1]
+    stream = plan.stream_rows if streamed[0 if plan.swap else 1] else 0
     if plan.sums and not accumulate:
         fill(w, axes, looping, target, "0", [a for a in target.strides if a in (*plan.loops, plan.m, plan.n)])
     mode = "1" if plan.sums or accumulate else "0"
@@ -181,8 +186,8 @@ def emit_matmul(
                 return
             right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
             args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
-            if stream and not (m.isdigit() and int(m) <= _STREAM_ROWS):
-                w.line(f"if ({m} <= {_STREAM_ROWS})")
+            if stream and not (m.isdigit() and int(m) <= stream):
+                w.line(f"if ({m} <= {stream})")
                 w.line(f"    mi_gemm_stream{half}{args}")
                 w.line("else")
                 w.line(f"    mi_gemm_outer{half}{args}")

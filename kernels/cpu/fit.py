@@ -80,6 +80,8 @@ def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarra
     answer is drawn to, weakly: they decide about features that no sample has or that always go together, and the unit.
     """
     prior = np.array(list(FEATURES.values())) if known is None else known
+    # a graph that only returns inputs has nothing that the model counts
+    samples = [s for s in samples if s.counts.any()]
     if not samples:
         return prior
     # in multiples of the known ones, so that all features weigh alike

@@ -16,6 +16,7 @@ import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES, compute_dtype
+from mirage.kernels.cpu.emit_matmul import FEW_ROWS, LONG_ROW, STREAM_ELEMENTS, STREAM_ROWS
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule
@@ -58,8 +59,8 @@ _MR, _NV = 8, 3
 _DOT = 16
 #: bytes of a page of memory: processors do not prefetch beyond
 _PAGE = 4096
-#: the products that mi_gemm_stream computes: few rows (more if they are long) of a large operand, some columns at a time
-_FEW_ROWS, _STREAM_ROWS, _LONG_ROW, _STREAM_ELEMENTS, _STREAM_COLUMNS = 4, 8, 512, 16384, 4096
+#: columns that mi_gemm_stream reads at once
+_STREAM_COLUMNS = 4096
 #: rows from which mi_gemm_outer copies panels
 _PACK_ROWS = 24
 #: costs in multiply-adds by which the plan of a product is guessed
@@ -477,8 +478,8 @@ class _Counter:
         """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""
         if n is None or self.sizes[n] * self.itemsize < _PAGE:
             return self.ones * 0
-        few = (m <= _FEW_ROWS) | ((m <= _STREAM_ROWS) & (columns >= _LONG_ROW))
-        streamed = few & (k * columns >= _STREAM_ELEMENTS)
+        few = (m <= FEW_ROWS) | ((m <= STREAM_ROWS) & (columns >= LONG_ROW))
+        streamed = few & (k * columns >= STREAM_ELEMENTS)
         across = np.ceil(columns / self.lanes / _NV)
         passes = np.where(m >= _PACK_ROWS, 1, np.ceil(m / _MR))
         return k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes)

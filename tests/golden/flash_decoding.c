@@ -115,11 +115,6 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
 
     /* scratch: block tensors that are stored */
     mi_real *at = scratch;
-    const long pack1_t_d64 = whole_vectors(128);
-    const long pack1_t_h = 64 * pack1_t_d64;
-    const long pack1_t_b = pack1_t_h;
-    mi_real *const pack1_t = at;
-    at += pack1_t_b;
     const long m3_s = whole_vectors(128);
     const long m3_d8 = m3_s;
     const long m3_h = 8 * m3_d8;
@@ -184,9 +179,7 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
 
         /* v3[b, h, d8, s, t] = matmul(v0, v1) over d64 */
         {
-            /* v1 made contiguous along t */
-            mi_transpose(e_t, 64, t1, p1_t, pack1_t, pack1_t_d64);
-            mi_gemm_outer(8, 64, e_t, p0, p0_d8, 1, pack1_t, pack1_t_d64, m3, m3_d8, 0);
+            mi_gemm_dot(8, 64, e_t, p0, p0_d8, t1, p1_t, m3, m3_d8, 0);
         }
 
         /* v5[b, h, d8, s, t] = mul(v3, v4) */
@@ -291,7 +284,7 @@ static void cell_0(void *arguments, long cell, int thread, void *scratch)
 
         /* v9[b, h, d8, s, d64_2] = matmul(v6, v2) over t */
         {
-            mi_gemm_outer(8, e_t, 64, m3, m3_d8, 1, t2, p2_t, o1, o1_d8, 1);
+            mi_gemm_stream(8, e_t, 64, m3, m3_d8, 1, t2, p2_t, o1, o1_d8, 1);
         }
     }
 
@@ -320,7 +313,6 @@ static size_t scratch_0(const mirage_args *args)
 {
     (void)args;
     size_t count = 0;
-    count += (size_t)(64 * whole_vectors(128)); /* pack1_t */
     count += (size_t)(8 * whole_vectors(128)); /* m3 */
     count += (size_t)(whole_vectors(8)); /* maximum0 */
     count += (size_t)(whole_vectors(8)); /* shift0 */

@@ -1,8 +1,7 @@
-"""Random programs, and the same program written in another way."""
+"""Random programs that use a few tensors again and again, and the same program written in another way."""
 
 from __future__ import annotations
 
-from fractions import Fraction
 from random import Random
 
 from mirage.errors import ShapeError
@@ -10,36 +9,6 @@ from mirage.ir.axes import AxisInput, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.canonical import Renaming
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-
-
-def random_program(rng: Random, operators: int = 6) -> Program:
-    """Elementwise operators, sums, matmuls, reshapes and constants over [m, 2*n] and [2*n, m] tensors."""
-    b = ProgramBuilder("random")
-    wide = [b.input(f"x{i}", tensor("m", "2*n")) for i in range(rng.randint(1, 3))]
-    tall = [b.input(f"y{i}", tensor("2*n", "m")) for i in range(rng.randint(0, 2))]
-    for _ in range(operators):
-        x = rng.choice(wide)
-        match rng.randrange(9):
-            case 0 | 1:
-                wide.append(b.op(rng.choice(["add", "mul", "sub"]), x, rng.choice(wide)))
-            case 2:
-                wide.append(b.op(rng.choice(["exp", "sigmoid", "relu"]), x))
-            case 3:
-                wide.append(b.op("mul", x, b.op("sum", x, axes=(rng.randrange(2),), keepdims=True)))
-            case 4:
-                wide.append(b.op("mul", x, b.op("constant", value=Fraction(rng.randint(1, 3), 2))))
-            case 5:
-                tall.append(b.op("transpose", x, perm=(1, 0)))
-            case 6:
-                split = b.op("reshape", x, shape=("m", 2, "n"))
-                wide.append(b.op("reshape", b.op("softmax", split, axis=1), shape=("m", "2*n")))
-            case 7 if tall:
-                square = b.op("matmul", x, rng.choice(tall))
-                wide.append(b.op("mul", x, b.op("sum", square, axes=(1,), keepdims=True)))
-            case 8:
-                wide.append(b.op("sub", x, b.op("mean", x, axes=(1,), keepdims=True)))
-    outputs = [wide[-1], *rng.sample(wide, k=1)] if rng.random() < 0.3 else [wide[-1]]
-    return b.finish(list(dict.fromkeys(outputs)))
 
 
 def shared_program(rng: Random, operators: int = 5) -> Program:

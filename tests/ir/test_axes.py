@@ -19,8 +19,8 @@ from mirage.ir.types import tensor
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
-from tests.ir.programs import random_program
 from tests.mugraph.graphs import as_library, attention_program, joined_program
+from tests.random_programs import random_program
 
 
 def unary(op: str, *shape: Any, **attrs: Any) -> AxisProgram:
@@ -138,11 +138,11 @@ def test_text_lists_axes_values_and_results() -> None:
 @given(st.integers(0, 10**6))
 def test_lowering_keeps_the_meaning(seed: int) -> None:
     """Run as predefined kernels over named axes, a random program computes what the reference computes."""
-    program = random_program(Random(seed))
+    program = random_program(Random(seed), 6)
     axes = to_axes(program)
     graph = as_library(axes)
     validate(graph)
-    bound = {"m": 3, "n": 2}
+    bound = {"m": 3, "n": 2, "k": 4}
     rng = np.random.default_rng(seed)
     # small values: a softmax over named axes has no maximum of its own
     inputs = [rng.standard_normal(t.bind(bound)) / 8 for t in program.input_types]

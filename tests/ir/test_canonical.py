@@ -16,8 +16,9 @@ from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.canonical import Canonical, Renaming, canonical_key
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-from tests.ir.programs import random_program, rewritten, shared_program
+from tests.ir.programs import rewritten, shared_program
 from tests.mugraph.graphs import CASES, attention_program
+from tests.random_programs import random_program
 
 Build = Callable[[ProgramBuilder], int]
 

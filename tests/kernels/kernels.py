@@ -239,13 +239,15 @@ def as_exact(
 ) -> str:
     """What is wrong with results: "" if they are about as near to the exact ones as the program's own with NumPy.
 
-    16 times its error is allowed, and 64 units in the last place of the largest element (4 of a 16-bit type), times
-    `slack`. Elements that overflow in the program itself are left out, and, with `overflows`, those that do in the results.
+    16 times its error is allowed, 64 units in the last place of the largest element (4 of a 16-bit type), and 8 of 1, for
+    what cancels among inputs of about 1; all that times `slack`. Elements that overflow in the program itself are left
+    out, and, with `overflows`, those that do in the results.
     """
     rough = run_reference(program, inputs, sizes)
     exact = run_reference(program, inputs, sizes, "longdouble" if program.dtype == "float64" else "float64")
     dtype = DTYPES[program.dtype]
-    floor = float(ml_dtypes.finfo(dtype).eps) * (4 if dtype.itemsize == 2 else 64)
+    eps = float(ml_dtypes.finfo(dtype).eps)
+    ulps = 4 if dtype.itemsize == 2 else 64
     for k, (g, r, e) in enumerate(zip(got, rough, exact, strict=True)):
         if g.shape != r.shape or g.dtype != dtype:
             return f"result {k} is {g.dtype}{g.shape}, not {dtype}{r.shape}"
@@ -258,7 +260,7 @@ def as_exact(
             return f"result {k} has NaN"
         found, own = np.abs(g - e).max(initial=0), np.abs(r - e).max(initial=0)
         scale = np.abs(e).max(initial=0)
-        if found > slack * (16 * own + floor * scale):
+        if found > slack * (16 * own + ulps * eps * scale + 8 * eps):
             return f"result {k} is off by {found:.2g}, NumPy by {own:.2g}, the largest element is {scale:.2g}"
     return ""
 

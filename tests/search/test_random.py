@@ -16,7 +16,8 @@ from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
-from tests.ir.programs import random_program, shared_program
+from tests.ir.programs import shared_program
+from tests.random_programs import random_program
 
 KINDS = {"random": random_program, "shared": shared_program}
 #: graphs of one search that are checked

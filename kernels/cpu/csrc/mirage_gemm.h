@@ -345,6 +345,10 @@ MI_NOINLINE void mi_gemm_stream(
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     const ptrdiff_t whole_k = k / MI_STREAM_ROWS * MI_STREAM_ROWS, whole_n = n / (2 * MI_W) * (2 * MI_W);
+    if (m <= 2 && ys_k == n && n == 8 * MI_W) { /* a block takes whole rows: all is in order */
+        mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
+        return;
+    }
 #define MI_ROWS(MR) \
     mi_stream_rows( \
         MR, MI_STREAM_VECTORS_##MR, mi_stream_##MR, rows, whole_k, whole_n, x + m0 * xs_m, xs_m, xs_k, y, ys_k, \

@@ -114,30 +114,34 @@ MI_NOINLINE void mi_gemm_stream_half(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_half *y,
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
+    enum { R = MI_HALF_STREAM_ROWS, MOST = 32 }; /* rows of x at once */
     /* a contiguous buffer, as rows of o at a large power-of-two stride would share a few sets of the cache */
     mi_vec buffer[MI_HALF_STREAM_BYTES / MI_VEC_BYTES];
     mi_real *sums = (mi_real *)buffer;
-    for (ptrdiff_t m0 = 0; m0 < m; m0 += 8) {
-        const int rows = m - m0 < 8 ? (int)(m - m0) : 8;
-        const int mr = rows > 4 ? 8 : rows > 2 ? 4 : rows; /* rows beyond m are zeros, and dropped */
-        const ptrdiff_t fit = MI_HALF_STREAM_BYTES / MI_REAL_BYTES / mr;
+    mi_real xk[MOST * R];
+    for (ptrdiff_t m0 = 0; m0 < m; m0 += MOST) {
+        const int rows = m - m0 < MOST ? (int)(m - m0) : MOST;
+        const int mr = rows > 4 ? 8 : rows > 2 ? 4 : rows, all = (rows + mr - 1) / mr * mr; /* rows beyond m are zeros */
+        const ptrdiff_t fit = MI_HALF_STREAM_BYTES / MI_REAL_BYTES / all / MI_W * MI_W;
         const ptrdiff_t stride = fit < MI_HALF_STREAM_COLUMNS ? fit : MI_HALF_STREAM_COLUMNS;
+        __builtin_memset(xk, 0, sizeof xk);
         for (ptrdiff_t n0 = 0; n0 < n; n0 += stride) {
             const ptrdiff_t nc = n - n0 < stride ? n - n0 : stride;
-            for (int i = 0; i < mr; i++)
-                __builtin_memset(sums + i * stride, 0, (size_t)((nc + MI_W - 1) / MI_W) * MI_VEC_BYTES);
-            for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_HALF_STREAM_ROWS) {
-                const ptrdiff_t kc = k - k0 < MI_HALF_STREAM_ROWS ? k - k0 : MI_HALF_STREAM_ROWS;
-                const ptrdiff_t next = k - k0 >= 2 * MI_HALF_STREAM_ROWS ? MI_HALF_STREAM_ROWS * ys_k : 0;
+            __builtin_memset(sums, 0, (size_t)(all * stride) * MI_REAL_BYTES);
+            for (ptrdiff_t k0 = 0; k0 < k; k0 += R) {
+                const ptrdiff_t kc = k - k0 < R ? k - k0 : R;
                 const mi_half *yk = y + k0 * ys_k + n0;
-                mi_real xk[MI_HALF_STREAM_ROWS * 8] = {0};
-                for (ptrdiff_t r = 0; r < kc; r++) {
-                    for (int i = 0; i < rows; i++) xk[r * mr + i] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
+                for (int i = 0; i < rows; i++) {
+                    for (ptrdiff_t r = 0; r < kc; r++)
+                        xk[i / mr * (R * mr) + r * mr + i % mr] = x[(m0 + i) * xs_m + (k0 + r) * xs_k];
                 }
-                if (mr == 8) mi_half_stream_8(kc, nc, xk, yk, ys_k, next, sums, stride);
-                else if (mr == 4) mi_half_stream_4(kc, nc, xk, yk, ys_k, next, sums, stride);
-                else if (mr == 2) mi_half_stream_2(kc, nc, xk, yk, ys_k, next, sums, stride);
-                else mi_half_stream_1(kc, nc, xk, yk, ys_k, next, sums, stride);
+                for (int i = 0; i < rows; i += mr) {
+                    const ptrdiff_t next = i == 0 && k - k0 >= 2 * R ? R * ys_k : 0;
+                    if (mr == 8) mi_half_stream_8(kc, nc, xk + i * R, yk, ys_k, next, sums + i * stride, stride);
+                    else if (mr == 4) mi_half_stream_4(kc, nc, xk + i * R, yk, ys_k, next, sums + i * stride, stride);
+                    else if (mr == 2) mi_half_stream_2(kc, nc, xk + i * R, yk, ys_k, next, sums + i * stride, stride);
+                    else mi_half_stream_1(kc, nc, xk + i * R, yk, ys_k, next, sums + i * stride, stride);
+                }
             }
             for (int i = 0; i < rows; i++) {
                 mi_real *to = o + (m0 + i) * os_m + n0;
