@@ -20,6 +20,7 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.verify.proof import prove
 
+
 def single_kernel(program: Program, **roles: Role) -> MuGraph:
     """The program as one kernel with these roles (others: parallel in all outputs, whole elsewhere).
 

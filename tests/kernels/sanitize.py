@@ -336,12 +336,12 @@ class Case:
         stored = dict(enumerate(x.dims for x in graph.inputs))
         stored |= {t: o.dims for t, o in zip(emitted.outputs, graph.outputs, strict=True) if t >= emitted.inputs}
         self.tensors: list[_Tensor] = []
-        for t, axes in enumerate(emitted.tensors):
+        for t, (axes, dtype) in enumerate(zip(emitted.tensors, emitted.dtypes, strict=True)):
             dims = stored.get(t, ())
             if [a for d in dims for a in d] != list(axes):
                 dims = tuple((a,) for a in axes)
-            strides = _strides(dims, self.axes, kernels.dtype.itemsize, gap)
-            self.tensors.append(_Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], kernels.dtype))
+            strides = _strides(dims, self.axes, dtype.itemsize, gap)
+            self.tensors.append(_Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype))
         read = read_arguments(graph.name, argument_places(graph.inputs), self.inputs)
         for tensor, array in zip(self.tensors, read, strict=False):
             tensor.elements[...] = array.reshape(tensor.elements.shape)
