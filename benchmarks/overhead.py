@@ -23,7 +23,7 @@ from mirage.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 
 #: calls that are timed together, and how often, in turns
-_CALLS, _ROUNDS = 500, 40
+_CALLS, _ROUNDS = 50, 400
 #: seconds to superoptimize a program
 _BUDGET = 6.0
 
@@ -99,6 +99,7 @@ def _kernel(result: Superoptimized, arrays: Sequence[np.ndarray]) -> Callable[[]
             f"{result.program.name}: no C kernel alone is the best version here; nothing to compare with"
         )
     frame = call.make()
+    frame.take([])
     for t, k in call.places:
         frame.tensors[t] = address(arrays[k])
     return partial(call.code.run, frame, *call.code.functions)

@@ -16,6 +16,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.kernels import BUDGET, kernel_table, measure, summary
+from benchmarks.overhead import measure as measure_overhead
+from benchmarks.overhead import overhead_table
 from benchmarks.plot import plot_pruning, plot_ratios, plot_scaling, plot_search
 from benchmarks.pruning import ablation, pruning_table
 from benchmarks.scaling import scaling, scaling_table
@@ -78,12 +80,14 @@ def main(
     page, figures = docs / "benchmarks.md", docs / "figures"
     text, load = page.read_text(encoding="utf-8"), os.getloadavg()[0]
     latency, limits = measure(names or [], budget, _say)
+    overhead = list(measure_overhead(_say))
     search = list(measure_searches(names or [], say=_say))
     pruning = list(ablation(cut, _say))
     scaled = list(scaling(cut, _say))
     text = fill(text, "conditions", conditions(limits, load, budget, cut))
     text = fill(text, "latency", f"{kernel_table(latency).markdown()}\n\n{summary(latency)}")
     tables = {
+        "overhead": overhead_table(overhead),
         "search": search_table(search),
         "phases": phase_table(search),
         "pruning": pruning_table(pruning),
@@ -97,6 +101,7 @@ def main(
     plot_scaling(scaled, figures / "scaling.svg")
     data = {
         "latency": [asdict(r) for r in latency],
+        "overhead": [asdict(r) for r in overhead],
         "search": [asdict(r) for r in search],
         "pruning": [asdict(r) for r in pruning],
         "scaling": [asdict(r) for r in scaled],

@@ -12,7 +12,7 @@ from dataclasses import replace
 import networkx as nx
 
 from mirage.ir.axes import AxisNode, AxisProgram
-from mirage.mugraph.degree import RunningMaximum, analyze
+from mirage.mugraph.degree import RunningMaximum, analyze, operator_degrees
 from mirage.mugraph.reference import reference_graph
 
 
@@ -21,7 +21,7 @@ def with_separate_exps(program: AxisProgram) -> AxisProgram:
 
     The program itself where one is enough, or where no maximum may be subtracted anyhow.
     """
-    maximum = analyze(reference_graph(program))
+    maximum = operator_degrees(reference_graph(program))
     copies: dict[int, dict[int, frozenset[str]]] = {}
     for site, found in enumerate(maximum.sites):
         summed = _summed(program, maximum, site)
@@ -30,7 +30,8 @@ def with_separate_exps(program: AxisProgram) -> AxisProgram:
     if not copies:
         return program
     separate = _copied(program, copies)
-    return separate if analyze(reference_graph(separate)).safe else program
+    before, after = (len(analyze(reference_graph(p)).plain) for p in (program, separate))
+    return separate if after < before else program
 
 
 def _summed(program: AxisProgram, maximum: RunningMaximum, site: int) -> dict[int, frozenset[str]]:

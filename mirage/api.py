@@ -179,9 +179,9 @@ def superoptimize(
 
 
 def preferred(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that may run: those whose exponents cannot overflow, if there are any."""
-    safe = [c for c in candidates if c.maximum.safe]
-    return safe or list(candidates)
+    """The candidates that may run: those with the fewest exponents that may overflow."""
+    least = min((len(c.maximum.plain) for c in candidates), default=0)
+    return [c for c in candidates if len(c.maximum.plain) == least]
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from mirage.mugraph.schedule import Schedule
 
 #: schedules of a graph that the model proposes; others are neighbours of measured ones
 _PER_GRAPH = 3
-#: pairs estimated at so many times the best are not compiled: one call may take longer than the whole tuning
+#: what is modelled at so many times the best is not compiled: one call may take longer than the whole tuning
 FAR = 8.0
 #: the fastest graphs, whose schedules are refined where they are no more than this much slower than the fastest
 _LEADERS, _CLOSE = 3, 1.5

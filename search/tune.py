@@ -30,7 +30,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy, Runner, Trial, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
-from mirage.search.explore import Explorer, Pair, score
+from mirage.search.explore import FAR, Explorer, Pair, score
 from mirage.search.generate import plan_by_plan
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.verify.certificate import Certificate
@@ -44,8 +44,6 @@ PATIENCE, BETTER = 4, 0.02
 SCHEDULES = 6
 #: share of the budget in which graphs are modelled
 MODEL_SHARE = 0.1
-#: how many times as much as the cheapest graph a graph may cost, as modelled, to be compiled
-FAR = 8.0
 #: how often each kernel of a wave is called, and the seconds (share of the budget) that this takes at least (at most)
 RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
 #: the fastest kernels, of which the slower half is dropped again and again, and the share of the budget that this takes

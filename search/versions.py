@@ -43,6 +43,8 @@ RACE_SECONDS = 0.15
 TABLE_SECONDS = 0.3
 #: seconds of the last measurement after an interrupt
 HASTE_S = 0.2
+#: calls of each version that this takes in any case
+TABLE_CALLS = 4
 #: graphs that are tried at a point, and those of them that are compiled with how many schedules for it
 CONTENDERS = 8
 COMPILED_GRAPHS, COMPILED_SCHEDULES = 2, 2
@@ -270,8 +272,8 @@ class VersionTuner:
     def _allowed(self, tuned: Tuned, seconds: float) -> Callable[[Sizes], bool]:
         """Whether the program at some sizes fits the memory, and, as modelled, some calls of it these seconds."""
         moved, flops = program_cost(self.axis_program, self.anchors[0])
-        library = score(tuned.baselines["library"])
-        best = min(self.visits[0].times.values())
+        library = tuned.baselines["library"].min_us
+        best = min([library, *(c.timing.min_us for c in tuned.candidates if c.timing)])
         calls = (CALLS * best + LIBRARY_CALLS * library) * 1e-6
 
         def allowed(sizes: Sizes) -> bool:
@@ -409,10 +411,11 @@ class VersionTuner:
         names = self._winners()
         timings = self._race(first, names, HASTE_S if reason == INTERRUPTED else max(self._share(), HASTE_S))
         for i, visit in enumerate(self.visits[1:], 1):
-            if reason == INTERRUPTED or self.left() <= 0:
-                break
             least = min(visit.times.values())
             near = [n for n in names if n in self.pool and visit.times.get(n, 0.0) <= FAR * least]
+            needed = TABLE_CALLS * 1e-6 * sum(visit.times.get(n, least) for n in [*near, "library"])
+            if reason == INTERRUPTED or needed > self.left():
+                continue
             self._race(visit, self._willing(visit, near), max(self._share(i), 1e-3))
         names = [n for n in names if n in self.pool]
         every = [*names, *self.baselines]

@@ -88,7 +88,7 @@ class Verifier:
                 f"{outcome.check.counterexample}; please report this program and both seeds"
             )
         maximum = analyze(graph)
-        shifted = maximum.safe and bool(maximum.sites)
+        shifted = bool(maximum.sites)
         if shifted and (why := degree_violation(self.axis_program, graph, maximum, self._second.seed)):
             raise VerificationError(f"{name}: {why} ({seeds}); please report this program and both seeds")
         return replace(
@@ -194,7 +194,7 @@ def verify_programs(a: Program, b: Program, *, seed: int = 0, delta: float = DEL
     try:
         maximum = analyze(reference_graph(to_axes(b)))
     except AxisError as e:
-        maximum = RunningMaximum(False, f"{b.name} has no axis form: {e}", (), {})
+        maximum = RunningMaximum((), f"{b.name} has no axis form: {e}", (), {})
     check = Check(seed, primes.p, primes.q, tuple(draws), counterexample)
     outside = set().union(*(t.outside_lax | t.tests.outside_lax for t in trials))
     return _certificate(check, outside, maximum, notes, delta)

@@ -91,7 +91,7 @@ class Emitter:
         if any(n.graph for k in mugraph.kernels if k.graph for n in k.graph.nodes):
             mugraph = _without_threads(mugraph)
             # paths into thread graphs have changed
-            maximum = analyze(mugraph) if maximum.safe else maximum
+            maximum = analyze(mugraph)
         self.mugraph = mugraph
         self.schedule = schedule
         self.functions = FunctionSources()
@@ -316,6 +316,7 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
         f"kernel {k}: tiles {', '.join(f'{a}={n}' for a, n in s.tiles) or 'none'}; "
         f"splits {', '.join(f'{a}={n}' for a, n in s.splits) or 'none'}"
         + "".join(f"; operand {operand} packed along {a}" for operand, a in s.packed)
+        + "; padded rows" * s.padded
         for k, s in enumerate(schedule.kernels)
     ]
     return [*text.splitlines(), "", *tiles]

@@ -47,8 +47,6 @@ class Companion:
 def companions(mugraph: MuGraph, maximum: RunningMaximum) -> dict[int, Companion]:
     """Per exp whose partial results leave a kernel that splits an axis, its companion tensor."""
     found: dict[int, Companion] = {}
-    if not maximum.safe:
-        return found
     for s, site in enumerate(maximum.sites):
         i = site.path[0]
         graph = mugraph.kernel.nodes[i].graph

@@ -125,10 +125,9 @@ class BlockPlan:
         """Node -> its sites, where a maximum may be subtracted."""
         new = {o: n for n, o in self.block.old.items() if not any(r.node == n for r in self.block.rescales)}
         found: dict[int, list[int]] = {}
-        if self.program.maximum.safe:
-            for s, site in enumerate(self.program.maximum.sites):
-                if site.path[0] == self.kernel:
-                    found.setdefault(new[site.path[1]], []).append(s)
+        for s, site in enumerate(self.program.maximum.sites):
+            if site.path[0] == self.kernel:
+                found.setdefault(new[site.path[1]], []).append(s)
         return found
 
     def _depths(self) -> dict[int, int]:
@@ -177,7 +176,7 @@ class BlockPlan:
     # memory
 
     def _buffer(self, name: str, axes: tuple[str, ...], looping: bool) -> Buffer:
-        buffer = Buffer(name, axes, tuple(self.axes.room(a, looping) for a in axes))
+        buffer = Buffer(name, axes, tuple(self.axes.room(a, looping) for a in axes), self.schedule.padded)
         self.scratch.append(buffer)
         return buffer
 

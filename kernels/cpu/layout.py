@@ -66,11 +66,15 @@ def element_type(half: bool) -> str:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A tensor in scratch: its axes in storage order, with the room along each."""
+    """A tensor in scratch: its axes in storage order, with the room along each.
+
+    Rows are whole vectors; those of a `padded` one have one more, so that rows of some KiB do not share sets of a cache.
+    """
 
     name: str
     axes: tuple[str, ...]
     room: tuple[Length, ...]
+    padded: bool = False
 
     def view(self, names: Mapping[str, str]) -> View:
         strides = {a: f"{self.name}_{names[a]}" for a in self.axes[:-1]}
@@ -81,7 +85,7 @@ class Buffer:
     def declare(self, names: Mapping[str, str]) -> list[str]:
         """C declarations of the strides and of the pointer, which is taken from `at`."""
         lines = []
-        step = _padded(self.room[-1], names) if self.room else "MI_W"
+        step = self._row(names)
         for a, r in zip(reversed(self.axes[:-1]), [*reversed(self.room[:-1])], strict=True):
             lines.append(f"const long {self.name}_{names[a]} = {step};")
             step = f"{_length(r, names)} * {self.name}_{names[a]}" if r != 1 else f"{self.name}_{names[a]}"
@@ -90,20 +94,28 @@ class Buffer:
     def count(self, names: Mapping[str, str]) -> str:
         """C expression: the elements that the buffer takes."""
         lengths = [_length(r, names) for r in self.room[:-1] if r != 1]
-        return " * ".join([*lengths, _padded(self.room[-1], names) if self.room else "MI_W"])
+        return " * ".join([*lengths, self._row(names)])
+
+    def _row(self, names: Mapping[str, str]) -> str:
+        """C expression: the elements from one row to the next."""
+        if not self.room:
+            return "MI_W"
+        row = f"whole_vectors({_length(self.room[-1], names)})"
+        return f"({row} + MI_W)" if self._extra else row
+
+    @property
+    def _extra(self) -> int:
+        """Vectors that a row has more."""
+        return int(self.padded and len(self.room) > 1)
 
     def elements(self, length: Mapping[str, int], lanes: int) -> int:
         """The same, for these block extents and vectors of `lanes` elements."""
         sizes = [length[r] if isinstance(r, str) else r for r in self.room] or [1]
-        return prod(sizes[:-1]) * (-(-sizes[-1] // lanes) * lanes)
+        return prod(sizes[:-1]) * (-(-sizes[-1] // lanes) + self._extra) * lanes
 
 
 def _length(r: Length, names: Mapping[str, str]) -> str:
     return str(r) if isinstance(r, int) else f"room_{names[r]}"
-
-
-def _padded(r: Length, names: Mapping[str, str]) -> str:
-    return f"whole_vectors({_length(r, names)})"
 
 
 class BlockAxes:

@@ -24,6 +24,8 @@ _LONGEST = 4096
 _BATCH = 8
 #: candidates of a kernel that are compared by the model
 MOST = 4096
+#: vectors of a page of memory, for 64-byte vectors
+_PAGE_VECTORS = 64
 #: vectors of a register tile beside one another
 _NV = 3
 
@@ -54,12 +56,6 @@ def _powers(first: int, last: int) -> list[int]:
         found.append(first)
         first *= 2
     return found
-
-
-def split_options(size: int, tile: int, threads: int) -> tuple[int, ...]:
-    """Numbers of parts of an axis of which each has a tile at least, increasing; one is always among them."""
-    most = min(-(-size // tile), MAX_SPLITS)
-    return tuple(sorted({1, *(min(n * threads, most) for n in _SPLITS)}))
 
 
 class Space:
@@ -125,7 +121,9 @@ class Space:
         )
 
     def neighbours(self, s: KernelSchedule) -> Iterator[KernelSchedule]:
-        """The schedules that differ in one size, by a step (about a factor of 2) or to the next that divides evenly."""
+        """The schedules that differ in one size, by a step (about a factor of 2) or to the next that divides evenly, or in
+        whether rows are padded.
+        """
         for a, tile in s.tiles:
             options = self.tiles[a]
             steps = {
@@ -140,6 +138,13 @@ class Space:
             most = min(-(-self.sizes[a] // s.tile[a]), MAX_SPLITS)
             for n in {max(count // 2, 1), min(count * 2, most)} - {count}:
                 yield replace(s, splits=tuple((b, n if b == a else m) for b, m in s.splits))
+        if self._aliases(s) or s.padded:
+            yield replace(s, padded=not s.padded)
+
+    def _aliases(self, s: KernelSchedule) -> bool:
+        """Whether rows of block tensors may be whole pages apart, which share a few sets of the first-level cache."""
+        lengths = [s.tile.get(a, self.sizes[a]) for t in self.work.held if len(t.axes) > 1 for a in t.axes]
+        return any(n % (_PAGE_VECTORS * self.lanes) == 0 for n in lengths)
 
 
 def distance(x: KernelSchedule, y: KernelSchedule) -> float:

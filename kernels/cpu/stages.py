@@ -90,7 +90,7 @@ def library_stage(
     reads = {tensors[r]: nodes[r.node].axes(r.out) for r in read}
     scaled: dict[int, list[Maxima]] = {}
     for k, r in enumerate(read):
-        for s in maximum.degree.get(((r.node,), r.out), {}) if maximum.safe else ():
+        for s in maximum.degree.get(((r.node,), r.out), {}):
             if s in maxima and maximum.sites[s].path[0] == r.node:
                 axes, tensor = maxima[s]
                 reads[tensor] = axes
@@ -102,7 +102,7 @@ def library_stage(
     for i in run:
         n = nodes[i]
         body.append(AxisNode(n.op, tuple(new[r] for r in n.operands), n.attrs, n.axes(), n.reduce, n.joined))
-    rows = {new[Ref(i)]: [s.rows for s in maximum.sites if s.path == (i,)] for i in run if maximum.safe}
+    rows = {new[Ref(i)]: [s.rows for s in maximum.sites if s.path == (i,)] for i in run}
     later = {r for i, n in enumerate(nodes) if i not in run for r in n.operands} | set(mugraph.kernel.outputs)
     outputs = tuple(AxisOutput(new[Ref(i)], nodes[i].dims[0]) for i in run if Ref(i) in later)
     program = AxisProgram(mugraph.name, dict(sizes), inputs, tuple(body), outputs, mugraph.dtype)

@@ -4,12 +4,13 @@ The degree of a tensor in an exp operator says how it scales when every value of
 by a common factor per row: by that power of the factor. The rule of every operator is its own
 definition, read over the algebra of degrees. Where all outputs have degree 0, any shift of the exponents
 cancels, so that each tensor of degree 1 can be kept as a pair (value, maximum of its row): online
-softmax, derived.
+softmax, derived. An exp whose scale reaches an output, or breaks a rule, is left plain; others are
+shifted all the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import reduce as fold
@@ -42,26 +43,36 @@ class Site:
 class RunningMaximum:
     """The exp-degrees of a muGraph.
 
-    `degree` maps (path of a node, output) to {index of a site: degree}, zeros left out. `safe` says
-    whether every site can subtract its row's maximum without changing a result; if not, `reason` names
-    the tensor and the rule, and `degree` covers the tensors before it.
+    `sites` are the exps that subtract their row's maximum without changing a result. `degree` maps (path of a node,
+    output) to {index of a site: degree}, zeros left out. `plain` are the paths of nodes whose exps cannot; `reason` names
+    the first tensor and rule that forbid it.
     """
 
-    safe: bool
+    plain: tuple[Path, ...]
     reason: str
     sites: tuple[Site, ...]
     degree: Mapping[tuple[Path, int], Mapping[int, int]]
 
+    @property
+    def safe(self) -> bool:
+        """Whether no exponent can overflow: every exp subtracts its row's maximum."""
+        return not self.reason
+
 
 class _Broken(Exception):
-    """A rule of degrees that a tensor breaks, in words."""
+    """A rule of degrees that a tensor breaks, in words, and the sites whose degrees break it."""
+
+    def __init__(self, text: str, sites: Iterable[int]) -> None:
+        super().__init__(text)
+        self.sites = frozenset(sites)
 
 
 class _Degrees:
-    """The algebra of degrees, of one node; every exp that it meets becomes a site."""
+    """The algebra of degrees, of one node; every exp that it meets becomes a site, unless it is `plain`."""
 
-    def __init__(self, first_site: int) -> None:
+    def __init__(self, first_site: int, plain: bool = False) -> None:
         self.next = first_site
+        self.plain = plain
 
     def constant(self, value: Fraction) -> Degree:
         return {}
@@ -71,7 +82,8 @@ class _Degrees:
 
     def add(self, x: Degree, y: Degree) -> Degree:
         if x != y:
-            raise _Broken(f"adds terms of degrees {_text(x)} and {_text(y)}, which scale differently")
+            apart = [s for s in {*x, *y} if x.get(s) != y.get(s)]
+            raise _Broken(f"adds terms of degrees {_text(x)} and {_text(y)}, which scale differently", apart)
         return x
 
     sub = add
@@ -87,8 +99,8 @@ class _Degrees:
 
     def function(self, fn: ScalarFunction, x: Degree, *params: Fraction) -> Degree:
         if x:
-            raise _Broken(f"applies {fn.name} to a term of degree {_text(x)}, not 0")
-        if fn is not EXP:
+            raise _Broken(f"applies {fn.name} to a term of degree {_text(x)}, not 0", x)
+        if fn is not EXP or self.plain:
             return {}
         self.next += 1
         return {self.next - 1: 1}
@@ -103,13 +115,15 @@ def _text(x: Mapping[int, int]) -> str:
 
 
 class _Analysis:
-    def __init__(self, graph: MuGraph) -> None:
+    def __init__(self, graph: MuGraph, plain: Collection[Path]) -> None:
         self.graph = graph
+        self.plain = plain
         self.paths: list[Path] = []
         self.exp_axes: list[tuple[str, ...]] = []
         self.removed: list[set[str]] = []
         self.degree: dict[tuple[Path, int], Degree] = {}
         self.axes: dict[tuple[Path, int], tuple[str, ...]] = {}
+        self.current: Path = ()
         #: name, axes and degree of every tensor that something is divided by
         self.divisors: list[tuple[str, tuple[str, ...], Degree]] = []
 
@@ -117,10 +131,11 @@ class _Analysis:
         for i, n in enumerate(graph.nodes):
             path = (*at, i)
             args = [self.degree[(*at, r.node), r.out] for r in n.operands]
+            self.current = path
             try:
                 results = self.node(n, path, args, inputs, graph)
             except _Broken as e:
-                raise _Broken(f"{_name(path, n)} {e}") from None
+                raise _Broken(f"{_name(path, n)} {e}", e.sites) from None
             for out, d in enumerate(results):
                 self.degree[path, out] = d
                 self.axes[path, out] = n.axes(out)
@@ -135,7 +150,7 @@ class _Analysis:
             self.run(n.graph, path, args)
             return [self.degree[(*path, r.node), r.out] for r in n.graph.outputs]
         self.check_partial(n, graph, args)
-        algebra = _Degrees(len(self.paths))
+        algebra = _Degrees(len(self.paths), path in self.plain)
         if n.op in PRODUCTS:
             operands = [graph.nodes[r.node].axes(r.out) for r in n.operands]
             terms = []
@@ -168,8 +183,8 @@ class _Analysis:
             self.removed[s].update(axes)
 
     def check_stored(self, degree: Degree, what: str) -> None:
-        if any(d not in (0, 1) for d in degree.values()):
-            raise _Broken(f"{what} of degree {_text(degree)}; only degrees 0 and 1 can be rescaled")
+        if others := [s for s, d in degree.items() if d not in (0, 1)]:
+            raise _Broken(f"{what} of degree {_text(degree)}; only degrees 0 and 1 can be rescaled", others)
 
     def check_partial(self, n: Node, graph: Graph, args: Sequence[Degree]) -> None:
         """Partial results have a maximum of their own: they can't meet a tensor with that of the whole."""
@@ -181,7 +196,11 @@ class _Analysis:
                 if s in d
             }
             if len(seen) > 1:
-                raise _Broken(f"combines a partial result of exp {s} with a whole one: two maxima")
+                raise _Broken(f"combines a partial result of exp {s} with a whole one: two maxima", [s])
+
+    def path(self, site: int) -> Path:
+        """The node of a site, which may be the one that is looked at."""
+        return self.paths[site] if site < len(self.paths) else self.current
 
     def rows(self, site: int) -> tuple[str, ...]:
         return tuple(a for a in self.exp_axes[site] if a not in self.removed[site])
@@ -191,13 +210,13 @@ class _Analysis:
         kernel = self.graph.kernel
         for k, r in enumerate(kernel.outputs):
             if degree := self.degree[(r.node,), r.out]:
-                raise _Broken(f"output {k} has degree {_text(degree)}, not 0: a shifted exponent changes it")
+                raise _Broken(f"output {k} has degree {_text(degree)}, not 0: a shifted exponent changes it", degree)
         for i, n in enumerate(kernel.nodes):
             for out in range(len(n.dims)):
                 try:
                     self.check_stored(self.degree[(i,), out], "hands other kernels a tensor")
                 except _Broken as e:
-                    raise _Broken(f"{_name((i,), n)} {e}") from None
+                    raise _Broken(f"{_name((i,), n)} {e}", e.sites) from None
         for s, path in enumerate(self.paths):
             self.check_site(s, path)
         for name, axes, degree in self.divisors:
@@ -206,7 +225,7 @@ class _Analysis:
             for s, d in degree.items():
                 missing = ", ".join(sorted(set(self.rows(s)) - set(self.axes[path, out])))
                 if d == 1 and missing:
-                    raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {missing}")
+                    raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {missing}", [s])
 
     def check_divisor(self, name: str, axes: Sequence[str], degree: Degree) -> None:
         """A sum of an exp contains the largest term of its row, unless the maximum is that of several rows."""
@@ -215,7 +234,8 @@ class _Analysis:
             if apart:
                 raise _Broken(
                     f"{name} divides by a tensor with axis {apart[0]}, but the maximum of exp {s} is taken over "
-                    f"{apart[0]} too: a sum far below it would be 0"
+                    f"{apart[0]} too: a sum far below it would be 0",
+                    [s],
                 )
 
     def check_site(self, s: int, path: Path) -> None:
@@ -228,15 +248,16 @@ class _Analysis:
             if self.degree[path[:1], out].get(s) and side_by_side:
                 raise _Broken(
                     f"output {out} of kernel {path[0]} scales with exp {s} and holds the parts of all blocks along "
-                    f"{side_by_side[0]}, which have maxima of their own"
+                    f"{side_by_side[0]}, which have maxima of their own",
+                    [s],
                 )
         for a in self.rows(s):
             role = graph.role.get(a)
             if role is Role.SPLIT or (role is Role.LOOP and path[1] not in graph.after_loop):
-                raise _Broken(f"exp {s} at {_where(path)}: its rows differ along {a}, which is looped over")
+                raise _Broken(f"exp {s} at {_where(path)}: its rows differ along {a}, which is looped over", [s])
         for a in self.exp_axes[s]:
             if a in self.removed[s] and graph.role.get(a) is Role.PARALLEL:
-                raise _Broken(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum")
+                raise _Broken(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum", [s])
 
 
 def _where(path: Path) -> str:
@@ -248,19 +269,34 @@ def _name(path: Path, n: Node) -> str:
 
 
 def analyze(graph: MuGraph) -> RunningMaximum:
-    """The exp-degree of every tensor, and whether running maxima are safe (see the module's text).
+    """The exp-degree of every tensor, and which exps subtract their row's maximum (see the module's text).
 
     A graph without exp is safe and has no sites. Raises GraphError for operators that no muGraph has.
     """
-    analysis = _Analysis(graph)
+    return _analyze(graph, whole=True)
+
+
+def operator_degrees(graph: MuGraph) -> RunningMaximum:
+    """The same by the rules of operators alone: sites are exps that could be shifted, had they readers of one kind."""
+    return _analyze(graph, whole=False)
+
+
+def _analyze(graph: MuGraph, whole: bool) -> RunningMaximum:
+    plain: list[Path] = []
     reason = ""
-    try:
-        analysis.run(graph.kernel, (), ())
-        analysis.check()
-    except _Broken as e:
-        reason = str(e)
+    while True:
+        analysis = _Analysis(graph, plain)
+        try:
+            analysis.run(graph.kernel, (), ())
+            if whole:
+                analysis.check()
+            break
+        except _Broken as e:
+            reason = reason or str(e)
+            # exps of one node are shifted all, or none
+            plain += dict.fromkeys(analysis.path(s) for s in sorted(e.sites))
     sites = tuple(Site(p, analysis.rows(s)) for s, p in enumerate(analysis.paths))
-    return RunningMaximum(not reason, reason, sites, analysis.degree)
+    return RunningMaximum(tuple(plain), reason, sites, analysis.degree)
 
 
 def program_is_stable(program: Program) -> bool:

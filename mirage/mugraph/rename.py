@@ -64,6 +64,7 @@ def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
                 tuple((_axis(a, axes), n) for a, n in k.splits),
                 k.lanes,
                 tuple((operand, axes[a]) for operand, a in k.packed),
+                k.padded,
             )
             for k in schedule.kernels
         )

@@ -22,13 +22,15 @@ class KernelSchedule:
 
     `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
     `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
-    whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis).
+    whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis). The rows of
+    block tensors are longer by a vector where `padded`, against rows that share sets of a cache.
     """
 
     tiles: tuple[tuple[str, int], ...] = ()
     splits: tuple[tuple[str, int], ...] = ()
     lanes: int = 16
     packed: tuple[tuple[int, str], ...] = ()
+    padded: bool = False
 
     @cached_property
     def tile(self) -> dict[str, int]:
@@ -116,7 +118,13 @@ class Schedule:
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
-            {"tiles": dict(s.tiles), "splits": dict(s.splits), "lanes": s.lanes, "packed": [list(p) for p in s.packed]}
+            {
+                "tiles": dict(s.tiles),
+                "splits": dict(s.splits),
+                "lanes": s.lanes,
+                "packed": [list(p) for p in s.packed],
+                "padded": s.padded,
+            }
             for s in self.kernels
         ]
 
@@ -136,6 +144,11 @@ class Schedule:
                 raise FormatError(f"schedule: packed must list pairs of an operand and an axis, got {value!r}")
             return tuple((p[0], p[1]) for p in value)
 
+        def padded(value: Any) -> bool:
+            if type(value) is not bool:
+                raise FormatError(f"schedule: padded must be true or false, got {value!r}")
+            return value
+
         if not isinstance(obj, list) or not all(isinstance(k, dict) and type(k.get("lanes")) is int for k in obj):
             raise FormatError(f"schedule: expected a list of objects with tiles, splits and lanes, got {obj!r}")
         return Schedule(
@@ -144,8 +157,9 @@ class Schedule:
                     table(k.get("tiles"), "tiles"),
                     table(k.get("splits"), "splits"),
                     k["lanes"],
-                    # files of before there were packed inputs have no such entry
+                    # files of before there were such layouts have no such entries
                     packed(k.get("packed", [])),
+                    padded(k.get("padded", False)),
                 )
                 for k in obj
             )

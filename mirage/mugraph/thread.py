@@ -201,6 +201,6 @@ def with_threads(graph: MuGraph, maximum: RunningMaximum) -> MuGraph:
         if n.graph is None:
             nodes.append(n)
             continue
-        sites = frozenset(s.path[1] for s in maximum.sites if s.path[0] == i) if maximum.safe else frozenset()
+        sites = frozenset(s.path[1] for s in maximum.sites if s.path[0] == i)
         nodes.append(replace(n, graph=construct_threads(n.graph, thread_groups(n.graph, sites))))
     return replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes)))

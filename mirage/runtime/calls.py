@@ -24,6 +24,7 @@ from mirage.kernels.cpu.frames import BoundCall
 from mirage.kernels.cpu.memory import address
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
+from mirage.runtime.leases import is_large, lease
 from mirage.runtime.outputs import Overlap, check_outputs, may_write_in_place
 from mirage.search.accuracy import Runner
 
@@ -35,9 +36,12 @@ Layout = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class _Ready:
-    """A call for one layout of the arguments: it computes results of these shapes. `overlap` is for results that are given."""
+    """A call for one layout of the arguments: it computes results of these shapes, all of them `large`, or not. `overlap` is for
+    results that are given.
+    """
 
     call: BoundCall
+    large: bool
     shapes: tuple[tuple[int, ...], ...]
     overlap: Overlap | None
 
@@ -111,7 +115,7 @@ class Caller:
                 return None
             ready.call.run(addresses, arrays)
             return outs[0] if len(outs) == 1 else outs
-        results = [np.empty(s, dtype) for s in ready.shapes]
+        results = [(lease if ready.large else np.empty)(s, dtype) for s in ready.shapes]
         for r in results:
             addresses.append(address(r))
         ready.call.run(addresses, arrays)
@@ -154,7 +158,7 @@ class Caller:
             ready.call.run(addresses, arrays)
             torch.wrote(outs)
             return outs[0] if len(outs) == 1 else outs
-        results = [torch.empty(s) for s in ready.shapes]
+        results = [torch.lease(s, self._dtype) if ready.large else torch.empty(s) for s in ready.shapes]
         for r in results:
             addresses.append(r.data_ptr())
         ready.call.run(addresses, arrays)
@@ -193,7 +197,8 @@ class Caller:
         else:
             strides += [_contiguous(s, self._dtype.itemsize) for s in wanted]
         call = run.bind(sizes, strides)
-        return None if call is None else _Ready(call, wanted, overlap)
+        large = all(is_large(s, self._dtype) for s in wanted)
+        return None if call is None else _Ready(call, large, wanted, overlap)
 
     def _general(self, arrays: Sequence[Any], out: Any) -> Any:
         """The way of all other calls: by way of NumPy arrays."""
@@ -237,6 +242,7 @@ class TorchTensors:
         self.types: frozenset[type] = frozenset()
         self.dtype: Any = None
         self.empty: Callable[..., Any] = _no_torch
+        self._from_numpy = _no_torch
         self._increment: Callable[[Any], None] | None = None
 
     def has(self, kind: type) -> bool:
@@ -250,9 +256,16 @@ class TorchTensors:
         self.dtype = getattr(torch, self._name, None)
         # whatever device is the default one
         self.empty = partial(torch.empty, dtype=self.dtype, device=torch.device("cpu"))
+        self._from_numpy = torch.from_numpy
         self._increment = getattr(torch.autograd.graph, "increment_version", None)
         self.types = frozenset({torch.Tensor, torch.nn.Parameter})
         return kind in self.types
+
+    def lease(self, shape: tuple[int, ...], dtype: Any) -> Any:
+        """A large tensor in memory that may have been used before."""
+        array = lease(shape, dtype)
+        # by way of bytes: NumPy does not know all dtypes of torch
+        return self._from_numpy(array.reshape(-1).view(np.uint8)).view(self.dtype).reshape(shape)
 
     def wrote(self, tensors: Sequence[Any]) -> None:
         """Tell torch, whose gradients depend on it, that the contents of these tensors have changed."""

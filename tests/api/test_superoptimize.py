@@ -31,6 +31,7 @@ from mirage.errors import FormatError, GraphError, InputError, MirageError, Veri
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.interpret import run_reference
 from mirage.kernels.decision import Split
+from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
@@ -555,3 +556,19 @@ def test_the_smallest_budget_compiles_a_kernel() -> None:
     assert r.compiled == 1
     assert r.tune_stop.startswith("budget spent")
     assert any(c.executable is not None for c in r.graphs)
+
+
+def test_a_softmax_beside_a_plain_exp_does_not_overflow() -> None:
+    p = mi.trace(lambda x, y: (mi.softmax(x), mi.exp(y)), "both", x=mi.tensor("m", "n"), y=mi.tensor("m"))
+    r = mi.superoptimize(p, sizes={"m": 16, "n": 64}, budget=4, cache=False)
+    rng = np.random.default_rng(0)
+    x = 1000 * rng.standard_normal((16, 64)).astype(np.float32)
+    y = rng.standard_normal(16).astype(np.float32)
+    sizes = {"m": 16, "n": 64}
+    expected = r.reference([x, y], sizes)
+    kernels = [c.executable for c in r.graphs if c.executable is not None]
+    assert kernels
+    library = LibraryProgram(r.verifier.axis_program)
+    for results in (r(x, y), library([x, y], sizes), *(k([x, y], sizes) for k in kernels)):
+        for found, e in zip(results, expected, strict=True):
+            np.testing.assert_allclose(found, e, rtol=1e-5, atol=1e-7)

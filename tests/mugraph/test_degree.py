@@ -144,7 +144,7 @@ def test_predefined_exp_is_a_site_of_the_kernel_graph() -> None:
     assert found.sites == (Site((1,), ("m",)),)
 
 
-def test_two_exps_have_a_site_each() -> None:
+def test_two_exps_whose_scales_do_not_cancel_are_both_plain() -> None:
     ap = to_axes(attention())
     g = flash()
     loop = g.kernel.nodes[3].graph
@@ -154,9 +154,27 @@ def test_two_exps_have_a_site_each() -> None:
     twice += [sum_over("t", 12, ("h", "s")), node("div", (10, 13), ("h", "s", "d64_2"))]
     inner = block(twice, (14,), loop.role)
     found = analyze(mugraph(ap, [replace(g.kernel.nodes[3], graph=inner)], Ref(3)))
-    assert [s.path for s in found.sites] == [(3, 6), (3, 11)]
-    assert found.degree[(3, 14), 0] == {0: 1, 1: -1}
-    assert not found.safe
+    assert found.plain == ((3, 6), (3, 11)) and found.sites == ()
+    assert not found.safe and "output 0 has degree 1 in exp 0, -1 in exp 1" in found.reason
+
+
+@pytest.mark.parametrize("first", ["softmax", "exp"])
+def test_a_plain_exp_leaves_a_softmax_beside_it_shifted(first: str) -> None:
+    b = ProgramBuilder("both")
+    x, y = b.input("x", tensor("m", "n")), b.input("y", tensor("m"))
+    outputs = [b.op("softmax", x), b.op("exp", y)]
+    p = b.finish(outputs if first == "softmax" else outputs[::-1])
+    found = analyze(reference_graph(to_axes(p)))
+    assert not found.safe and len(found.plain) == 1
+    assert [s.rows for s in found.sites] == [found.sites[0].rows] and len(found.sites[0].rows) == 1
+
+
+def test_an_exp_inside_a_softmax_is_plain() -> None:
+    b = ProgramBuilder("inside")
+    p = b.finish([b.op("softmax", b.op("exp", b.input("x", tensor("m", "n"))))])
+    found = analyze(reference_graph(to_axes(p)))
+    assert len(found.plain) == len(found.sites) == 1 and found.plain[0] < found.sites[0].path
+    assert "applies exp to a term of degree 1 in exp 0" in found.reason
 
 
 @pytest.fixture

@@ -67,3 +67,13 @@ def test_only_what_to_json_writes_is_read() -> None:
     for bad in wrong:
         with pytest.raises(FormatError, match="schedule: "):
             Schedule.from_json(bad)
+
+
+def test_files_without_padding_are_read_and_strange_ones_refused() -> None:
+    case = gated()
+    (old,) = case.schedule.to_json()
+    del old["padded"]
+    assert Schedule.from_json([old]) == case.schedule
+    for wrong in (1, "yes", None, []):
+        with pytest.raises(FormatError, match="padded must be true or false"):
+            Schedule.from_json([old | {"padded": wrong}])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -17,7 +18,7 @@ from mirage.kernels.cpu import memory
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import default_schedule
 from mirage.mugraph.degree import analyze
-from mirage.runtime import calls
+from mirage.runtime import calls, leases
 from mirage.runtime.calls import Caller
 from mirage.runtime.outputs import Overlap
 from tests.api.small import adapter, arrays, rows, several
@@ -156,6 +157,99 @@ def test_calls_from_several_threads() -> None:
             for found in (call(inputs), call(inputs, out)):
                 if not np.allclose(found, want, rtol=1e-4, atol=1e-4):
                     failures.append((seed, n))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failures
+
+
+# Large results.
+
+
+@pytest.fixture
+def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LARGE", 64)
+    monkeypatch.setattr(leases, "_free", deque(maxlen=leases.KEPT))
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_memory_of_large_results_is_used_again() -> None:
+    call = caller("rows")
+    seen = []
+    for factor in range(1, 5):
+        found = call([factor * X])
+        seen.append(memory.address(found))
+        np.testing.assert_allclose(found, wanted("rows", factor * X)[0], rtol=1e-5)
+        assert found.flags.writeable
+        del found
+    assert len(set(seen)) == 1
+    # another size, and back
+    call([X[:2]])
+    assert memory.address(call([X])) == seen[0]
+
+
+HOLD: dict[str, Callable[[np.ndarray], Any]] = {
+    "itself": lambda a: a,
+    "view": lambda a: a[1:, ::2],
+    "view of a view": lambda a: a.T[2:][::-1],
+    "reshaped": lambda a: a.reshape(-1),
+    "base": lambda a: a.base,
+    "buffer": lambda a: memoryview(a),
+    "subclass": lambda a: a.view(np.recarray),
+    "torch": lambda a: pytest.importorskip("torch").from_numpy(a)[1:],
+    "exported": lambda a: pytest.importorskip("torch").from_dlpack(a),
+}
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("hold", HOLD)
+def test_memory_that_somebody_sees_is_not_used_again(hold: str) -> None:
+    call = caller("rows")
+    result = call([X])
+    at, kept = memory.address(result), HOLD[hold](result)
+    before = np.asarray(kept).copy()
+    del result
+    others = [call([i * X]) for i in range(2, 6)]
+    assert at not in {memory.address(o) for o in others}
+    np.testing.assert_array_equal(np.asarray(kept), before)
+    del kept, others
+    assert len(leases._free) <= leases.KEPT
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_large_tensors_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    call = caller("rows")
+    t, seen = torch.from_numpy(X.copy()), []
+    for _ in range(3):
+        found = call([t])
+        assert (found.dtype, tuple(found.shape)) == (torch.float32, X.shape)
+        np.testing.assert_allclose(found.numpy(), wanted("rows", X)[0], rtol=1e-5)
+        seen.append(found.data_ptr())
+        view = found[1]
+        del found
+        assert call([t]).data_ptr() != seen[-1]
+        del view
+    assert len(set(seen)) <= 2
+
+
+@pytest.mark.usefixtures("small_is_large")
+def test_large_results_in_several_threads() -> None:
+    call = caller("rows")
+    failures: list[int] = []
+
+    def work(seed: int) -> None:
+        kept = []
+        for i in range(50):
+            x = np.full((3 + i % 2, 8), seed, np.float32)
+            x[:, 0] += 1
+            kept.append((call([x]), wanted("rows", x)[0]))
+            if i % 3 == 0 and any(not np.allclose(f, w) for f, w in kept):
+                failures.append(seed)
+            kept = kept[-2:]
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
     for t in threads:
