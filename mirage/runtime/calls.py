@@ -59,13 +59,15 @@ class Caller:
         types = program.input_types
         self._count = len(types)
         self._ranks = [t.rank for t in types]
-        self._dtype = DTYPES[types[0].dtype] if types else None
-        self._alignment = self._dtype.itemsize - 1 if self._dtype is not None else 0
+        # a program has one dtype
+        name = program.output_types[0].dtype
+        self._dtype = DTYPES[name]
+        self._alignment = self._dtype.itemsize - 1
         self._results = len(program.output_types)
         self._lock = threading.Lock()
         #: None where a layout needs the general way
         self._numpy: dict[Layout, _Ready | None] = {}
-        self._torch = TorchTensors(types[0].dtype) if types else None
+        self._torch = TorchTensors(name)
         self._of_torch: dict[Layout, _Ready | None] = {}
 
     def __call__(self, arrays: Sequence[Any], out: Any = None) -> Any:
@@ -78,7 +80,7 @@ class Caller:
             first = type(arrays[0])
             if first is np.ndarray:
                 found = self._with_numpy(arrays, out)
-            elif self._torch is not None and self._torch.has(first):
+            elif self._torch.has(first):
                 found = self._with_torch(self._torch, arrays, out)
             else:
                 found = None
@@ -181,7 +183,6 @@ class Caller:
         return ready
 
     def _ready(self, shapes: Layout, strides: list[tuple[int, ...]], given: bool) -> _Ready | None:
-        assert self._dtype is not None
         sizes = self._binder.bind(shapes[: self._count])
         run = self._choose(sizes)
         if not isinstance(run, CpuExecutable):
@@ -222,8 +223,7 @@ class Caller:
             if o is not r:
                 o[...] = r
         given = tuple(out) if isinstance(out, tuple | list) else (out,)
-        if self._torch is not None:
-            self._torch.wrote(given)
+        self._torch.wrote(given)
         return given[0] if len(given) == 1 else given
 
     def _reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:

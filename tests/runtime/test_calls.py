@@ -197,7 +197,7 @@ HOLD: dict[str, Callable[[np.ndarray], Any]] = {
     "view of a view": lambda a: a.T[2:][::-1],
     "reshaped": lambda a: a.reshape(-1),
     "base": lambda a: a.base,
-    "buffer": lambda a: memoryview(a),
+    "buffer": lambda a: a.data,
     "subclass": lambda a: a.view(np.recarray),
     "torch": lambda a: pytest.importorskip("torch").from_numpy(a)[1:],
     "exported": lambda a: pytest.importorskip("torch").from_dlpack(a),

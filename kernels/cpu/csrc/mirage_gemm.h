@@ -87,7 +87,7 @@ MI_INLINE void mi_block_term(
 MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_block_args *a)
 {
     enum { MOST = 8 };
-    const int fit = MI_BLOCK_SUMS / (MR * NV), KU = fit >= MOST ? MOST : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    const int fit = MR < 8 ? MI_BLOCK_SUMS / (MR * NV) : 1, KU = fit >= MOST ? MOST : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     mi_vec sum[MI_BLOCK_SUMS];
     const mi_real *x[MI_BLOCK_ROWS];
     const mi_real *y = a->y;
@@ -254,6 +254,33 @@ MI_NOINLINE void mi_gemm_outer(
 #define MI_STREAM_COLUMNS 4096 /* at most so many at once: a few pages of each row */
 #define MI_STREAM_AHEAD (16 * 1024) /* bytes from what is read to what is fetched */
 
+#define MI_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
+#define MI_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
+#define MI_LOW(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_LOW_, h))
+#define MI_HIGH(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_HIGH_, h))
+
+/* Transposes v[MR] with lanes [MR,P], P staying together. */
+MI_INLINE void mi_transpose_groups(const int MR, mi_vec *v)
+{
+    const int P = MI_W / MR;
+#define MI_STEP(h) \
+    MI_UNROLL for (int i = 0; h >= P && i < MR; i++) \
+    { \
+        if (!(i & h / P)) { \
+            const mi_vec a = v[i], b = v[i + h / P]; \
+            v[i] = MI_LOW(a, b, h); \
+            v[i + h / P] = MI_HIGH(a, b, h); \
+        } \
+    }
+    MI_BITS(MI_STEP)
+#undef MI_STEP
+}
+
+/* Where a packed x has its element of row i and term r: P = MI_W / MR terms of a row together, as
+ * mi_transpose_groups has them. */
+#define MI_STREAM_P(MR) ((MR) >= MI_W ? 1 : MI_W / (MR) < MI_STREAM_ROWS ? MI_W / (MR) : MI_STREAM_ROWS)
+#define MI_STREAM_AT(MR, r, i) (((r) / MI_STREAM_P(MR) * (MR) + (i)) * MI_STREAM_P(MR) + (r) % MI_STREAM_P(MR))
+
 /* sums[g][MR][NV] += x[8,MR] y[8,n] for the groups g of NV vectors in n columns. What is at the same place of rows that
  * begin at `next` is fetched into the second-level cache: the processor's own prefetch starts anew in every row. */
 MI_INLINE void mi_stream_block(
@@ -279,7 +306,7 @@ MI_INLINE void mi_stream_block(
             }
             MI_UNROLL for (int i = 0; i < MR; i++)
             {
-                const mi_vec xi = mi_broadcast(x[r * MR + i]);
+                const mi_vec xi = mi_broadcast(x[MI_STREAM_AT(MR, r, i)]);
                 MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += xi * row[j];
             }
         }
@@ -288,16 +315,42 @@ MI_INLINE void mi_stream_block(
     }
 }
 
-typedef void mi_stream_fn(
-    ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, const mi_real *next, mi_real *sums);
+/* to[MR,8] = x[rows,8], as mi_stream_block wants it; rows that do not exist are zeros */
+MI_INLINE void mi_stream_pack(
+    const int MR, int rows, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, mi_real *to)
+{
+    if (MI_W >= MI_STREAM_ROWS && MR <= MI_W && xs_k == 1) {
+        mi_vec v[MI_BLOCK_ROWS];
+        MI_UNROLL for (int i = 0; i < MR; i++) v[i] = i < rows ? mi_load_n(x + i * xs_m, MI_STREAM_ROWS) : (mi_vec){0};
+        mi_transpose_groups(MR, v);
+        MI_UNROLL for (int i = 0; i * MI_W < MI_STREAM_ROWS * MR; i++) mi_store(to + i * MI_W, v[i]);
+        return;
+    }
+    MI_NO_UNROLL for (int at = 0; at < MI_STREAM_ROWS * MR; at++)
+    {
+        const int i = at / MI_STREAM_ROWS, r = at % MI_STREAM_ROWS;
+        to[MI_STREAM_AT(MR, r, i)] = i < rows ? x[i * xs_m + r * xs_k] : 0;
+    }
+}
+
+typedef struct {
+    int rows, vectors;
+    void (*pack)(int rows, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, mi_real *to);
+    void (*block)(
+        ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, const mi_real *next, mi_real *sums);
+} mi_stream;
 
 #define MI_STREAM(MR, NV) \
-    enum { MI_STREAM_VECTORS_##MR = NV }; \
-    MI_NOINLINE void mi_stream_##MR( \
+    MI_NOINLINE void mi_stream_pack_##MR(int rows, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, mi_real *to) \
+    { \
+        mi_stream_pack(MR, rows, x, xs_m, xs_k, to); \
+    } \
+    MI_NOINLINE void mi_stream_block_##MR( \
         ptrdiff_t n, const mi_real *x, const mi_real *y, ptrdiff_t ys_k, const mi_real *next, mi_real *sums) \
     { \
         mi_stream_block(MR, NV, n, x, y, ys_k, next, sums); \
-    }
+    } \
+    static const mi_stream mi_stream_##MR __attribute__((unused)) = {MR, NV, mi_stream_pack_##MR, mi_stream_block_##MR};
 MI_STREAM(1, 2)
 MI_STREAM(2, 1)
 MI_STREAM(4, 1)
@@ -305,36 +358,38 @@ MI_STREAM(4, 1)
 MI_STREAM(8, 2)
 #endif
 
-/* The first n columns of at most four blocks of MR rows, and of the first k rows of y; n is a multiple of NV vectors,
- * k of MI_STREAM_ROWS. */
-MI_INLINE void mi_stream_rows(
-    const int MR, const int NV, mi_stream_fn *block, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x,
-    ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+/* The first n columns of at most four blocks of rows, and of the first k rows of y; n is a multiple of the vectors of
+ * s, k of MI_STREAM_ROWS. */
+MI_NOINLINE void mi_stream_rows(
+    const mi_stream *s, ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k,
+    const mi_real *y, ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
-    /* rows of o at a large power-of-two stride would share a few sets of the cache; rows beyond m are zeros */
+    /* rows of o at a large power-of-two stride would share a few sets of the cache */
     mi_vec buffer[MI_STREAM_BYTES / MI_VEC_BYTES];
     mi_real xk[4][MI_STREAM_ROWS * MI_BLOCK_ROWS];
-    const ptrdiff_t fit = MI_STREAM_BYTES / MI_REAL_BYTES / ((m + MR - 1) / MR * MR) / (NV * MI_W) * (NV * MI_W);
+    const ptrdiff_t mr = s->rows, group = s->vectors * MI_W, padded = (m + mr - 1) / mr * mr;
+    const ptrdiff_t fit = MI_STREAM_BYTES / MI_REAL_BYTES / padded / group * group;
     const ptrdiff_t strip = fit < MI_STREAM_COLUMNS ? fit : MI_STREAM_COLUMNS;
-    __builtin_memset(xk, 0, sizeof xk);
+    mi_real *sums = (mi_real *)buffer;
     for (ptrdiff_t n0 = 0; n0 < n; n0 += strip) {
         const ptrdiff_t nc = n - n0 < strip ? n - n0 : strip;
         const ptrdiff_t ahead = (MI_STREAM_AHEAD / MI_REAL_BYTES / nc / MI_STREAM_ROWS + 1) * MI_STREAM_ROWS; /* rows */
-        mi_real *sums = (mi_real *)buffer;
-        __builtin_memset(sums, 0, (size_t)((m + MR - 1) / MR * MR * nc) * MI_REAL_BYTES);
+        __builtin_memset(sums, 0, (size_t)(padded * nc) * MI_REAL_BYTES);
         for (ptrdiff_t k0 = 0; k0 < k; k0 += MI_STREAM_ROWS) {
             const mi_real *yk = y + k0 * ys_k + n0, *next = k - k0 > ahead ? yk + ahead * ys_k : yk;
-            for (ptrdiff_t i = 0; i < m; i++) {
-                for (int r = 0; r < MI_STREAM_ROWS; r++) xk[i / MR][r * MR + i % MR] = x[i * xs_m + (k0 + r) * xs_k];
+            for (ptrdiff_t i = 0; i < m; i += mr) {
+                s->pack(m - i < mr ? (int)(m - i) : (int)mr, x + i * xs_m + k0 * xs_k, xs_m, xs_k, xk[i / mr]);
             }
-            for (ptrdiff_t i = 0; i < m; i += MR) block(nc, xk[i / MR], yk, ys_k, i ? yk : next, sums + i * nc);
+            for (ptrdiff_t i = 0; i < m; i += mr) s->block(nc, xk[i / mr], yk, ys_k, i ? yk : next, sums + i * nc);
         }
         for (ptrdiff_t i = 0; i < m; i++) {
             mi_real *to = o + i * os_m + n0;
-            const mi_real *from = sums + i / MR * MR * nc + i % MR * (NV * MI_W);
-            for (ptrdiff_t j = 0; j < nc; j += MI_W) {
-                const mi_vec v = mi_load(from + j / (NV * MI_W) * (MR * NV * MI_W) + j % (NV * MI_W));
-                mi_store(to + j, accumulate ? v + mi_load(to + j) : v);
+            const mi_real *from = sums + i / mr * mr * nc + i % mr * group;
+            for (ptrdiff_t j0 = 0; j0 < nc; j0 += group, from += mr * group) {
+                for (ptrdiff_t j = 0; j < group; j += MI_W) {
+                    const mi_vec v = mi_load(from + j);
+                    mi_store(to + j0 + j, accumulate ? v + mi_load(to + j0 + j) : v);
+                }
             }
         }
     }
@@ -349,20 +404,15 @@ MI_NOINLINE void mi_gemm_stream(
         mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
         return;
     }
-#define MI_ROWS(MR) \
-    mi_stream_rows( \
-        MR, MI_STREAM_VECTORS_##MR, mi_stream_##MR, rows, whole_k, whole_n, x + m0 * xs_m, xs_m, xs_k, y, ys_k, \
-        o + m0 * os_m, os_m, accumulate)
     for (ptrdiff_t m0 = 0; whole_k && m0 < m; m0 += 4 * MI_BLOCK_ROWS) {
         const ptrdiff_t rows = m - m0 < 4 * MI_BLOCK_ROWS ? m - m0 : 4 * MI_BLOCK_ROWS;
-        if (rows == 1) MI_ROWS(1);
-        else if (rows == 2) MI_ROWS(2);
+        const mi_stream *s = rows == 1 ? &mi_stream_1 : rows == 2 ? &mi_stream_2 : &mi_stream_4;
 #if MI_BLOCK_ROWS == 8
-        else if (rows > 4) MI_ROWS(8);
+        if (rows > 4) s = &mi_stream_8;
 #endif
-        else MI_ROWS(4);
+        mi_stream_rows(
+            s, rows, whole_k, whole_n, x + m0 * xs_m, xs_m, xs_k, y, ys_k, o + m0 * os_m, os_m, accumulate);
     }
-#undef MI_ROWS
     if (whole_n && (whole_k < k || !k)) {
         mi_gemm_outer(
             m, k - whole_k, whole_n, x + whole_k * xs_k, xs_m, xs_k, y + whole_k * ys_k, ys_k, o, os_m,
@@ -458,28 +508,6 @@ MI_NOINLINE void mi_dot_few(
 /* More rows: lane i * P + p of a vector has x[i,t * P + p], for P = MI_W / MR and some t, and multiplies P elements of
  * a row of y, repeated: few horizontal sums are left, of P lanes. */
 
-#define MI_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
-#define MI_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
-#define MI_LOW(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_LOW_, h))
-#define MI_HIGH(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_HIGH_, h))
-
-/* Transposes v[MR] with lanes [MR,P], P staying together. */
-MI_INLINE void mi_dot_transpose(const int MR, mi_vec *v)
-{
-    const int P = MI_W / MR;
-#define MI_STEP(h) \
-    MI_UNROLL for (int i = 0; h >= P && i < MR; i++) \
-    { \
-        if (!(i & h / P)) { \
-            const mi_vec a = v[i], b = v[i + h / P]; \
-            v[i] = MI_LOW(a, b, h); \
-            v[i + h / P] = MI_HIGH(a, b, h); \
-        } \
-    }
-    MI_BITS(MI_STEP)
-#undef MI_STEP
-}
-
 typedef long long mi_pair_int __attribute__((aligned(MI_REAL_BYTES), may_alias));
 typedef long long mi_pairs __attribute__((vector_size(MI_VEC_BYTES)));
 typedef mi_real mi_quad __attribute__((vector_size(16), aligned(MI_REAL_BYTES), may_alias));
@@ -541,7 +569,7 @@ MI_INLINE void mi_dot_block(
         MI_BITS(MI_STEP)
 #undef MI_STEP
         MI_UNROLL for (int i = 0; i < MR; i++) v[i] = part[i * P];
-        mi_dot_transpose(MR, v);
+        mi_transpose_groups(MR, v);
         MI_UNROLL for (int i = 0; i < MR; i++)
         {
             mi_real *to = o + i * os_m + g * MI_W;
@@ -568,7 +596,7 @@ MI_INLINE void mi_dot_packed(
             {
                 v[i] = i < rows ? mi_load_mask(x + i * xs_m + k0 + at, mask) : (mi_vec){0};
             }
-            mi_dot_transpose(MR, v);
+            mi_transpose_groups(MR, v);
             MI_UNROLL for (int i = 0; i < MR; i++) packed[at / P + i] = v[i];
         }
         for (ptrdiff_t j = 0; j < n; j += MI_DOT_COLUMNS) {
@@ -593,9 +621,6 @@ MI_DOT_PACKED(4)
 #if MI_W >= 8
 MI_DOT_PACKED(8)
 #endif
-#if MI_W >= 16
-MI_DOT_PACKED(16)
-#endif
 
 MI_NOINLINE void mi_gemm_dot(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
@@ -607,13 +632,9 @@ MI_NOINLINE void mi_gemm_dot(
 #if MI_W >= 4
     while (m > 2) {
         /* blocks with few rows that do not exist */
-        int mr = MI_W;
+        int mr = MI_W < 8 ? 4 : 8;
         while (mr > 4 && m <= mr / 2 + mr / 8) mr /= 2;
         const int rows = m < mr ? (int)m : mr;
-#if MI_W >= 16
-        if (mr == 16) mi_dot_16(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
-        else
-#endif
 #if MI_W >= 8
         if (mr == 8) mi_dot_8(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
         else
