@@ -310,7 +310,7 @@ class Tuner:
         if not candidates:
             return []
         fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
-        timings = interleave(fns, seconds=max(seconds, 0.05))
+        timings = interleave(fns, seconds=max(seconds, 0.05), spinning=self.spinning(candidates))
         for c in candidates:
             if c.executable is not None:
                 # packed copies of all kernels together could fill the memory
@@ -322,7 +322,12 @@ class Tuner:
         """Finalists (by position) and baselines (by name) in one interleaved run."""
         fns = {str(i): self.call(c.executable) for i, c in enumerate(finalists) if c.executable is not None}
         fns |= {name: self.call(run) for name, run in self.baselines.items()}
-        return interleave(fns, seconds=min(seconds, FINAL_SECONDS))
+        spinning = {*self.baselines, *self.spinning(finalists)}
+        return interleave(fns, seconds=min(seconds, FINAL_SECONDS), spinning=spinning)
+
+    def spinning(self, candidates: Sequence[Candidate]) -> list[str]:
+        """Those (by position) that call BLAS, whose threads spin for a while and slow down what comes next."""
+        return [str(i) for i, c in enumerate(candidates) if c.executable is not None and c.executable.calls_library]
 
     def call(self, run: Runner | CpuExecutable | None) -> Callable[[], object]:
         assert run is not None

@@ -368,7 +368,8 @@ class VersionTuner:
             ):
                 runs[name] = run
         calls = {name: partial(run, visit.trial.inputs, visit.sizes) for name, run in runs.items()}
-        timings = interleave(calls, seconds=seconds)
+        blas = {name for name in runs if name in self.baselines or self._executable(name).calls_library}
+        timings = interleave(calls, seconds=seconds, spinning=blas)
         visit.times |= {name: score(t) for name, t in timings.items()}
         for name in runs.keys() & self.pool.keys():
             # packed copies for all points together could fill the memory

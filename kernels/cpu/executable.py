@@ -118,9 +118,11 @@ class CpuExecutable:
             same = sorted(own) == sorted(axes) and (own[-1:] == list(axes[-1:]) or t not in self.emitted.in_code)
             if t >= self.emitted.inputs and t not in self._direct and same:
                 self._direct[t] = k
-        self._calls = any(library is not None for _, library in self._stages)
+        #: whether it calls NumPy and BLAS, whose threads spin for a while after a call
+        self.calls_library = any(library is not None for _, library in self._stages)
         #: whether every result is written by an operator, a C function
-        self._writes_all = not self._calls and all(self._direct.get(t) == k for k, t in enumerate(self.emitted.outputs))
+        written = (self._direct.get(t) == k for k, t in enumerate(self.emitted.outputs))
+        self._writes_all = not self.calls_library and all(written)
         used = {t for _, library in self._stages if library is not None for t in library.tensors()}
         #: inputs that library calls take, with their axes where a dim is a product of several
         self._taken = [
@@ -229,7 +231,7 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = address(results_in[k])
         held = self._pack(shape, frame, inputs, inputs if given is None else given)
-        memory = self._memory(shape, frame, arrays, results_in) if self._calls else []
+        memory = self._memory(shape, frame, arrays, results_in) if self.calls_library else []
         for number, (code, library) in enumerate(self._stages):
             if library is not None:
                 library.run(shape.scalars[number].copy(), shape.axes, memory)

@@ -69,8 +69,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MIRAGE_SEARCH_WORKERS", "1")
     monkeypatch.setattr(jobs, "PATIENCE_S", 0.0)
     # one kernel is compiled
-    monkeypatch.setattr(tune, "ROUND_ONE", 1)
-    monkeypatch.setattr(tune, "ROUND_TWO", 0)
+    monkeypatch.setattr(tune, "MAX_KERNELS", 1)
     monkeypatch.setattr(tune, "FINAL_SECONDS", 0.1)
     return tmp_path / "cache"
 

@@ -148,19 +148,23 @@ def tiles(graph: MuGraph, tile: int | Mapping[str, int], splits: int = 3) -> Sch
 
 
 def odd_tiles(graph: MuGraph, rng: Random) -> Schedule:
-    """A random schedule: small and odd tiles, which leave something over nearly everywhere."""
+    """A random schedule: small and odd tiles, which leave something over nearly everywhere, and some packed inputs."""
     tile = {a: rng.choice((1, 3, 5, 8, 16, 30, 50)) for n in graph.kernels if n.graph for a, _ in n.graph.roles}
     split = {a: rng.choice((1, 2, 5)) for a in tile}
-    return Schedule(
-        tuple(
-            KernelSchedule(
-                tuple((a, tile[a]) for a, r in n.graph.roles if r is not Role.WHOLE),
-                tuple((a, split[a]) for a, r in n.graph.roles if r is Role.SPLIT),
-            )
-            for n in graph.kernels
-            if n.graph is not None
-        )
-    )
+    found: list[KernelSchedule] = []
+    for n in graph.kernels:
+        assert n.graph is not None
+        role = n.graph.role
+        packed: list[tuple[int, str]] = []
+        for k, r in enumerate(n.operands):
+            source = graph.kernel.nodes[r.node]
+            axes = [a for a in source.axes() if role.get(a) is Role.PARALLEL and tile[a] > 1]
+            if source.op == "input" and axes and rng.random() < 0.3:
+                packed.append((k, rng.choice(axes)))
+        tiles = tuple((a, tile[a]) for a, r in role.items() if r is not Role.WHOLE)
+        splits = tuple((a, split[a]) for a, r in role.items() if r is Role.SPLIT)
+        found.append(KernelSchedule(tiles, splits, packed=tuple(packed)))
+    return Schedule(tuple(found))
 
 
 def operators(p: Program) -> list[int]:

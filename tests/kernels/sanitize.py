@@ -336,13 +336,22 @@ class Case:
         stored = dict(enumerate(x.dims for x in graph.inputs))
         stored |= {t: o.dims for t, o in zip(emitted.outputs, graph.outputs, strict=True) if t >= emitted.inputs}
         self.tensors: list[_Tensor] = []
+        read = read_arguments(graph.name, argument_places(graph.inputs), self.inputs)
+        packings = {p.tensor: p for p in emitted.packed}
         for t, (axes, dtype) in enumerate(zip(emitted.tensors, emitted.dtypes, strict=True)):
+            if t in packings:
+                p = packings[t]
+                array = p.pack(read[p.input], graph.inputs[p.input].axes, self.axes)
+                steps = [s // array.itemsize for s in array.strides]
+                self.tensors.append(_Tensor(array.shape, steps, dtype))
+                self.tensors[-1].elements[...] = array
+                self.tensors[-1].strides = p.strides(self.axes)
+                continue
             dims = stored.get(t, ())
             if [a for d in dims for a in d] != list(axes):
                 dims = tuple((a,) for a in axes)
             strides = _strides(dims, self.axes, dtype.itemsize, gap)
             self.tensors.append(_Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype))
-        read = read_arguments(graph.name, argument_places(graph.inputs), self.inputs)
         for tensor, array in zip(self.tensors, read, strict=False):
             tensor.elements[...] = array.reshape(tensor.elements.shape)
         self.before = [t.image.copy() for t in self.tensors]
@@ -360,7 +369,8 @@ class Case:
         for t, (tensor, before) in enumerate(zip(self.tensors, self.before, strict=True)):
             tensor.image[...] = data[: tensor.image.size]
             data = data[tensor.image.size :]
-            kept = slice(None) if t < self.kernels.emitted.inputs else tensor.outside
+            given = t < self.kernels.emitted.inputs or t in {p.tensor for p in self.kernels.emitted.packed}
+            kept = slice(None) if given else tensor.outside
             rows = (len(tensor.outside), -1)
             same = tensor.image.reshape(rows)[kept] == before.reshape(rows)[kept] if before.size else np.True_
             assert same.all(), f"{self.kernels.graph}: tensor {t} is overwritten"

@@ -62,7 +62,8 @@ def check(name: str, build: str, graphs: int, best: int, dtype: str = "float32")
 @pytest.mark.parametrize("build", BUILDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program(name: str, build: str) -> None:
-    check(name, build, 3, 2)
+    # a second graph where sanitized code is fast
+    check(name, build, 1 if build == "thread" else 2, 1)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from mirage.ir.axes import to_axes
 from mirage.ir.canonical import canonical_key
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.rename import rename_mugraph, rename_schedule
+from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.mugraph.validate import validate
 from tests.ir.programs import rewritten
 from tests.mugraph.graphs import CASES, flash_attention, gated
@@ -60,3 +61,10 @@ def test_a_graph_of_another_program_is_refused() -> None:
     other, _ = rewritten(to_axes(gated().program), Random(0))
     with pytest.raises(GraphError, match="are not those of program other"):
         rename_mugraph(gated().graph, key.renaming, other)
+
+
+def test_packed_inputs_keep_their_operands_and_rename_their_axes() -> None:
+    schedule = Schedule((KernelSchedule((("m", 4), ("n", 8)), packed=((1, "n"), (2, "n"))),))
+    renamed = rename_schedule(schedule, {"m": "a0", "n": "a1"})
+    assert renamed == Schedule((KernelSchedule((("a0", 4), ("a1", 8)), packed=((1, "a1"), (2, "a1"))),))
+    assert rename_schedule(renamed, {"a0": "m", "a1": "n"}) == schedule

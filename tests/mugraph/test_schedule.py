@@ -74,6 +74,7 @@ def test_files_without_padding_are_read_and_strange_ones_refused() -> None:
     (old,) = case.schedule.to_json()
     del old["padded"]
     assert Schedule.from_json([old]) == case.schedule
-    for wrong in (1, "yes", None, []):
+    strange: tuple[object, ...] = (1, "yes", None, [])
+    for wrong in strange:
         with pytest.raises(FormatError, match="padded must be true or false"):
             Schedule.from_json([old | {"padded": wrong}])

@@ -23,6 +23,7 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.search import tune, versions
+from mirage.search.accuracy import Runner
 from mirage.search.explore import score
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.tune import Candidate, Tuned
@@ -52,7 +53,10 @@ def candidates() -> list[Candidate]:
 
 
 def tuner(*anchors: Sizes, budget: float = 30.0, **options: Any) -> VersionTuner:
-    baselines = {"reference": lambda xs, ss: run_reference(PROGRAM, xs, ss), "library": LibraryProgram(AXES)}
+    baselines: dict[str, Runner] = {
+        "reference": lambda xs, ss: run_reference(PROGRAM, xs, ss),
+        "library": LibraryProgram(AXES),
+    }
     return VersionTuner(
         PROGRAM, AXES, anchors or [{"b": 5}], get_target("cpu"), baselines, budget=budget, seed=0, **options
     )
@@ -71,7 +75,7 @@ def modelled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, Sizes]
     def install(us: Callable[[str, Sizes], float]) -> list[tuple[str, Sizes]]:
         asked: list[tuple[str, Sizes]] = []
 
-        def interleave(calls: Mapping[str, partial[Any]], *, seconds: float) -> dict[str, Timing]:
+        def interleave(calls: Mapping[str, partial[Any]], *, seconds: float, **_: Any) -> dict[str, Timing]:
             assert seconds > 0
             found = {}
             for name, call in calls.items():

@@ -87,7 +87,7 @@ MI_INLINE void mi_block_term(
 MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_block_args *a)
 {
     enum { MOST = 8 };
-    const int fit = MR < 8 ? MI_BLOCK_SUMS / (MR * NV) : 1, KU = fit >= MOST ? MOST : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
+    const int fit = MI_BLOCK_SUMS / (MR * NV), KU = fit >= MOST ? MOST : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
     mi_vec sum[MI_BLOCK_SUMS];
     const mi_real *x[MI_BLOCK_ROWS];
     const mi_real *y = a->y;
