@@ -2,8 +2,8 @@
  * `#define MI_HALF float16` (IEEE binary16) or `bfloat16` (the upper half of a float) names their type.
  *
  * Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, and NaN stays NaN.
- * Subnormal numbers are kept. The names are those of mirage_vec.h with `half`; no alignment is assumed, and the functions
- * for n lanes touch no memory outside of these.
+ * Subnormal numbers are kept. The names are those of mirage_vec.h with `half`; no alignment is assumed, and the
+ * functions for n lanes touch no memory outside of these.
  */
 #ifndef MIRAGE_HALF_H
 #define MIRAGE_HALF_H
@@ -35,7 +35,8 @@ MI_INLINE mi_half_vec mi_narrow(mi_vec v)
 
 /* The processor's conversions, where the compiler has them: MI_F16C. Rounding mode 0 is to nearest, ties to even. */
 #if defined(__has_builtin)
-#if MI_VEC_BYTES == 64 && __has_builtin(__builtin_ia32_vcvtph2ps512_mask) && __has_builtin(__builtin_ia32_vcvtps2ph512_mask)
+#if MI_VEC_BYTES == 64 && __has_builtin(__builtin_ia32_vcvtph2ps512_mask) && \
+    __has_builtin(__builtin_ia32_vcvtps2ph512_mask)
 #define MI_F16C 1
 typedef short mi_half_bits __attribute__((vector_size(32)));
 #define MI_WIDEN(h) __builtin_ia32_vcvtph2ps512_mask((mi_half_bits)(h), (mi_vec){0}, (unsigned short)-1, 4)
@@ -66,14 +67,15 @@ MI_INLINE mi_vec mi_widen(mi_half_vec h)
 MI_INLINE mi_half_vec mi_narrow(mi_vec v)
 {
     const mi_uvec bits = (mi_uvec)v, magnitude = bits & 0x7fffffff;
-    /* 1024 mantissa steps to the other bias; what rounds up from the mantissa carries into the exponent, up to infinity */
+    /* the other bias; what rounds up carries from the mantissa into the exponent, up to infinity */
     const mi_uvec normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     /* below 2^-14 steps are 2^-24 apart: adding 0.5, whose own steps these are, rounds to them */
     const mi_uvec small = (mi_uvec)((mi_vec)magnitude + 0.5f) - 0x3f000000;
     const mi_uvec special = ((mi_uvec)(magnitude > 0x7f800000) & 0x200) | 0x7c00;
     const mi_uvec is_small = (mi_uvec)(magnitude < 113u << 23), is_special = (mi_uvec)(magnitude >= 143u << 23);
     const mi_uvec finite = (is_small & small) | (~is_small & normal);
-    return __builtin_convertvector((is_special & special) | (~is_special & finite) | (bits & 0x80000000) >> 16, mi_half_vec);
+    const mi_uvec found = (is_special & special) | (~is_special & finite);
+    return __builtin_convertvector(found | (bits & 0x80000000) >> 16, mi_half_vec);
 }
 #endif
 #endif

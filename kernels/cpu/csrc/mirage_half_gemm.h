@@ -1,7 +1,7 @@
 /* The products of mirage_gemm.h for a y of 16-bit elements (see mirage_half.h).
  *
- * mi_gemm_stream_half converts y as it reads it, so that half the bytes take half the time. The others convert a panel of
- * y at a time, in the first-level cache, which costs little beside what its rows or columns are multiplied with.
+ * mi_gemm_stream_half converts y as it reads it, so that half the bytes take half the time. The others convert a panel
+ * of y at a time, in the first-level cache, which costs little where many rows of x are multiplied with it.
  */
 #ifndef MIRAGE_HALF_GEMM_H
 #define MIRAGE_HALF_GEMM_H
@@ -70,8 +70,9 @@ MI_NOINLINE void mi_gemm_dot_half(
 #define MI_HALF_STREAM_BYTES (32 * 1024) /* sums of all rows, in the first-level cache */
 #define MI_HALF_STREAM_COLUMNS 4096 /* at most so many at once: a page or two of each row */
 
-/* sums[MR,n] += x[KR,MR] y[KR,n] for constant MR and KR; rows of sums are `stride` apart and of whole vectors. The rows of
- * y at distance `next` are fetched into the second-level cache: the processor's own prefetch starts anew in every row. */
+/* sums[MR,n] += x[KR,MR] y[KR,n] for constant MR and KR; rows of sums are `stride` apart and of whole vectors. The rows
+ * of y at distance `next` are fetched into the second-level cache: the processor's own prefetch starts anew in every
+ * row. */
 MI_INLINE void mi_half_stream_block(
     const int MR, const int KR, ptrdiff_t n, const mi_real *x, const mi_half *y, ptrdiff_t ys_k, ptrdiff_t next,
     mi_real *sums, ptrdiff_t stride)
@@ -121,7 +122,8 @@ MI_NOINLINE void mi_gemm_stream_half(
     mi_real xk[MOST * R];
     for (ptrdiff_t m0 = 0; m0 < m; m0 += MOST) {
         const int rows = m - m0 < MOST ? (int)(m - m0) : MOST;
-        const int mr = rows > 4 ? 8 : rows > 2 ? 4 : rows, all = (rows + mr - 1) / mr * mr; /* rows beyond m are zeros */
+        /* rows beyond m are zeros */
+        const int mr = rows > 4 ? 8 : rows > 2 ? 4 : rows, all = (rows + mr - 1) / mr * mr;
         const ptrdiff_t fit = MI_HALF_STREAM_BYTES / MI_REAL_BYTES / all / MI_W * MI_W;
         const ptrdiff_t stride = fit < MI_HALF_STREAM_COLUMNS ? fit : MI_HALF_STREAM_COLUMNS;
         __builtin_memset(xk, 0, sizeof xk);
