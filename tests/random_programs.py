@@ -124,11 +124,10 @@ def random_sizes(rng: Random, p: Program) -> dict[str, int]:
             return sizes
 
 
-def strided_inputs(rng: Random, p: Program, sizes: Mapping[str, int], deviation: float = 1.0) -> list[np.ndarray]:
+def strided_inputs(rng: Random, p: Program, sizes: Mapping[str, int]) -> list[np.ndarray]:
     """Normal inputs whose memory is of any kind: see `strided`."""
     normal = np.random.default_rng(rng.randrange(2**32))
-    drawn = [normal.normal(0.0, deviation, t.bind(sizes)).astype(DTYPES[t.dtype]) for t in p.input_types]
-    return [strided(rng, x) for x in drawn]
+    return [strided(rng, normal.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype])) for t in p.input_types]
 
 
 def strided(rng: Random, x: np.ndarray) -> np.ndarray:

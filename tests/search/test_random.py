@@ -19,7 +19,7 @@ from mirage.verify.proof import prove
 from tests.ir.programs import shared_program
 from tests.random_programs import random_program
 
-KINDS = {"random": random_program, "shared": shared_program}
+KINDS: dict[str, Callable[[Random, int], Program]] = {"random": random_program, "shared": shared_program}
 #: graphs of one search that are checked
 MOST = 12
 
