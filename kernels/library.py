@@ -22,7 +22,7 @@ from mirage.ir.axes import AxisDims, AxisNode, AxisProgram, argument_places, rea
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import Elementwise, get_operator
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
@@ -78,7 +78,8 @@ class _Planner:
         self, program: AxisProgram, rows: Mapping[int, Sequence[Axes]], maxima: Mapping[int, Sequence[Maxima]]
     ) -> None:
         self.program = program
-        self.dtype = DTYPES[program.dtype]
+        self.storage = DTYPES[program.dtype]
+        self.dtype = compute_dtype(self.storage)
         self.steps: list[_Step] = []
         self.scalars: dict[int, sympy.Expr | Fraction] = {}
         self.shared: dict[Any, int] = {}
@@ -89,18 +90,33 @@ class _Planner:
     def plan(self) -> tuple[list[int], list[int]]:
         """Fills `steps`; returns the steps of the program's inputs and of all its nodes."""
         given = [self._add(("input", k), (), x.axes, None, fresh=False) for k, x in enumerate(self.program.inputs)]
+        read = given if self.storage == self.dtype else [self._convert(i, self.dtype) for i in given]
         inputs = iter(range(len(given)))
         new: list[int] = []
         for i, n in enumerate(self.program.nodes):
             self.node_rows = list(self.rows.get(i, ()))
             if n.op == "input":
                 k = next(inputs)
-                new.append(given[k])
+                new.append(read[k])
                 for m in self.maxima.get(k, ()):
-                    new[-1] = self.mul(new[-1], self.factor(given[m.input], m.parts))
+                    new[-1] = self.mul(new[-1], self.factor(read[m.input], m.parts))
             else:
                 new.append(self._node(n, [new[j] for j in n.operands]))
         return given, new
+
+    def outputs(self, nodes: Sequence[int]) -> list[int]:
+        """The steps of the program's results, as they are stored."""
+        found = [nodes[o.value] for o in self.program.outputs]
+        return found if self.storage == self.dtype else [self._convert(i, self.storage) for i in found]
+
+    def _convert(self, x: int, dtype: np.dtype) -> int:
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            if out is None:
+                return np.array(arrays[0], dtype)
+            out[...] = arrays[0]
+            return out
+
+        return self._add(("convert", dtype), (x,), self.steps[x].axes, run)
 
     def factor(self, maximum: int, parts: Axes) -> int:
         """exp(own maximum - largest of all parts): what brings partial results to one maximum."""
@@ -310,7 +326,7 @@ class LibraryCalls:
     ) -> None:
         planner = _Planner(program, rows, maxima or {})
         self.inputs, self.nodes = planner.plan()
-        self.outputs = [self.nodes[o.value] for o in program.outputs]
+        self.outputs = planner.outputs(self.nodes)
         self._scalars = planner.scalars
         self._type = planner.dtype.type
         self._steps = planner.steps

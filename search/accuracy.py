@@ -13,14 +13,16 @@ import numpy as np
 
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import TensorType
+from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon
 
 Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
 #: a kernel may be this many times as far from float64 as the program with NumPy
 SLACK = 16.0
-#: and this many units in the last place of the largest result besides
+#: and this many units in the last place of the largest result besides, in the type that is computed in
 ULPS = 64.0
+#: and as many of a 16-bit type, to which a kernel may round other values than the program does
+ROUNDINGS = 4.0
 #: at the given sizes, where float64 would take too long: units in the last place of the largest result
 COARSE_ULPS = 4096.0
 #: operations of the program, beyond which it isn't run in float64
@@ -37,7 +39,7 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset:
 
 def random_input(t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
     """One array as in `random_inputs`."""
-    return (rng.standard_normal(t.bind(sizes)) + offset).astype(t.dtype)
+    return (rng.standard_normal(t.bind(sizes)) + offset).astype(DTYPES[t.dtype])
 
 
 @dataclass(frozen=True)
@@ -84,15 +86,21 @@ class Trial:
         worst, own_worst, passed = 0.0, 0.0, True
         for exact, own, found in zip(self.exact, self.own, run(self.inputs, self.sizes), strict=True):
             finite = np.isfinite(exact) & np.isfinite(own)
-            wanted, eps = exact[finite], float(np.finfo(own.dtype).eps)
+            wanted = exact[finite].astype(np.float64)
             scale = float(np.max(np.abs(wanted), initial=0.0))
-            own_error = float(np.max(np.abs(own[finite] - wanted), initial=0.0))
-            error = float(np.max(np.abs(found[finite] - wanted), initial=0.0))
+            own_error = float(np.max(np.abs(own[finite].astype(np.float64) - wanted), initial=0.0))
+            error = float(np.max(np.abs(found[finite].astype(np.float64) - wanted), initial=0.0))
             # not a number where the kernel's result is none
-            passed &= error <= SLACK * own_error + self.ulps * eps * scale
+            passed &= error <= SLACK * own_error + rounding(own.dtype, self.ulps) * scale
             worst = max(worst, error / (scale or 1.0) if error == error else np.inf)
             own_worst = max(own_worst, own_error / (scale or 1.0))
         return Accuracy(self.name, worst, own_worst), passed
+
+
+def rounding(dtype: np.dtype, ulps: float) -> float:
+    """What so many units of rounding in a type come to, relative to the largest result."""
+    computed = compute_dtype(dtype)
+    return ulps * epsilon(computed) + (ROUNDINGS * epsilon(dtype) if dtype != computed else 0.0)
 
 
 def accuracy_trials(

@@ -25,9 +25,9 @@ MATMUL_NS = (0.03, 0.05, 0.12)
 #: ns per element of other operators
 SUM_NS = 0.06
 FLOP_NS = 0.04
-#: ns per element that a kernel reads or writes in memory, and in a cache
-MEMORY_NS = 0.3
-CACHE_NS = 0.02
+#: ns per byte that a kernel reads or writes in memory, and in a cache
+MEMORY_NS = 0.075
+CACHE_NS = 0.005
 #: ns to run one operator of a block at all
 OPERATOR_NS = 20.0
 #: ns to start a kernel
@@ -63,9 +63,12 @@ class Place:
 
 
 class CostModel:
-    """Costs at the hinted sizes of the axes, and at others. Symbolic axes (`free`) take other sizes, fixed ones do not."""
+    """Costs at the hinted sizes of the axes, and at others. Symbolic axes (`free`) take other sizes, fixed ones do not.
 
-    def __init__(self, sizes: Mapping[str, int], free: Sequence[str]) -> None:
+    Elements in memory are of `itemsize` bytes.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int) -> None:
         others = [{a: n if a in free else sizes[a] for a in sizes} for n in _SIZES] if free else []
         self.tables: list[dict[str, int]] = [dict(sizes), *others]
         self.length = 2 + _ENTRIES * len(self.tables)
@@ -73,8 +76,8 @@ class CostModel:
         weights[_LAUNCHES] = LAUNCH_NS
         weights[_OPERATORS] = OPERATOR_NS
         hinted = self._entries(weights, 0)
-        hinted[_MEMORY] = MEMORY_NS
-        hinted[_CACHE] = CACHE_NS
+        hinted[_MEMORY] = MEMORY_NS * itemsize
+        hinted[_CACHE] = CACHE_NS * itemsize
         hinted[_WORK] = 1.0
         self._weights = weights
         self._transfers: dict[tuple[Axes, Place, bool], Cost] = {}

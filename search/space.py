@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.types import DTYPES
 from mirage.search.algebras import Algebras
 from mirage.search.closure import Closure
 from mirage.search.compose import Composer
@@ -47,7 +48,8 @@ class Space:
         self.stats.limits = self.limits.to_json()
         self.stats.tensors = len(self.tensors.all)
         free = [a for a, d in program.axes.items() if d.free_symbols]
-        self.composer = Composer(self.tensors, CostModel(axis_sizes, free), self.limits, deadline)
+        costs = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize)
+        self.composer = Composer(self.tensors, costs, self.limits, deadline)
 
     def _tensors(self, sites: Sites, max_values: int | None, deadline: float) -> Tensors:
         al = self.algebras

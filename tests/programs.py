@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -68,6 +69,12 @@ def program(name: str) -> Program:
         return PROGRAMS[name].trace()
     fn, types = SMALL[name]
     return mi.trace(fn, name.replace(" ", "_"), **types)
+
+
+def retyped(program: Program, dtype: str) -> Program:
+    """The program over tensors of another element type."""
+    nodes = (n if n.type.dtype == "scalar" else replace(n, type=replace(n.type, dtype=dtype)) for n in program.nodes)
+    return Program(program.name, tuple(nodes), program.outputs)
 
 
 @cache

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+import numpy as np
 import sympy
 
 from mirage.errors import DimError
 from mirage.ir.dims import evaluate, symbols_of
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit_algebra import FunctionSources
 from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
@@ -48,9 +49,9 @@ class Emitted:
     """The C source, what its arguments are, and the stages to run in order. `parts` are sources to compile with it.
 
     `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
-    companions with running maxima. `in_code` are those that C functions read or write. `outputs` are the
-    tensors that the muGraph returns; `dims` are appended to the axis sizes. `packed` are tensors that hold inputs as a
-    kernel's schedule wants them packed.
+    companions with running maxima, and forms of inputs; `dtypes` are what they are stored in. `in_code` are those that C
+    functions read or write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
+    `packed` are tensors that hold inputs as a kernel's schedule wants them packed.
     """
 
     source: str
@@ -58,6 +59,7 @@ class Emitted:
     axes: tuple[str, ...]
     dims: tuple[sympy.Expr, ...]
     tensors: tuple[tuple[str, ...], ...]
+    dtypes: tuple[np.dtype, ...]
     inputs: int
     outputs: tuple[int, ...]
     stages: tuple[CodeStage | LibraryStage, ...]
@@ -106,7 +108,9 @@ class Emitter:
         self.tensors: list[Tensor] = []
         self.packed: list[Packing] = []
         hints = hint_sizes(mugraph, schedule, hints)
-        itemsize = DTYPES[mugraph.dtype].itemsize
+        self.storage = DTYPES[mugraph.dtype]
+        self.real = compute_dtype(self.storage)
+        itemsize = self.real.itemsize
         program = Program(self.names, self.sizes, hints, self.dims, self.functions, maximum, itemsize)
         self.kernels: list[BlockEmitter] = []
         self.code: list[list[BlockEmitter]] = []
@@ -122,10 +126,19 @@ class Emitter:
                     index = len(self.sizes) + sum(1 for d in self.dims if not d.is_Integer)
                     self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
 
-    def _tensor(self, axes: tuple[str, ...], packed: bool = False) -> Tensor:
+    def _tensor(self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed))
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype.itemsize == 2))
         return self.tensors[-1]
+
+    def _result(self, r: Ref) -> Tensor:
+        """A new tensor for the result of a kernel or predefined operator."""
+        axes = self.mugraph.kernel.nodes[r.node].axes(r.out)
+        if r in self.mugraph.kernel.outputs:
+            return self._tensor(axes, self.storage)
+        # partial results are not rounded before they are put together
+        partial = not self.mugraph.axes.keys() >= set(axes)
+        return self._tensor(axes, self.real if partial else between_dtype(self.storage))
 
     def _packed(self, source: Tensor, axis: str, tile: int) -> Tensor:
         """The packed form of an input, which kernels that want the same one share."""
@@ -135,19 +148,19 @@ class Emitter:
         for p in self.packed:
             if (p.input, p.axes, p.tile) == (source.index, axes, tile):
                 return self.tensors[p.tensor]
-        tensor = self._tensor(axes, packed=True)
+        tensor = self._tensor(axes, self.storage, packed=True)
         self.packed.append(Packing(source.index, tensor.index, axes, tile))
         return tensor
 
     def _plan(self, program: Program, known: dict[int, Companion]) -> None:
         """Give every kernel-level tensor its number, and every run of kernels its stage."""
-        given = [self._tensor(x.axes) for x in self.mugraph.inputs]
+        given = [self._tensor(x.axes, self.storage) for x in self.mugraph.inputs]
         nodes = self.mugraph.kernel.nodes
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}
         for defined, run in runs(self.mugraph):
             for i in run:
-                values.update({Ref(i, k): self._tensor(nodes[i].axes(k)) for k in range(len(nodes[i].dims))})
+                values.update({r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))})
                 if defined:
                     self._kernel(i, program, known, values, carried)
             if defined:
@@ -171,7 +184,7 @@ class Emitter:
         n = self.mugraph.kernel.nodes[i]
         for s, c in known.items():
             if program.maximum.sites[s].path[0] == i:
-                carried[s] = c, self._tensor(c.axes)
+                carried[s] = c, self._tensor(c.axes, self.real)
         block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
         inputs = [values[r] for r in n.operands]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
@@ -208,6 +221,7 @@ class Emitter:
             tuple(self.sizes),
             dims,
             tensors,
+            tuple(self.storage if t.half else self.real for t in self.tensors),
             len(self.mugraph.inputs),
             self.outputs,
             tuple(self.stages),
@@ -219,17 +233,24 @@ class Emitter:
         found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}
         return frozenset(found | {t.index for k in self.kernels for _, t in k.companions.values()})
 
-    def _real(self) -> str:
-        return f"#define MI_REAL {'double' if self.mugraph.dtype == 'float64' else 'float'}"
+    def _types(self) -> list[str]:
+        """The element types of the C code."""
+        real = f"#define MI_REAL {'double' if self.real.itemsize == 8 else 'float'}"
+        return [real] if self.storage == self.real else [real, f"#define MI_HALF {self.mugraph.dtype}"]
+
+    def _products(self) -> list[str]:
+        """Headers of the matrix micro-kernels, the one that includes the others last."""
+        return ["mirage_gemm.h"] if self.storage == self.real else ["mirage_gemm.h", "mirage_half_gemm.h"]
 
     def _parts(self) -> tuple[str, ...]:
         """The matrix micro-kernels: compiling them takes longer than all else, and they are the same for all."""
-        return (f'{self._real()}\n#include "mirage_gemm.c"\n',) if any(k.matmuls for k in self.kernels) else ()
+        used = self._products() if any(k.matmuls for k in self.kernels) else []
+        return tuple("\n".join([*self._types(), f'#include "{h[:-2]}.c"', ""]) for h in used)
 
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
-        w.line(self._real())
-        w.add(['#include "mirage_gemm.h"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
+        w.add(self._types())
+        w.add([f'#include "{self._products()[-1]}"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
         w.add(_PREAMBLE.splitlines())
         if any(k.states for k in self.kernels):
             w.line()
@@ -283,7 +304,7 @@ def emit(mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: M
 def scratch_bytes(emitter: Emitter, kernel: int, sizes: Mapping[str, int], vector_bytes: int = VECTOR_BYTES) -> int:
     """Bytes of scratch that a cell of a kernel uses at these sizes of the dim symbols."""
     block = emitter.kernels[kernel]
-    itemsize = DTYPES[emitter.mugraph.dtype].itemsize
+    itemsize = emitter.real.itemsize
     lengths = block.axes.lengths(emitter.schedule.axis_sizes(emitter.mugraph, sizes))
     return itemsize * sum(b.elements(lengths, vector_bytes // itemsize) for b in block.scratch)
 

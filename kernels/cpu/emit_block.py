@@ -9,7 +9,7 @@ from mirage.kernels.cpu.emit_group import Target
 from mirage.kernels.cpu.emit_loops import Nest, copy, fill, scale
 from mirage.kernels.cpu.emit_matmul import emit_matmul
 from mirage.kernels.cpu.emit_plan import BlockPlan, Tensor
-from mirage.kernels.cpu.layout import View
+from mirage.kernels.cpu.layout import View, element_type
 from mirage.kernels.cpu.writer import Writer
 from mirage.mugraph.graph import Node, Role, partial_axis
 
@@ -102,17 +102,20 @@ class BlockEmitter(BlockPlan):
             if i in self.factors:
                 continue
             tensor = self.inputs[self.graph.nodes[i].attr["index"]]
-            self._declare_tensor(w, tensor, f"p{i}", "const mi_real *const", {})
+            self._declare_tensor(w, tensor, f"p{i}", "const ", {})
         for k, tensor in enumerate(self.outputs):
             partial = {
                 partial_axis(a): f"g_{self.names[a]}" for a in self.graph.grid if self.graph.role[a] is Role.SPLIT
             }
-            self._declare_tensor(w, tensor, f"o{k}", "mi_real *const", partial)
+            self._declare_tensor(w, tensor, f"o{k}", "", partial)
 
     def _declare_tensor(
-        self, w: Writer, tensor: Tensor, name: str, kind: str, at: Mapping[str, str], whole: bool = False
+        self, w: Writer, tensor: Tensor, name: str, const: str, at: Mapping[str, str], whole: bool = False
     ) -> None:
-        """Strides of a kernel-level tensor and the pointer to this block's part of it (or to all of it)."""
+        """Strides of a kernel-level tensor and the pointer to this block's part of it (or to all of it).
+
+        `const` is "const " for elements that are only read, else "".
+        """
         strides = self._strides(tensor, name)
         index = dict(at)
         for k, a in enumerate(tensor.axes):
@@ -122,7 +125,8 @@ class BlockEmitter(BlockPlan):
                 index[a] = f"b_{self.names[a]}"
         if tensor.packed:
             strides = {**strides, tensor.axes[-1]: f"args->strides[{tensor.offset + len(tensor.axes) - 1}]"}
-        w.line(f"{kind} {name} = {View(f'args->tensors[{tensor.index}]', strides, tensor.unit).at(index)};")
+        start = View(tensor.pointer, strides, tensor.unit).at(index)
+        w.line(f"{const}{element_type(tensor.half)} *const {name} = {start};")
 
     def _factors(self, w: Writer, i: int, site: int) -> None:
         """Factors that bring partial results to a common maximum: exp(own maximum - largest of all)."""
@@ -131,7 +135,7 @@ class BlockEmitter(BlockPlan):
         w.line()
         w.comment(f"factors of the partial results of exp {site}: exp(own maximum - largest maximum)")
         with w.block():
-            self._declare_tensor(w, tensor, "own", "const mi_real *const", {}, whole=True)
+            self._declare_tensor(w, tensor, "own", "const ", {}, whole=True)
             strides = self._strides(tensor, "own")
             own = View("own", strides, tensor.unit)
             at: dict[str, str] = {}
@@ -186,7 +190,8 @@ class BlockEmitter(BlockPlan):
         for i in self.graph.inputs:
             if self.depth[i] == depth:
                 moved = {a: f"done_{self.names[a]}" for a in self.graph.nodes[i].axes() if a in self.graph.loop}
-                w.line(f"const mi_real *const t{i} = {self._input_view(i, False).at(moved)};")
+                view = self._input_view(i, False)
+                w.line(f"const {element_type(view.half)} *const t{i} = {view.at(moved)};")
 
     def _phase(self, w: Writer, phase: str, depth: int = 0) -> None:
         """The operators before, in (those that vary with `depth` loops) or after the loops."""
@@ -334,7 +339,8 @@ class BlockEmitter(BlockPlan):
             view = target.view
             strides = {part if a == joined else a: s for a, s in view.strides.items()}
             offset = f"({' + '.join(before)})" if before else "0"
-            own = View(view.at({joined: offset}), strides, part if view.unit == joined else view.unit)
+            unit = part if view.unit == joined else view.unit
+            own = View(view.at({joined: offset}), strides, unit, half=view.half)
             space = [part if a == joined else a for a in n.axes()]
             with w.block():
                 copy(w, self.axes, looping, self.view(r.node, looping), own, space, target.accumulate)
@@ -359,6 +365,6 @@ class BlockEmitter(BlockPlan):
             w.line()
             w.comment(f"maxima of the rows of exp {site}")
             with w.block():
-                self._declare_tensor(w, tensor, "own", "mi_real *const", at)
+                self._declare_tensor(w, tensor, "own", "", at)
                 own = View("own", self._strides(tensor, "own", set(at)), tensor.unit)
                 copy(w, self.axes, False, maximum.view(self.names), own, rows)

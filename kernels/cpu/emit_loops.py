@@ -121,25 +121,34 @@ class Nest:
         if view.scalar:
             return f"mi_broadcast({view.scalar})"
         at = view.at(self.index)
+        half = "_half" if view.half else ""
         if axis is None or axis not in view.strides:
-            return f"mi_broadcast(*({at}))"
+            return f"mi_broadcast_half({at})" if half else f"mi_broadcast(*({at}))"
         if view.unit == axis:
-            return f"mi_load_n({at}, {lanes})" if lanes else f"mi_load({at})"
+            return f"mi_load{half}_n({at}, {lanes})" if lanes else f"mi_load{half}({at})"
         stride = view.strides[axis]
-        return f"mi_load_strided_n({at}, {stride}, {lanes})" if lanes else f"mi_load_strided({at}, {stride})"
+        return (
+            f"mi_load{half}_strided_n({at}, {stride}, {lanes})" if lanes else f"mi_load{half}_strided({at}, {stride})"
+        )
 
     def store(self, view: View, axis: str | None, lanes: str, value: str, accumulate: bool = False) -> None:
         """Print the store of a vector along `axis` at the current index."""
         at = view.at(self.index)
+        half = "_half" if view.half else ""
+        # a sum in 16 bits would be rounded at every step: such targets are in scratch
+        assert not (half and accumulate)
         if axis is None or axis not in view.strides:
-            self.w.line(f"*({at}) {'+=' if accumulate else '='} ({value})[0];")
+            if half:
+                self.w.line(f"mi_store_half_n({at}, {value}, 1);")
+            else:
+                self.w.line(f"*({at}) {'+=' if accumulate else '='} ({value})[0];")
             return
         if accumulate:
             value = f"{self.load(view, axis, lanes)} + {value}"
         if view.unit == axis:
-            self.w.line(f"mi_store_n({at}, {value}, {lanes});" if lanes else f"mi_store({at}, {value});")
+            self.w.line(f"mi_store{half}_n({at}, {value}, {lanes});" if lanes else f"mi_store{half}({at}, {value});")
         else:
-            self.w.line(f"mi_store_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
+            self.w.line(f"mi_store{half}_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
 
 
 def vector_axis(axes: BlockAxes, looping: bool, space: Sequence[str], votes: Mapping[str, float]) -> str | None:
@@ -164,12 +173,13 @@ def copy(
     nest = Nest(w, axes, looping)
     rows, columns = target.unit, source.unit
     crossed = rows in source.strides and columns in target.strides and rows != columns
-    if rows is not None and columns is not None and crossed and {rows, columns} <= set(space) and not accumulate:
+    crossed = crossed and not (accumulate or target.half)
+    if rows is not None and columns is not None and crossed and {rows, columns} <= set(space):
         if 1 not in (axes.constant(rows, looping), axes.constant(columns, looping)):
             with nest.over([a for a in space if a not in (rows, columns)]):
                 extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
                 moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
-                w.line(f"mi_transpose({extents}, {moved});")
+                w.line(f"mi_transpose{'_half' if source.half else ''}({extents}, {moved});")
             return
     axis = vector_axis(axes, looping, space, {str(source.unit): 1.0, str(target.unit): 2.0})
     with nest.over([a for a in space if a != axis]):

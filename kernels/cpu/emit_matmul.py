@@ -50,11 +50,15 @@ class MatmulPlan:
 
 @dataclass(frozen=True)
 class Product:
-    """The axes of two operands, the axes along which they are contiguous, and the axes that are summed."""
+    """The axes of two operands, the axes along which they are contiguous, and the axes that are summed.
+
+    `half`: which operands are of 16-bit elements.
+    """
 
     operands: tuple[Sequence[str], Sequence[str]]
     units: tuple[str | None, str | None]
     reduce: tuple[str, ...]
+    half: tuple[bool, bool] = (False, False)
 
     def choices(self, out: Sequence[str]) -> list[tuple[bool, list[str | None], list[str | None]]]:
         """(whether the second operand gives the rows, the axes for rows, those for columns), None where there is none."""
@@ -113,10 +117,12 @@ def _plan_product(
         first, second = (1, 0) if swap else (0, 1)
         for m, k, dot in itertools.product(rows, product.reduce, (False, True) if n is not None else (True,)):
             pack: dict[int, str] = {}
-            if dot:
-                pack = {i: k for i in (first, second) if product.units[i] != k}
-            elif n is not None and product.units[second] != n:
-                pack = {second: n}
+            # the micro-kernels convert the columns' operand only: 16-bit rows are copied
+            if product.half[first] or (dot and product.units[first] != k):
+                pack[first] = k
+            unit = k if dot else n
+            if unit is not None and product.units[second] != unit:
+                pack[second] = unit
             cost = size(*space) / efficiency(dot, size(m), size(n), size(k), lanes)
             cost += _CALL * size(*space) / size(m, n, k)
             cost += sum(_COPY * size(*{*product.operands[i], a}) for i, a in pack.items())
@@ -160,6 +166,8 @@ def emit_matmul(
     Where another axis of the rows follows on theirs in memory, as query groups do on tokens, both are rows of one product.
     """
     rows, cols = (y, x) if plan.swap else (x, y)
+    assert not (rows.half or target.half)
+    half = "_half" if cols.half else ""
     stream = plan.stream_rows if streamed[0 if plan.swap else 1] else 0
     if plan.sums and not accumulate:
         fill(w, axes, looping, target, "0", [a for a in target.strides if a in (*plan.loops, plan.m, plan.n)])
@@ -174,17 +182,17 @@ def emit_matmul(
             o = f"{target.at(nest.index)}, {target.stride(inner)}, {mode}"
             if plan.dot:
                 right = f"{cols.at(nest.index)}, {cols.stride(plan.n)}"
-                w.line(f"mi_gemm_dot({m}, {k}, {n}, {left}, {right}, {o});")
+                w.line(f"mi_gemm_dot{half}({m}, {k}, {n}, {left}, {right}, {o});")
                 return
             right = f"{cols.at(nest.index)}, {cols.stride(plan.k)}"
             args = f"({m}, {k}, {n}, {left}, {rows.stride(plan.k)}, {right}, {o});"
             if stream and not (m.isdigit() and int(m) <= stream):
                 w.line(f"if ({m} <= {stream})")
-                w.line(f"    mi_gemm_stream{args}")
+                w.line(f"    mi_gemm_stream{half}{args}")
                 w.line("else")
-                w.line(f"    mi_gemm_outer{args}")
+                w.line(f"    mi_gemm_outer{half}{args}")
             else:
-                w.line(f"mi_gemm_{'stream' if stream else 'outer'}{args}")
+                w.line(f"mi_gemm_{'stream' if stream else 'outer'}{half}{args}")
 
     m = _extent(axes, plan.m, looping)
     also = _second_row_axis(axes, plan, looping, rows, cols, target)

@@ -6,7 +6,7 @@ Decided in topological order, since the best plan of an operator depends on the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sympy
 
@@ -33,22 +33,28 @@ class Tensor:
     """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
 
     Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
-    from tile to tile, per element of the axis.
+    from tile to tile, per element of the axis. `half`: whether it is stored in 16 bits.
     """
 
     index: int
     offset: int
     axes: tuple[str, ...]
     packed: bool = False
+    half: bool = False
 
     @property
     def unit(self) -> str | None:
         return self.axes[-1] if self.axes else None
 
+    @property
+    def pointer(self) -> str:
+        """C expression: its first element."""
+        return f"{'(mi_half *)' if self.half else ''}args->tensors[{self.index}]"
+
 
 @dataclass(frozen=True)
 class Program:
-    """What the kernels of one muGraph share in C."""
+    """What the kernels of one muGraph share in C; `itemsize` is that of the type that is computed in."""
 
     names: Mapping[str, str]
     sizes: Mapping[str, Dim]
@@ -191,12 +197,23 @@ class BlockPlan:
             along = self.graph.nodes[t].attr["axis"] if self._is_concat(t) else None
             for k, (tensor, r) in enumerate(zip(self.outputs, self.graph.outputs, strict=True)):
                 own = set(tensor.axes) & set(order)
+                if tensor.half and not self._written_once(i):
+                    continue
                 if r.node == t and own == set(order) and order and (strided or tensor.unit == order[-1]):
                     self.memory[t] = Memory(self._output_view(k), order, along)
                     break
             else:
                 self.memory[t] = Memory(self._buffer(f"m{t}", order, self.looping(t)).view(self.names), order, along)
         self.memory[i] = self.memory[t]
+
+    def _written_once(self, i: int) -> bool:
+        """Whether i's elements are stored once, each, with their final value."""
+        t = self.final(i)
+        if self.graph.nodes[t].op == "accumulator" and (
+            self.adds(t) or any(self.degree(t, s) for s in range(len(self.program.maximum.sites)))
+        ):
+            return False
+        return self.graph.nodes[i].op not in PRODUCTS
 
     def _overwritten(self, i: int, plan: GroupPlan, order: tuple[str, ...]) -> int | None:
         """An operand of the group that nobody else reads, and whose elements member i may replace one by one."""
@@ -223,7 +240,7 @@ class BlockPlan:
         """The block's part of an output; C variables are declared by `_declare_tensors`."""
         tensor = self.outputs[k]
         partial = {partial_axis(a) for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}
-        return View(f"o{k}", self._strides(tensor, f"o{k}", partial), tensor.unit)
+        return View(f"o{k}", self._strides(tensor, f"o{k}", partial), tensor.unit, half=tensor.half)
 
     def _strides(self, tensor: Tensor, name: str, without: set[str] | frozenset[str] = frozenset()) -> dict[str, str]:
         found = {a: f"{name}_{self.names[a]}" for a in tensor.axes if a not in without}
@@ -239,7 +256,7 @@ class BlockPlan:
             view = self.factors[i].view(self.names)
             return View(pointer if inner else view.pointer, view.strides, view.unit)
         tensor = self.inputs[self.graph.nodes[i].attr["index"]]
-        return View(pointer, self._strides(tensor, f"p{i}"), tensor.unit)
+        return View(pointer, self._strides(tensor, f"p{i}"), tensor.unit, half=tensor.half)
 
     def view(self, i: int, looping: bool) -> View:
         """A node's result, as seen in an iteration or outside the loop."""
@@ -258,7 +275,7 @@ class BlockPlan:
     def _inside_concat(self, memory: Memory) -> View:
         a = str(memory.along)
         done = f"done_{self.names[a]}"
-        return View(memory.view.at({a: done}), memory.view.strides, memory.view.unit)
+        return replace(memory.view, pointer=memory.view.at({a: done}))
 
     def unit(self, i: int) -> str | None:
         return self.view(i, self.looping(i)).unit
@@ -328,10 +345,11 @@ class BlockPlan:
         looping = self.looping(i)
         operands = [self.graph.nodes[r.node].axes() for r in n.operands]
         units = [self.unit(r.node) for r in n.operands]
+        half = [self.view(r.node, looping).half for r in n.operands]
         lanes = VECTOR_BYTES // self.program.itemsize
         summed = reduced_axes(n.op, operands, n.reduce)
         products = [
-            Product((operands[x], operands[y]), (units[x], units[y]), over)
+            Product((operands[x], operands[y]), (units[x], units[y]), over, (half[x], half[y]))
             for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True)
         ]
         plans = plan_products(self.axes, n.axes(), products, looping, self._output_unit(i), lanes)

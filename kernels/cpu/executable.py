@@ -346,7 +346,7 @@ class CpuExecutable:
                 extents = tuple(shape.axes[a] for a in axes)
                 strides += [prod(extents[i + 1 :]) for i in range(len(extents))]
                 tensors.append(extents)
-        return Frame(shape.values, tensors, strides, self.dtype)
+        return Frame(shape.values, tensors, self.emitted.dtypes, strides)
 
     def _memory(
         self, shape: _Shape, frame: Frame, arrays: Sequence[np.ndarray], results: Sequence[np.ndarray]

@@ -43,17 +43,16 @@ class Frame:
         self,
         sizes: Sequence[int],
         shapes: Sequence[tuple[int, ...] | None],
+        dtypes: Sequence[np.dtype[Any]],
         strides: Sequence[int],
-        dtype: np.dtype[Any],
     ) -> None:
         self.sizes = (ctypes.c_long * max(len(sizes), 1))(*sizes)
         self.tensors = (ctypes.c_void_p * max(len(shapes), 1))()
         self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
-        self.shapes = shapes
-        self.dtype = dtype
+        self._tensors = [(t, s, d) for t, (s, d) in enumerate(zip(shapes, dtypes, strict=True)) if s is not None]
         self.own: list[np.ndarray | None] = [None] * len(shapes)
         #: bytes of the tensors between operators, each of whole cache lines
-        self.need = sum(_lines(s, dtype) for s in shapes if s is not None)
+        self.need = sum(_lines(s, d) for _, s, d in self._tensors)
         self._memory: np.ndarray | None = None
         self._args = _Args(*(ctypes.addressof(x) for x in (self.sizes, self.tensors, self.strides)))
         self.reference = ctypes.byref(self._args)
@@ -69,12 +68,11 @@ class Frame:
             return workspace
         self._memory = memory
         base, at = address(memory), 0
-        for t, shape in enumerate(self.shapes):
-            if shape is not None:
-                count = prod(shape) * self.dtype.itemsize
-                self.own[t] = memory[at : at + count].view(self.dtype).reshape(shape)
-                self.tensors[t] = base + at
-                at += _lines(shape, self.dtype)
+        for t, shape, dtype in self._tensors:
+            count = prod(shape) * dtype.itemsize
+            self.own[t] = memory[at : at + count].view(dtype).reshape(shape)
+            self.tensors[t] = base + at
+            at += _lines(shape, dtype)
         return workspace
 
 

@@ -36,13 +36,15 @@ def c_names(axes: Iterable[str]) -> dict[str, str]:
 class View:
     """Elements in memory: a C pointer, a stride (C text, in elements) per axis, and the axis of stride 1.
 
-    A scalar is a C expression instead. Axes without a stride are broadcast.
+    A scalar is a C expression instead. Axes without a stride are broadcast. `half` elements are of the 16-bit type that
+    the program's tensors are stored in (see mirage_half.h), others of the type that is computed in.
     """
 
     pointer: str
     strides: Mapping[str, str] = field(default_factory=dict)
     unit: str | None = None
     scalar: str = ""
+    half: bool = False
 
     def at(self, index: Mapping[str, str]) -> str:
         """Pointer to the element at this index (C text per axis; absent axes are at 0)."""
@@ -55,6 +57,11 @@ class View:
 
     def stride(self, axis: str | None) -> str:
         return self.strides.get(axis, "0") if axis is not None else "0"
+
+
+def element_type(half: bool) -> str:
+    """The C type of elements in memory."""
+    return "mi_half" if half else "mi_real"
 
 
 @dataclass(frozen=True)

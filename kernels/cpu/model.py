@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit_matmul import FEW_ROWS, LONG_ROW, STREAM_ELEMENTS, STREAM_ROWS
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -222,7 +222,7 @@ class CostModel:
     def library(self, mugraph: MuGraph, sizes: Mapping[str, int]) -> Counts:
         """Counts [features] of the predefined operators of a muGraph, for these sizes of its axes."""
         counts = np.zeros(len(FEATURES))
-        lanes = VECTOR_BYTES // DTYPES[mugraph.dtype].itemsize
+        lanes = VECTOR_BYTES // compute_dtype(DTYPES[mugraph.dtype]).itemsize
         nodes = mugraph.kernel.nodes
         for n in nodes:
             if n.op in ("input", "graph", "constant", "size"):
@@ -291,7 +291,9 @@ class _Counter:
     ) -> None:
         self.machine, self.work, self.sizes = machine, work, sizes
         self.home, self.itemsize, self.packed = home, itemsize, packed
-        self.lanes = VECTOR_BYTES // itemsize
+        #: bytes of an element in registers and scratch
+        self.real = max(itemsize, DTYPES["float32"].itemsize)
+        self.lanes = VECTOR_BYTES // self.real
         g = work.graph
         length = max((len(t) for t in tiles.values()), default=1)
         self.ones = np.ones(length)
@@ -349,7 +351,7 @@ class _Counter:
         self._add("cell", np.ceil(self.cells / self.machine.threads))
         held = [self._volume(t.axes, self._extents(t.depth)) for t in self.work.held]
         tiles = [self._volume(t.axes, self._extents(t.depth)) for t in self.work.inputs]
-        self.scratch = self.itemsize * sum(held, np.zeros(len(self.ones)))
+        self.scratch = self.real * sum(held, np.zeros(len(self.ones)))
         used = self.scratch + self.itemsize * sum(tiles, np.zeros(len(self.ones)))
         #: what operators move within a block comes from the second-level cache, or the third, if the first is too small
         self.from_l2 = (used > self.machine.l1_bytes) & (used <= self.machine.l2_bytes)
@@ -369,8 +371,8 @@ class _Counter:
 
     def _moved(self, elements: np.ndarray) -> None:
         """So many elements are moved between an operator and the block's tensors."""
-        self._add("l2", elements * self.itemsize * self.from_l2)
-        self._add("l3", elements * self.itemsize * self.from_l3)
+        self._add("l2", elements * self.real * self.from_l2)
+        self._add("l3", elements * self.real * self.from_l3)
 
     def _transfer(self, axes: tuple[str, ...], depth: int) -> None:
         """A kernel-level tensor is read or written by all cells."""
@@ -444,9 +446,11 @@ class _Counter:
                 columns, rows, depth = extent(n), extent(m), extent(k)
                 calls = space / (rows * columns * depth)
                 copied = self.ones * 0
-                for i in (first, second) if dot else (second,):
+                for i in (first, second):
                     unit = self._unit(p, i)
-                    if unit is not None and unit != (k if dot else n):
+                    # rows of 16-bit elements are copied to be converted
+                    convert = i == first and self.itemsize < self.real
+                    if unit is not None and (convert or ((dot or i == second) and unit != (k if dot else n))):
                         copied = copied + self._volume(p.operands[i], extents)
                 one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
                 cost = calls * (one["fma"] + one["load"] + one["store"] + 16 * one["total"] + _CALL / self.lanes)

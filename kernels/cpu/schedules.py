@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from mirage.errors import ScheduleError
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit import Emitter, bind_hints
 from mirage.kernels.cpu.emit import scratch_bytes as _scratch_bytes
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
@@ -166,7 +166,7 @@ class Scheduler:
 
     @property
     def _lanes(self) -> int:
-        return VECTOR_BYTES // self.itemsize
+        return VECTOR_BYTES // compute_dtype(DTYPES[self.mugraph.dtype]).itemsize
 
     def _space(self, k: int, sizes: Mapping[str, int]) -> Space:
         return Space(self.model.work(self.nodes[k]), sizes, self.model.machine.threads, self._lanes)

@@ -16,6 +16,7 @@ import sympy
 
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import ScalarFunction
+from mirage.ir.types import DTYPES, compute_dtype
 
 A = TypeVar("A")
 
@@ -69,6 +70,10 @@ class Arithmetic(ABC, Generic[A]):
     def shape(self, x: A) -> tuple[int, ...]:
         """Shape without the lead; () for a scalar constant."""
 
+    def stored(self, x: A) -> A:
+        """The value that a tensor in memory holds: rounded, where its elements are stored in fewer bits."""
+        return x
+
     def dim(self, size: sympy.Expr) -> A:
         return self.constant(Fraction(evaluate(size, self.sizes)))
 
@@ -86,13 +91,20 @@ class Arithmetic(ABC, Generic[A]):
 
 
 class FloatArithmetic(Arithmetic[np.ndarray]):
-    """IEEE floating point with NumPy, in one dtype."""
+    """Floating point with NumPy: values are of the type that `dtype` is computed in.
+
+    `dtype` is one of `mirage.ir.types.DTYPES`, or another that NumPy knows.
+    """
 
     is_float = True
 
     def __init__(self, sizes: Mapping[str, int], dtype: str = "float64") -> None:
         super().__init__(sizes)
-        self.dtype = np.dtype(dtype)
+        self.storage = DTYPES[dtype] if dtype in DTYPES else np.dtype(dtype)
+        self.dtype = compute_dtype(self.storage)
+
+    def stored(self, x: np.ndarray) -> np.ndarray:
+        return x if self.storage == self.dtype else x.astype(self.storage).astype(self.dtype)
 
     def constant(self, value: Fraction) -> np.ndarray:
         return np.asarray(float(value), dtype=self.dtype)

@@ -45,4 +45,4 @@ def evaluate_expansion(
     b = ExpandingBuilder(op.name)
     ins = [b.input(f"x{i}", TensorType(tuple(sympy.Integer(n) for n in s))) for i, s in enumerate(shapes)]
     out = b.op(op.name, *ins, **attrs)
-    return evaluate_nodes(b.nodes, list(args), ar)[out]
+    return evaluate_nodes(b.nodes, list(args), ar, inside=True)[out]

@@ -14,8 +14,13 @@ from mirage.ir.program import Node, Program
 A = TypeVar("A")
 
 
-def evaluate_nodes(nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A]) -> list[A]:
-    """The value of every node, given those of the input nodes in order."""
+def evaluate_nodes(
+    nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A], inside: bool = False
+) -> list[A]:
+    """The value of every node, given those of the input nodes in order.
+
+    Results are what a tensor of the arithmetic's type stores, but for the operators `inside` another one.
+    """
     given = iter(inputs)
     values: list[A] = []
     shapes: list[tuple[int, ...]] = []
@@ -24,7 +29,9 @@ def evaluate_nodes(nodes: Sequence[Node], inputs: Sequence[A], ar: Arithmetic[A]
             values.append(next(given))
         else:
             op = get_operator(n.op)
-            values.append(op.evaluate(ar, [values[i] for i in n.inputs], n.attr, [shapes[i] for i in n.inputs]))
+            value = op.evaluate(ar, [values[i] for i in n.inputs], n.attr, [shapes[i] for i in n.inputs])
+            # a constant has no type of its own until it meets a tensor
+            values.append(value if inside or n.type.dtype == "scalar" else ar.stored(value))
         shapes.append(n.type.bind(ar.sizes))
     return values
 
@@ -38,7 +45,11 @@ def evaluate(program: Program, inputs: Sequence[A], ar: Arithmetic[A]) -> list[A
 def run_reference(
     program: Program, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], dtype: str | None = None
 ) -> list[np.ndarray]:
-    """The outputs with NumPy, in the program's dtype or another; the yardstick for every kernel."""
+    """The outputs with NumPy, in the program's dtype or another; the yardstick for every kernel.
+
+    A 16-bit type is what each operator's result is rounded to; the operator itself computes in float32.
+    """
     ar = FloatArithmetic(sizes, dtype or program.dtype)
     with np.errstate(all="ignore"):
-        return evaluate(program, [np.asarray(x, dtype=ar.dtype) for x in inputs], ar)
+        found = evaluate(program, [np.asarray(x, dtype=ar.dtype) for x in inputs], ar)
+        return [y.astype(ar.storage, copy=False) for y in found]

@@ -5,19 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import ml_dtypes
 import numpy as np
 import sympy
 
 from mirage.errors import DTypeError
 from mirage.ir.dims import Dim, DimLike, dim_text, evaluate, symbols_of, to_dim
 
-#: name -> NumPy type of every element type
-DTYPES: dict[str, np.dtype] = {"float32": np.dtype(np.float32), "float64": np.dtype(np.float64)}
+#: name -> NumPy type of every element type: what tensors are stored in
+DTYPES: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(ml_dtypes.bfloat16),
+}
+
+
+def compute_dtype(dtype: np.dtype) -> np.dtype:
+    """What is computed and accumulated in: float32 for the 16-bit types, else the type itself."""
+    return DTYPES["float32"] if dtype.itemsize == 2 else dtype
+
+
+def between_dtype(dtype: np.dtype) -> np.dtype:
+    """What a result that only other kernels read is stored in: it may be too large for float16."""
+    return DTYPES["float32"] if dtype == DTYPES["float16"] else dtype
+
+
+def epsilon(dtype: np.dtype) -> float:
+    """The distance from 1 to the next larger number of a type."""
+    return float(np.spacing(np.ones((), dtype)))
 
 
 def check_dtype(name: object) -> str:
-    """The canonical name of an element type; raises DTypeError listing the known ones."""
-    text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name)
+    """The canonical name of an element type, given as such or as a type of NumPy, ml_dtypes or torch.
+
+    Raises DTypeError listing the known ones.
+    """
+    text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name).removeprefix("torch.")
     if text not in DTYPES:
         raise DTypeError(f"dtype {name!r} is not supported; use one of {', '.join(DTYPES)}")
     return text

@@ -12,6 +12,8 @@ from mirage.errors import InputError
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 
+_BFLOAT16 = DTYPES["bfloat16"]
+
 
 def to_numpy(x: Any, what: str) -> np.ndarray:
     """A view of an array: NumPy, `__array_interface__` or DLPack (torch CPU tensors). Raises InputError for others."""
@@ -32,6 +34,9 @@ def to_numpy(x: Any, what: str) -> np.ndarray:
                 # a storage may have been resized under the tensor, and NumPy would take memory of its own
                 if x.is_cpu and x.numel() and not x.data_ptr():
                     raise InputError(f"{what}: {type(x).__name__} has no memory; pass a tensor that holds data")
+            if str(getattr(x, "dtype", "")) == "torch.bfloat16":
+                # NumPy's DLPack has no such type: its bits go as integers
+                return np.from_dlpack(x.view(import_module("torch").int16)).view(_BFLOAT16)
             return np.from_dlpack(x)
     except InputError:
         raise
@@ -51,7 +56,10 @@ def like(result: np.ndarray, x: Any) -> Any:
     if namespace is not None:
         return namespace().from_dlpack(result)
     if type(x).__module__.split(".")[0] == "torch":
-        return import_module("torch").from_dlpack(result)
+        torch = import_module("torch")
+        if result.dtype == _BFLOAT16:
+            return torch.from_dlpack(result.view(np.int16)).view(torch.bfloat16)
+        return torch.from_dlpack(result)
     return result
 
 

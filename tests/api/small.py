@@ -10,6 +10,7 @@ import numpy as np
 import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
+from mirage.ir.types import DTYPES, epsilon
 
 #: the command line: arguments -> exit code, standard output, standard error
 Run = Callable[..., tuple[int, str, str]]
@@ -39,7 +40,7 @@ def several(x: Any, y: Any) -> Any:
 def arrays(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     """Standard normal inputs."""
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+    return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
 
 
 def check(
@@ -61,6 +62,6 @@ def check(
         assert f.dtype == p.dtype
         assert np.isfinite(f).all()
         scale = float(np.max(np.abs(w), initial=0.0))
-        own = float(np.max(np.abs(p - w), initial=0.0))
-        error = float(np.max(np.abs(f - w), initial=0.0))
-        assert error <= 16 * own + floor * float(np.finfo(f.dtype).eps) * scale, (dict(sizes), error, own, scale)
+        own = float(np.max(np.abs(p.astype(np.float64) - w), initial=0.0))
+        error = float(np.max(np.abs(f.astype(np.float64) - w), initial=0.0))
+        assert error <= 16 * own + floor * epsilon(f.dtype) * scale, (dict(sizes), error, own, scale)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import numpy as np
@@ -12,12 +13,14 @@ import pytest
 import mirage as mi
 from benchmarks.programs import PROGRAMS
 from mirage.ir.program import Program
-from mirage.ir.types import TensorType
+from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import schedules
+from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.result import Superoptimized
 from tests.api.small import arrays, check
+from tests.programs import retyped
 
 #: sizes that are tuned at: small, and no multiples of a tile
 SMALL = {"b": 2, "e": 2, "f": 29, "h": 2, "m": 6, "n": 23, "s": 3, "t": 37}
@@ -27,16 +30,9 @@ SOFTMAX = (*ATTENTION, "softmax")
 LARGE_LOGITS = 1e5
 
 
-def double(program: Program) -> Program:
-    """The program with float64 inputs."""
-    f = PROGRAMS[program.name]
-    return mi.trace(f.fn, f.name, **{n: TensorType(t.shape, "float64") for n, t in f.specs.items()})
-
-
 @functools.cache
 def result(name: str, dtype: str = "float32") -> Superoptimized:
-    program = PROGRAMS[name].trace()
-    program = double(program) if dtype == "float64" else program
+    program = retyped(PROGRAMS[name].trace(), dtype)
     sizes = {s: SMALL[s] for s in program.symbols()}
     return mi.superoptimize(program, sizes=sizes, budget=1.5, cache=False)
 
@@ -111,6 +107,22 @@ def test_float64_kernels_are_as_exact_as_float64(name: str) -> None:
             check(r.program, found, inputs, sizes)
             tested += 1
     assert tested >= 3
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_kernels_of_16_bit_types(name: str, dtype: str) -> None:
+    """The graphs that were found, over tensors of another type: kernels and their schedules are right for it too."""
+    r = result(name)
+    program = retyped(r.program, dtype)
+    for what, kernel in kernels(r, 1):
+        own = CpuExecutable(replace(kernel.mugraph, dtype=dtype), kernel.schedule, analyze(kernel.mugraph), r.sizes)
+        for i, sizes in enumerate(sizes_not_given(program, seed=len(name))):
+            inputs = arrays(program, sizes, seed=i)
+            print(name, what, sizes)
+            found = own(inputs, sizes)
+            assert all(f.dtype == DTYPES[dtype] for f in found)
+            check(program, found, inputs, sizes, floor=2)
 
 
 @pytest.mark.slow

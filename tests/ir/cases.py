@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mirage.errors import AttributeValueError, DTypeError, ShapeError
 from mirage.ir.dims import to_dim
 from mirage.ir.program import Program, ProgramBuilder
-from mirage.ir.types import tensor
+from mirage.ir.types import DTYPES, tensor
 
 Array = np.ndarray
 ONE_ARG = [("b", "n")]
@@ -131,7 +131,7 @@ _UNARY = ["neg", "square", "exp", "sqrt", "rsqrt", "relu", "sigmoid", "tanh", "s
 def programs(draw: st.DrawFn) -> Program:
     """A random program: every attribute kind, symbolic dims, shared values, several outputs."""
     b = ProgramBuilder(draw(st.sampled_from(["f", "softmax", "v0", "_g1"])))
-    dtype = draw(st.sampled_from(["float32", "float64"]))
+    dtype = draw(st.sampled_from(list(DTYPES)))
     names = draw(
         st.lists(st.sampled_from(["x", "v0", "v1", "vv0", "n", "exp"]), unique=True, min_size=1, max_size=3)
     )

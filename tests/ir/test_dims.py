@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
-import numpy as np
 import pytest
 import sympy
 from hypothesis import assume, given
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mirage.errors import DimError, DTypeError
 from mirage.ir.dims import dim_text, divide, evaluate, solve, symbol, symbols_of, to_dim
-from mirage.ir.types import TensorType, tensor
+from mirage.ir.types import DTYPES, TensorType, between_dtype, check_dtype, compute_dtype, epsilon, tensor
 
 NAMES = ["a", "b", "n"]
 
@@ -145,15 +145,36 @@ def test_evaluate_names_what_is_missing() -> None:
         evaluate(to_dim("n - 3"), {"n": 2})
 
 
+@pytest.mark.parametrize("name", DTYPES)
+def test_element_types_have_the_names_of_every_library(name: str) -> None:
+    spellings: list[Any] = [name, DTYPES[name], DTYPES[name].type]
+    torch = pytest.importorskip("torch")
+    for dtype in (*spellings, getattr(torch, name)):
+        assert tensor("n", dtype=dtype).dtype == name
+    with pytest.raises(DTypeError, match=r"'torch\.int16' is not supported"):
+        check_dtype("torch.int16")
+    with pytest.raises(DTypeError, match=r"torch\.int16 is not supported"):
+        check_dtype(torch.int16)
+
+
+def test_what_element_types_are_computed_in() -> None:
+    found = {name: (compute_dtype(t).name, between_dtype(t).name) for name, t in DTYPES.items()}
+    assert found == {
+        "float32": ("float32", "float32"),
+        "float64": ("float64", "float64"),
+        "float16": ("float32", "float32"),
+        "bfloat16": ("float32", "bfloat16"),
+    }
+    assert [epsilon(t) for t in DTYPES.values()] == [2.0**-23, 2.0**-52, 2.0**-10, 2.0**-7]
+
+
 def test_tensor_types() -> None:
     t = tensor("b", "4*n", 64)
     assert str(t) == "float32[b, 4*n, 64]"
     assert t == TensorType((symbol("b"), to_dim("n*4"), sympy.Integer(64)))
     assert t.bind({"b": 2, "n": 3}) == (2, 12, 64)
     assert str(tensor()) == "float32[()]"
-    for dtype in ["float64", np.float64, np.dtype("float64")]:
-        assert tensor("n", dtype=dtype).dtype == "float64"  # type: ignore[arg-type]
-    with pytest.raises(DTypeError, match=r"'int8' is not supported; use one of float32, float64"):
+    with pytest.raises(DTypeError, match=r"'int8' is not supported; use one of float32, float64, float16, bfloat16"):
         tensor("n", dtype="int8")
     with pytest.raises(DimError, match=r"tensor\(\), dim 1: size -4 is negative"):
         tensor("n", -4)

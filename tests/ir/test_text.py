@@ -139,7 +139,7 @@ BAD: list[tuple[str, type[MirageError], int, str]] = [
     (replaced("q, v0", "q, k"), ShapeError, 3, "matmul: shapes [b, s, 64] and [b, t, 64]"),
     (replaced("perm=", "order="), AttributeValueError, 2, "unknown attribute 'order'"),
     (replaced("1/8", "1e999"), AttributeValueError, 4, "expected a finite number"),
-    (replaced("q: float32", "q: float16"), DTypeError, 1, "'float16' is not supported"),
+    (replaced("q: float32", "q: float8"), DTypeError, 1, "'float8' is not supported"),
     (replaced("k: float32", "k: float64"), DTypeError, 3, "float32, float64"),
     (replaced("q: float32[b, s, 64]", "q: float32[b, s/2, 64]"), DimError, 1, "cannot read 's / 2'"),
 ]

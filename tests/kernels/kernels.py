@@ -206,7 +206,7 @@ def call_from_threads(call: Callable[[int, int], bool]) -> None:
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
-    return [rng.standard_normal(t.bind(sizes)).astype(t.dtype) for t in program.input_types]
+    return [rng.standard_normal(t.bind(sizes)).astype(DTYPES[t.dtype]) for t in program.input_types]
 
 
 def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
@@ -227,8 +227,11 @@ def error(got: Sequence[np.ndarray], want: Sequence[np.ndarray]) -> float:
 
 
 def bound(dtype: str) -> float:
-    """The largest `error` to accept of a kernel, for inputs of about 1."""
-    return 2e-5 if dtype == "float32" else 1e-12
+    """The largest `error` to accept of a kernel, for inputs of about 1.
+
+    Of 16-bit types two units, one for the result and one for what is between.
+    """
+    return {"float32": 2e-5, "float64": 1e-12, "float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7}[dtype]
 
 
 def as_exact(

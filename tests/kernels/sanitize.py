@@ -339,20 +339,20 @@ class Case:
         self.tensors: list[_Tensor] = []
         read = read_arguments(graph.name, argument_places(graph.inputs), self.inputs)
         packings = {p.tensor: p for p in emitted.packed}
-        for t, axes in enumerate(emitted.tensors):
+        for t, (axes, dtype) in enumerate(zip(emitted.tensors, emitted.dtypes, strict=True)):
             if t in packings:
                 p = packings[t]
                 array = p.pack(read[p.input], graph.inputs[p.input].axes, self.axes)
                 steps = [s // array.itemsize for s in array.strides]
-                self.tensors.append(_Tensor(array.shape, steps, kernels.dtype))
+                self.tensors.append(_Tensor(array.shape, steps, dtype))
                 self.tensors[-1].elements[...] = array
                 self.tensors[-1].strides = p.strides(self.axes)
                 continue
             dims = stored.get(t, ())
             if [a for d in dims for a in d] != list(axes):
                 dims = tuple((a,) for a in axes)
-            strides = _strides(dims, self.axes, kernels.dtype.itemsize, gap)
-            self.tensors.append(_Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], kernels.dtype))
+            strides = _strides(dims, self.axes, dtype.itemsize, gap)
+            self.tensors.append(_Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype))
         for tensor, array in zip(self.tensors, read, strict=False):
             tensor.elements[...] = array.reshape(tensor.elements.shape)
         self.before = [t.image.copy() for t in self.tensors]

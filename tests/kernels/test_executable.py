@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from mirage.errors import InputError, ScheduleError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
-from mirage.ir.types import tensor
+from mirage.ir.types import DTYPES, tensor
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import call_from_threads, check, error, random_inputs, single_kernel, tiles
+from tests.kernels.kernels import bound, call_from_threads, check, error, random_inputs, single_kernel, tiles
 from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated
+from tests.programs import retyped
 
 W, L = Role.WHOLE, Role.LOOP
 BUILD: dict[str, tuple[Callable[[ProgramBuilder, str], list[int]], dict[str, Role]]] = {}
@@ -146,7 +148,7 @@ def build(name: str, dtype: str) -> tuple[Program, MuGraph]:
     return p, single_kernel(p, **roles)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", BUILD)
 def test_single_kernels_at_awkward_sizes(name: str, dtype: str) -> None:
     p, graph = build(name, dtype)
@@ -155,7 +157,7 @@ def test_single_kernels_at_awkward_sizes(name: str, dtype: str) -> None:
         sizes = {"b": 2, "h": 3, "m": m, "n": n, "k": k}
         inputs = random_inputs(p, sizes)
         found = error(exe(inputs, sizes), run_reference(p, inputs, sizes, "float64"))
-        assert found < (2e-5 if dtype == "float32" else 1e-12), (sizes, found)
+        assert found < bound(dtype), (sizes, found)
 
 
 @pytest.mark.parametrize("tile", [1, 16, 100])
@@ -165,10 +167,11 @@ def test_tiles_of_one_vector_and_larger_than_the_tensor(name: str, tile: int) ->
     check(p, graph, tiles(graph, tile), {"b": 1, "h": 2, "m": 18, "n": 33, "k": 20})
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", CASES)
-def test_shared_cases(name: str) -> None:
+def test_shared_cases(name: str, dtype: str) -> None:
     case = CASES[name]()
-    check(case.program, case.graph, case.schedule, case.sizes)
+    check(retyped(case.program, dtype), replace(case.graph, dtype=dtype), case.schedule, case.sizes)
 
 
 ATTENTION = [flash_attention, flash_decoding]

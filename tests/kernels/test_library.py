@@ -19,13 +19,16 @@ from mirage.ir.functions import FUNCTIONS
 from mirage.ir.interpret import run_reference
 from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
+from mirage.ir.types import DTYPES
 from mirage.kernels.library import LibraryProgram
+from mirage.search.accuracy import rounding
 from tests.frontends.test_spec import PROGRAMS
 from tests.ir.cases import programs
-from tests.kernels.kernels import error, random_inputs
+from tests.kernels.kernels import bound, error, random_inputs
+from tests.programs import retyped
 
 SIZE = st.integers(1, 9)
-FLOAT32, FLOAT64 = 2e-5, 1e-12
+FLOAT32 = bound("float32")
 
 
 def library(program: Program) -> LibraryProgram:
@@ -42,9 +45,9 @@ def check(
     """The results, compared with the program in float64."""
     inputs = random_inputs(program, sizes) if inputs is None else inputs
     got = library(program)(inputs, sizes)
-    assert all(g.dtype == program.dtype and g.flags.writeable for g in got)
+    assert all(g.dtype == DTYPES[program.dtype] and g.flags.writeable for g in got)
     found = error(got, run_reference(program, inputs, sizes, "float64"))
-    assert found < (FLOAT32 if program.dtype == "float32" else FLOAT64), f"{program.name} {dict(sizes)}: {found}"
+    assert found < bound(program.dtype), f"{program.name} {dict(sizes)}: {found}"
     return got
 
 
@@ -66,8 +69,8 @@ def peak(run: Callable[[], object]) -> int:
 @settings(max_examples=12)
 @given(data=st.data())
 def test_benchmark_programs(name: str, data: st.DataObject) -> None:
-    """Right at any size, size 1 too, and the inputs stay as they are."""
-    program = PROGRAMS[name].trace()
+    """Right at any size, size 1 too, in every element type, and the inputs stay as they are."""
+    program = retyped(PROGRAMS[name].trace(), data.draw(st.sampled_from(list(DTYPES))))
     sizes = {s: data.draw(st.one_of(st.just(1), SIZE), label=s) for s in program.symbols()}
     inputs = random_inputs(program, sizes)
     before = [x.copy() for x in inputs]
@@ -100,8 +103,8 @@ def test_random_programs(program: Program, data: st.DataObject) -> None:
     sizes = {s: data.draw(st.integers(1, 3), label=s) for s in "abn"}
     inputs = random_inputs(program, sizes)
     rough = run_reference(program, inputs, sizes)
-    exact = run_reference(program, inputs, sizes, "float64" if program.dtype == "float32" else "longdouble")
-    eps = 64 * np.finfo(program.dtype).eps
+    exact = run_reference(program, inputs, sizes, "longdouble" if program.dtype == "float64" else "float64")
+    eps = rounding(DTYPES[program.dtype], 64)
     with np.errstate(all="ignore"):
         for g, r, e in zip(run(inputs, sizes), rough, exact, strict=True):
             assert g.shape == r.shape
@@ -145,7 +148,7 @@ LAYOUTS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_layouts(name: str, dtype: str) -> None:
     fn, specs = LAYOUTS[name]
     program = trace(fn, **{k: mi.tensor(*d, dtype=dtype) for k, d in specs.items()})

@@ -1,4 +1,4 @@
-"""The C headers: matrix micro-kernels and vector functions, for both element types and every vector width.
+"""The C headers: matrix micro-kernels and vector functions, for all element types and every vector width.
 
 Operands end at a page boundary, before a page that cannot be touched, and gaps between rows hold NaN: an
 access past a row's end is a crash or a wrong result.
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import toolchain
 
 Array = npt.NDArray[Any]
@@ -30,20 +31,28 @@ SOURCE = """
 #include "mirage_gemm.c"
 typedef ptrdiff_t I;
 typedef const mi_real *In;
+#ifdef MI_HALF
+#include "mirage_half_gemm.c"
+typedef const mi_half *InY;
+#define OF_Y(f) f##_half
+#else
+typedef In InY;
+#define OF_Y(f) f
+#endif
 int width(void) { return MI_W; }
 int panel_rows(void) { return MI_PANEL_ROWS; }
 int dot_steps(void) { return MI_DOT_STEPS; }
-void outer(I m, I k, I n, In x, I xs_m, I xs_k, In y, I ys_k, mi_real *o, I os_m, int accumulate)
+void outer(I m, I k, I n, In x, I xs_m, I xs_k, InY y, I ys_k, mi_real *o, I os_m, int accumulate)
 {
-    mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
+    OF_Y(mi_gemm_outer)(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
 }
-void stream(I m, I k, I n, In x, I xs_m, I xs_k, In y, I ys_k, mi_real *o, I os_m, int accumulate)
+void stream(I m, I k, I n, In x, I xs_m, I xs_k, InY y, I ys_k, mi_real *o, I os_m, int accumulate)
 {
-    mi_gemm_stream(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
+    OF_Y(mi_gemm_stream)(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
 }
-void dot(I m, I k, I n, In x, I xs_m, In y, I ys_n, mi_real *o, I os_m, int accumulate)
+void dot(I m, I k, I n, In x, I xs_m, InY y, I ys_n, mi_real *o, I os_m, int accumulate)
 {
-    mi_gemm_dot(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+    OF_Y(mi_gemm_dot)(m, k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
 }
 void transpose(I m, I n, In from, I from_step, mi_real *to, I to_step) { mi_transpose(m, n, from, from_step, to, to_step); }
 #define APPLY(name, call) \\
@@ -91,6 +100,8 @@ class Library:
     width: int
     panel_rows: int
     dot_steps: int
+    #: of the second operand of products
+    y_dtype: np.dtype[Any]
 
     def apply(self, name: str, x: Array, a: float = 0.0, b: float = 0.0) -> Array:
         x = np.asarray(x, self.dtype)
@@ -104,6 +115,19 @@ class Library:
 MACHINE_FLAGS = ["", "-mno-avx512f", "-mno-avx"] if platform.machine() in ("x86_64", "AMD64") else [""]
 
 
+def compiled(real: str, half: str, flags: str) -> Library:
+    """The functions over `real`; `half` is the type of the second operand of products, where that is another one."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRAGE_CFLAGS", f"{flags} -Wall -Wextra -Werror")
+        chosen = f"{real}\n#define MI_HALF {half}" if half else real
+        c = toolchain.load(toolchain.compile(SOURCE % chosen, name="micro"))
+    dtype = np.float32 if real == "float" else np.float64
+    y_dtype = DTYPES[half] if half else np.dtype(dtype)
+    return Library(
+        c, dtype, ctypes.c_float if real == "float" else ctypes.c_double, c.width(), c.panel_rows(), c.dot_steps(), y_dtype
+    )
+
+
 @pytest.fixture(
     scope="module",
     params=[(real, flags) for real in ("float", "double") for flags in MACHINE_FLAGS],
@@ -111,12 +135,20 @@ MACHINE_FLAGS = ["", "-mno-avx512f", "-mno-avx"] if platform.machine() in ("x86_
 )
 def library(request: pytest.FixtureRequest) -> Library:
     real, flags = request.param
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRAGE_CFLAGS", f"{flags} -Wall -Wextra -Werror")
-        c = toolchain.load(toolchain.compile(SOURCE % real, name="micro"))
-    if real == "float":
-        return Library(c, np.float32, ctypes.c_float, c.width(), c.panel_rows(), c.dot_steps())
-    return Library(c, np.float64, ctypes.c_double, c.width(), c.panel_rows(), c.dot_steps())
+    return compiled(real, "", flags)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (real, half, flags)
+        for real, half in (("float", ""), ("double", ""), ("float", "float16"), ("float", "bfloat16"))
+        for flags in MACHINE_FLAGS
+    ],
+    ids=lambda p: f"{p[1] or p[0]}{p[2]}",
+)
+def products(request: pytest.FixtureRequest) -> Library:
+    return compiled(*request.param)
 
 
 def address(array: Array) -> ctypes.c_void_p:
@@ -172,7 +204,8 @@ def check_product(
     rng = np.random.default_rng([m, k, n])
     dtype, nan = library.dtype, float("nan")
     x = at_page_end(k, m, 2, dtype, nan).T if transposed else at_page_end(m, k, 3, dtype, nan)
-    y = at_page_end(n, k, 1, dtype, nan).T if kind == "dot" else at_page_end(k, n, 5, dtype, nan)
+    y_type = library.y_dtype.type
+    y = at_page_end(n, k, 1, y_type, nan).T if kind == "dot" else at_page_end(k, n, 5, y_type, nan)
     x[:] = rng.standard_normal((m, k))
     y[:] = rng.standard_normal((k, n))
     o_gap = 2
@@ -181,7 +214,7 @@ def check_product(
     o[:] = before if accumulate else nan
     item = np.dtype(dtype).itemsize
     xs_m, xs_k = (s // item for s in x.strides)
-    ys_k, ys_n = (s // item for s in y.strides)
+    ys_k, ys_n = (s // y.itemsize for s in y.strides)
     i = ctypes.c_ssize_t
     if kind == "dot":
         strides = [address(x), i(xs_m), address(y), i(ys_n)]
@@ -201,46 +234,46 @@ def check_product(
 
 @pytest.mark.parametrize("kind", ["outer", "stream", "dot"])
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_products(library: Library, kind: str, accumulate: bool) -> None:
-    for m, k, n in sizes(library):
-        check_product(library, kind, m, k, n, accumulate, transposed=False)
+def test_products(products: Library, kind: str, accumulate: bool) -> None:
+    for m, k, n in sizes(products):
+        check_product(products, kind, m, k, n, accumulate, transposed=False)
 
 
 @pytest.mark.parametrize("kind", ["outer", "stream"])
-def test_products_of_a_transposed_operand(library: Library, kind: str) -> None:
+def test_products_of_a_transposed_operand(products: Library, kind: str) -> None:
     for m, k, n in [(1, 1, 1), (3, 17, 5), (8, 40, 33), (25, 129, 50)]:
-        check_product(library, kind, m, k, n, accumulate=False, transposed=True)
+        check_product(products, kind, m, k, n, accumulate=False, transposed=True)
 
 
 @pytest.mark.parametrize("kind", ["outer", "stream", "dot"])
-def test_no_terms(library: Library, kind: str) -> None:
+def test_no_terms(products: Library, kind: str) -> None:
     """An empty sum overwrites with zero, or adds nothing."""
     i = ctypes.c_ssize_t
     for accumulate, expected in ((0, 0.0), (1, 5.0)):
-        o = np.full((3, 7), 5.0, library.dtype)
-        x = np.full(100, np.nan, library.dtype)
-        operands = [address(x), i(1), *([] if kind == "dot" else [i(1)]), address(x), i(7)]
-        getattr(library.c, kind)(i(3), i(0), i(7), *operands, address(o), i(7), accumulate)
+        o = np.full((3, 7), 5.0, products.dtype)
+        x, y = (np.full(100, np.nan, t) for t in (products.dtype, products.y_dtype))
+        operands = [address(x), i(1), *([] if kind == "dot" else [i(1)]), address(y), i(7)]
+        getattr(products.c, kind)(i(3), i(0), i(7), *operands, address(o), i(7), accumulate)
         assert (o == expected).all()
 
 
 @pytest.mark.parametrize("kind", ["outer", "stream", "dot"])
-def test_nan_stays_in_its_row_and_column(library: Library, kind: str) -> None:
+def test_nan_stays_in_its_row_and_column(products: Library, kind: str) -> None:
     """Padding lanes and duplicated rows never mix values of other outputs."""
-    m, k, n = 5, library.width + 3, library.width + 1
-    x, y = np.ones((m, k), library.dtype), np.ones((k, n), library.dtype)
+    m, k, n = 5, products.width + 3, products.width + 1
+    x, y = np.ones((m, k), products.dtype), np.ones((k, n), products.y_dtype)
     x[3, k - 1] = np.nan
     y[0, n - 1] = np.inf
-    o = np.empty((m, n), library.dtype)
+    o = np.empty((m, n), products.dtype)
     i = ctypes.c_ssize_t
     if kind == "dot":
         across = np.ascontiguousarray(y.T)
-        library.c.dot(i(m), i(k), i(n), address(x), i(k), address(across), i(k), address(o), i(n), 0)
+        products.c.dot(i(m), i(k), i(n), address(x), i(k), address(across), i(k), address(o), i(n), 0)
     else:
-        getattr(library.c, kind)(
+        getattr(products.c, kind)(
             i(m), i(k), i(n), address(x), i(k), i(1), address(y), i(n), address(o), i(n), 0
         )
-    np.testing.assert_array_equal(o, x @ y)
+    np.testing.assert_array_equal(o, x @ y.astype(products.dtype))
 
 
 def test_lanes(library: Library) -> None:

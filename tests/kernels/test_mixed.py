@@ -24,7 +24,7 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
 from mirage.verify.proof import prove
-from tests.kernels.kernels import call_from_threads, cut, error, random_cut, random_inputs, tiles
+from tests.kernels.kernels import bound, call_from_threads, cut, error, random_cut, random_inputs, tiles
 from tests.mugraph.graphs import OUT, P, W, block, flash_decoding, kernel, mugraph, node, one, reads
 from tests.programs import SMALL, axes, program
 
@@ -37,14 +37,14 @@ def stages(exe: CpuExecutable) -> str:
 
 
 def compare(p: Program, graph: MuGraph, exe: CpuExecutable) -> None:
-    bound = 2e-5 if p.dtype == "float32" else 1e-12
+    most = bound(p.dtype)
     for n in SIZES:
         sizes = {s: n + 2 * k for k, s in enumerate(p.symbols())}
         inputs = random_inputs(p, sizes, n)
         if p.name == "cosine":
             inputs = [np.abs(x) + 1 for x in inputs]
         found = error(exe(inputs, sizes), run_reference(p, inputs, sizes, "float64"))
-        assert found < bound, f"{graph} {stages(exe)} {sizes}: {found}"
+        assert found < most, f"{graph} {stages(exe)} {sizes}: {found}"
 
 
 @pytest.mark.parametrize("name", SMALL)

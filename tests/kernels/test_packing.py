@@ -91,7 +91,7 @@ def executable(graph: MuGraph, tile: int = 16) -> CpuExecutable:
     return CpuExecutable(graph, packed(graph, tile), analyze(graph), SIZES, CONSTANTS)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("name", BUILD)
 def test_equal_at_awkward_sizes(name: str, dtype: str) -> None:
     program, graph = make(name, dtype)

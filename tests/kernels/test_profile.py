@@ -106,7 +106,7 @@ def test_real_time() -> None:
 
 
 def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile.time, "sleep", lambda seconds: calls.append("pause"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: calls.append("pause"))
     timings = interleave(functions(calls, "a", "b", "blas"), seconds=0.05, spinning=["blas"])
     turns = " ".join(calls[3:]).split("pause")[1:]
     assert {tuple(sorted(set(t.split()))) for t in turns[:-1]} == {("a", "b", "blas")}
@@ -116,7 +116,7 @@ def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.M
 
 
 def test_what_spins_alone_is_not_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(profile.time, "sleep", lambda seconds: calls.append("pause"))
+    monkeypatch.setattr(time, "sleep", lambda seconds: calls.append("pause"))
     interleave(functions(calls, "a", "blas"), seconds=0.05, spinning=["a", "blas"])
     interleave(functions(calls, "a", "b"), seconds=0.05, spinning=["blas"])
     assert "pause" not in calls

@@ -15,7 +15,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.kernels import odd_tiles, tiles
 from tests.kernels.sanitize import BUILDS, GAP, Case, Kernels
-from tests.programs import axes, program, search, sizes
+from tests.programs import axes, program, retyped, search, sizes
 
 #: where there is nothing to leave over, and primes below, between and above vectors
 PRIMES = (1, 2, 3, 7, 13, 17, 37)
@@ -43,19 +43,19 @@ def awkward(name: str, graph: MuGraph, schedule: Schedule, rng: Random) -> Itera
     yield dict.fromkeys(symbols, 1)
 
 
-def check(name: str, build: str, graphs: int, best: int) -> None:
+def check(name: str, build: str, graphs: int, best: int, dtype: str = "float32") -> None:
     """The best graphs of a program with their best schedules, and each with odd tiles."""
     rng = Random(name)
     found = kernels_only(name, graphs)
     assert found
-    for graph in found:
+    for graph in (replace(g, dtype=dtype) for g in found):
         tried: dict[Schedule, Mapping[str, int]] = dict.fromkeys(
             schedules(graph, sizes(name), L2_BYTES, 2)[:best], sizes(name)
         )
         tried[odd_tiles(graph, rng)] = {}
         for schedule, hints in tried.items():
             cases = list(awkward(name, graph, schedule, rng))
-            Kernels(program(name), graph, schedule, hints).check(build, cases, 3 if build == "thread" else 0)
+            Kernels(retyped(program(name), dtype), graph, schedule, hints).check(build, cases, 3 if build == "thread" else 0)
 
 
 @pytest.mark.slow
@@ -64,6 +64,20 @@ def check(name: str, build: str, graphs: int, best: int) -> None:
 def test_every_program(name: str, build: str) -> None:
     # a second graph where sanitized code is fast
     check(name, build, 1 if build == "thread" else 2, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_of_16_bit_types(name: str, dtype: str) -> None:
+    check(name, "address", 2, 1, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "build", "dtype"), [("gated_mlp", "address", "bfloat16"), ("gqa_decode", "native", "float16")]
+)
+def test_a_few_of_16_bit_types(name: str, build: str, dtype: str) -> None:
+    check(name, build, 1, 1, dtype)
 
 
 #: one schedule of one graph each, every build and every kind of program among them

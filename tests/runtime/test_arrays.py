@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from mirage.errors import InputError
+from mirage.ir.types import DTYPES
 from mirage.runtime.arrays import detached, like, to_numpy
 
+BFLOAT16 = DTYPES["bfloat16"]
 X = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
@@ -67,6 +69,21 @@ def test_torch_results_share_memory() -> None:
     assert isinstance(found, torch.Tensor)
     assert like(r := X.copy(), torch.ones(1)).data_ptr() == r.__array_interface__["data"][0]
     assert like(X[::-1], torch.ones(1)).tolist() == X[::-1].tolist()
+
+
+def test_bfloat16_of_torch_shares_memory() -> None:
+    torch = pytest.importorskip("torch")
+    t = torch.arange(12, dtype=torch.bfloat16).reshape(3, 4)
+    for view in (t, t.T, t[:, ::2], t[1:, 1], t.clone().requires_grad_()[0]):
+        a = to_numpy(view, "x")
+        assert a.dtype == BFLOAT16 and a.tolist() == view.tolist()
+        assert a.__array_interface__["data"][0] == view.data_ptr()
+    found = like(a := X.astype(BFLOAT16), t)
+    assert found.dtype == torch.bfloat16 and found.tolist() == X.tolist()
+    assert found.data_ptr() == a.__array_interface__["data"][0]
+    assert like(a[::-1], t).tolist() == X[::-1].tolist()
+    assert like(a.T, t).tolist() == X.T.tolist()
+    assert like(X.astype(np.float16), t).dtype == torch.float16
 
 
 def test_detached() -> None:

@@ -17,7 +17,7 @@ HERE = Place((), (), None)
 
 
 def model(**sizes: int) -> CostModel:
-    return CostModel({**SIZES, **sizes}, ["b"])
+    return CostModel({**SIZES, **sizes}, ["b"], 4)
 
 
 def places() -> st.SearchStrategy[Place]:
@@ -207,10 +207,17 @@ def test_symbolic_axes_have_other_sizes() -> None:
     assert m.tables == [SIZES, {**SIZES, "b": 4096}]
     cost = m.transfer(("b", "k"), HERE, held=False)
     assert cost[2] == 256 * 1024 and cost[7] == 4096 * 1024
-    assert m.total(cost) == pytest.approx((c.MEMORY_NS + c.CACHE_NS) * 256 * 1024)
+    assert m.total(cost) == pytest.approx((c.MEMORY_NS + c.CACHE_NS) * 4 * 256 * 1024)
+
+
+def test_elements_cost_what_their_bytes_cost() -> None:
+    totals = {size: CostModel(SIZES, [], size) for size in (2, 4, 8)}
+    moved = {size: m.total(m.transfer(("b", "k"), HERE, held=False)) for size, m in totals.items()}
+    assert moved[2] == pytest.approx(moved[4] / 2) and moved[8] == pytest.approx(2 * moved[4])
+    assert len({m.total(m.launch()) for m in totals.values()}) == 1
 
 
 def test_fixed_axes_have_their_own_sizes_only() -> None:
-    m = CostModel(SIZES, [])
+    m = CostModel(SIZES, [], 4)
     assert m.tables == [SIZES] and m.length == 7
     assert len(m.launch()) == len(matmul(m, ("b", "k"), ("k", "n"))) == 7

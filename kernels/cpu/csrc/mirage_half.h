@@ -1,0 +1,183 @@
+/* Loads and stores that convert between 16-bit elements in memory and vectors of float. Included by mirage_vec.h where
+ * `#define MI_HALF float16` (IEEE binary16) or `bfloat16` (the upper half of a float) names their type.
+ *
+ * Widening is exact. Narrowing rounds to nearest, ties to even; what is too large becomes infinite, and NaN stays NaN.
+ * Subnormal numbers are kept. The names are those of mirage_vec.h with `half`; no alignment is assumed, and the
+ * functions for n lanes touch no memory outside of these.
+ */
+#ifndef MIRAGE_HALF_H
+#define MIRAGE_HALF_H
+
+#if !MI_IS_FLOAT
+#error "16-bit elements are computed with in float: define MI_REAL as float"
+#endif
+#define MI_IS_BFLOAT_bfloat16 1
+#define MI_IS_BFLOAT_float16 0
+#define MI_IS_BFLOAT MI_CAT(MI_IS_BFLOAT_, MI_HALF)
+
+typedef unsigned short mi_half; /* the bits */
+typedef mi_half mi_half_vec __attribute__((vector_size(2 * MI_W)));
+typedef mi_half mi_half_unaligned __attribute__((vector_size(2 * MI_W), aligned(2), may_alias));
+typedef unsigned mi_uvec __attribute__((vector_size(MI_VEC_BYTES)));
+
+#if MI_IS_BFLOAT
+
+MI_INLINE mi_vec mi_widen(mi_half_vec h) { return (mi_vec)(__builtin_convertvector(h, mi_uvec) << 16); }
+
+MI_INLINE mi_half_vec mi_narrow(mi_vec v)
+{
+    const mi_uvec bits = (mi_uvec)v, rounded = bits + 0x7fff + ((bits >> 16) & 1), quiet = bits | 0x400000;
+    const mi_uvec nan = (mi_uvec)(v != v);
+    return __builtin_convertvector(((nan & quiet) | (~nan & rounded)) >> 16, mi_half_vec);
+}
+
+#else
+
+/* The processor's conversions, where the compiler has them: MI_F16C. Rounding mode 0 is to nearest, ties to even. */
+#if defined(__has_builtin)
+#if MI_VEC_BYTES == 64 && __has_builtin(__builtin_ia32_vcvtph2ps512_mask) && \
+    __has_builtin(__builtin_ia32_vcvtps2ph512_mask)
+#define MI_F16C 1
+typedef short mi_half_bits __attribute__((vector_size(32)));
+#define MI_WIDEN(h) __builtin_ia32_vcvtph2ps512_mask((mi_half_bits)(h), (mi_vec){0}, (unsigned short)-1, 4)
+#define MI_NARROW(v) __builtin_ia32_vcvtps2ph512_mask(v, 0, (mi_half_bits){0}, (unsigned short)-1)
+#elif MI_VEC_BYTES == 32 && defined(__F16C__) && __has_builtin(__builtin_ia32_vcvtph2ps256) && \
+    __has_builtin(__builtin_ia32_vcvtps2ph256)
+#define MI_F16C 1
+typedef short mi_half_bits __attribute__((vector_size(16)));
+#define MI_WIDEN(h) __builtin_ia32_vcvtph2ps256((mi_half_bits)(h))
+#define MI_NARROW(v) __builtin_ia32_vcvtps2ph256(v, 0)
+#endif
+#endif
+
+#ifdef MI_F16C
+MI_INLINE mi_vec mi_widen(mi_half_vec h) { return MI_WIDEN(h); }
+MI_INLINE mi_half_vec mi_narrow(mi_vec v) { return (mi_half_vec)MI_NARROW(v); }
+#else
+
+MI_INLINE mi_vec mi_widen(mi_half_vec h)
+{
+    /* exponent and mantissa in place, then the other bias: 2^112 is exact, for subnormal numbers too */
+    const mi_uvec bits = __builtin_convertvector(h, mi_uvec), magnitude = (bits & 0x7fff) << 13;
+    const mi_uvec scaled = (mi_uvec)((mi_vec)magnitude * 0x1p112f);
+    const mi_uvec special = (mi_uvec)(magnitude >= 0x7c00u << 13) & 0x7f800000;
+    return (mi_vec)(scaled | special | (bits & 0x8000) << 16);
+}
+
+MI_INLINE mi_half_vec mi_narrow(mi_vec v)
+{
+    const mi_uvec bits = (mi_uvec)v, magnitude = bits & 0x7fffffff;
+    /* the other bias; what rounds up carries from the mantissa into the exponent, up to infinity */
+    const mi_uvec normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
+    /* below 2^-14 steps are 2^-24 apart: adding 0.5, whose own steps these are, rounds to them */
+    const mi_uvec small = (mi_uvec)((mi_vec)magnitude + 0.5f) - 0x3f000000;
+    const mi_uvec special = ((mi_uvec)(magnitude > 0x7f800000) & 0x200) | 0x7c00;
+    const mi_uvec is_small = (mi_uvec)(magnitude < 113u << 23), is_special = (mi_uvec)(magnitude >= 143u << 23);
+    const mi_uvec finite = (is_small & small) | (~is_small & normal);
+    const mi_uvec found = (is_special & special) | (~is_special & finite);
+    return __builtin_convertvector(found | (bits & 0x80000000) >> 16, mi_half_vec);
+}
+#endif
+#endif
+
+/* ---- loads and stores ---- */
+
+MI_INLINE mi_vec mi_load_half(const mi_half *p) { return mi_widen((mi_half_vec) * (const mi_half_unaligned *)p); }
+MI_INLINE void mi_store_half(mi_half *p, mi_vec v) { *(mi_half_unaligned *)p = (mi_half_unaligned)mi_narrow(v); }
+
+/* The element in all lanes. */
+MI_INLINE mi_vec mi_broadcast_half(const mi_half *p) { return mi_widen(*p - (mi_half_vec){0}); }
+
+#if defined(__has_builtin)
+#if MI_W == 16 && defined(__AVX512BW__) && defined(__AVX512VL__) && __has_builtin(__builtin_ia32_loaddquhi256_mask) && \
+    __has_builtin(__builtin_ia32_storedquhi256_mask)
+#define MI_HALF_MASKS 1
+typedef short mi_half_lanes __attribute__((vector_size(32)));
+#endif
+#endif
+
+#ifdef MI_HALF_MASKS
+MI_INLINE mi_vec mi_load_half_n(const mi_half *p, int n)
+{
+    return mi_widen((mi_half_vec)__builtin_ia32_loaddquhi256_mask((const void *)p, (mi_half_lanes){0}, mi_mask_n(n)));
+}
+
+MI_INLINE void mi_store_half_n(mi_half *p, mi_vec v, int n)
+{
+    __builtin_ia32_storedquhi256_mask((void *)p, (mi_half_lanes)mi_narrow(v), mi_mask_n(n));
+}
+#else
+/* Copies n <= MI_W elements in halving powers of two: no call, no loop over elements. */
+MI_INLINE void mi_copy_half_n(mi_half *to, const mi_half *from, int n)
+{
+    int at = 0;
+    MI_UNROLL for (int part = MI_W; part; part /= 2)
+    {
+        if (n & part) {
+            __builtin_memcpy(to + at, from + at, (size_t)part * sizeof(mi_half));
+            at += part;
+        }
+    }
+}
+
+MI_INLINE mi_vec mi_load_half_n(const mi_half *p, int n)
+{
+    mi_half lanes[MI_W] = {0};
+    mi_copy_half_n(lanes, p, n);
+    return mi_load_half(lanes);
+}
+
+MI_INLINE void mi_store_half_n(mi_half *p, mi_vec v, int n)
+{
+    mi_half lanes[MI_W];
+    mi_store_half(lanes, v);
+    mi_copy_half_n(p, lanes, n);
+}
+#endif
+
+/* Lane i from p[i * stride]; stride counts elements. */
+MI_INLINE mi_vec mi_load_half_strided(const mi_half *p, ptrdiff_t stride)
+{
+    mi_half lanes[MI_W];
+    MI_UNROLL for (int i = 0; i < MI_W; i++) lanes[i] = p[i * stride];
+    return mi_load_half(lanes);
+}
+
+MI_INLINE mi_vec mi_load_half_strided_n(const mi_half *p, ptrdiff_t stride, int n)
+{
+    mi_half lanes[MI_W] = {0};
+    for (int i = 0; i < n; i++) lanes[i] = p[i * stride];
+    return mi_load_half(lanes);
+}
+
+MI_INLINE void mi_store_half_strided_n(mi_half *p, ptrdiff_t stride, mi_vec v, int n)
+{
+    mi_half lanes[MI_W];
+    mi_store_half(lanes, v);
+    for (int i = 0; i < n; i++) p[i * stride] = lanes[i];
+}
+
+/* mi_transpose of 16-bit elements to mi_real. */
+MI_NOINLINE void mi_transpose_half(
+    ptrdiff_t m, ptrdiff_t n, const mi_half *from, ptrdiff_t from_step, mi_real *to, ptrdiff_t to_step)
+{
+    for (ptrdiff_t i0 = 0; i0 < m; i0 += MI_W) {
+        const int rows = m - i0 < MI_W ? (int)(m - i0) : MI_W;
+        const mi_mask row_mask = mi_mask_n(rows);
+        for (ptrdiff_t j0 = 0; j0 < n; j0 += MI_W) {
+            const int columns = n - j0 < MI_W ? (int)(n - j0) : MI_W;
+            mi_vec v[MI_W];
+            MI_UNROLL for (int i = 0; i < MI_W; i++)
+            {
+                v[i] = i < rows ? mi_load_half_n(from + (i0 + i) * from_step + j0, columns) : (mi_vec){0};
+            }
+            mi_transpose_lanes(v);
+            MI_UNROLL for (int j = 0; j < MI_W; j++)
+            {
+                if (j < columns) mi_store_mask(to + (j0 + j) * to_step + i0, v[j], row_mask);
+            }
+        }
+    }
+}
+
+#endif
