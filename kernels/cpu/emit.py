@@ -234,23 +234,23 @@ class Emitter:
         return frozenset(found | {t.index for k in self.kernels for _, t in k.companions.values()})
 
     def _types(self) -> list[str]:
-        """The element types of the C code."""
         real = f"#define MI_REAL {'double' if self.real.itemsize == 8 else 'float'}"
         return [real] if self.storage == self.real else [real, f"#define MI_HALF {self.mugraph.dtype}"]
 
-    def _products(self) -> list[str]:
-        """Headers of the matrix micro-kernels, the one that includes the others last."""
-        return ["mirage_gemm.h"] if self.storage == self.real else ["mirage_gemm.h", "mirage_half_gemm.h"]
-
     def _parts(self) -> tuple[str, ...]:
         """The matrix micro-kernels: compiling them takes longer than all else, and they are the same for all."""
-        used = self._products() if any(k.matmuls for k in self.kernels) else []
-        return tuple("\n".join([*self._types(), f'#include "{h[:-2]}.c"', ""]) for h in used)
+        if not any(k.matmuls for k in self.kernels):
+            return ()
+        real, *half = self._types()
+        parts = [f'{real}\n#include "mirage_gemm.c"\n']
+        parts += [f'{real}\n{h}\n#include "mirage_half_gemm.c"\n' for h in half]
+        return tuple(parts)
 
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
         w.add(self._types())
-        w.add([f'#include "{self._products()[-1]}"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
+        gemm = "mirage_gemm.h" if self.storage == self.real else "mirage_half_gemm.h"
+        w.add([f'#include "{gemm}"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
         w.add(_PREAMBLE.splitlines())
         if any(k.states for k in self.kernels):
             w.line()

@@ -1,8 +1,4 @@
-/* The matrix products that mirage_half_gemm.h declares.
- *
- * mi_gemm_stream_half converts y as it reads it, so that half the bytes take half the time. The others convert a panel of
- * y at a time, in the first-level cache, which costs little beside what its rows or columns are multiplied with.
- */
+/* The matrix products that mirage_half_gemm.h declares. */
 #include "mirage_half_gemm.h"
 
 #define MI_HALF_BYTES (32 * 1024) /* of a panel, as mi_real */

@@ -1,4 +1,9 @@
-/* The products of mirage_gemm.h for a y of 16-bit elements (see mirage_half.h); they are defined in mirage_half_gemm.c. */
+/* The products of mirage_gemm.h for a y of 16-bit elements (see mirage_half.h).
+ *
+ * mi_gemm_stream_half converts y as it reads it, so that half the bytes take half the time. The others convert a panel
+ * of y at a time, in the first-level cache, which costs little where many rows of x are multiplied with it. They are
+ * defined in mirage_half_gemm.c, which is compiled once for all kernels.
+ */
 #ifndef MIRAGE_HALF_GEMM_H
 #define MIRAGE_HALF_GEMM_H
 
