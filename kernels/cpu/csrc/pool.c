@@ -4,9 +4,15 @@
  * joins by incrementing an open word, so a worker that the system does not schedule holds nobody up: the caller takes
  * its cells, closes the job and waits only for those inside. Job fields change only while the word is closed and empty.
  */
+#ifdef __linux__
+#define _GNU_SOURCE
+#endif
 #include "mirage_pool.h"
 
 #include <pthread.h>
+#ifdef __linux__
+#include <sched.h>
+#endif
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -42,7 +48,9 @@ static pthread_cond_t emptied = PTHREAD_COND_INITIALIZER;
 static _Atomic uint64_t word;
 static atomic_int sleepers;       /* workers in `opened` */
 static atomic_int caller_waiting; /* the caller is in `emptied` */
-static int n_workers;             /* guarded by `running` */
+static int n_workers;             /* guarded by `running`, as is what follows */
+static pthread_t workers[MAX_THREADS];
+static int away_from = -1; /* the processor that workers keep off */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Scratch of calls that run on their own thread alone. */
@@ -157,6 +165,7 @@ static void after_fork(void)
     atomic_store(&sleepers, 0);
     atomic_store(&caller_waiting, 0);
     n_workers = 0;
+    away_from = -1;
     for (int i = 0; i < MAX_THREADS; i++) job.scratch[i] = (buffer){NULL, 0};
 }
 
@@ -182,9 +191,25 @@ static void create_workers(int wanted)
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, (void *)(uintptr_t)JOB(atomic_load(&word)))) break;
         pthread_detach(thread);
-        n_workers++;
+        workers[n_workers++] = thread;
+        away_from = -1;
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+/* Systems like to wake a thread on the processor of the one that wakes it, where it then waits for the caller, which
+ * computes: sleeping workers are sent to the others first. */
+static void keep_off_caller(void)
+{
+#ifdef __linux__
+    const int here = sched_getcpu();
+    cpu_set_t others;
+    if (here < 0 || here == away_from || sched_getaffinity(0, sizeof others, &others)) return;
+    CPU_CLR(here, &others);
+    if (!CPU_COUNT(&others)) return;
+    for (int i = 0; i < n_workers; i++) pthread_setaffinity_np(workers[i], sizeof others, &others);
+    away_from = here;
+#endif
 }
 
 static int run_alone(mi_cell *cell, void *args, long n_cells, size_t scratch_bytes)
@@ -238,6 +263,7 @@ int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t s
     const uint64_t number = (uint64_t)(JOB(atomic_load(&word)) + 1) << 32;
     atomic_store(&word, number | OPEN);
     if (atomic_load(&sleepers)) {
+        keep_off_caller();
         pthread_mutex_lock(&sleeping);
         for (int i = 1; i < n_threads; i++) pthread_cond_signal(&opened);
         pthread_mutex_unlock(&sleeping);
