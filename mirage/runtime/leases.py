@@ -28,11 +28,11 @@ _free: deque[np.ndarray] = deque(maxlen=KEPT)
 class _Lease:
     """What the arrays over a piece of memory keep alive: when the last one of them has gone, the memory is free again."""
 
-    def __init__(self, memory: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    def __init__(self, memory: np.ndarray) -> None:
         self.__array_interface__ = {
             "version": 3,
-            "shape": shape,
-            "typestr": dtype.str,
+            "shape": memory.shape,
+            "typestr": _BYTE.str,
             "data": (address(memory), False),
         }
         # while the interpreter ends, too
@@ -62,4 +62,5 @@ def lease(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray:
         # this size is not wanted now: it goes first when others come
         _free.append(memory)
         memory = None
-    return np.asarray(_Lease(aligned(size, _BYTE) if memory is None else memory, shape, dtype))
+    # the array interface has no name for bfloat16
+    return np.asarray(_Lease(aligned(size, _BYTE) if memory is None else memory)).view(dtype).reshape(shape)

@@ -73,6 +73,8 @@ APPLY(sqrt_, mi_fn_sqrt(x))
 APPLY(tanh_, mi_fn_tanh(x))
 APPLY(sigmoid_, mi_fn_sigmoid(x))
 APPLY(erf_, mi_fn_erf(x))
+APPLY(silu_, x * mi_fn_sigmoid(x))
+APPLY(gelu_, x * mi_fn_gauss_cdf(x))
 APPLY(gauss_cdf_, mi_fn_gauss_cdf(x))
 APPLY(relu_, mi_fn_relu(x))
 APPLY(maximum_, mi_fn_maximum(x, p0))
@@ -323,6 +325,9 @@ EXACT: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
     "erf": mpmath.erf,
     "gauss_cdf": mpmath.ncdf,
+    # as operators compose them
+    "silu": lambda x: x / (1 + mpmath.exp(-x)),
+    "gelu": lambda x: x * mpmath.ncdf(x),
 }
 
 # name, range for float and for double, largest error in units in the last place for each
@@ -334,6 +339,8 @@ ACCURACY = [
     ("tanh", (-12, 12), (-25, 25), 2.5, 2),
     ("sigmoid", (-100, 100), (-750, 750), 2.5, 2),
     ("erf", (-6, 6), (-8, 8), 3, 2),
+    ("silu", (-80, 100), (-700, 750), 3, 2.5),
+    ("gelu", (-12, 12), (-36, 36), 6, 5),
     ("gauss_cdf", (-16, 10), (-42, 12), 5.5, 4.5),
     ("gauss_cdf", (-3, 3), (-3, 3), 5.5, 4.5),
 ]

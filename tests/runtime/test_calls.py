@@ -14,6 +14,7 @@ import pytest
 import mirage as mi
 from mirage.errors import InputError
 from mirage.ir.interpret import run_reference
+from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import memory
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import default_schedule
@@ -189,6 +190,17 @@ def test_memory_of_large_results_is_used_again() -> None:
     # another size, and back
     call([X[:2]])
     assert memory.address(call([X])) == seen[0]
+
+
+@pytest.mark.usefixtures("small_is_large")
+@pytest.mark.parametrize("name", DTYPES)
+def test_large_results_of_every_type(name: str) -> None:
+    """The array interface, by which memory is kept, has no name for bfloat16."""
+    a = leases.lease((3, 50), DTYPES[name])
+    at = memory.address(a)
+    assert a.dtype == DTYPES[name] and a.shape == (3, 50) and a.flags.c_contiguous
+    del a
+    assert memory.address(leases.lease((50, 3), DTYPES[name])) == at
 
 
 HOLD: dict[str, Callable[[np.ndarray], Any]] = {
