@@ -242,28 +242,6 @@ void mi_gemm_outer(
 #define MI_STREAM_COLUMNS 4096 /* at most so many at once: a few pages of each row */
 #define MI_STREAM_AHEAD (16 * 1024) /* bytes from what is read to what is fetched */
 
-#define MI_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
-#define MI_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
-#define MI_LOW(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_LOW_, h))
-#define MI_HIGH(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_HIGH_, h))
-
-/* Transposes v[MR] with lanes [MR,P], P staying together. */
-MI_INLINE void mi_transpose_groups(const int MR, mi_vec *v)
-{
-    const int P = MI_W / MR;
-#define MI_STEP(h) \
-    MI_UNROLL for (int i = 0; h >= P && i < MR; i++) \
-    { \
-        if (!(i & h / P)) { \
-            const mi_vec a = v[i], b = v[i + h / P]; \
-            v[i] = MI_LOW(a, b, h); \
-            v[i + h / P] = MI_HIGH(a, b, h); \
-        } \
-    }
-    MI_BITS(MI_STEP)
-#undef MI_STEP
-}
-
 /* Where a packed x has its element of row i and term r: P = MI_W / MR terms of a row together, as
  * mi_transpose_groups has them. */
 #define MI_STREAM_P(MR) ((MR) >= MI_W ? 1 : MI_W / (MR) < MI_STREAM_ROWS ? MI_W / (MR) : MI_STREAM_ROWS)

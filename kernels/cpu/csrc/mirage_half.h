@@ -171,7 +171,7 @@ MI_NOINLINE void mi_transpose_half(
             {
                 v[i] = i < rows ? mi_load_half_n(from + (i0 + i) * from_step + j0, columns) : (mi_vec){0};
             }
-            mi_transpose_lanes(v);
+            mi_transpose_groups(MI_W, v);
             MI_UNROLL for (int j = 0; j < MI_W; j++)
             {
                 if (j < columns) mi_store_mask(to + (j0 + j) * to_step + i0, v[j], row_mask);

@@ -272,19 +272,24 @@ MI_INLINE mi_vec mi_hsum_each(mi_vec *v)
     return v[0];
 }
 
-/* Lane j of v[i] becomes lane i of v[j]. */
-MI_INLINE void mi_transpose_lanes(mi_vec *v)
+#define MI_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
+#define MI_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
+#define MI_LOW(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_LOW_, h))
+#define MI_HIGH(a, b, h) __builtin_shufflevector(a, b, MI_LANES(MI_HIGH_, h))
+
+/* Transposes v[MR] with lanes [MR,P], P staying together. */
+MI_INLINE void mi_transpose_groups(const int MR, mi_vec *v)
 {
+    const int P = MI_W / MR;
 #define MI_STEP(h) \
-    MI_UNROLL for (int i = 0; i < MI_W; i++) \
+    MI_UNROLL for (int i = 0; h >= P && i < MR; i++) \
     { \
-        if (i & h) continue; \
-        const mi_vec a = v[i], b = v[i + h]; \
-        v[i] = __builtin_shufflevector(a, b, MI_LANES(MI_FROM_LOW_, h)); \
-        v[i + h] = __builtin_shufflevector(a, b, MI_LANES(MI_FROM_HIGH_, h)); \
+        if (!(i & h / P)) { \
+            const mi_vec a = v[i], b = v[i + h / P]; \
+            v[i] = MI_LOW(a, b, h); \
+            v[i + h / P] = MI_HIGH(a, b, h); \
+        } \
     }
-#define MI_FROM_LOW_(l, h) (((l) & (h)) ? MI_W + ((l) ^ (h)) : (l))
-#define MI_FROM_HIGH_(l, h) (((l) & (h)) ? MI_W + (l) : ((l) ^ (h)))
     MI_BITS(MI_STEP)
 #undef MI_STEP
 }
@@ -302,7 +307,7 @@ MI_NOINLINE void mi_transpose(ptrdiff_t m, ptrdiff_t n, const mi_real *from, ptr
             mi_vec v[MI_W];
             if (rows == MI_W && columns == MI_W) {
                 MI_UNROLL for (int i = 0; i < MI_W; i++) v[i] = mi_load(f + i * from_step);
-                mi_transpose_lanes(v);
+                mi_transpose_groups(MI_W, v);
                 MI_UNROLL for (int j = 0; j < MI_W; j++) mi_store(t + j * to_step, v[j]);
             } else {
                 const mi_mask mask = mi_mask_n(columns);
@@ -310,7 +315,7 @@ MI_NOINLINE void mi_transpose(ptrdiff_t m, ptrdiff_t n, const mi_real *from, ptr
                 {
                     v[i] = i < rows ? mi_load_mask(f + i * from_step, mask) : (mi_vec){0};
                 }
-                mi_transpose_lanes(v);
+                mi_transpose_groups(MI_W, v);
                 MI_UNROLL for (int j = 0; j < MI_W; j++)
                 {
                     if (j < columns) mi_store_mask(t + j * to_step, v[j], row_mask);
