@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon
+from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon, largest
 
 Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
@@ -25,6 +25,8 @@ ULPS = 64.0
 ROUNDINGS = 4.0
 #: at the given sizes, where float64 would take too long: units in the last place of the largest result
 COARSE_ULPS = 4096.0
+#: of the largest number of the dtype: results above this may overflow, or not, by rounding alone
+IN_RANGE = 0.95
 #: operations of the program, beyond which it isn't run in float64
 MAX_FLOPS = 2e8
 #: sizes of the dim symbols, and offset of the inputs, of the trials beside the given one
@@ -47,7 +49,8 @@ class Accuracy:
     """Largest errors against float64 in one trial: of a `kernel`, and of the `program` itself (NumPy, in its dtype).
 
     An error is the largest difference from float64 among an output's elements over the largest of these elements; of
-    several outputs, the worst counts. Elements that overflow in float64, or in the program's own run, are left out.
+    several outputs, the worst counts. Elements too large for the dtype, or that overflow in the program's own run, are left
+    out.
     """
 
     trial: str
@@ -85,7 +88,7 @@ class Trial:
         """The errors, and whether each result is about as near to float64 as the program's own, where that is finite."""
         worst, own_worst, passed = 0.0, 0.0, True
         for exact, own, found in zip(self.exact, self.own, run(self.inputs, self.sizes), strict=True):
-            finite = np.isfinite(exact) & np.isfinite(own)
+            finite = in_range(exact, own.dtype) & np.isfinite(own)
             wanted = exact[finite].astype(np.float64)
             scale = float(np.max(np.abs(wanted), initial=0.0))
             own_error = float(np.max(np.abs(own[finite].astype(np.float64) - wanted), initial=0.0))
@@ -95,6 +98,12 @@ class Trial:
             worst = max(worst, error / (scale or 1.0) if error == error else np.inf)
             own_worst = max(own_worst, own_error / (scale or 1.0))
         return Accuracy(self.name, worst, own_worst), passed
+
+
+def in_range(exact: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    """Which elements the dtype can hold, rounding errors included."""
+    inside: np.ndarray = np.abs(exact) <= IN_RANGE * largest(dtype)
+    return inside
 
 
 def rounding(dtype: np.dtype, ulps: float) -> float:

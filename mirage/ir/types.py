@@ -36,6 +36,11 @@ def epsilon(dtype: np.dtype) -> float:
     return float(np.spacing(np.ones((), dtype)))
 
 
+def largest(dtype: np.dtype) -> float:
+    """The largest finite number of a type."""
+    return float(np.nextafter(np.array(np.inf, dtype), np.zeros((), dtype)))
+
+
 def check_dtype(name: object) -> str:
     """The canonical name of an element type, given as such or as a type of NumPy, ml_dtypes or torch.
 

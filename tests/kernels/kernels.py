@@ -18,6 +18,7 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.search.accuracy import in_range
 from mirage.verify.proof import prove
 
 
@@ -255,7 +256,7 @@ def as_exact(
         if g.shape != r.shape or g.dtype != dtype:
             return f"result {k} is {g.dtype}{g.shape}, not {dtype}{r.shape}"
         r = r.astype(e.dtype)
-        finite = np.isfinite(r) & np.isfinite(e)
+        finite = np.isfinite(r) & in_range(e, dtype)
         g, r, e = g.astype(e.dtype)[finite], r[finite], e[finite]
         if np.isnan(g).any():
             return f"result {k} has NaN"

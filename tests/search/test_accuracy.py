@@ -65,6 +65,17 @@ def test_what_overflows_in_the_program_is_left_out() -> None:
         assert passed and found.kernel == found.program == 0
 
 
+def test_what_rounding_alone_may_make_overflow_is_left_out() -> None:
+    """Of float16, 66,000 is no number, but a sum that is rounded on the way may stay below."""
+    exact, own, found = ([v, 2.0] for v in (66_000.0, 65_500.0, np.inf))
+    t = Trial("a trial", [], {}, [np.array(exact)], [np.array(own, np.float16)])
+    with np.errstate(over="ignore"):
+        result = np.array(found).astype(np.float16)
+    assert t.measure(lambda inputs, sizes: [result])[1]
+    t = Trial("a trial", [], {}, [np.array([60_000.0, 2.0])], [np.array([60_000.0, 2.0], np.float16)])
+    assert not t.measure(lambda inputs, sizes: [result])[1]
+
+
 def test_results_of_zero_have_absolute_errors() -> None:
     t = trial([0.0], [0.0])
     assert t.measure(kernel([0.0]))[1]
