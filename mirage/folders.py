@@ -40,8 +40,7 @@ def check_private(path: Path) -> None:
 
 
 def write_whole(file: Path, text: str) -> None:
-    """Write a file, and its folder, so that a reader sees all of it or none; raises OSError where that fails."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """Write a file so that a reader sees all of it or none; raises OSError where that fails."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as out:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ import numpy as np
 from rich.table import Table
 
 from mirage.errors import DimError, InputError
+from mirage.folders import write_whole
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
@@ -247,14 +247,7 @@ class Superoptimized:
         """
         path = Path(path)
         try:
-            fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=path.name, suffix=".tmp")
-            try:
-                with os.fdopen(fd, "w") as f:
-                    json.dump(self.to_json(), f, indent=1)
-                os.replace(temporary, path)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_whole(path, json.dumps(self.to_json(), indent=1))
         except OSError as e:
             raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
 

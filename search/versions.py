@@ -328,7 +328,7 @@ class VersionTuner:
         least = min(visit.times.values(), default=math.inf)
         found = []
         for name in names:
-            run = self._runner(name)
+            run = self._executable(name)
             if name not in visit.checked and not visit.trial.measure(run)[1]:
                 self._drop(
                     name, f"the kernel's results differ from the program's at {visit.trial.name}; it is not used"
@@ -358,7 +358,7 @@ class VersionTuner:
 
     def _race(self, visit: _Visit, names: Sequence[str], seconds: float) -> dict[str, Timing]:
         """Measure these and the baselines that may win at a point, interleaved; at the given sizes, all baselines."""
-        runs: dict[str, Runner] = {name: self._runner(name) for name in dict.fromkeys(names)}
+        runs: dict[str, Runner] = {name: self._executable(name) for name in dict.fromkeys(names)}
         given = self.visits[0].times
         for name, run in self.baselines.items():
             if (
@@ -375,9 +375,6 @@ class VersionTuner:
             # packed copies for all points together could fill the memory
             self._executable(name).forget()
         return timings
-
-    def _runner(self, name: str) -> Runner:
-        return self._executable(name)
 
     def _executable(self, name: str) -> CpuExecutable:
         run = self.pool[name].executable

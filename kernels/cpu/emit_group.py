@@ -136,10 +136,7 @@ class GroupEmitter:
                 before = [a for a in plan.reduce if a != v]
                 with nest.over(before):
                     loads.ready([*plan.outer, *before])
-                    if v is None:
-                        body("1")
-                    else:
-                        nest.parts(v, body)
+                    nest.parts(v, body)
                 store_sums(None, "", lambda i: f"mi_broadcast(mi_hsum(mi_sum_parts(sum{i})))")
             else:
 
@@ -204,10 +201,7 @@ class GroupEmitter:
                 before = [a for a in reduce if a != v]
                 with nest.over(before):
                     loads.ready([*outer, *before])
-                    if v is None:
-                        body("1", "0")
-                    else:
-                        nest.parts(v, body)
+                    nest.parts(v, body)
                 w.line(f"*({found.at(nest.index)}) = mi_hmax(mi_max_parts(high));")
             else:
                 nest.columns(v, reduce, start, body, lambda lanes, part: update(f"high[{part}]", lanes))

@@ -59,11 +59,14 @@ class Nest:
                 self.w.line(f"const int lanes = (int)({extent} - {i});")
                 body("lanes")
 
-    def parts(self, axis: str, body: Callable[[str, str], None]) -> None:
+    def parts(self, axis: str | None, body: Callable[[str, str], None]) -> None:
         """Print `body(lanes, part)` for MI_PARTS whole vectors along an axis at a time, and for what is left one by one.
 
         `part` is the C index of the vector's partial result.
         """
+        if axis is None:
+            body("1", "0")
+            return
         self._several(axis, lambda each: each(body), lambda lanes: body(lanes, "0"))
 
     def columns(
@@ -171,16 +174,15 @@ def copy(
 ) -> None:
     """Print target = source (or +=) over these axes, whatever the two layouts."""
     nest = Nest(w, axes, looping)
-    rows, columns = target.unit, source.unit
-    crossed = rows in source.strides and columns in target.strides and rows != columns
-    crossed = crossed and not (accumulate or target.half)
-    if rows is not None and columns is not None and crossed and {rows, columns} <= set(space):
-        if 1 not in (axes.constant(rows, looping), axes.constant(columns, looping)):
-            with nest.over([a for a in space if a not in (rows, columns)]):
-                extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
-                moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
-                w.line(f"mi_transpose{'_half' if source.half else ''}({extents}, {moved});")
-            return
+    crossed = [a for a in space if a in (target.unit, source.unit) and axes.constant(a, looping) != 1]
+    apart = all(a in source.strides and a in target.strides for a in crossed)
+    if len(crossed) == 2 and apart and not (accumulate or target.half):
+        rows, columns = str(target.unit), str(source.unit)
+        with nest.over([a for a in space if a not in crossed]):
+            extents = f"{axes.extent(rows, looping)}, {axes.extent(columns, looping)}"
+            moved = f"{source.at(nest.index)}, {source.stride(rows)}, {target.at(nest.index)}, {target.stride(columns)}"
+            w.line(f"mi_transpose{'_half' if source.half else ''}({extents}, {moved});")
+        return
     axis = vector_axis(axes, looping, space, {str(source.unit): 1.0, str(target.unit): 2.0})
     with nest.over([a for a in space if a != axis]):
         nest.vectors(axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate))

@@ -145,6 +145,7 @@ def keep(target: Target, samples: Sequence[Sample]) -> None:
     rows = [[[float(f"{c:.6g}") for c in s.counts], s.ns, s.race] for s in kept]
     record = {"machine": machine, "features": list(FEATURES), "samples": rows}
     try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(file, json.dumps(record))
     except OSError as e:
         warnings.warn(f"{file}: cannot be written ({e.strerror}); the cost model does not learn", stacklevel=2)

@@ -99,8 +99,7 @@ class BoundCall:
     """A compiled muGraph for arrays of known sizes and strides, whose results C code writes in place.
 
     A call gives addresses only. May run in several threads at once: each has a frame of its own. `places` are (tensor, which
-    address), `packed` (tensor, which argument, what finds its
-    packed copy by its address).
+    address), `packed` (tensor, which argument, what finds its packed copy by its address).
     """
 
     def __init__(

@@ -69,6 +69,7 @@ def measure_limits(force: bool = False) -> Limits:
     if not force and (kept := _read(file, key)) is not None:
         return kept
     limits = _Loops(target, threads).measure()
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, json.dumps({"machine": key, **asdict(limits)}))
     return limits
 

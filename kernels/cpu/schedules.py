@@ -94,7 +94,7 @@ class Scheduler:
         self.maximum = analyze(mugraph) if maximum is None else maximum
         self.bound = bind_hints(mugraph, hints)
         self.itemsize = DTYPES[mugraph.dtype].itemsize
-        self.nodes: list[Node] = [n for n in mugraph.kernels]
+        self.nodes: list[Node] = list(mugraph.kernels)
         self._sizes = Schedule(()).axis_sizes(mugraph, self.bound)
         self._known: dict[Key, Ranking] = {} if known is None else known
         self._chosen: dict[tuple[int, tuple[tuple[str, int], ...]], list[KernelSchedule]] = {}

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from mirage.cache.records import SCHEMA, Record, canonical_json, is_key, is_time, parse_json
 from mirage.errors import CacheError, CacheFormatError
+from mirage.folders import write_whole
 
 FORMAT = "mirage-results"
 
@@ -26,14 +25,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
     rows = [{**vars(record), "payload": parse_json(record.payload)} for record in records]
     text = json.dumps({"format": FORMAT, "schema": SCHEMA, "records": rows}, indent=1) + "\n"
     try:
-        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-            os.replace(name, path)
-        except BaseException:
-            os.unlink(name)
-            raise
+        write_whole(path, text)
     except OSError as error:
         raise CacheError(f"can't write {path}: {error}; choose a folder that you can write") from error
     return len(rows)

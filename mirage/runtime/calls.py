@@ -105,16 +105,10 @@ class Caller:
             layout += a.shape, a.strides
             addresses.append(at := address(a))
             bits |= at
-        key = tuple(layout)
-        try:
-            ready = self._numpy[key]
-        except KeyError:
-            ready = self._prepare(self._numpy, key, 1)
-        if ready is None or bits & self._alignment:
+        ready = self._find(self._numpy, tuple(layout), 1, addresses, bits)
+        if ready is None:
             return None
         if out is not None:
-            if ready.overlap is not None and ready.overlap.found(addresses):
-                return None
             ready.call.run(addresses, arrays)
             return outs[0] if len(outs) == 1 else outs
         results = [(lease if ready.large else np.empty)(s, dtype) for s in ready.shapes]
@@ -144,19 +138,13 @@ class Caller:
                 if not at:
                     return None
                 bits |= at
-        except (AttributeError, RuntimeError, NotImplementedError):
+        except (AttributeError, RuntimeError):
             # tensors without memory or strides: the general way names them
             return None
-        key = tuple(layout)
-        try:
-            ready = self._of_torch[key]
-        except KeyError:
-            ready = self._prepare(self._of_torch, key, self._alignment + 1)
-        if ready is None or bits & self._alignment:
+        ready = self._find(self._of_torch, tuple(layout), self._alignment + 1, addresses, bits)
+        if ready is None:
             return None
         if out is not None:
-            if ready.overlap is not None and ready.overlap.found(addresses):
-                return None
             ready.call.run(addresses, arrays)
             torch.wrote(outs)
             return outs[0] if len(outs) == 1 else outs
@@ -165,6 +153,21 @@ class Caller:
             addresses.append(r.data_ptr())
         ready.call.run(addresses, arrays)
         return results[0] if len(results) == 1 else tuple(results)
+
+    def _find(
+        self, kept: dict[Layout, _Ready | None], key: Layout, unit: int, addresses: Sequence[int], bits: int
+    ) -> _Ready | None:
+        """The call for a layout, strides in `unit` bytes, of arrays at these addresses, of which `bits` are all that are set.
+
+        None where it takes the general way: arrays are not aligned, or given results overlap others.
+        """
+        try:
+            ready = kept[key]
+        except KeyError:
+            ready = self._prepare(kept, key, unit)
+        if ready is None or bits & self._alignment:
+            return None
+        return None if ready.overlap is not None and ready.overlap.found(addresses) else ready
 
     def _prepare(self, kept: dict[Layout, _Ready | None], key: Layout, unit: int) -> _Ready | None:
         """The call for shapes and strides (of `unit` bytes) of the arguments and given results.

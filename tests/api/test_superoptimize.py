@@ -9,7 +9,6 @@ import math
 import random
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -42,6 +41,7 @@ from mirage.search.explore import score
 from mirage.search.versions import Decision, Point, Version
 from mirage.verify.tester import Outcome, RandomTester
 from tests.api.small import BUDGET, adapter, arrays, check, rows, several
+from tests.kernels.kernels import in_threads
 
 
 @functools.cache
@@ -235,11 +235,7 @@ def test_two_threads_call_one_result() -> None:
         except BaseException as e:
             errors.append(e)
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work, 2)
     assert not errors
 
 

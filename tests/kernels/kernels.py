@@ -190,18 +190,19 @@ def random_cut(p: Program, rng: Random, longest: int = 3) -> MuGraph:
     return looping if prove(to_axes(p), looping) == "proved" else cut(p, *parts)
 
 
-def call_from_threads(call: Callable[[int, int], bool]) -> None:
-    """`call(seed, n)` for 1 <= n < 30 from four threads at once, a seed each: all have to be true."""
-    failures: list[object] = []
-
-    def work(seed: int) -> None:
-        failures.extend((seed, n) for n in range(1, 30) if not call(seed, n))
-
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+def in_threads(work: Callable[[int], None], count: int = 4) -> None:
+    """`work(seed)` in so many threads at once, a seed each, until all are done."""
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def call_from_threads(call: Callable[[int, int], bool]) -> None:
+    """`call(seed, n)` for 1 <= n < 30 from four threads at once, a seed each: all have to be true."""
+    failures: list[object] = []
+    in_threads(lambda seed: failures.extend((seed, n) for n in range(1, 30) if not call(seed, n)))
     assert not failures
 
 

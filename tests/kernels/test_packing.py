@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -22,7 +21,7 @@ from mirage.kernels.cpu.packing import packed_variants
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import Schedule
-from tests.kernels.kernels import bound, error, random_inputs, single_kernel, tiles
+from tests.kernels.kernels import bound, error, in_threads, random_inputs, single_kernel, tiles
 
 SIZES = {"b": 3, "e": 2, "n": 45, "k": 37}
 CONSTANTS = ("w", "v")
@@ -319,9 +318,5 @@ def test_calls_from_several_threads_with_their_own_and_shared_arrays() -> None:
             if i == 10:
                 exe.forget()
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work)
     assert not failures

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +22,7 @@ from mirage.runtime import calls, leases
 from mirage.runtime.calls import Caller
 from mirage.runtime.outputs import Overlap
 from tests.api.small import adapter, arrays, rows, several
-from tests.kernels.kernels import single_kernel
+from tests.kernels.kernels import in_threads, single_kernel
 
 FUNCTIONS = {f.name: f for f in (adapter, rows, several)}
 X = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)
@@ -159,11 +158,7 @@ def test_calls_from_several_threads() -> None:
                 if not np.allclose(found, want, rtol=1e-4, atol=1e-4):
                     failures.append((seed, n))
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work)
     assert not failures
 
 
@@ -263,11 +258,7 @@ def test_large_results_in_several_threads() -> None:
                 failures.append(seed)
             kept = kept[-2:]
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
+    in_threads(work)
     assert not failures
 
 
