@@ -136,6 +136,13 @@ def symbols_of(dim: Dim) -> set[str]:
     return {s.name for s in dim.free_symbols}
 
 
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """The dim with symbols replaced by dims."""
+    if not symbols_of(dim) & values.keys():
+        return dim
+    return to_dim(dim.xreplace({symbol(name): value for name, value in values.items()}))
+
+
 @lru_cache(maxsize=4096)
 def _terms(dim: Dim) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
     """Coefficient and (symbol, power) of every monomial: calls bind sizes, and sympy would take milliseconds."""

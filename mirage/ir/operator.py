@@ -13,11 +13,13 @@ from fractions import Fraction
 from functools import reduce as fold
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import sympy
 
 from mirage.errors import AttributeValueError, DuplicateOperator, ShapeError, UnknownOperator
 from mirage.ir.algebra import Algebra
-from mirage.ir.dims import to_dim
+from mirage.ir.annotations import Annotation, PartialTensor, without_symbols
+from mirage.ir.dims import symbol, to_dim
 from mirage.ir.types import TensorType, is_one, shape_text
 
 if TYPE_CHECKING:
@@ -136,6 +138,47 @@ class Operator(ABC):
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         """The axis rule: how the result's dims are made of the operands' axes."""
         raise NotImplementedError(f"{self.name} has no axis rule of its own; expand the program first")
+
+    def annotate(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        """The result's annotation in a graph, where dims of operands may be unknown (Relax, section 4.1).
+
+        Raises ShapeError and DTypeError for what cannot be right at any size.
+        """
+        types: list[TensorType] = []
+        unknown: set[str] = set()
+        for k, a in enumerate(args):
+            match a:
+                case TensorType():
+                    types.append(a)
+                case PartialTensor(shape, dtype) if shape is not None and dtype is not None:
+                    fresh = tuple(symbol(f"unknown_{k}_{i}") if d is None else d for i, d in enumerate(shape))
+                    unknown.update(d.name for d, known in zip(fresh, shape, strict=True) if known is None)
+                    types.append(TensorType(fresh, dtype))
+                case PartialTensor(_, dtype):
+                    return PartialTensor(None, dtype)
+                case _:
+                    raise ShapeError(f"{self.name}: operand {k + 1} is {a}, not a tensor; pass a tensor")
+        try:
+            return without_symbols(self.infer(types, attrs), unknown)
+        except ShapeError:
+            # unknown dims may be equal, or 1: the run decides
+            if not unknown:
+                raise
+            return PartialTensor(None, types[0].dtype)
+
+    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+        """The meaning for arrays of NumPy: the result, or a tuple of results.
+
+        A scalar constant is a Python number, as operand and as result.
+        """
+        from mirage.ir.arithmetic import FloatArithmetic
+
+        storage = next((a.dtype.name for a in arrays if isinstance(a, np.ndarray)), None)
+        ar = FloatArithmetic(sizes, storage or "float64")
+        with np.errstate(all="ignore"):
+            given = [np.asarray(a, dtype=ar.dtype) for a in arrays]
+            result = self.evaluate(ar, given, attrs, [a.shape for a in given])
+            return np.asarray(result).astype(ar.storage, copy=False) if storage else float(result)
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int | None:
         """For operators defined by other operators: build them and return the result; else None."""

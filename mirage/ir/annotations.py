@@ -1,0 +1,137 @@
+"""Annotations: the static types of the values of a graph (Relax, section 3.1 and Table 1).
+
+    float32[n, 4]      TensorType: everything known, symbolically
+    float32[n, _]      PartialTensor: some dims unknown;  float32[...]: the rank, too;  Tensor: even the element type
+    Shape[n, 2*m]      ShapeType: a shape as a value;  Shape[_, _]: of two unknown dims;  Shape: of any rank
+    Tuple[float32[n], Shape[n]], Object, Callable[[float32[n]], float32[n]]
+
+A dim that is not known is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from mirage.ir.dims import Dim, dim_text, substitute, symbols_of
+from mirage.ir.types import TensorType
+
+PartialShape: TypeAlias = tuple[Dim | None, ...]
+
+
+def partial_text(shape: PartialShape | None) -> str:
+    """Dims separated by commas, `_` for an unknown one, `...` for an unknown rank, `()` for rank 0."""
+    if shape is None:
+        return "..."
+    return ", ".join("_" if d is None else dim_text(d) for d in shape) or "()"
+
+
+@dataclass(frozen=True)
+class PartialTensor:
+    """A tensor of which some dims, the rank or the element type are only known at run time."""
+
+    shape: PartialShape | None = None
+    dtype: str | None = None
+
+    def __str__(self) -> str:
+        if self.dtype is None and self.shape is None:
+            return "Tensor"
+        return f"{self.dtype or 'Tensor'}[{partial_text(self.shape)}]"
+
+
+@dataclass(frozen=True)
+class ShapeType:
+    """A shape as a first-class value."""
+
+    dims: PartialShape | None = None
+
+    def __str__(self) -> str:
+        return "Shape" if self.dims is None else f"Shape[{partial_text(self.dims)}]"
+
+
+@dataclass(frozen=True)
+class TupleType:
+    """An ordered group of values."""
+
+    fields: tuple[Annotation, ...]
+
+    def __str__(self) -> str:
+        return f"Tuple[{', '.join(map(str, self.fields)) or '()'}]"
+
+
+@dataclass(frozen=True)
+class ObjectType:
+    """A value that the compiler only passes on."""
+
+    def __str__(self) -> str:
+        return "Object"
+
+
+@dataclass(frozen=True)
+class CallableType:
+    """A function: annotations of its parameters (None: unknown) and of its result, and whether it is free of effects."""
+
+    parameters: tuple[Annotation, ...] | None
+    returns: Annotation
+    pure: bool = True
+
+    def __str__(self) -> str:
+        given = "..." if self.parameters is None else f"[{', '.join(map(str, self.parameters))}]"
+        return f"{'Callable' if self.pure else 'Effectful'}[{given}, {self.returns}]"
+
+
+Annotation: TypeAlias = TensorType | PartialTensor | ShapeType | TupleType | ObjectType | CallableType
+
+
+def tensor_annotation(shape: PartialShape | None, dtype: str | None) -> TensorType | PartialTensor:
+    """The most specific annotation of a tensor of which this is known."""
+    if shape is None or dtype is None or any(d is None for d in shape):
+        return PartialTensor(shape, dtype)
+    return TensorType(tuple(d for d in shape if d is not None), dtype)
+
+
+def map_dims(annotation: Annotation, fn: Callable[[Dim], Dim | None]) -> Annotation:
+    """The annotation with every known dim replaced; a dim becomes unknown where `fn` gives None."""
+
+    def shape(dims: PartialShape | None) -> PartialShape | None:
+        return None if dims is None else tuple(None if d is None else fn(d) for d in dims)
+
+    match annotation:
+        case TensorType(dims, dtype) | PartialTensor(dims, dtype):
+            return tensor_annotation(shape(dims), dtype)
+        case ShapeType(dims):
+            return ShapeType(shape(dims))
+        case TupleType(fields):
+            return TupleType(tuple(map_dims(f, fn) for f in fields))
+        case CallableType(parameters, returns, pure):
+            new = None if parameters is None else tuple(map_dims(p, fn) for p in parameters)
+            return CallableType(new, map_dims(returns, fn), pure)
+    return annotation
+
+
+def substitute_dims(annotation: Annotation, values: Mapping[str, Dim]) -> Annotation:
+    """The annotation with symbols replaced by dims."""
+    return map_dims(annotation, lambda d: substitute(d, values))
+
+
+def dims_of(annotation: Annotation) -> list[Dim]:
+    """The known dims, in order of appearance."""
+    found: list[Dim] = []
+
+    def note(dim: Dim) -> Dim:
+        found.append(dim)
+        return dim
+
+    map_dims(annotation, note)
+    return found
+
+
+def symbols_in(annotation: Annotation) -> set[str]:
+    """Names of the dim symbols."""
+    return set().union(*(symbols_of(d) for d in dims_of(annotation)))
+
+
+def without_symbols(annotation: Annotation, unknown: set[str]) -> Annotation:
+    """The annotation in which dims that contain one of these symbols are unknown."""
+    return map_dims(annotation, lambda d: None if symbols_of(d) & unknown else d)

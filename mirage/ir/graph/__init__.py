@@ -1,0 +1,1 @@
+"""The graph IR: modules of functions over tensors, shapes and tuples (Relax, section 3)."""
