@@ -79,7 +79,7 @@ class Program:
         return print_program(self)
 
 
-def _identifier(what: str, name: str) -> str:
+def identifier(what: str, name: str) -> str:
     """The name, which has to be one in program text too."""
     if not name.isidentifier() or keyword.iskeyword(name):
         raise TraceError(f"{what} name {name!r} is not an identifier; use letters, digits and _")
@@ -90,7 +90,7 @@ class ProgramBuilder:
     """Appends nodes, inferring types and sharing equal ones."""
 
     def __init__(self, name: str) -> None:
-        self.name = _identifier("program", name)
+        self.name = identifier("program", name)
         self.nodes: list[Node] = []
         self._index: dict[Node, int] = {}
 
@@ -100,7 +100,7 @@ class ProgramBuilder:
     def input(self, name: str, type: TensorType) -> int:
         if any(n.op == "input" and n.attr["name"] == name for n in self.nodes):
             raise TraceError(f"input {name!r} is declared twice; give each input its own name")
-        self.nodes.append(Node("input", (), (("name", _identifier("input", name)),), type))
+        self.nodes.append(Node("input", (), (("name", identifier("input", name)),), type))
         return len(self.nodes) - 1
 
     def op(self, op: str, *inputs: int, where: str = "", **attrs: Any) -> int:

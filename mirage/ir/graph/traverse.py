@@ -1,0 +1,127 @@
+"""Reading and rebuilding expressions: their atoms, their dims, their uses."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import sympy
+
+from mirage.ir.annotations import dims_of, map_dims
+from mirage.ir.dims import Dim, symbols_of
+from mirage.ir.graph.nodes import (
+    Atom,
+    Binding,
+    Constant,
+    Expr,
+    Function,
+    FunctionCall,
+    If,
+    KernelCall,
+    LibraryCall,
+    Loop,
+    MatchCast,
+    OpCall,
+    PackedCall,
+    ShapeValue,
+    Var,
+)
+from mirage.ir.program import AttrItems
+from mirage.ir.types import TensorType
+
+
+def atoms(expr: Expr) -> tuple[Atom, ...]:
+    """The operands of an expression; of an atom, itself."""
+    return (expr,) if isinstance(expr, Var | Constant | ShapeValue) else expr.args
+
+
+def variables(expr: Expr) -> Iterator[Var]:
+    """The variables that an expression reads."""
+    return (a for a in atoms(expr) if isinstance(a, Var))
+
+
+def with_atoms(expr: Expr, fn: Callable[[Atom], Atom]) -> Expr:
+    """The expression with every operand replaced."""
+    if isinstance(expr, Var | Constant | ShapeValue):
+        return fn(expr)
+    # the number of operands stays
+    return replace(expr, args=tuple(fn(a) for a in expr.args))  # type: ignore[arg-type]
+
+
+def _map_attr(value: Any, fn: Callable[[Dim], Dim]) -> Any:
+    if isinstance(value, sympy.Expr):
+        return fn(value)
+    return tuple(_map_attr(v, fn) for v in value) if isinstance(value, tuple) else value
+
+
+def _map_attrs(attrs: AttrItems, fn: Callable[[Dim], Dim]) -> AttrItems:
+    return tuple((k, _map_attr(v, fn)) for k, v in attrs)
+
+
+def with_dims(expr: Expr, fn: Callable[[Dim], Dim]) -> Expr:
+    """The expression with every dim in it replaced: in shapes, attributes, shape arguments and annotations."""
+
+    def tensors(types: tuple[TensorType, ...]) -> tuple[Any, ...]:
+        return tuple(map_dims(t, fn) for t in types)
+
+    result = with_atoms(expr, lambda a: ShapeValue(tuple(map(fn, a.dims))) if isinstance(a, ShapeValue) else a)
+    match result:
+        case OpCall(attrs=attrs):
+            return replace(result, attrs=_map_attrs(attrs, fn))
+        case KernelCall(out=out, dims=dims, workspace=workspace):
+            return replace(result, out=tensors(out), dims=tuple(map(fn, dims)), workspace=tensors(workspace))
+        case LibraryCall(out=out, attrs=attrs):
+            return replace(result, out=tensors(out), attrs=_map_attrs(attrs, fn))
+        case PackedCall(annotation=annotation, attrs=attrs):
+            return replace(result, annotation=map_dims(annotation, fn), attrs=_map_attrs(attrs, fn))
+        case MatchCast(annotation=annotation):
+            return replace(result, annotation=map_dims(annotation, fn))
+        case FunctionCall(dims=dims) | If(dims=dims):
+            return replace(result, dims=tuple(map(fn, dims)))
+        case Loop(count=count, bound=bound, dims=dims):
+            return replace(
+                result, count=None if count is None else fn(count), bound=None if bound is None else fn(bound),
+                dims=tuple(map(fn, dims)),
+            )  # fmt: skip
+    return result
+
+
+def dims_in(expr: Expr) -> list[Dim]:
+    """The dims in an expression, in order of appearance."""
+    found: list[Dim] = []
+
+    def note(dim: Dim) -> Dim:
+        found.append(dim)
+        return dim
+
+    with_dims(expr, note)
+    return found
+
+
+def symbols_used(expr: Expr) -> set[str]:
+    """Names of the dim symbols that an expression needs the values of; those that a match_cast introduces are among them."""
+    return set().union(*(symbols_of(d) for d in dims_in(expr)))
+
+
+def uses(function: Function) -> Counter[Var]:
+    """How often each variable is read, the result of the function included."""
+    found = Counter(v for b in function.bindings for v in variables(b.value))
+    if isinstance(function.result, Var):
+        found[function.result] += 1
+    return found
+
+
+def rename(binding: Binding, new: Mapping[Var, Atom]) -> Binding:
+    """The binding with the variables that it reads replaced."""
+    return replace(binding, value=with_atoms(binding.value, lambda a: new.get(a, a) if isinstance(a, Var) else a))
+
+
+def signature_symbols(function: Function) -> set[str]:
+    """The dim symbols that the parameters and the extra shape parameters of a function bind."""
+    found = set(function.dims)
+    for p in function.parameters:
+        for d in dims_of(p.annotation):
+            found |= symbols_of(d)
+    return found
