@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import reduce as fold
@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
-from mirage.errors import AttributeValueError, DuplicateOperator, ShapeError, UnknownOperator
+from mirage.errors import AttributeValueError, DTypeError, DuplicateOperator, ShapeError, UnknownOperator
 from mirage.ir.algebra import Algebra
-from mirage.ir.annotations import Annotation, PartialTensor, without_symbols
+from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, tensor_annotation, without_symbols
 from mirage.ir.dims import symbol, to_dim
-from mirage.ir.types import TensorType, is_one, shape_text
+from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, is_one, shape_text
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
@@ -37,6 +37,11 @@ class Level(Enum):
 
 
 ALL_LEVELS = frozenset(Level)
+
+#: element types that operators take
+FLOATING = frozenset(DTYPES)
+NUMERIC = FLOATING | frozenset(INTEGERS)
+ANY_ELEMENT = frozenset(ELEMENTS)
 
 Attrs = Mapping[str, Any]
 
@@ -64,6 +69,13 @@ def _to_bool(value: Any) -> bool:
     return value
 
 
+def _to_dtype(value: Any) -> str:
+    try:
+        return check_dtype(value)
+    except DTypeError as e:
+        raise ValueError(str(e)) from None
+
+
 #: attribute kind -> converter to the canonical value
 CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "int": _to_int,
@@ -73,6 +85,7 @@ CONVERTERS: dict[str, Callable[[Any], Any]] = {
     "dim": to_dim,
     "dims": lambda v: tuple(to_dim(d) for d in (v if isinstance(v, tuple | list) else (v,))),
     "str": str,
+    "dtype": _to_dtype,
 }
 
 _REQUIRED = object()
@@ -96,6 +109,13 @@ class Operator(ABC):
     max_arity: int
     attributes: tuple[Attribute, ...] = ()
     levels: frozenset[Level] = ALL_LEVELS
+    #: element types of operands in graphs
+    takes: frozenset[str] = field(default=FLOATING, kw_only=True)
+
+    @property
+    def lax(self) -> bool:
+        """Whether it can be superoptimized: it has an axis rule, or expands into operators that have one."""
+        return type(self).to_axes is not Operator.to_axes or type(self).expand is not Operator.expand
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
         """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones."""
@@ -144,6 +164,8 @@ class Operator(ABC):
 
         Raises ShapeError and DTypeError for what cannot be right at any size.
         """
+        self.check_arity(len(args))
+        self.check_elements(args)
         types: list[TensorType] = []
         unknown: set[str] = set()
         for k, a in enumerate(args):
@@ -154,17 +176,32 @@ class Operator(ABC):
                     fresh = tuple(symbol(f"unknown_{k}_{i}") if d is None else d for i, d in enumerate(shape))
                     unknown.update(d.name for d, known in zip(fresh, shape, strict=True) if known is None)
                     types.append(TensorType(fresh, dtype))
-                case PartialTensor(_, dtype):
-                    return PartialTensor(None, dtype)
+                case PartialTensor():
+                    return self.coarse(args, attrs)
                 case _:
                     raise ShapeError(f"{self.name}: operand {k + 1} is {a}, not a tensor; pass a tensor")
         try:
-            return without_symbols(self.infer(types, attrs), unknown)
+            return without_symbols(self.deduce(types, attrs), unknown)
         except ShapeError:
             # unknown dims may be equal, or 1: the run decides
             if not unknown:
                 raise
-            return PartialTensor(None, types[0].dtype)
+            return self.coarse(args, attrs)
+
+    def deduce(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        """The result's annotation for operands of known types; more than one tensor for some operators of graphs."""
+        return self.infer(types, attrs)
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        """What is known of the result where the operands' shapes do not say more."""
+        return PartialTensor(None, common_dtype(args))
+
+    def check_elements(self, args: Sequence[Annotation]) -> None:
+        """Raises DTypeError for operands of element types that it does not take."""
+        for k, a in enumerate(args):
+            if isinstance(a, TensorType | PartialTensor) and a.dtype not in (None, "scalar", *self.takes):
+                wanted = ", ".join(t for t in ELEMENTS if t in self.takes)
+                raise DTypeError(f"{self.name}: operand {k + 1} is {a}; cast it first: it takes {wanted}")
 
     def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
         """The meaning for arrays of NumPy: the result, or a tuple of results.
@@ -176,13 +213,19 @@ class Operator(ABC):
         storage = next((a.dtype.name for a in arrays if isinstance(a, np.ndarray)), None)
         ar = FloatArithmetic(sizes, storage or "float64")
         with np.errstate(all="ignore"):
-            given = [np.asarray(a, dtype=ar.dtype) for a in arrays]
+            given = [np.asarray(a, dtype=ar.dtype) for a in as_arrays(self.name, arrays, ar.storage)]
             result = self.evaluate(ar, given, attrs, [a.shape for a in given])
             return np.asarray(result).astype(ar.storage, copy=False) if storage else float(result)
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int | None:
         """For operators defined by other operators: build them and return the result; else None."""
         return None
+
+
+def common_dtype(args: Sequence[Annotation]) -> str | None:
+    """The element type that the first tensor of known type has; None where no operand says."""
+    known = (a.dtype for a in args if isinstance(a, TensorType | PartialTensor))
+    return next((d for d in known if d not in (None, "scalar")), None)
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,6 +241,9 @@ class Elementwise(Operator):
 
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return TensorType(broadcast_shapes(self.name, types), same_dtype(self.name, types))
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return tensor_annotation(broadcast_partial(self.name, args), common_dtype(args))
 
     def apply(self, al: Algebra[Any], args: Sequence[Any], attrs: Attrs) -> Any:
         return self.define(al, *args, **attrs)
@@ -278,9 +324,10 @@ def elementwise(
     arity: int = 1,
     attributes: Sequence[Attribute] = (),
     flops: int = 1,
+    takes: frozenset[str] = FLOATING,
 ) -> Elementwise:
     """Define and register an elementwise operator from its meaning over any algebra."""
-    op = Elementwise(name, arity, arity, tuple(attributes), ALL_LEVELS, define, flops)
+    op = Elementwise(name, arity, arity, tuple(attributes), ALL_LEVELS, define, flops, takes=takes)
     register(op)
     return op
 
@@ -299,8 +346,6 @@ def same_dtype(op: str, types: Sequence[TensorType]) -> str:
     """The common element type of the operands; scalar constants (rank 0, no dtype of their own) follow the others."""
     names = {t.dtype for t in types if t.dtype != "scalar"}
     if len(names) > 1:
-        from mirage.errors import DTypeError
-
         raise DTypeError(f"{op}: operands of dtypes {', '.join(sorted(names))}; convert them to one dtype first")
     return names.pop() if names else "scalar"
 
@@ -320,3 +365,32 @@ def broadcast_shapes(op: str, types: Sequence[TensorType]) -> tuple[sympy.Expr, 
             )
         shape.append(dims[0] if dims else sympy.Integer(1))
     return tuple(shape)
+
+
+def broadcast_partial(op: str, args: Sequence[Annotation]) -> PartialShape | None:
+    """What is known of a broadcast shape: where an operand's dim is unknown, it may be 1 or not, and so the result's is.
+
+    Raises ShapeError for known dims that do not broadcast.
+    """
+    shapes = [a.shape if isinstance(a, TensorType | PartialTensor) else None for a in args]
+    ranked = [s for s in shapes if s is not None]
+    if len(ranked) < len(shapes):
+        return None
+    result: list[sympy.Expr | None] = []
+    for i in range(-max(map(len, ranked)), 0):
+        dims = [s[i] for s in ranked if -i <= len(s)]
+        (known,) = broadcast_shapes(op, [TensorType((d,)) for d in dims if d is not None] or [TensorType((sympy.Integer(1),))])
+        result.append(None if None in dims else known)
+    return tuple(result)
+
+
+def as_arrays(op: str, arrays: Sequence[Any], dtype: np.dtype) -> list[np.ndarray]:
+    """Operands as arrays, Python numbers as ones of `dtype`; raises DTypeError for a number that an integer type lacks."""
+    found = []
+    for a in arrays:
+        if not isinstance(a, np.ndarray | np.generic) and dtype.kind in "ib":
+            low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+            if a != a or not low <= a <= high or int(a) != a:
+                raise DTypeError(f"{op}: {a} is no {dtype.name}; cast the tensor to a type that has it, or use another number")
+        found.append(np.asarray(a) if isinstance(a, np.ndarray | np.generic) else np.asarray(a).astype(dtype))
+    return found

@@ -11,7 +11,7 @@ from typing import Any
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
 from mirage.ir import operators as _operators  # noqa: F401  (registers the built-in operators)
 from mirage.ir.operator import get_operator
-from mirage.ir.types import TensorType
+from mirage.ir.types import TensorType, check_float
 
 AttrItems = tuple[tuple[str, Any], ...]
 
@@ -121,7 +121,10 @@ class ProgramBuilder:
         return self._index[node]
 
     def finish(self, outputs: Sequence[int]) -> Program:
-        """The program that returns these nodes: inputs first, without the nodes that nothing uses."""
+        """The program that returns these nodes: inputs first, without the nodes that nothing uses.
+
+        Raises TraceError, DTypeError or ShapeError where they are none that can be superoptimized.
+        """
         if not outputs:
             raise TraceError(f"{self.name}: the program returns nothing; return at least one tensor")
         for i in outputs:
@@ -129,6 +132,9 @@ class ProgramBuilder:
                 raise TraceError(
                     f"{self.name}: a returned value is a scalar constant; return a tensor that depends on an input"
                 )
+        for n in self.nodes:
+            if n.op == "input":
+                check_float(n.type.dtype, f"{self.name}: input {n.attr['name']!r}")
         dtypes = {n.type.dtype for n in self.nodes if n.op == "input"}
         if len(dtypes) > 1:
             raise DTypeError(f"{self.name}: inputs of dtypes {', '.join(sorted(dtypes))}; use one dtype in a program")
@@ -140,6 +146,13 @@ class ProgramBuilder:
                 used.update(self.nodes[i].inputs)
         keep = [i for i, n in enumerate(self.nodes) if n.op == "input"]
         keep += [i for i, n in enumerate(self.nodes) if i in used and n.op != "input"]
+        for n in (self.nodes[i] for i in keep):
+            if n.op != "input" and not get_operator(n.op).lax:
+                where = f"{n.where}: " if n.where else ""
+                raise TraceError(
+                    f"{where}{self.name}: {n.op} cannot be superoptimized; compile the function with mirage.compile, which "
+                    "superoptimizes what is around it"
+                )
         new = {old: k for k, old in enumerate(keep)}
         nodes = tuple(
             Node(n.op, tuple(new[j] for j in n.inputs), n.attrs, n.type, n.where) for n in (self.nodes[i] for i in keep)

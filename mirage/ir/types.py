@@ -12,13 +12,17 @@ import sympy
 from mirage.errors import DTypeError
 from mirage.ir.dims import Dim, DimLike, dim_text, evaluate, symbols_of, to_dim
 
-#: name -> NumPy type of every element type: what tensors are stored in
+#: name -> NumPy type of the floating-point types: what tensors of programs and muGraphs are stored in
 DTYPES: dict[str, np.dtype] = {
     "float32": np.dtype(np.float32),
     "float64": np.dtype(np.float64),
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
+#: name -> NumPy type of the integer types, which only values of graphs have
+INTEGERS: dict[str, np.dtype] = {"int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
+#: name -> NumPy type of every element type of a graph
+ELEMENTS: dict[str, np.dtype] = {**DTYPES, **INTEGERS, "bool": np.dtype(np.bool_)}
 
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
@@ -47,9 +51,17 @@ def check_dtype(name: object) -> str:
     Raises DTypeError listing the known ones.
     """
     text = name if isinstance(name, str) else getattr(name, "__name__", None) or str(name).removeprefix("torch.")
-    if text not in DTYPES:
-        raise DTypeError(f"dtype {name!r} is not supported; use one of {', '.join(DTYPES)}")
+    if text not in ELEMENTS:
+        raise DTypeError(f"dtype {name!r} is not supported; use one of {', '.join(ELEMENTS)}")
     return text
+
+
+def check_float(dtype: object, what: str) -> str:
+    """The canonical name of a floating-point type; raises DTypeError, which begins with `what`, for any other."""
+    name = check_dtype(dtype)
+    if name not in DTYPES:
+        raise DTypeError(f"{what} is {name}; only {', '.join(DTYPES)} are superoptimized: cast it to one of them first")
+    return name
 
 
 @dataclass(frozen=True)

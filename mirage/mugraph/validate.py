@@ -18,7 +18,7 @@ from mirage.errors import AttributeValueError, GraphError, UnknownOperator
 from mirage.ir.axes import AxisDims, AxisInput
 from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, Level, get_operator, reduced_axes
-from mirage.ir.types import check_dtype
+from mirage.ir.types import check_float
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.linearity import LINEAR, Part
 
@@ -49,7 +49,7 @@ class _Value:
 
 def validate(graph: MuGraph) -> None:
     """Raises GraphError, naming kernel, node and axis, where a rule is broken; DTypeError for its dtype."""
-    check_dtype(graph.dtype)
+    check_float(graph.dtype, f"muGraph {graph.name}: its element type")
     names = [x.name for x in graph.inputs]
     if len(set(names)) != len(names):
         raise GraphError(f"muGraph {graph.name}: inputs {', '.join(names)}: a name is used twice; rename one")

@@ -57,6 +57,7 @@ CASES = [
     Case("neg", ONE_ARG, lambda x: -x),
     Case("square", ONE_ARG, lambda x: x**2),
     Case("exp", ONE_ARG, np.exp),
+    Case("log", ONE_ARG, np.log, positive=True),
     Case("sqrt", ONE_ARG, np.sqrt, positive=True),
     Case("rsqrt", ONE_ARG, lambda x: x**-0.5, positive=True),
     Case("relu", ONE_ARG, lambda x: np.where(x > 0, x, 0)),

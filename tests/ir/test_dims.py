@@ -174,7 +174,7 @@ def test_tensor_types() -> None:
     assert t == TensorType((symbol("b"), to_dim("n*4"), sympy.Integer(64)))
     assert t.bind({"b": 2, "n": 3}) == (2, 12, 64)
     assert str(tensor()) == "float32[()]"
-    with pytest.raises(DTypeError, match=r"'int8' is not supported; use one of float32, float64, float16, bfloat16"):
+    with pytest.raises(DTypeError, match=r"'int8' is not supported; use one of float32, float64, float16, bfloat16, int32"):
         tensor("n", dtype="int8")
     with pytest.raises(DimError, match=r"tensor\(\), dim 1: size -4 is negative"):
         tensor("n", -4)

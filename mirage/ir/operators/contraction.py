@@ -11,6 +11,8 @@ import sympy
 from mirage.errors import ShapeError
 from mirage.ir.operator import (
     ALL_LEVELS,
+    ANY_ELEMENT,
+    NUMERIC,
     PRODUCTS,
     Attribute,
     Attrs,
@@ -117,7 +119,9 @@ class Sum(Operator):
         return low.sum(x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
 
 
-SUM = register(Sum("sum", 1, 1, (Attribute("axes", "ints"), Attribute("keepdims", "bool", False)), ALL_LEVELS))
+SUM = register(
+    Sum("sum", 1, 1, (Attribute("axes", "ints"), Attribute("keepdims", "bool", False)), ALL_LEVELS, takes=NUMERIC)
+)
 
 
 class Concat(Operator):
@@ -148,7 +152,7 @@ class Concat(Operator):
         return low.concat(operands, normalize_axis("concat", attrs["axis"], out.rank), out)
 
 
-CONCAT = register(Concat("concat", 2, 16, (Attribute("axis", "int"),), ALL_LEVELS))
+CONCAT = register(Concat("concat", 2, 16, (Attribute("axis", "int"),), ALL_LEVELS, takes=ANY_ELEMENT))
 
 
 class ConcatMatmul(Operator):

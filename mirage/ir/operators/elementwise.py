@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from mirage.errors import AttributeValueError
-from mirage.ir.functions import CLAMP, EXP, GAUSS_CDF, MAXIMUM, POW, RELU, SIGMOID, SQRT, TANH
-from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Elementwise, elementwise, register
+from mirage.ir.dims import evaluate
+from mirage.ir.functions import CLAMP, EXP, GAUSS_CDF, LOG, MAXIMUM, POW, RELU, SIGMOID, SQRT, TANH
+from mirage.ir.operator import ALL_LEVELS, NUMERIC, Attribute, Attrs, Elementwise, elementwise, register
 from mirage.ir.types import TensorType
 
-ADD = elementwise("add", lambda al, x, y: al.add(x, y), arity=2)
-SUB = elementwise("sub", lambda al, x, y: al.sub(x, y), arity=2)
-MUL = elementwise("mul", lambda al, x, y: al.mul(x, y), arity=2)
+ADD = elementwise("add", lambda al, x, y: al.add(x, y), arity=2, takes=NUMERIC)
+SUB = elementwise("sub", lambda al, x, y: al.sub(x, y), arity=2, takes=NUMERIC)
+MUL = elementwise("mul", lambda al, x, y: al.mul(x, y), arity=2, takes=NUMERIC)
 DIV = elementwise("div", lambda al, x, y: al.div(x, y), arity=2, flops=4)
-NEG = elementwise("neg", lambda al, x: al.neg(x))
-SQUARE = elementwise("square", lambda al, x: al.mul(x, x))
+NEG = elementwise("neg", lambda al, x: al.neg(x), takes=NUMERIC)
+SQUARE = elementwise("square", lambda al, x: al.mul(x, x), takes=NUMERIC)
 
-for _name, _fn in {"exp": EXP, "sqrt": SQRT, "relu": RELU, "sigmoid": SIGMOID, "tanh": TANH}.items():
+for _name, _fn in {"exp": EXP, "log": LOG, "sqrt": SQRT, "relu": RELU, "sigmoid": SIGMOID, "tanh": TANH}.items():
     elementwise(_name, lambda al, x, fn=_fn: al.function(fn, x), flops=_fn.flops)
 
 RSQRT = elementwise("rsqrt", lambda al, x: al.div(al.constant(Fraction(1)), al.function(SQRT, x)), flops=12)
@@ -71,6 +72,10 @@ class _Scalar(Elementwise):
 
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return TensorType((), "scalar")
+
+    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+        value = evaluate(attrs["dim"], sizes) if "dim" in attrs else attrs["value"]
+        return int(value) if value.denominator == 1 else float(value)
 
 
 CONSTANT = register(

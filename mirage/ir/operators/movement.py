@@ -13,7 +13,7 @@ import sympy
 
 from mirage.errors import ShapeError
 from mirage.ir.dims import divide, evaluate
-from mirage.ir.operator import Attribute, Attrs, Level, Operator, register
+from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis
 from mirage.ir.types import TensorType, shape_text
 
@@ -77,7 +77,7 @@ def _is_minus_one(d: Any) -> bool:
     return isinstance(d, int | sympy.Integer) and not isinstance(d, bool) and int(d) == -1
 
 
-RESHAPE = register(Reshape("reshape", 1, 1, (Attribute("shape", "dims"),), _LEVELS))
+RESHAPE = register(Reshape("reshape", 1, 1, (Attribute("shape", "dims"),), _LEVELS, takes=ANY_ELEMENT))
 
 
 class Transpose(Operator):
@@ -105,7 +105,7 @@ class Transpose(Operator):
         return low.view(x, [x.dims[i] for i in self._perm(attrs, len(x.dims))])
 
 
-TRANSPOSE = register(Transpose("transpose", 1, 1, (Attribute("perm", "ints"),), _LEVELS))
+TRANSPOSE = register(Transpose("transpose", 1, 1, (Attribute("perm", "ints"),), _LEVELS, takes=ANY_ELEMENT))
 
 
 class Repeat(Operator):
@@ -129,4 +129,4 @@ class Repeat(Operator):
         return low.repeat(x, normalize_axis("repeat", attrs["axis"], len(x.dims)), attrs["times"])
 
 
-REPEAT = register(Repeat("repeat", 1, 1, (Attribute("axis", "int"), Attribute("times", "dim")), _LEVELS))
+REPEAT = register(Repeat("repeat", 1, 1, (Attribute("axis", "int"), Attribute("times", "dim")), _LEVELS, takes=ANY_ELEMENT))
