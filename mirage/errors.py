@@ -14,6 +14,10 @@ class DimError(MirageError):
     """A dim expression cannot be read, bound or solved."""
 
 
+class ConstraintError(MirageError):
+    """Facts about dims that contradict each other; names the reasons of both."""
+
+
 class DTypeError(MirageError):
     """An element type that is unknown, or not supported where it was used."""
 
@@ -56,6 +60,10 @@ class InputError(MirageError):
 
 class GraphError(MirageError):
     """A muGraph that breaks a rule of its level."""
+
+
+class LoopError(MirageError):
+    """A loop-level program that breaks a rule: an unknown tensor, a wrong rank or type, an index that nothing checks."""
 
 
 class ScheduleError(MirageError):

@@ -154,8 +154,8 @@ def _terms(dim: Dim) -> tuple[tuple[int, tuple[tuple[str, int], ...]], ...]:
     return tuple(found)
 
 
-def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
-    """The size of a dim under a binding of its symbols; raises DimError naming a missing symbol."""
+def value_at(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The value, of any sign, of a dim expression under a binding of its symbols; errors as of `evaluate`."""
     size = 0
     try:
         for value, powers in _terms(dim):
@@ -165,6 +165,12 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
     except KeyError:
         missing = symbols_of(dim) - sizes.keys()
         raise DimError(f"dim {dim}: no size for {sorted(missing)}; give sizes={{'{min(missing)}': ...}}") from None
+    return size
+
+
+def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """The size of a dim under a binding of its symbols; raises DimError naming a missing symbol."""
+    size = value_at(dim, sizes)
     if size < 0:
         raise DimError(f"dim {dim} is {size} at {dict(sizes)}; choose sizes that make every dim 0 or more")
     return size

@@ -1,0 +1,46 @@
+"""Bounds that users give: `{"n": 4096}` or `{"n": (1, 4096)}`, also from the range constraints of `torch.export`."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import SupportsIndex, TypeGuard
+
+from mirage.compiler.constraints.store import Constraints
+from mirage.errors import DimError
+from mirage.ir.dims import symbol
+
+Bound = int | tuple[int, int | None]
+
+
+def from_bounds(bounds: Mapping[str, Bound]) -> Constraints:
+    """A store that knows the range of some dim symbols: of 0 to `n`, or of `(low, high)`; a high of None is no bound.
+
+    Raises DimError naming the symbol where a bound is not an integer or a pair, is negative, or has low > high.
+    """
+    if not isinstance(bounds, Mapping):
+        raise DimError(f"bounds: {bounds!r} is not a mapping; use bounds={{'n': 4096}} or {{'n': (1, 4096)}}")
+    store = Constraints()
+    for name, bound in bounds.items():
+        if not isinstance(name, str):
+            raise DimError(f"bounds: {name!r} is not the name of a dim; use bounds={{'n': 4096}}")
+        dim = symbol(name)
+        low, high = _range(name, bound)
+        store.add_range(dim, low, high, f"bounds[{name!r}]")
+    return store
+
+
+def _range(name: str, bound: object) -> tuple[int, int | None]:
+    pair = bound if isinstance(bound, tuple | list) else (0, bound)
+    low, high = pair if len(pair) == 2 else (None, None)
+    if not _is_size(low) or not (_is_size(high) or (high is None and isinstance(bound, tuple | list))):
+        raise DimError(
+            f"bounds[{name!r}]: {bound!r} is not a bound; use the largest size, 0 or more, or (smallest, largest)"
+        )
+    if high is not None and low > high:
+        raise DimError(f"bounds[{name!r}]: the smallest size {low} is above the largest, {high}; swap them")
+    return int(low), None if high is None else int(high)
+
+
+def _is_size(value: object) -> TypeGuard[SupportsIndex]:
+    return hasattr(value, "__index__") and not isinstance(value, bool) and operator.index(value) >= 0
