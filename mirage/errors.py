@@ -118,5 +118,9 @@ class CacheFormatError(MirageError):
     """A file that is not an export of a results store."""
 
 
+class SettingError(MirageError):
+    """An environment variable with a value that it cannot have."""
+
+
 class BudgetError(MirageError):
     """A time budget that is not a positive number of seconds."""

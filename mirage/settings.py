@@ -7,6 +7,7 @@
 | `MIRAGE_NUM_THREADS` | threads of a CPU kernel | the CPUs that this process may use |
 | `MIRAGE_SEARCH_WORKERS` | processes of a long verification | the CPUs that this process may use |
 | `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
+| `MIRAGE_PRINT_AFTER` | passes of the graph compiler, by commas, after which the module is printed; or `all` | none |
 | `CC` | C compiler | first of cc, gcc, clang, ziglang |
 """
 
@@ -49,6 +50,11 @@ def search_workers() -> int:
     Raises MirageError if `MIRAGE_SEARCH_WORKERS` is not a positive integer.
     """
     return _count("MIRAGE_SEARCH_WORKERS", "process")
+
+
+def print_after() -> tuple[str, ...]:
+    """Names of the passes after which the graph compiler prints the module; ("all",) for every one."""
+    return tuple(filter(None, (name.strip() for name in os.environ.get("MIRAGE_PRINT_AFTER", "").split(","))))
 
 
 def _count(variable: str, what: str) -> int:

@@ -1,0 +1,70 @@
+"""What the passes of one compilation share: the options, the constraints of each function, the report."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from mirage.compiler.constraints import Constraints
+from mirage.ir.program import Program
+
+#: sizes of dim symbols, in elements
+Sizes = Mapping[str, int]
+
+
+class Superoptimizer(Protocol):
+    """Finds the fastest verified way to run a Lax subprogram: `mirage.superoptimize`, or less where that is wanted."""
+
+    def __call__(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> Any: ...
+
+
+@dataclass
+class Subprogram:
+    """What became of one Lax subprogram, for the report: its kernel, operators, and why it runs as it does."""
+
+    kernel: str
+    operators: int
+    outcome: str
+    seconds: float = 0.0
+
+
+@dataclass
+class Report:
+    """What the passes did, in the words of `Executable.explain`."""
+
+    subprograms: list[Subprogram] = field(default_factory=list)
+    #: what stayed outside of kernels, and why
+    fallbacks: list[str] = field(default_factory=list)
+    #: seconds per pass
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class Context:
+    """The state of a compilation.
+
+    `bounds` are the constraints on dims of the main function that the user gave; `constants` its parameters whose contents
+    never change; `sizes` the sets of sizes of its dim symbols to tune at. `constraints` holds a store per function, which
+    `collect_constraints` fills: symbols belong to functions. `deadline` is on the clock of `time.perf_counter`.
+    """
+
+    bounds: Constraints = field(default_factory=Constraints)
+    constants: tuple[str, ...] = ()
+    sizes: tuple[Sizes, ...] = ()
+    superoptimizer: Superoptimizer | None = None
+    deadline: float = float("inf")
+    say: Callable[[str], None] = lambda _: None
+    constraints: dict[str, Constraints] = field(default_factory=dict)
+    report: Report = field(default_factory=Report)
+
+    def of(self, function: str) -> Constraints:
+        """The store of a function; an empty one where nothing is known."""
+        return self.constraints.setdefault(function, Constraints())
+
+    @property
+    def seconds_left(self) -> float:
+        return max(self.deadline - time.perf_counter(), 0.0)

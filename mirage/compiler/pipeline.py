@@ -1,0 +1,57 @@
+"""The fixed order of the passes (Relax, section 4.7), with dumps after those that `MIRAGE_PRINT_AFTER` names."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from mirage.compiler.context import Context
+from mirage.errors import SettingError
+from mirage.ir.graph.nodes import Module
+from mirage.settings import print_after
+
+#: a pass: the module after it
+Pass = Callable[[Module, Context], Module]
+
+
+def pass_name(p: Pass) -> str:
+    """The name of a pass: that of its file."""
+    return p.__module__.rpartition(".")[2]
+
+
+def run_passes(
+    module: Module,
+    context: Context,
+    passes: Sequence[Pass],
+    *,
+    check: Callable[[Module], None] | None = None,
+) -> Module:
+    """The module after all passes, in order; `check`, where given, sees it after each.
+
+    Raises SettingError where `MIRAGE_PRINT_AFTER` names no pass.
+    """
+    dumped = _dumped([pass_name(p) for p in passes])
+    for p in passes:
+        start = time.perf_counter()
+        module = p(module, context)
+        name = pass_name(p)
+        spent = context.report.seconds
+        spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
+        if name in dumped:
+            print(f"# after {name}\n{module}", file=sys.stderr)
+        if check is not None:
+            check(module)
+    return module
+
+
+def _dumped(names: Sequence[str]) -> Collection[str]:
+    wanted = print_after()
+    if wanted == ("all",):
+        return names
+    for name in wanted:
+        if name not in names:
+            raise SettingError(
+                f"MIRAGE_PRINT_AFTER={','.join(wanted)}: there is no pass {name!r}; the passes are {', '.join(dict.fromkeys(names))}"
+            )
+    return wanted
