@@ -19,7 +19,9 @@ import sympy
 from mirage.errors import AttributeValueError, DTypeError, DuplicateOperator, ShapeError, UnknownOperator
 from mirage.ir.algebra import Algebra
 from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, tensor_annotation, without_symbols
-from mirage.ir.dims import symbol, to_dim
+from mirage.ir.dims import dim_text, symbol, to_dim
+from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
+from mirage.ir.loops.scalars import ScalarAlgebra
 from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, is_one, shape_text
 
 if TYPE_CHECKING:
@@ -98,6 +100,21 @@ class Attribute:
     name: str
     kind: str
     default: Any = _REQUIRED
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """What an application of an operator needs of its dims, at every size that it runs at: `small <= large`.
+
+    `what` names the two sides for messages, such as "the end of the window is at most the dim".
+    """
+
+    small: sympy.Expr
+    large: sympy.Expr
+    what: str
+
+    def __str__(self) -> str:
+        return f"{dim_text(self.small)} <= {dim_text(self.large)} ({self.what})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +209,10 @@ class Operator(ABC):
         """The result's annotation for operands of known types; more than one tensor for some operators of graphs."""
         return self.infer(types, attrs)
 
+    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+        """What must hold of the dims beside what `deduce` has checked; a guard before the call where it is not proved."""
+        return ()
+
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         """What is known of the result where the operands' shapes do not say more."""
         return PartialTensor(None, common_dtype(args))
@@ -219,6 +240,14 @@ class Operator(ABC):
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int | None:
         """For operators defined by other operators: build them and return the result; else None."""
+        return None
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        """Its loop-level definition, which reads operand k as the tensor `xk` (see `mirage.ir.loops.program.operands`).
+
+        A program, with the inputs `x0`, `x1`, ..., where it takes several stages. None where it has none: such an operator
+        runs as a library function.
+        """
         return None
 
 
@@ -256,6 +285,10 @@ class Elementwise(Operator):
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.elementwise(self.name, operands, attrs, out)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        algebra = ScalarAlgebra(out.dtype)
+        return compute(out, lambda *i: self.apply(algebra, [x.broadcast(i) for x in operands(types)], attrs))
 
 
 #: operators over named axes that sum products: the two operands of each product

@@ -1,0 +1,235 @@
+"""Tensor expressions and loop programs: the lowered form of operators (Relax, section 3.2), free of any schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import sympy
+
+from mirage.errors import LoopError
+from mirage.ir.dims import Dim, symbols_of, to_dim
+from mirage.ir.loops.scalars import (
+    Checked,
+    Loop,
+    Operand,
+    Read,
+    Scalar,
+    Size,
+    loops_of,
+    reads_of,
+    size,
+    transform,
+    value_dtype,
+    walk,
+)
+from mirage.ir.types import ELEMENTS, TensorType
+
+#: what reductions combine their elements with; argmax and argmin give the first index (int64) of the extreme element
+COMBINERS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin")
+
+
+@dataclass(frozen=True)
+class TensorExpr:
+    """`out[i0, i1, ...] = body`, or the reduction of `body` over further loops.
+
+    Loop k of `loops` runs over dim k of `shape`. `reduce` are (loop, extent) from the outermost to the innermost, and
+    `combiner` one of `COMBINERS` where there are any. The maximum of no elements is -inf or the least integer, the minimum
+    inf or the largest; argmax and argmin of none are 0. Raises LoopError.
+    """
+
+    shape: tuple[Dim, ...]
+    dtype: str
+    loops: tuple[str, ...]
+    body: Scalar
+    reduce: tuple[tuple[str, Dim], ...] = ()
+    combiner: str = ""
+
+    def __post_init__(self) -> None:
+        names = [*self.loops, *(r for r, _ in self.reduce)]
+        if len(self.loops) != len(self.shape) or len(set(names)) != len(names):
+            raise LoopError(
+                f"loops {', '.join(names) or 'none'} for a tensor of rank {len(self.shape)}; name one per dim"
+            )
+        if unknown := loops_of(self.body) - set(names):
+            raise LoopError(f"the body depends on loops {', '.join(sorted(unknown))}, which the tensor does not have")
+        if self.dtype not in ELEMENTS:
+            raise LoopError(f"dtype {self.dtype!r} is not known; one of {', '.join(ELEMENTS)}")
+        if bool(self.reduce) != (self.combiner in COMBINERS):
+            raise LoopError(
+                f"combiner {self.combiner!r} with {len(self.reduce)} reduction loops; a reduction needs both"
+            )
+        found, wanted = self.body.dtype, value_dtype(self.dtype)
+        if self.combiner.startswith("arg"):
+            if len(self.reduce) != 1 or self.dtype != "int64":
+                raise LoopError(f"{self.combiner}: reduces one loop to int64, not {len(self.reduce)} to {self.dtype}")
+        elif found != wanted:
+            raise LoopError(f"the body is {found}, the tensor {self.dtype}; cast the body")
+        if (self.combiner in ("any", "all")) != (found == "bool") and self.combiner:
+            raise LoopError(f"{self.combiner}: the body is {found}; any and all reduce bools, the others numbers")
+        for r in reads_of(self.body):
+            if any(_is_data(i) for i in r.index):
+                raise LoopError(f"{r.tensor}: an index is read from a tensor; put it in checked(...)")
+
+    @property
+    def type(self) -> TensorType:
+        return TensorType(self.shape, self.dtype)
+
+    @cached_property
+    def extents(self) -> dict[str, Dim]:
+        """The extent of every loop, output loops first."""
+        return {**dict(zip(self.loops, self.shape, strict=True)), **dict(self.reduce)}
+
+    def symbols(self) -> set[str]:
+        """The dim symbols of extents and body."""
+        dims = [*self.extents.values(), *(n.dim for n in walk(self.body) if isinstance(n, Size))]
+        dims += [n.extent for n in walk(self.body) if isinstance(n, Checked)]
+        return set().union(*(symbols_of(d) for d in dims)) if dims else set()
+
+
+def _is_data(index: Scalar) -> bool:
+    """Whether an index depends on data outside of `checked`."""
+    stack = [index]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Read):
+            return True
+        if not isinstance(node, Checked):
+            stack += node.operands
+    return False
+
+
+@dataclass(frozen=True)
+class LoopProgram:
+    """A kernel at loop level: stages in order, each a `TensorExpr` over the inputs and earlier stages.
+
+    `outputs` are names of stages; the others are intermediate, local to the kernel. Every dim symbol is a dim of some
+    input as it stands, or one of `dims`: extra shape parameters (Relax, Fig. 8). Raises LoopError.
+    """
+
+    name: str
+    inputs: tuple[tuple[str, TensorType], ...]
+    dims: tuple[str, ...]
+    stages: tuple[tuple[str, TensorExpr], ...]
+    outputs: tuple[str, ...]
+
+    kind = "loops"
+
+    def __post_init__(self) -> None:
+        known: dict[str, TensorType] = {}
+        for name, type in self.inputs:
+            self._add(known, name, type)
+        for name, stage in self.stages:
+            for r in reads_of(stage.body):
+                if r.tensor not in known:
+                    raise LoopError(f"{self.name}, {name}: reads {r.tensor!r}, which is no input and no earlier stage")
+                t = known[r.tensor]
+                if len(r.index) != t.rank or r.type != value_dtype(t.dtype):
+                    raise LoopError(
+                        f"{self.name}, {name}: reads {r.tensor!r} as {r.type} of rank {len(r.index)}; it is {t}"
+                    )
+            self._add(known, name, stage.type)
+        stages = {n for n, _ in self.stages}
+        if not self.outputs or len(set(self.outputs)) != len(self.outputs) or not set(self.outputs) <= stages:
+            raise LoopError(f"{self.name}: outputs {', '.join(self.outputs) or 'none'}; name stages, each once")
+        if loose := sorted(set(self.symbols) - {str(d) for _, t in self.inputs for d in t.shape} - set(self.dims)):
+            raise LoopError(f"{self.name}: nothing gives the dims {', '.join(loose)}; add them to the extra dims")
+        used = set(known) | {loop for _, s in self.stages for loop in s.extents}
+        if clash := sorted(used & set(self.symbols)):
+            raise LoopError(f"{self.name}: {', '.join(clash)} names a dim and a tensor or loop; rename one")
+
+    def _add(self, known: dict[str, TensorType], name: str, type: TensorType) -> None:
+        if name in known:
+            raise LoopError(f"{self.name}: {name!r} is defined twice; give each tensor its own name")
+        known[name] = type
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """Every dim symbol, sorted: what a call must give the sizes of."""
+        found = set(self.dims).union(*(t.symbols() for _, t in self.inputs), *(s.symbols() for _, s in self.stages))
+        return tuple(sorted(found))
+
+    @cached_property
+    def expressions(self) -> dict[str, TensorExpr]:
+        """Stages by name."""
+        return dict(self.stages)
+
+    @property
+    def input_types(self) -> tuple[TensorType, ...]:
+        return tuple(t for _, t in self.inputs)
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        return tuple(self.expressions[o].type for o in self.outputs)
+
+    def to_text(self) -> str:
+        """Text that `mirage.ir.loops.text.parse_loops` reads back to an equal program."""
+        from mirage.ir.loops.text import print_loops
+
+        return print_loops(self)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+
+def single(name: str, types: Sequence[TensorType], expression: TensorExpr) -> LoopProgram:
+    """The program of one stage, `out`, over inputs `x0`, `x1`, ..."""
+    inputs = tuple((f"x{i}", t) for i, t in enumerate(types))
+    return LoopProgram(name, inputs, extra_dims(types, [expression]), (("out", expression),), ("out",))
+
+
+def extra_dims(types: Sequence[TensorType], stages: Sequence[TensorExpr]) -> tuple[str, ...]:
+    """The symbols that no input has as a dim, sorted."""
+    given = {str(d) for t in types for d in t.shape if d.is_Symbol}
+    used = set().union(*(t.symbols() for t in types), *(s.symbols() for s in stages))
+    return tuple(sorted(used - given))
+
+
+def operands(types: Sequence[TensorType]) -> tuple[Operand, ...]:
+    """The operands of an operator's rule, to read from: operand k is the input `xk`."""
+    return tuple(Operand(f"x{k}", t) for k, t in enumerate(types))
+
+
+def compute(out: TensorType, body: Callable[..., Scalar]) -> TensorExpr:
+    """`out[i0, i1, ...] = body(i0, i1, ...)`: a rule without a reduction."""
+    loops = tuple(f"i{k}" for k in range(out.rank))
+    return TensorExpr(out.shape, out.dtype, loops, body(*map(Loop, loops)))
+
+
+def reduction(
+    out: TensorType,
+    over: Sequence[Dim],
+    combiner: str,
+    body: Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], Scalar],
+) -> TensorExpr:
+    """`out[i...] = combiner of body(i, r)` for r over these extents. No extents: no reduction, but for any and all of a
+    number, which is compared with 0 by the rule itself.
+    """
+    loops = tuple(f"i{k}" for k in range(out.rank))
+    names = tuple(f"r{k}" for k in range(len(over)))
+    value = body(tuple(map(Loop, loops)), tuple(map(Loop, names)))
+    reduce = tuple((n, to_dim(d)) for n, d in zip(names, over, strict=True))
+    return TensorExpr(out.shape, out.dtype, loops, value, reduce, combiner if reduce else "")
+
+
+def replace_dims(program: LoopProgram, dims: Mapping[str, Dim]) -> LoopProgram:
+    """The program for other dims, given per symbol: a kernel's own symbols become those of its caller."""
+    new = {sympy.Symbol(k, integer=True, positive=True): d for k, d in dims.items()}
+
+    def dim(d: Dim) -> Dim:
+        return to_dim(d.subs(new, simultaneous=True)) if d.free_symbols else d
+
+    def change(n: Scalar) -> Scalar | None:
+        if isinstance(n, Size):
+            return size(dim(n.dim))
+        return Checked(n.index, dim(n.extent), n.where) if isinstance(n, Checked) else None
+
+    def expression(e: TensorExpr) -> TensorExpr:
+        reduce = tuple((r, dim(d)) for r, d in e.reduce)
+        return replace(e, shape=tuple(map(dim, e.shape)), body=transform(e.body, change), reduce=reduce)
+
+    inputs = tuple((n, TensorType(tuple(map(dim, t.shape)), t.dtype)) for n, t in program.inputs)
+    stages = tuple((n, expression(e)) for n, e in program.stages)
+    extra = extra_dims([t for _, t in inputs], [e for _, e in stages])
+    return LoopProgram(program.name, inputs, extra, stages, program.outputs)
