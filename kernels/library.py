@@ -389,8 +389,11 @@ class LibraryProgram:
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
         self._lock = threading.Lock()
 
-    def __call__(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
-        """The results, in arrays of their own, for arguments of the shapes that `sizes` (symbol -> size) binds.
+    def __call__(
+        self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
+    ) -> list[np.ndarray]:
+        """The results for arguments of the shapes that `sizes` (symbol -> size) binds, in arrays of their own, or in `out`:
+        C-contiguous arrays of the results' shapes and dtype that do not overlap the arguments.
 
         Raises InputError for arrays of another number, shape or dtype, DimError for a symbol without size.
         """
@@ -401,8 +404,28 @@ class LibraryProgram:
         for i, x, a in zip(self._calls.inputs, self.program.inputs, read, strict=True):
             one_each = all(len(d) == 1 for d in x.dims)
             values[i] = a if one_each else a.reshape([bound.extents[e] for e in x.axes])
-        self._calls.run(values, bound.extents, {})
-        return self._results(values, bound)
+        if out is None:
+            self._calls.run(values, bound.extents, {})
+            return self._results(values, bound)
+        direct = self._direct(out, bound)
+        self._calls.run(values, bound.extents, dict(direct.values()))
+        for k, o in enumerate(out):
+            if k not in direct:
+                o[...] = self._value(k, values, bound).reshape(o.shape)
+        return list(out)
+
+    def _direct(self, out: Sequence[np.ndarray], bound: _Bound) -> dict[int, tuple[int, np.ndarray]]:
+        """Results that a call computes in place: which -> its step, and the array over the step's axes."""
+        found: dict[int, tuple[int, np.ndarray]] = {}
+        taken: set[int] = set()
+        for k, (i, o) in enumerate(zip(self._calls.outputs, self.program.outputs, strict=True)):
+            axes = tuple(a for d in o.dims for a in d)
+            own = self._calls.axes(i)
+            if i not in taken and self._calls.computes(i) and sorted(own) == sorted(axes):
+                taken.add(i)
+                view = out[k].reshape([bound.extents[a] for a in axes])
+                found[k] = i, view.transpose([axes.index(a) for a in own])
+        return found
 
     def _bind(self, sizes: Mapping[str, int]) -> _Bound:
         key = tuple(sizes.items())
@@ -434,17 +457,23 @@ class LibraryProgram:
                     "pass the sizes of these arrays"
                 )
 
+    def _value(self, k: int, values: Sequence[Any], bound: _Bound) -> np.ndarray:
+        """The k-th result as a view over its axes."""
+        axes = tuple(a for d in self.program.outputs[k].dims for a in d)
+        i = self._calls.outputs[k]
+        view = _aligned(self._calls.axes(i), axes)
+        value = np.asarray(values[i] if view is None else view(values[i]))
+        full = tuple(bound.extents[a] for a in axes)
+        return value if value.shape == full else np.broadcast_to(value, full)
+
     def _results(self, values: Sequence[Any], bound: _Bound) -> list[np.ndarray]:
         results: list[np.ndarray] = []
         taken: set[int] = set()
-        for i, o, shape in zip(self._calls.outputs, self.program.outputs, bound.outputs, strict=True):
-            axes = tuple(a for d in o.dims for a in d)
-            view = _aligned(self._calls.axes(i), axes)
-            value = np.asarray(values[i] if view is None else view(values[i]))
-            full = tuple(bound.extents[a] for a in axes)
-            if not self._calls.fresh(i) or i in taken or value.size != prod(full):
+        for k, (i, shape) in enumerate(zip(self._calls.outputs, bound.outputs, strict=True)):
+            value = self._value(k, values, bound)
+            if not self._calls.fresh(i) or i in taken or value.size != np.size(values[i]):
                 # someone else's array, or one to be repeated
-                value = np.array(np.broadcast_to(value, full), order="C")
+                value = np.array(value, order="C")
             taken.add(i)
             results.append(value.reshape(shape))
         return results

@@ -10,19 +10,20 @@ from math import prod
 from typing import Any
 
 import numpy as np
+import sympy
 
 from mirage.errors import InputError, ScheduleError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
-from mirage.ir.dims import evaluate
+from mirage.ir.dims import Dim, evaluate
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu import pool, toolchain
 from mirage.kernels.cpu.emit import Emitter
 from mirage.kernels.cpu.frames import BoundCall, Code, Frame, Workspace
-from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.memory import LINE, address
 from mirage.kernels.cpu.packing import PackedCopies, PackedCopy
 from mirage.kernels.cpu.stages import CodeStage, LibraryStage
 from mirage.mugraph.degree import RunningMaximum
-from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule
 from mirage.runtime.arrays import to_numpy
 from mirage.settings import num_threads
@@ -160,6 +161,25 @@ class CpuExecutable:
         for copies in self._copies:
             copies.clear()
 
+    def workspace(self) -> Dim:
+        """Elements of the program's type that the tensors between operators need, as a dim over the program's symbols; 0 where
+        there are none. Each starts at a cache line.
+        """
+        unit = self.dtype.itemsize
+        sizes = {**self.mugraph.axes, **{partial_axis(a): n for s in self.schedule.kernels for a, n in s.splits}}
+        line = LINE // unit
+        found = sympy.Integer(0)
+        for t in self._between():
+            elements = sympy.prod([sizes[a] for a in self.emitted.tensors[t]])
+            found += elements * (self.emitted.dtypes[t].itemsize // unit) + line
+        return sympy.expand(found + line) if found != 0 else found
+
+    def _between(self) -> list[int]:
+        """The tensors that operators hand on to others, for which a call needs memory."""
+        packed = {p.tensor for p in self.emitted.packed}
+        count = range(self.emitted.inputs, len(self.emitted.tensors))
+        return [t for t in count if t not in self._direct and t not in packed]
+
     def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
         """A call for aligned arrays with these strides (bytes) of the arguments, then of the results.
 
@@ -199,14 +219,16 @@ class CpuExecutable:
         sizes: Mapping[str, int],
         out: Sequence[np.ndarray] | None = None,
         given: Sequence[Any] | None = None,
+        workspace: np.ndarray | None = None,
     ) -> list[np.ndarray]:
         """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if
         given. There is one array per argument of the program, which several inputs of the muGraph may read.
 
         Inputs are read through their strides; only one whose last axis is not contiguous is copied, and only
         for C code. `out` must not overlap the inputs. `given` are the objects that the arrays are views of, where they are
-        not arrays of NumPy: packed copies of constants belong to these. Raises InputError for arrays of another number,
-        shape or dtype.
+        not arrays of NumPy: packed copies of constants belong to these. The tensors between operators are in `workspace`, a
+        contiguous array of as many elements as `workspace()` says, or in memory of the executable's own. Raises InputError
+        for arrays of another number, shape or dtype, or a workspace that is too small.
         """
         shape = self._shape(sizes)
         arrays = self._checked(inputs, shape)
@@ -225,7 +247,12 @@ class CpuExecutable:
             frame = free.pop()
         except IndexError:
             frame = self._frame(shape, [a.strides for a in arrays], [a.strides for a in results_in])
-        workspace = frame.take(self._workspaces)
+        taken = None
+        if workspace is None:
+            taken = frame.take(self._workspaces)
+        else:
+            self._check_workspace(workspace, frame)
+            frame.use(workspace)
         for i, a in enumerate(arrays):
             frame.tensors[i] = address(a)
         for t, k in self._direct.items():
@@ -239,7 +266,10 @@ class CpuExecutable:
                 self._code.run(frame, code)
         del held
         self._finish(shape, frame, arrays, results, results_in)
-        self._workspaces.append(workspace)
+        if taken is not None:
+            self._workspaces.append(taken)
+        else:
+            frame.release()
         free.append(frame)
         return results
 
@@ -297,6 +327,14 @@ class CpuExecutable:
             wanted = ", ".join(f"{self.dtype}{s}" for s in shape.outputs)
             raise InputError(f"{self.mugraph.name}: out is {found}; pass writable arrays {wanted}")
         return list(out)
+
+    def _check_workspace(self, workspace: np.ndarray, frame: Frame) -> None:
+        needed = frame.need + LINE if frame.need else 0
+        if workspace.nbytes < needed or not (workspace.flags.c_contiguous and workspace.flags.writeable):
+            raise InputError(
+                f"{self.mugraph.name}: workspace is {workspace.dtype}{workspace.shape}, but {needed} bytes are needed; "
+                "pass a writable, contiguous array of workspace() elements"
+            )
 
     def _order(self, t: int) -> tuple[str, ...]:
         return self.emitted.tensors[t]

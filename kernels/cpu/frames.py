@@ -64,16 +64,31 @@ class Frame:
         except IndexError:
             workspace = Workspace()
         memory = workspace.reserve(self.need)
-        if memory is self._memory:
-            return workspace
-        self._memory = memory
+        if memory is not self._memory:
+            self._memory = memory
+            self._place(memory)
+        return workspace
+
+    def use(self, workspace: np.ndarray) -> None:
+        """The tensors between operators are in this memory, contiguous and of `need` bytes and a cache line at least, until
+        `release`.
+        """
+        memory = workspace.reshape(-1).view(np.uint8)
+        start = -address(memory) % LINE
+        self._memory = None
+        self._place(memory[start:])
+
+    def release(self) -> None:
+        """Keep no hold of memory that a call gave."""
+        self.own = [None] * len(self.own)
+
+    def _place(self, memory: np.ndarray) -> None:
         base, at = address(memory), 0
         for t, shape, dtype in self._tensors:
             count = prod(shape) * dtype.itemsize
             self.own[t] = memory[at : at + count].view(dtype).reshape(shape)
             self.tensors[t] = base + at
             at += _lines(shape, dtype)
-        return workspace
 
 
 def _lines(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
@@ -117,11 +132,12 @@ class BoundCall:
         self.places = places
         self._packed = packed
 
-    def run(self, addresses: Sequence[int], given: Sequence[Any]) -> None:
+    def run(self, addresses: Sequence[int], given: Sequence[Any], memory: np.ndarray | None = None) -> None:
         """Compute the results.
 
         `addresses` are those of the arguments in order, then of the results; `given` are the arguments themselves, which
-        packed copies belong to. Raises MirageError if there is no memory for the scratch of a kernel.
+        packed copies belong to. The tensors between operators are in `memory` (see `Frame.use`), or in memory of its own.
+        Raises MirageError if there is no memory for the scratch of a kernel.
         """
         try:
             frame = self._free.pop()
@@ -134,10 +150,17 @@ class BoundCall:
         for t, k, find in self._packed:
             held.append(copy := find(addresses[k], given[k]))
             tensors[t] = copy.address
-        workspace = frame.take(self._workspaces) if frame.need else None
+        workspace = None
+        if frame.need:
+            if memory is None:
+                workspace = frame.take(self._workspaces)
+            else:
+                frame.use(memory)
         code = self.code
         for function in code.functions:
             code.run(frame, function)
         if workspace is not None:
             self._workspaces.append(workspace)
+        elif memory is not None:
+            frame.release()
         self._free.append(frame)
