@@ -76,4 +76,10 @@ MAXIMUM = register_function("maximum", lambda x, c: np.maximum(x, np.asarray(x).
 CLAMP = register_function(
     "clamp", lambda x, lo, hi: np.clip(x, np.asarray(x).dtype.type(lo), np.asarray(x).dtype.type(hi)), flops=2
 )
+ABS = register_function("abs", np.abs, flops=1)
+FLOOR = register_function("floor", np.floor, flops=1)
+CEIL = register_function("ceil", np.ceil, flops=1)
+ROUND = register_function("round", np.rint, flops=1)
+SIN = register_function("sin", np.sin, flops=30)
+COS = register_function("cos", np.cos, flops=30)
 POW = register_function("pow", lambda x, p: np.power(x, np.asarray(x).dtype.type(p)), flops=40)

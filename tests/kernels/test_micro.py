@@ -80,6 +80,12 @@ APPLY(relu_, mi_fn_relu(x))
 APPLY(maximum_, mi_fn_maximum(x, p0))
 APPLY(clamp_, mi_fn_clamp(x, p0, p1))
 APPLY(pow_, mi_fn_pow(x, p0))
+APPLY(sin_, mi_fn_sin(x))
+APPLY(cos_, mi_fn_cos(x))
+APPLY(abs_, mi_fn_abs(x))
+APPLY(floor_, mi_fn_floor(x))
+APPLY(ceil_, mi_fn_ceil(x))
+APPLY(round_, mi_fn_round(x))
 void lanes(I n, I stride, In x, mi_real *o)
 {
     o[0] = mi_hsum(mi_load_n(x, n));
@@ -325,6 +331,8 @@ EXACT: dict[str, Callable[[Any], Any]] = {
     "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
     "erf": mpmath.erf,
     "gauss_cdf": mpmath.ncdf,
+    "sin": mpmath.sin,
+    "cos": mpmath.cos,
     # as operators compose them
     "silu": lambda x: x / (1 + mpmath.exp(-x)),
     "gelu": lambda x: x * mpmath.ncdf(x),
@@ -343,7 +351,16 @@ ACCURACY = [
     ("gelu", (-12, 12), (-36, 36), 6, 5),
     ("gauss_cdf", (-16, 10), (-42, 12), 5.5, 4.5),
     ("gauss_cdf", (-3, 3), (-3, 3), 5.5, 4.5),
+    ("sin", (-1e4, 1e4), (-1e6, 1e6), 1, 1),
+    ("cos", (-1e4, 1e4), (-1e6, 1e6), 1, 1),
 ]
+
+
+@pytest.mark.parametrize(("name", "exact"), [("abs", np.abs), ("floor", np.floor), ("ceil", np.ceil), ("round", np.rint)])
+def test_rounding_is_exact(library: Library, name: str, exact: Callable[[Array], Array]) -> None:
+    halves = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, np.inf, -np.inf, np.nan], library.dtype)
+    x = np.concatenate([points(library, -1e9, 1e9, 500), halves])
+    np.testing.assert_array_equal(library.apply(name, x), exact(x))
 
 
 @pytest.mark.parametrize(("name", "single", "double", "ulps", "double_ulps"), ACCURACY)

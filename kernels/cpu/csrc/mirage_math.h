@@ -4,6 +4,7 @@
  * Largest error in units in the last place (float / double; tests hold them):
  *     exp 1.1 / 1.1    log 1 / 1    sigmoid 2.5 / 2    tanh 2.5 / 2    erf 3 / 2    gauss_cdf 5.5 / 4.5    sqrt 0.5
  *     pow 1 through libm; small whole powers p multiply, |p| / 2 + 0.5
+ *     sin, cos 1 through libm; abs, floor, ceil, round are exact
  * gauss_cdf keeps this relative accuracy in the left tail. Results below the smallest normal number may be flushed to
  * zero. NaN gives NaN everywhere, and infinities give the limit of the function.
  *
@@ -239,6 +240,22 @@ MI_INLINE mi_vec mi_fn_sqrt(mi_vec x)
     MI_UNROLL for (int i = 0; i < MI_W; i++) r[i] = MI_IS_FLOAT ? __builtin_sqrtf((float)x[i]) : __builtin_sqrt(x[i]);
     return r;
 }
+
+MI_INLINE mi_vec mi_fn_abs(mi_vec x) { return mi_abs(x); }
+
+/* Functions of libm lane by lane; the compiler has instructions for those that round. */
+#define MI_LANE_BY_LANE(name, single, twice) \
+    MI_INLINE mi_vec mi_fn_##name(mi_vec x) \
+    { \
+        mi_vec r; \
+        MI_UNROLL for (int i = 0; i < MI_W; i++) r[i] = MI_IS_FLOAT ? single((float)x[i]) : twice(x[i]); \
+        return r; \
+    }
+MI_LANE_BY_LANE(floor, __builtin_floorf, __builtin_floor)
+MI_LANE_BY_LANE(ceil, __builtin_ceilf, __builtin_ceil)
+MI_LANE_BY_LANE(round, __builtin_nearbyintf, __builtin_nearbyint) /* halves to the even integer */
+MI_LANE_BY_LANE(sin, __builtin_sinf, __builtin_sin)
+MI_LANE_BY_LANE(cos, __builtin_cosf, __builtin_cos)
 
 /* NaN in x stays NaN: mi_max and mi_min return their second operand. */
 MI_INLINE mi_vec mi_fn_maximum(mi_vec x, mi_vec c) { return mi_max(c, x); }

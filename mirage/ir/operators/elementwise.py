@@ -8,7 +8,24 @@ from typing import Any
 
 from mirage.errors import AttributeValueError
 from mirage.ir.dims import evaluate
-from mirage.ir.functions import CLAMP, EXP, GAUSS_CDF, LOG, MAXIMUM, POW, RELU, SIGMOID, SQRT, TANH
+from mirage.ir.functions import (
+    ABS,
+    CEIL,
+    CLAMP,
+    COS,
+    EXP,
+    FLOOR,
+    GAUSS_CDF,
+    LOG,
+    MAXIMUM,
+    POW,
+    RELU,
+    ROUND,
+    SIGMOID,
+    SIN,
+    SQRT,
+    TANH,
+)
 from mirage.ir.operator import ALL_LEVELS, NUMERIC, Attribute, Attrs, Elementwise, elementwise, register
 from mirage.ir.types import TensorType
 
@@ -19,8 +36,8 @@ DIV = elementwise("div", lambda al, x, y: al.div(x, y), arity=2, flops=4)
 NEG = elementwise("neg", lambda al, x: al.neg(x), takes=NUMERIC)
 SQUARE = elementwise("square", lambda al, x: al.mul(x, x), takes=NUMERIC)
 
-for _name, _fn in {"exp": EXP, "log": LOG, "sqrt": SQRT, "relu": RELU, "sigmoid": SIGMOID, "tanh": TANH}.items():
-    elementwise(_name, lambda al, x, fn=_fn: al.function(fn, x), flops=_fn.flops)
+for _fn in (EXP, LOG, SQRT, RELU, SIGMOID, TANH, SIN, COS, ABS, FLOOR, CEIL, ROUND):
+    elementwise(_fn.name, lambda al, x, fn=_fn: al.function(fn, x), flops=_fn.flops)
 
 RSQRT = elementwise("rsqrt", lambda al, x: al.div(al.constant(Fraction(1)), al.function(SQRT, x)), flops=12)
 SILU = elementwise("silu", lambda al, x: al.mul(x, al.function(SIGMOID, x)), flops=25)
