@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mirage.frontends.proxy import Axes, Operand, Proxy, Scalar, apply, builder, fail, operand
+from mirage.frontends.proxy import Axes, Operand, Proxy, Scalar, apply, fail, operand, running
 from mirage.ir.dims import DimLike
 
 
 def constant(value: Scalar) -> Proxy:
     """A number, or a dim used as one, as a rank-0 tensor."""
-    b = builder("constant")
-    return Proxy(b, operand(b, "constant", value))
+    return _tensor("constant", value)
 
 
 def matmul(x: Operand, y: Operand) -> Proxy:
@@ -143,5 +142,5 @@ def layer_norm(
 
 
 def _tensor(name: str, x: Operand) -> Proxy:
-    b = builder(name)
-    return x if isinstance(x, Proxy) else Proxy(b, operand(b, name, x))
+    t = running(name)
+    return x if isinstance(x, Proxy) else t.wrap(operand(t, name, x))

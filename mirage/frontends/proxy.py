@@ -5,11 +5,11 @@ from __future__ import annotations
 import linecache
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 import numpy as np
 import sympy
@@ -17,16 +17,57 @@ import sympy
 from mirage.errors import MirageError, TraceError
 from mirage.ir.dims import Dim, DimLike
 from mirage.ir.operators.movement import RESHAPE, Reshape
-from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import TensorType
+
+if TYPE_CHECKING:
+    from mirage.frontends.graph import GraphTrace
+    from mirage.ir.annotations import Annotation
 
 Scalar: TypeAlias = int | float | Fraction | sympy.Expr
 #: what an operator accepts as an operand
 Operand: TypeAlias = Any
 Axes: TypeAlias = int | Sequence[int] | None
 
-#: the program that the running trace appends to
-BUILDER: ContextVar[ProgramBuilder] = ContextVar("builder")
+
+class Trace(Protocol):
+    """What a traced function is recorded in: a program, or a function of a graph.
+
+    Values are what it calls its operands: indices of nodes in a program, atoms in a graph.
+    """
+
+    @property
+    def name(self) -> str:
+        """The function's name, for errors."""
+        ...
+
+    @property
+    def graph(self) -> GraphTrace | None:
+        """The trace, where it records a function of a graph."""
+        ...
+
+    def call(self, op: str, operands: Sequence[Any], attrs: Mapping[str, Any], where: str) -> Any:
+        """Append an operator and return its value; raises what its checks raise, with `where` in front."""
+        ...
+
+    def wrap(self, value: Any) -> Any:
+        """The stand-in for a value; a tuple of them for a tuple."""
+        ...
+
+    def annotation(self, value: Any) -> Annotation:
+        """The type of a value."""
+        ...
+
+    def adopt(self, name: str, value: Traced) -> Any:
+        """The value here of a stand-in; raises TraceError, which names the operator, for one of an unrelated trace."""
+        ...
+
+    def array(self, name: str, array: np.ndarray) -> Any:
+        """The value of a literal array; raises TraceError, which names the operator, where there are none."""
+        ...
+
+
+#: what the running trace records
+TRACE: ContextVar[Trace] = ContextVar("trace")
 
 
 #: modules that may stand between the user's line and a proxy's method
@@ -57,11 +98,11 @@ def located() -> Iterator[None]:
         raise type(e)(f"{caller()}: {e}") from None
 
 
-def builder(name: str) -> ProgramBuilder:
-    """The program under construction; raises TraceError outside of a trace."""
-    found = BUILDER.get(None)
+def running(name: str) -> Trace:
+    """The running trace; raises TraceError outside of one."""
+    found = TRACE.get(None)
     if found is None:
-        fail(f"{name}: no function is being traced; call it inside a function passed to mirage.trace")
+        fail(f"{name}: no function is being traced; call it inside a function passed to mirage.trace or mirage.compile")
     return found
 
 
@@ -71,34 +112,41 @@ def apply(name: str, *operands: Operand, **attrs: Any) -> Proxy:
     Raises what the operator's checks raise (ShapeError, AttributeValueError, UnknownOperator), with the
     user's line in front.
     """
-    b = builder(name)
+    return cast("Proxy", _record(name, operands, attrs))
+
+
+def apply_many(name: str, *operands: Operand, **attrs: Any) -> tuple[Proxy, ...]:
+    """`apply` for an operator with several results."""
+    return cast("tuple[Proxy, ...]", _record(name, operands, attrs))
+
+
+def _record(name: str, operands: Sequence[Operand], attrs: Mapping[str, Any]) -> Any:
+    t = running(name)
     for key, value in attrs.items():
-        if isinstance(value, Proxy):
+        if isinstance(value, Traced):
             fail(f"{name}: {key}={value!r} is a tensor; {key} has to be a constant")
-    inputs = [operand(b, name, x) for x in operands]
-    return Proxy(b, b.op(name, *inputs, where=caller(), **attrs))
+    values = [operand(t, name, x) for x in operands]
+    return t.wrap(t.call(name, values, attrs, caller()))
 
 
-def operand(b: ProgramBuilder, name: str, x: Operand) -> int:
-    """The node of an operand: a tensor of this trace, a number, or a dim used as a number."""
-    if isinstance(x, Proxy):
-        if x._builder is not b:
-            fail(f"{name}: {x!r} belongs to another trace; pass it as an argument of this function")
-        return x._index
-    if isinstance(x, np.ndarray) and x.ndim == 0:
+def operand(t: Trace, name: str, x: Operand) -> Any:
+    """The value of an operand: a tensor of this trace, a number, a dim used as a number, or an array."""
+    if isinstance(x, Traced):
+        return t.adopt(name, x)
+    if isinstance(x, np.ndarray) and x.ndim == 0 and x.dtype.kind != "b":
         x = x[()]
     match x:
         case bool() | np.bool_():
             fail(f"{name}: {x!r} is not a number; use 0 or 1")
         case int() | float() | Fraction() | np.integer() | np.floating() | sympy.Rational():
             value = Fraction(int(x.p), int(x.q)) if isinstance(x, sympy.Rational) else x
-            return b.op("constant", value=value, where=caller())
+            return t.call("constant", (), {"value": value}, caller())
         case sympy.Expr():
-            if not x.is_polynomial(*x.free_symbols):
+            if not (x.is_polynomial(*x.free_symbols) or x.is_integer):
                 fail(f"{name}: {x} is not a sum of products of dims; use mirage.sqrt and others on dims")
-            return b.op("size", dim=x, where=caller())
+            return t.call("size", (), {"dim": x}, caller())
         case np.ndarray():
-            fail(f"{name}: an array of shape {x.shape} as an operand; make it a parameter of the function")
+            return t.array(name, x)
     fail(
         f"{name}: a {type(x).__name__} is not a tensor or a number; pass what is computed from the parameters"
     )
@@ -115,16 +163,27 @@ def axes_of(name: str, axis: Axes, rank: int) -> tuple[int, ...]:
     return (int(axis),)
 
 
-def _refuse(what: str, instead: str) -> Callable[..., NoReturn]:
-    def method(self: Proxy, *args: object, **kwargs: object) -> NoReturn:
+def refuse(what: str, instead: str) -> Callable[..., NoReturn]:
+    """A method that raises TraceError: what cannot be done with the stand-in, and what to do instead."""
+
+    def method(self: Traced, *args: object, **kwargs: object) -> NoReturn:
         fail(f"{what} of {self!r}: {instead}")
 
     return method
 
 
 _NO_VALUE = "a traced tensor has no value yet; move this decision out of the traced function"
-_NO_ITEMS = "there is no indexing operator; split dims with reshape, reduce them with sum, join with concat"
-_NO_OPERATOR = "there is no such operator; use +, -, *, /, @ and ** or mirage.apply('name', ...)"
+_NO_DECISION = (
+    "a program has no values to compare; move this decision out of the traced function, or compile it with mirage.compile"
+)
+_NO_ITEMS = (
+    "there is no indexing operator in a program; split dims with reshape, reduce them with sum, join with concat, "
+    "or compile the function with mirage.compile"
+)
+_NO_OPERATOR = (
+    "there is no such operator in a program; use +, -, *, /, @ and ** or mirage.apply('name', ...), "
+    "or compile the function with mirage.compile"
+)
 
 #: NumPy ufuncs with the same meaning as an operator
 _UFUNCS = {
@@ -143,20 +202,32 @@ _UFUNCS = {
 }
 
 
-class Proxy:
+class Traced:
+    """A value inside a traced function."""
+
+    def __init__(self, trace: Trace, value: Any) -> None:
+        self._trace = trace
+        self._value = value
+
+    @property
+    def annotation(self) -> Annotation:
+        """What is known of the value."""
+        return self._trace.annotation(self._value)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.annotation})"
+
+
+class Proxy(Traced):
     """A tensor inside a traced function. Operators follow NumPy; what needs values raises TraceError."""
 
     # sympy leaves `dim * tensor` to the tensor
     _op_priority = 100.0
 
-    def __init__(self, builder: ProgramBuilder, index: int) -> None:
-        self._builder = builder
-        self._index = index
-
     @property
     def type(self) -> TensorType:
         """Shape and element type."""
-        return self._builder.type(self._index)
+        return cast(TensorType, self.annotation)
 
     @property
     def shape(self) -> tuple[int | Dim, ...]:
@@ -183,9 +254,6 @@ class Proxy:
         if self.ndim < 2:
             fail(f"mT of {self!r}: needs two dims; reshape it first")
         return self.swapaxes(-1, -2)
-
-    def __repr__(self) -> str:
-        return f"Proxy({self.type})"
 
     # arithmetic
 
@@ -281,24 +349,26 @@ class Proxy:
 
     # what a tensor without values cannot do
 
-    __bool__ = _refuse("truth value", _NO_VALUE)
-    __float__ = _refuse("float()", _NO_VALUE)
-    __int__ = _refuse("int()", _NO_VALUE)
-    __index__ = _refuse("use as an index", _NO_VALUE)
-    __array__ = _refuse("conversion to an array", _NO_VALUE)
-    __len__ = _refuse("len()", "use x.shape[0]")
-    __iter__ = _refuse("iteration", _NO_ITEMS)
-    __contains__ = _refuse("`in`", _NO_VALUE)
-    __getitem__ = _refuse("indexing", _NO_ITEMS)
-    __setitem__ = _refuse("assignment to an item", "values are immutable; make a new one")
-    __lt__ = __le__ = __gt__ = __ge__ = _refuse("comparison", _NO_VALUE)
-    __eq__ = __ne__ = _refuse("comparison", _NO_VALUE)
+    __bool__ = refuse("truth value", _NO_VALUE)
+    __float__ = refuse("float()", _NO_VALUE)
+    __int__ = refuse("int()", _NO_VALUE)
+    __index__ = refuse("use as an index", _NO_VALUE)
+    __array__ = refuse("conversion to an array", _NO_VALUE)
+    __len__ = refuse("len()", "use x.shape[0]")
+    __iter__ = refuse("iteration", _NO_ITEMS)
+    __contains__ = refuse("`in`", _NO_VALUE)
+    __getitem__ = refuse("indexing", _NO_ITEMS)
+    __setitem__ = refuse("assignment to an item", "values are immutable; make a new one")
+    __lt__: Any = refuse("comparison", _NO_DECISION)
+    __le__ = __gt__ = __ge__ = __lt__
+    __eq__: Any = refuse("comparison", _NO_DECISION)
+    __ne__: Any = refuse("comparison", _NO_DECISION)
     __hash__ = object.__hash__
-    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = _refuse("//", _NO_OPERATOR)
-    __mod__ = __rmod__ = _refuse("%", _NO_OPERATOR)
-    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = _refuse("a bitwise operator", _NO_OPERATOR)
-    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = _refuse("a shift", _NO_OPERATOR)
-    __invert__ = __abs__ = __round__ = _refuse("~, abs(), round()", _NO_OPERATOR)
+    __floordiv__ = __rfloordiv__ = __divmod__ = __rdivmod__ = refuse("//", _NO_OPERATOR)
+    __mod__ = __rmod__ = refuse("%", _NO_OPERATOR)
+    __and__ = __rand__ = __or__ = __ror__ = __xor__ = __rxor__ = refuse("a bitwise operator", _NO_OPERATOR)
+    __lshift__ = __rlshift__ = __rshift__ = __rrshift__ = refuse("a shift", _NO_OPERATOR)
+    __invert__ = __abs__ = __round__ = refuse("~, abs(), round()", _NO_OPERATOR)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Operand, **kwargs: Any) -> Proxy:
         name = _UFUNCS.get(ufunc.__name__)

@@ -4,13 +4,46 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn
+
+import numpy as np
 
 from mirage.errors import MirageError, TraceError
-from mirage.frontends.proxy import BUILDER, Proxy
+from mirage.frontends.proxy import TRACE, Proxy, Trace, Traced, fail
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import TensorType
+
+
+class ProgramTrace:
+    """Records a program."""
+
+    #: not a function of a graph
+    graph = None
+
+    def __init__(self, name: str) -> None:
+        self.builder = ProgramBuilder(name)
+
+    @property
+    def name(self) -> str:
+        return self.builder.name
+
+    def call(self, op: str, operands: Sequence[int], attrs: Mapping[str, Any], where: str) -> int:
+        return self.builder.op(op, *operands, where=where, **attrs)
+
+    def wrap(self, value: int) -> Proxy:
+        return Proxy(self, value)
+
+    def annotation(self, value: int) -> TensorType:
+        return self.builder.type(value)
+
+    def adopt(self, name: str, value: Traced) -> int:
+        if value._trace is not self:
+            fail(f"{name}: {value!r} belongs to another trace; pass it as an argument of this function")
+        return int(value._value)
+
+    def array(self, name: str, array: np.ndarray) -> NoReturn:
+        fail(f"{name}: an array of shape {array.shape} as an operand; make it a parameter of the function")
 
 
 def trace(fn: Callable[..., Any], /, name: str | None = None, **specs: TensorType) -> Program:
@@ -27,19 +60,23 @@ def trace(fn: Callable[..., Any], /, name: str | None = None, **specs: TensorTyp
         raise TraceError(f"trace: {fn!r} is not a function")
     name = program_name(fn, name)
     _check_specs(fn, name, specs)
-    b = ProgramBuilder(name)
-    args = {p: Proxy(b, b.input(p, t)) for p, t in specs.items()}
-    token = BUILDER.set(b)
+    t = ProgramTrace(name)
+    result = record(t, fn, (), {p: t.wrap(t.builder.input(p, s)) for p, s in specs.items()})
+    return t.builder.finish([_index(t, r) for r in (result if isinstance(result, tuple | list) else [result])])
+
+
+def record(t: Trace, fn: Callable[..., Any], args: Sequence[Any], named: Mapping[str, Any]) -> Any:
+    """What `fn` returns for these stand-ins, what it computes being recorded; other exceptions than ours get a note."""
+    token = TRACE.set(t)
     try:
-        result = fn(**args)
+        return fn(*args, **named)
     except MirageError:
         raise
     except Exception as e:
-        e.add_note(f"raised by {name} while mirage traced it")
+        e.add_note(f"raised by {t.name} while mirage traced it")
         raise
     finally:
-        BUILDER.reset(token)
-    return b.finish([_index(b, r) for r in (result if isinstance(result, tuple | list) else [result])])
+        TRACE.reset(token)
 
 
 def program_name(fn: Callable[..., Any], name: object = None) -> str:
@@ -70,12 +107,12 @@ def _check_specs(fn: Callable[..., Any], name: str, specs: dict[str, TensorType]
             raise TraceError(f"{name}: {p_name}={spec!r} is not a tensor type; pass {p_name}=tensor(...)")
 
 
-def _index(b: ProgramBuilder, value: object) -> int:
+def _index(t: ProgramTrace, value: object) -> int:
     if not isinstance(value, Proxy):
         raise TraceError(
-            f"{b.name}: returns a {type(value).__name__}; "
+            f"{t.name}: returns a {type(value).__name__}; "
             "return a tensor, or a tuple of tensors, computed from the parameters"
         )
-    if value._builder is not b:
-        raise TraceError(f"{b.name}: returns {value!r} of another trace; return what is computed here")
-    return value._index
+    if value._trace is not t:
+        raise TraceError(f"{t.name}: returns {value!r} of another trace; return what is computed here")
+    return int(value._value)
