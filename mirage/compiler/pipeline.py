@@ -52,6 +52,7 @@ def _dumped(names: Sequence[str]) -> Collection[str]:
     for name in wanted:
         if name not in names:
             raise SettingError(
-                f"MIRAGE_PRINT_AFTER={','.join(wanted)}: there is no pass {name!r}; the passes are {', '.join(dict.fromkeys(names))}"
+                f"MIRAGE_PRINT_AFTER={','.join(wanted)}: there is no pass {name!r}; "
+                f"the passes are {', '.join(dict.fromkeys(names))}"
             )
     return wanted

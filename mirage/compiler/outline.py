@@ -1,0 +1,136 @@
+"""Outlining: groups of bindings of a dataflow block become functions of their own (Relax, section 4.2).
+
+Dims that the new function's parameters do not bind are passed as extra shape arguments (Relax, Fig. 8). Scalar constants
+cost nothing, and are copied into every group that uses them; so are reshapes, transposes and repeats that a group took in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass, replace
+
+import networkx as nx
+import sympy
+
+from mirage.errors import GraphError
+from mirage.ir.annotations import Annotation, dims_of, symbols_in
+from mirage.ir.dims import symbol
+from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
+from mirage.ir.graph.nodes import Atom, Binding, Block, Function, FunctionCall, MakeTuple, OpCall, TupleItem, Var
+from mirage.ir.graph.traverse import rename, symbols_used, variables
+from mirage.ir.program import AttrItems
+from mirage.ir.types import TensorType
+
+
+@dataclass(frozen=True)
+class Group:
+    """Bindings of one block, by position, that become a function; `copied` are positions that stay where they are, too."""
+
+    members: tuple[int, ...]
+    copied: tuple[int, ...] = ()
+    hint: str = "group"
+    attrs: AttrItems = ()
+
+
+def is_scalar(annotation: Annotation) -> bool:
+    """Whether a value is a scalar constant: a number that takes the element type of what it meets."""
+    return isinstance(annotation, TensorType) and annotation.dtype == "scalar"
+
+
+def is_movement(binding: Binding) -> bool:
+    """Whether a binding only renames elements: over named axes it vanishes."""
+    return isinstance(binding.value, OpCall) and binding.value.op in ("reshape", "transpose", "repeat")
+
+
+def outline(
+    function: Function, number: int, groups: Sequence[Group], module: ModuleBuilder, live: Set[Var]
+) -> Block:
+    """Block `number` of a function with each group replaced by a call of a new function, which is added to the module.
+
+    `live` are the variables that are read outside of the block. Groups must be disjoint, and such that no two wait for
+    each other; raises GraphError otherwise.
+    """
+    block = function.blocks[number]
+    unit_of = {i: ("group", k) for k, g in enumerate(groups) for i in g.members}
+    defined = {b.var: i for i, b in enumerate(block.bindings)}
+    order: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
+    first: dict[tuple[str, int], int] = {}
+    for i in range(len(block.bindings)):
+        unit = unit_of.get(i, ("binding", i))
+        first.setdefault(unit, i)
+        order.add_node(unit)
+    for unit in list(order.nodes):
+        inside = [*groups[unit[1]].members, *groups[unit[1]].copied] if unit[0] == "group" else [unit[1]]
+        for i in inside:
+            for v in variables(block.bindings[i].value):
+                j = defined.get(v)
+                if j is not None and j not in inside:
+                    order.add_edge(unit_of.get(j, ("binding", j)), unit)
+    new: dict[Var, Atom] = {}
+    bindings: list[Binding] = []
+    try:
+        units = list(nx.lexicographical_topological_sort(order, key=first.__getitem__))
+    except nx.NetworkXUnfeasible:
+        raise GraphError(f"{function.name}: groups of bindings wait for each other; make them convex") from None
+    names = {p.name for p in function.parameters} | {b.var.name for b in function.bindings}
+    for kind, k in units:
+        if kind == "binding":
+            bindings.append(rename(block.bindings[k], new))
+            continue
+        g = groups[k]
+        outputs = _outputs(block, g, live)
+        callee, arguments = _function(block, g, outputs, module)
+        call = FunctionCall(callee.name, tuple(new.get(a, a) for a in arguments), tuple(symbol(d) for d in callee.dims))
+        where = block.bindings[g.members[-1]].where
+        if len(outputs) == 1:
+            bindings.append(Binding(outputs[0], call, where))
+            continue
+        group = Var(_fresh(names, callee.name), callee.returns)
+        bindings.append(Binding(group, call, where))
+        bindings += [Binding(v, TupleItem((group,), i), where) for i, v in enumerate(outputs)]
+    return Block(tuple(bindings), block.dataflow)
+
+
+def _fresh(names: set[str], hint: str) -> str:
+    name, k = hint, 0
+    while name in names:
+        name, k = f"{hint}_{k}", k + 1
+    names.add(name)
+    return name
+
+
+def _outputs(block: Block, group: Group, live: Set[Var]) -> list[Var]:
+    inside = {*group.members, *group.copied}
+    read = {v for i, b in enumerate(block.bindings) if i not in inside for v in variables(b.value)} | live
+    # what copies of other groups read is read by the originals as well
+    found = [block.bindings[i].var for i in group.members if block.bindings[i].var in read]
+    if not found:
+        raise GraphError(f"group of {block.bindings[group.members[-1]].var.name}: nothing reads its results")
+    return found
+
+
+def _function(
+    block: Block, group: Group, outputs: Sequence[Var], module: ModuleBuilder
+) -> tuple[Function, list[Var]]:
+    """The function of a group, and what its parameters are given."""
+    inside = [block.bindings[i] for i in sorted({*group.members, *group.copied})]
+    own = {b.var for b in inside}
+    arguments = list(dict.fromkeys(v for b in inside for v in variables(b.value) if v not in own))
+    builder = FunctionBuilder(module.fresh(group.hint), module.functions)
+    new: dict[Var, Atom] = {a: builder.parameter(a.name, a.annotation) for a in arguments}
+    for b in inside:
+        b = rename(b, new)
+        new[b.var] = builder.bind(replace(b, var=Var(b.var.name, b.var.annotation)))
+    needed = {s for b in inside for s in (*symbols_used(b.value), *symbols_in(b.var.annotation))}
+    needed |= {s for a in arguments for s in symbols_in(a.annotation)}
+    dims = tuple(sorted(needed - bound_symbols(a.annotation for a in arguments)))
+    results = tuple(new[v] for v in outputs)
+    result = results[0] if len(results) == 1 else builder.emit(MakeTuple(results), name="results")
+    function = builder.finish(result, dims=dims, attrs=group.attrs)
+    module.add(function)
+    return function, arguments
+
+
+def bound_symbols(annotations: Iterable[Annotation]) -> set[str]:
+    """The symbols that stand alone as a dim of a parameter, so that an argument's shape binds them."""
+    return {d.name for a in annotations for d in dims_of(a) if isinstance(d, sympy.Symbol)}

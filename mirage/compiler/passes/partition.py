@@ -1,0 +1,243 @@
+"""Partition: maximal Lax subprograms of bounded size become functions of their own, to be superoptimized (Mirage, section 3).
+
+A subprogram grows from its result towards the inputs: a producer joins where nothing else reads it, so that every
+subprogram has one result and repeats no work. Two rules bound it:
+
+- at most `MAX_OPERATORS` operators, composite ones counted by what they expand into;
+- a product with weights streams them and ends the growth towards the inputs at the next product, where one in the same
+  kernel would gain nothing; only products of activations (attention) grow through each other. What stands between two
+  products goes to the one that makes it.
+
+Operators without an axis rule, concats, which a kernel of the search only makes inside of products, and groups without
+reduction or product stay for fusion.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Set
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from mirage.compiler.context import Context
+from mirage.compiler.lax import lax_program
+from mirage.compiler.outline import Group, is_movement, is_scalar, outline
+from mirage.errors import MirageError
+from mirage.ir.expand import ExpandingBuilder
+from mirage.ir.graph.builder import ModuleBuilder
+from mirage.ir.graph.nodes import Block, Constant, Function, Module, OpCall, Var
+from mirage.ir.graph.traverse import variables
+from mirage.ir.operator import PRODUCTS, get_operator
+from mirage.ir.program import AttrItems
+from mirage.ir.types import DTYPES, TensorType
+
+#: operators of a subprogram: above it a search takes more than a few seconds
+MAX_OPERATORS = 12
+#: where a function comes from
+ORIGIN: AttrItems = (("origin", "lax"),)
+
+
+def run(module: Module, context: Context) -> Module:
+    builder = ModuleBuilder(module)
+    for function in module:
+        weights = frozenset(context.constants) if function.name == module.main else frozenset[str]()
+        builder.add(partition_function(function, weights, builder, context))
+    return builder.finish(module.main)
+
+
+def partition_function(
+    function: Function, weights: Set[str], builder: ModuleBuilder, context: Context
+) -> Function:
+    """The function with its Lax subprograms as calls of new functions; `weights` names its parameters that never change."""
+    blocks = list(function.blocks)
+    for number, block in enumerate(function.blocks):
+        if not block.dataflow:
+            continue
+        elsewhere = {v for k, other in enumerate(blocks) if k != number for b in other.bindings for v in variables(b.value)}
+        live = elsewhere | ({function.result} if isinstance(function.result, Var) else set())
+        groups = [
+            Group(tuple(sorted(g.members)), tuple(sorted(g.copied)), f"{function.name}_lax", ORIGIN)
+            for g in _Partitioner(block, live, weights, {p.name for p in function.parameters}).groups()
+        ]
+        kept = [g for g in groups if _searchable(function, number, g, live, context)]
+        blocks[number] = outline(function, number, kept, builder, live)
+    return Function(function.name, function.parameters, tuple(blocks), function.result, function.dims, function.attrs)
+
+
+def _searchable(function: Function, number: int, group: Group, live: Set[Var], context: Context) -> bool:
+    """Whether a group has a form over named axes; the report says why where it has none."""
+    trial = ModuleBuilder()
+    try:
+        outline(function, number, [group], trial, live)
+        (outlined,) = trial.functions.values()
+        lax_program(outlined)
+    except MirageError as e:
+        last = function.blocks[number].bindings[group.members[-1]].var.name
+        context.report.fallbacks.append(f"{function.name}: {last} is not searched: {e}")
+        return False
+    return True
+
+
+@dataclass
+class _Grown:
+    """A subprogram under construction: positions in the block; `through` says per member what lies between it and the root."""
+
+    root: int
+    members: set[int] = field(default_factory=set)
+    copied: set[int] = field(default_factory=set)
+    operators: int = 0
+    #: 0: no product, 1: products of activations, 2: a product with weights
+    through: dict[int, int] = field(default_factory=dict)
+
+
+class _Partitioner:
+    def __init__(self, block: Block, live: Set[Var], weights: Set[str], parameters: Set[str]) -> None:
+        self.bindings = block.bindings
+        self.live = live
+        self.weights = weights
+        self.parameters = parameters
+        self.position = {b.var: i for i, b in enumerate(self.bindings)}
+        self.users: dict[int, set[int]] = {i: set() for i in range(len(self.bindings))}
+        for i, b in enumerate(self.bindings):
+            for v in variables(b.value):
+                if v in self.position:
+                    self.users[self.position[v]].add(i)
+        self.taken: set[int] = set()
+
+    def groups(self) -> list[_Grown]:
+        found = []
+        for root in reversed(range(len(self.bindings))):
+            if root in self.taken or not self._computes(root) or not self._used(root):
+                continue
+            g = self._grow(root)
+            self.taken |= g.members
+            if any(self._reduces(i) for i in g.members):
+                found.append(g)
+        return found
+
+    def _used(self, i: int) -> bool:
+        return bool(self.users[i]) or self.bindings[i].var in self.live
+
+    def _lax(self, i: int) -> bool:
+        b = self.bindings[i]
+        if not isinstance(b.value, OpCall) or any(isinstance(a, Constant) for a in b.value.args):
+            return False
+        types = [a.annotation for a in b.value.args] + [b.var.annotation]
+        floats = all(isinstance(t, TensorType) and t.dtype in (*DTYPES, "scalar") for t in types)
+        return floats and get_operator(b.value.op).lax and b.value.op != "concat"
+
+    def _computes(self, i: int) -> bool:
+        return self._lax(i) and not is_movement(self.bindings[i]) and not is_scalar(self.bindings[i].var.annotation)
+
+    def _op(self, i: int) -> str:
+        value = self.bindings[i].value
+        assert isinstance(value, OpCall)
+        return value.op
+
+    def _product(self, i: int) -> int:
+        """0: no product, 1: a product of activations, 2: one with weights."""
+        if self._op(i) not in PRODUCTS:
+            return 0
+        return 2 if any(self._weight(v) for v in variables(self.bindings[i].value)) else 1
+
+    def _weight(self, v: Var) -> bool:
+        """Whether a tensor is, but for its form, a parameter that never changes; or one that looks like it: two literal dims."""
+        while v in self.position and is_movement(self.bindings[self.position[v]]):
+            v = next(variables(self.bindings[self.position[v]].value))
+        if v in self.position or v.name not in self.parameters:
+            return False
+        t = v.annotation
+        literal = isinstance(t, TensorType) and t.rank == 2 and all(d.is_Integer for d in t.shape)
+        return v.name in self.weights or literal
+
+    def _reduces(self, i: int) -> bool:
+        return self._op(i) in PRODUCTS or "sum" in self._expanded(i)
+
+    def _expanded(self, i: int) -> tuple[str, ...]:
+        value = self.bindings[i].value
+        assert isinstance(value, OpCall)
+        types = tuple(a.annotation for a in value.args if isinstance(a.annotation, TensorType))
+        return _expansion(value.op, value.attrs, types)
+
+    def _size(self, i: int) -> int:
+        return 0 if is_movement(self.bindings[i]) else len(self._expanded(i))
+
+    def _grow(self, root: int) -> _Grown:
+        g = _Grown(root, {root}, operators=self._size(root), through={root: self._product(root)})
+        queue = [-i for i in self._producers(root)]
+        heapq.heapify(queue)
+        seen: set[int] = set()
+        while queue:
+            i = -heapq.heappop(queue)
+            if i in seen:
+                continue
+            seen.add(i)
+            if not self._joins(g, i):
+                continue
+            for j in self._producers(i):
+                heapq.heappush(queue, -j)
+        self._extend(g)
+        return g
+
+    def _extend(self, g: _Grown) -> None:
+        """Take in the views of the result that no other group wanted."""
+        while self.bindings[g.root].var not in self.live and len(self.users[g.root]) == 1:
+            (user,) = self.users[g.root]
+            if user in self.taken or not is_movement(self.bindings[user]) or self._op(user) == "repeat":
+                return
+            g.members.add(user)
+            g.root = user
+
+    def _producers(self, i: int) -> list[int]:
+        return [self.position[v] for v in variables(self.bindings[i].value) if v in self.position]
+
+    def _joins(self, g: _Grown, i: int) -> bool:
+        """Take a producer into the group, where it may be."""
+        if not self._lax(i):
+            return False
+        if is_scalar(self.bindings[i].var.annotation):
+            g.copied.add(i)
+            return True
+        above = max(g.through[u] for u in self.users[i] if u in g.through)
+        only = self.users[i] <= g.members and self.bindings[i].var not in self.live and i not in self.taken
+        if is_movement(self.bindings[i]):
+            if above == 2 and only:
+                # rows that are streamed against weights should be contiguous: the producer writes them so
+                return False
+            # a view costs nothing: it may be read again elsewhere
+            (g.members if only else g.copied).add(i)
+            g.through[i] = above
+            return True
+        if not only or g.operators + self._size(i) > MAX_OPERATORS or not self._worthwhile(i, above):
+            return False
+        g.members.add(i)
+        g.operators += self._size(i)
+        g.through[i] = max(above, self._product(i))
+        return True
+
+    def _worthwhile(self, i: int, above: int) -> bool:
+        """Whether it helps that what lies behind a product of kind `above` is computed with it."""
+        product = self._product(i)
+        if product:
+            return above == 0 or (above == 1 and product == 1)
+        if above == 0:
+            return True
+        # an epilogue belongs to the product before it, unless that one joins, too
+        return all(self._worthwhile(j, above) for j in self._alone(i))
+
+    def _alone(self, i: int) -> list[int]:
+        """Producers, through views, that nothing else reads."""
+        found = []
+        for j in self._producers(i):
+            if self._lax(j) and not is_scalar(self.bindings[j].var.annotation) and self.users[j] == {i}:
+                found += self._alone(j) if is_movement(self.bindings[j]) else [j]
+        return found
+
+
+@lru_cache(maxsize=4096)
+def _expansion(op: str, attrs: AttrItems, types: tuple[TensorType, ...]) -> tuple[str, ...]:
+    """The operators that one expands into, but for constants and movement."""
+    b = ExpandingBuilder("expansion")
+    b.op(op, *(b.input(f"x{i}", t) for i, t in enumerate(types)), **dict(attrs))
+    free = ("input", "constant", "size", "reshape", "transpose", "repeat")
+    return tuple(n.op for n in b.nodes if n.op not in free)
