@@ -15,14 +15,16 @@ Text is read with `ast`; nothing in it is ever executed.
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterable
 from fractions import Fraction
-from typing import Any, NoReturn
+from typing import Any
 
-from mirage.errors import DTypeError, MirageError, ParseError
-from mirage.ir.dims import Dim, dim_text, to_dim
+from mirage.errors import MirageError, ParseError
+from mirage.ir.dims import dim_text
 from mirage.ir.operator import get_operator
 from mirage.ir.program import Node, Program, ProgramBuilder
-from mirage.ir.types import TensorType, check_dtype, shape_text
+from mirage.ir.syntax import at, expected, parse_statements, read_attribute, read_type
+from mirage.ir.types import TensorType, shape_text
 
 #: longest text that is parsed, in characters
 MAX_TEXT = 1_000_000
@@ -72,8 +74,14 @@ def attr_text(kind: str, value: Any) -> str:
         case "dim":
             return dim_text(value)
         case "ints" | "dims":
-            return f"({', '.join(str(v) for v in value)}{',' if len(value) == 1 else ''})"
+            return tuple_text(str(v) if kind == "ints" else dim_text(v) for v in value)
     return repr(value)
+
+
+def tuple_text(items: Iterable[str]) -> str:
+    """The items as a tuple of Python."""
+    found = list(items)
+    return f"({', '.join(found)}{',' if len(found) == 1 else ''})"
 
 
 def number_text(value: Fraction) -> str:
@@ -89,14 +97,7 @@ def parse_program(text: str) -> Program:
     Raises ParseError, with the line, where the text is not of the form above; and the errors of operators
     (ShapeError, UnknownOperator and others) with the line in front.
     """
-    if len(text) > MAX_TEXT:
-        raise ParseError(f"program text of {len(text)} characters; at most {MAX_TEXT} are parsed")
-    try:
-        body = ast.parse(text).body
-    except SyntaxError as e:
-        raise ParseError(f"line {e.lineno or 1}: {e.msg}; expected Python syntax") from None
-    except (ValueError, MemoryError, RecursionError):
-        raise ParseError("line 1: expected Python syntax without null characters or deep nesting") from None
+    body = parse_statements(text, MAX_TEXT)
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef):
         line = body[1].lineno if len(body) > 1 and isinstance(body[0], ast.FunctionDef) else 1
         raise ParseError(f"line {line}: expected one function, def NAME(x: float32[n], ...):")
@@ -115,33 +116,33 @@ class _Parser:
         for s in statements:
             self.assignment(s)
         if not isinstance(last, ast.Return):
-            _expected(last, "return NAME, ... as the last line")
+            expected(last, "return NAME, ... as the last line")
         elements = last.value.elts if isinstance(last.value, ast.Tuple) else [last.value]
         try:
             program = self.builder.finish([self.value(e, last) for e in elements])
         except MirageError as e:
-            raise _at(last, e) from None
+            raise at(last, e) from None
         self.check_returns(program)
         return program
 
     def parameters(self) -> None:
         a = self.tree.args
         if a.vararg or a.kwarg or a.kwonlyargs or a.posonlyargs or a.defaults:
-            _expected(self.tree, "parameters of the form NAME: float32[n, 64] only")
+            expected(self.tree, "parameters of the form NAME: float32[n, 64] only")
         for p in a.args:
             if p.annotation is None:
-                _expected(p, f"a type, {p.arg}: float32[n, 64]")
+                expected(p, f"a type, {p.arg}: float32[n, 64]")
             try:
-                self.values[p.arg] = self.builder.input(p.arg, _type(p.annotation))
+                self.values[p.arg] = self.builder.input(p.arg, read_type(p.annotation))
             except MirageError as e:
-                raise _at(p, e) from None
+                raise at(p, e) from None
 
     def assignment(self, s: ast.stmt) -> None:
         match s:
             case ast.Assign(targets=[ast.Name(id=target)], value=ast.Call(func=ast.Name(id=op)) as call):
                 pass
             case _:
-                _expected(s, "NAME = operator(NAME, ..., attribute=VALUE)")
+                expected(s, "NAME = operator(NAME, ..., attribute=VALUE)")
         if target in self.values:
             raise ParseError(f"line {s.lineno}: {target!r} is assigned twice; give each value its own name")
         inputs = [self.value(x, s) for x in call.args]
@@ -150,16 +151,16 @@ class _Parser:
             attrs: dict[str, Any] = {}
             for k in call.keywords:
                 if k.arg is None:
-                    _expected(s, "attributes by name, not **")
+                    expected(s, "attributes by name, not **")
                 # an unknown name is refused by the operator, whatever its value
-                attrs[k.arg] = _attribute(kinds[k.arg], k.value, k.arg) if k.arg in kinds else None
+                attrs[k.arg] = read_attribute(kinds[k.arg], k.value, k.arg) if k.arg in kinds else None
             self.values[target] = self.builder.op(op, *inputs, **attrs)
         except MirageError as e:
-            raise _at(s, e) from None
+            raise at(s, e) from None
 
     def value(self, node: ast.expr | None, statement: ast.stmt) -> int:
         if not isinstance(node, ast.Name):
-            _expected(node or statement, "the name of a parameter or of an earlier value")
+            expected(node or statement, "the name of a parameter or of an earlier value")
         if node.id not in self.values:
             known = ", ".join(list(self.values)[-6:]) or "none"
             raise ParseError(f"line {node.lineno}: {node.id!r} is not defined; the latest values are {known}")
@@ -170,9 +171,9 @@ class _Parser:
         if given is None:
             return
         try:
-            types = tuple(_type(t) for t in (given.elts if isinstance(given, ast.Tuple) else [given]))
+            types = tuple(read_type(t) for t in (given.elts if isinstance(given, ast.Tuple) else [given]))
         except MirageError as e:
-            raise _at(given, e) from None
+            raise at(given, e) from None
         if types != program.output_types:
             raise ParseError(
                 f"line {given.lineno}: the result is declared as {_types_text(types)}, "
@@ -182,94 +183,3 @@ class _Parser:
 
 def _types_text(types: tuple[TensorType, ...]) -> str:
     return ", ".join(f"{t.dtype}[{shape_text(t.shape)}]" for t in types)
-
-
-def _expected(node: ast.AST, what: str) -> NoReturn:
-    raise ParseError(f"line {getattr(node, 'lineno', 1)}: expected {what}; found {_source(node)!r}")
-
-
-def _source(node: ast.AST) -> str:
-    """The node's text, shortened; a function is named by its first line."""
-    try:
-        text = ast.unparse(node).splitlines()[0]
-    except RecursionError:
-        return "..."
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
-def _at(node: ast.stmt | ast.expr | ast.arg, error: MirageError) -> MirageError:
-    """The error with the node's line in front, unless it names a line already."""
-    text = str(error)
-    return type(error)(text if text.startswith("line ") else f"line {node.lineno}: {text}")
-
-
-def _type(node: ast.expr) -> TensorType:
-    match node:
-        case ast.Subscript(value=ast.Name(id=dtype), slice=ast.Tuple(elts=dims)):
-            return TensorType(tuple(_dim(d) for d in dims), _dtype(dtype, node))
-        case ast.Subscript(value=ast.Name(id=dtype), slice=dim):
-            return TensorType((_dim(dim),), _dtype(dtype, node))
-    _expected(node, "a type such as float32[n, 64] or float32[()]")
-
-
-def _dtype(name: str, node: ast.expr) -> str:
-    try:
-        return check_dtype(name)
-    except DTypeError as e:
-        raise _at(node, e) from None
-
-
-def _dim(node: ast.expr) -> Dim:
-    """A dim is read by the same rules wherever it is written; see `mirage.ir.dims`."""
-    try:
-        return to_dim(ast.unparse(node))
-    except RecursionError:
-        _expected(node, "a dim such as 4*n")
-    except MirageError as e:
-        raise _at(node, e) from None
-
-
-def _attribute(kind: str, node: ast.expr, name: str) -> Any:
-    match kind:
-        case "number":
-            number = _number(node)
-            if number is None:
-                _expected(node, f"a number for {name}, such as 2, 0.5 or 1/3")
-            return number
-        case "dim":
-            return _dim(node)
-        case "dims":
-            # -1 is a size to infer, see `reshape`
-            return tuple(-1 if repr(_literal(d)) == "-1" else _dim(d) for d in _elements(node))
-        case "ints":
-            found = [_literal(d) for d in _elements(node)]
-            if any(isinstance(v, bool) or not isinstance(v, int) for v in found):
-                _expected(node, f"integers for {name}, such as (0, 2, 1)")
-            return tuple(found)
-    value = _literal(node)
-    if value is None:
-        _expected(node, f"a literal for {name}")
-    return value
-
-
-def _elements(node: ast.expr) -> list[ast.expr]:
-    return node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
-
-
-def _literal(node: ast.expr) -> Any:
-    """The value of a literal or of a negated number; None for anything else."""
-    match node:
-        case ast.Constant(value=bool() | int() | float() | str() as value):
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return -value
-    return None
-
-
-def _number(node: ast.expr) -> Fraction | float | int | None:
-    match node:
-        case ast.BinOp(left=left, op=ast.Div(), right=right):
-            a, b = _literal(left), _literal(right)
-            return Fraction(a, b) if type(a) is int and type(b) is int and b != 0 else None
-    value = _literal(node)
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
