@@ -1,0 +1,116 @@
+"""Kernels of groups that are fused without a search: forms of one kernel, tiles and versions as the cost model has them.
+
+The model orders forms and schedules at typical sizes; nothing is measured. One schedule does not suit all sizes (BladeDISC,
+section 5.2), so a kernel has as many versions as a decision tree over modelled times has leaves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from mirage.compiler.fused_graph import fused_graphs
+from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.kernels.versions import KernelVersion, compile_versions
+from mirage.errors import AxisError, DimError, MirageError
+from mirage.ir.axes import to_axes
+from mirage.ir.program import Program
+from mirage.kernels.cpu.fit import coefficients
+from mirage.kernels.cpu.model import CostModel
+from mirage.kernels.cpu.schedules import Scheduler, machine_of
+from mirage.kernels.decision import leaves, relabel
+from mirage.kernels.target import get_target
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
+from mirage.search.buckets import Sizes, is_empty, sample_points
+from mirage.search.decide import learn
+
+
+def machine_model() -> CostModel:
+    """The cost model of this machine, as far as tuning has fitted it."""
+    target = get_target("cpu")
+    return CostModel(machine_of(target), coefficients(target))
+
+
+def fused_kernel(
+    program: Program,
+    hints: Sequence[Mapping[str, int]],
+    model: CostModel,
+    *,
+    bounds: Mapping[str, int] | None = None,
+    constants: Collection[str] = (),
+) -> MuGraphKernel | None:
+    """One kernel for the whole program, built and scheduled without a search or measurements; None where it has no such form
+    (`fused_graphs`), or a block of every form needs more memory than a core has caches.
+
+    `hints` are typical sizes (dim symbol -> elements), at which the best version as modelled runs; `bounds` the most that
+    dims can be, where they are known. The kernel runs at all sizes. Raises DimError where a hint lacks a dim, and what
+    `compile_versions` raises.
+    """
+    symbols = program.symbols()
+    anchors = [dict(key) for key in dict.fromkeys(tuple(_sizes(program, symbols, h).items()) for h in hints)]
+    graphs = _graphs(program)
+    most = bounds or {}
+
+    def allowed(sizes: Sizes) -> bool:
+        return all(n <= most.get(s, n) for s, n in sizes.items()) and not is_empty(program, sizes)
+
+    points = [*anchors, *sample_points(anchors, allowed)]
+    versions: list[KernelVersion] = []
+    for p in points:
+        for g in graphs:
+            schedule = _schedule(g, p, model)
+            if schedule is not None and all(v.graph is not g or v.schedule != schedule for v in versions):
+                versions.append(KernelVersion("mugraph", g, schedule, p))
+    if not versions:
+        return None
+    tree = learn(symbols, points, [_times(versions, p, model) for p in points], wanted=len(anchors))
+    used = list(dict.fromkeys(v for _, v in leaves(tree)))
+    compiled = compile_versions(program, [versions[k] for k in used], constants)
+    return MuGraphKernel(program, compiled, relabel(tree, {k: i for i, k in enumerate(used)}), "fused", tuple(constants))
+
+
+def fused_ns(program: Program, sizes: Mapping[str, int], model: CostModel) -> float:
+    """Modelled nanoseconds of a call of the best fused form at these sizes (dim symbol -> elements), infinite where there is
+    none: a group is worth fusing where it is less than its parts come to. Only ratios of such figures mean something.
+    """
+    at = _sizes(program, program.symbols(), sizes)
+    found = math.inf
+    for g in _graphs(program):
+        schedule = _schedule(g, at, model)
+        if schedule is not None:
+            found = min(found, Scheduler(g, at, model).ns(schedule))
+    return found
+
+
+def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -> Sizes:
+    if missing := [s for s in symbols if s not in given]:
+        raise DimError(f"{program.name}: sizes {dict(given)} lack {', '.join(missing)}; give every dim one")
+    return {s: given[s] for s in symbols}
+
+
+def _graphs(program: Program) -> list[MuGraph]:
+    try:
+        return list(fused_graphs(to_axes(program)))
+    except AxisError:
+        return []
+
+
+def _schedule(graph: MuGraph, sizes: Sizes, model: CostModel) -> Schedule | None:
+    """The best schedule as modelled; None where a block needs more memory than a core's share of the caches (paper, 4.1)."""
+    try:
+        return Scheduler(graph, sizes, model).within(1, model.machine.share)[0]
+    except MirageError:
+        return None
+
+
+def _times(versions: Sequence[KernelVersion], sizes: Sizes, model: CostModel) -> list[float]:
+    """Modelled nanoseconds of every version at these sizes."""
+    schedulers: dict[int, Scheduler] = {}
+    found = []
+    for v in versions:
+        assert v.graph is not None and v.schedule is not None
+        if id(v.graph) not in schedulers:
+            schedulers[id(v.graph)] = Scheduler(v.graph, sizes, model)
+        found.append(schedulers[id(v.graph)].ns(v.schedule))
+    return found

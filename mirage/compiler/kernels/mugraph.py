@@ -1,0 +1,227 @@
+"""A kernel of a graph module that runs a program of the search's operators, by verified muGraphs or by library calls.
+
+What the paper's call_tir calls (Relax, section 3.3): it takes arrays for its results, and for the tensors between its steps.
+Which version runs at which sizes is a decision tree, compiled once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DimError, InputError
+from mirage.ir.axes import to_axes
+from mirage.ir.dims import Dim, evaluate
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+from mirage.ir.types import DTYPES, TensorType
+from mirage.kernels.cpu.choose import compile_tree
+from mirage.kernels.cpu.frames import BoundCall
+from mirage.kernels.cpu.memory import address
+from mirage.kernels.decision import Tree, leaves
+from mirage.kernels.library import LibraryProgram
+
+from mirage.compiler.kernels.versions import KernelVersion
+
+if TYPE_CHECKING:
+    from mirage.result import Superoptimized
+
+#: layouts of the arrays at sizes of the dims whose calls are kept
+_KEPT = 64
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """What C code does for arrays of one layout, and the bytes of workspace that it needs."""
+
+    call: BoundCall
+    workspace: int
+
+
+class MuGraphKernel:
+    """A program of one float type, its compiled versions, and the decision tree among them over the program's dim symbols.
+
+    `origin` says where the versions come from: "superoptimized", "fused" (without a search) or "library". `constants` are
+    inputs whose contents never change between calls: schedules may have packed them. May be called from several threads.
+    """
+
+    kind = "mugraph"
+
+    def __init__(
+        self,
+        program: Program,
+        versions: Sequence[KernelVersion],
+        tree: Tree,
+        origin: str,
+        constants: Sequence[str] = (),
+    ) -> None:
+        self.program = program
+        self.versions = tuple(versions)
+        self.tree = tree
+        self.origin = origin
+        self.constants = tuple(constants)
+        self._symbols = program.symbols()
+        self._dtype = DTYPES[program.dtype]
+        self._alignment = self._dtype.itemsize - 1
+        self._choose = compile_tree(program.name, tree, self._symbols)
+        self._lock = threading.Lock()
+        self._ready: dict[tuple[Any, ...], _Ready] = {}
+
+    @classmethod
+    def of_result(cls, result: Superoptimized) -> MuGraphKernel:
+        """The kernel of a superoptimized program: its versions, which it has verified and compiled, and its decision."""
+        versions = []
+        for v in result.versions:
+            c = v.candidate
+            if c is None:
+                versions.append(KernelVersion(v.kind))
+            else:
+                versions.append(KernelVersion(v.kind, c.graph, c.schedule, c.sizes, c.certificate, c.executable))
+        return cls(result.program, versions, result.decision.tree, "superoptimized", result.constants)
+
+    @classmethod
+    def of_library(cls, program: Program) -> MuGraphKernel:
+        """The kernel that runs a program as NumPy and BLAS calls at all sizes; it needs no C compiler."""
+        return cls(program, [KernelVersion("library")], 0, "library")
+
+    def to_text(self) -> str:
+        """JSON from which `mirage.compiler.kernels.text.kernel_from_text` makes the kernel again; it holds no code."""
+        from mirage.compiler.kernels.text import kernel_to_text
+
+        return kernel_to_text(self)
+
+    def __str__(self) -> str:
+        lines = [f"{self.program.name}: {self.origin}"]
+        return "\n".join([*lines, *(f"    at {where}: {self.versions[k]}" for where, k in leaves(self.tree))])
+
+    @cached_property
+    def library(self) -> LibraryProgram:
+        """The program as NumPy and BLAS calls."""
+        return LibraryProgram(to_axes(self.program))
+
+    def version(self, sizes: Mapping[str, int]) -> KernelVersion:
+        """What a call at these sizes (dim symbol -> elements) runs; raises DimError where a dim has no size."""
+        if missing := [s for s in self._symbols if s not in sizes]:
+            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        return self.versions[self._choose(sizes)]
+
+    def launches(self, sizes: Mapping[str, int]) -> int:
+        """How many kernels and calls of library functions a call at these sizes comes to."""
+        graph = self.version(sizes).graph
+        if graph is None:
+            return sum(n.op not in ("input", "constant", "size") for n in self.library.program.nodes)
+        return sum(n.op not in ("input", "constant", "size") for n in graph.kernel.nodes)
+
+    @cached_property
+    def workspace_types(self) -> tuple[TensorType, ...]:
+        """The tensor that a call needs besides arguments and results (Relax, section 4.4), over the program's dims: none, or one
+        vector that is at least as long as each version needs.
+        """
+        longest = _at_least([v.executable.workspace() for v in self.versions if v.executable is not None])
+        return () if longest == 0 else (TensorType((longest,), self.program.dtype),)
+
+    def __call__(
+        self,
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray],
+        workspace: Sequence[np.ndarray] = (),
+    ) -> None:
+        """Write the program's results for `inputs` to `out`, which must not overlap them; `sizes` are those of the dim symbols.
+
+        `workspace` are contiguous arrays of `workspace_types`, or nothing: then the kernel takes memory of its own, and keeps
+        it for later calls. Raises InputError for arrays that do not fit the program at these sizes, naming the input and both
+        shapes, and DimError for a dim without a size.
+        """
+        layout: list[Any] = [sizes.get(s) for s in self._symbols]
+        addresses = []
+        bits = 0
+        dtype = self._dtype
+        for a in (*inputs, *out):
+            if a.dtype is not dtype:
+                break
+            layout += a.shape, a.strides
+            addresses.append(at := address(a))
+            bits |= at
+        else:
+            ready = self._ready.get(tuple(layout))
+            if ready is not None and not bits & self._alignment:
+                if not ready.workspace or not workspace:
+                    return ready.call.run(addresses, inputs)
+                if workspace[0].nbytes >= ready.workspace:
+                    return ready.call.run(addresses, inputs, workspace[0])
+        self._general(tuple(layout), inputs, sizes, out, workspace)
+
+    def _general(
+        self,
+        layout: tuple[Any, ...],
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray],
+        workspace: Sequence[np.ndarray],
+    ) -> None:
+        """The way of calls that are new, or that C code alone cannot do."""
+        version = self.version(sizes)
+        self._check(inputs, out, sizes)
+        # no kernel runs on nothing: an empty dim is NumPy's case
+        empty = not all(prod(a.shape) for a in (*inputs, *out))
+        executable = version.executable
+        if executable is not None and not empty:
+            need = evaluate(executable.workspace(), sizes) * self._dtype.itemsize
+            memory = workspace[0] if workspace and need else None
+            if memory is not None and (memory.nbytes < need or not memory.flags.c_contiguous):
+                raise InputError(
+                    f"{self.program.name}: the workspace has {memory.nbytes} bytes, not {need} in one piece; pass arrays of "
+                    "workspace_types"
+                )
+            call = executable.bind(sizes, [a.strides for a in (*inputs, *out)])
+            if call is not None:
+                with self._lock:
+                    while len(self._ready) >= _KEPT:
+                        del self._ready[next(iter(self._ready))]
+                    self._ready[layout] = _Ready(call, need)
+            executable(inputs, sizes, out, None, memory)
+        elif version.kind == "library" and not empty and all(o.flags.c_contiguous for o in out):
+            self.library(inputs, sizes, out)
+        else:
+            run: Callable[..., list[np.ndarray]] = self._reference if empty or version.kind == "reference" else self.library
+            for o, r in zip(out, run(inputs, sizes), strict=True):
+                o[...] = r
+
+    def _reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        return run_reference(self.program, inputs, sizes)
+
+    def _check(self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray], sizes: Mapping[str, int]) -> None:
+        name = self.program.name
+        sides = (
+            ("input", self.program.input_names, self.program.input_types, inputs),
+            ("result", [str(k) for k in range(len(self.program.outputs))], self.program.output_types, out),
+        )
+        for what, names, types, arrays in sides:
+            if len(arrays) != len(types):
+                raise InputError(f"{name}: takes {len(types)} {what}s, got {len(arrays)}")
+            for label, t, a in zip(names, types, arrays, strict=True):
+                if a.shape != t.bind(sizes) or a.dtype != self._dtype:
+                    raise InputError(
+                        f"{name}: {what} {label} is {a.dtype}{list(a.shape)}, but {t} is {list(t.bind(sizes))} at these sizes; "
+                        "pass arrays of that shape and type"
+                    )
+        if not all(o.flags.writeable for o in out):
+            raise InputError(f"{name}: a result cannot be written to; pass writable arrays")
+
+
+def _at_least(dims: Sequence[Dim]) -> Dim:
+    """A dim that is at least each of these polynomials with coefficients of 0 or more: each term's largest coefficient."""
+    most: dict[Dim, int] = {}
+    for d in dims:
+        for term in sympy.Add.make_args(sympy.expand(d)):
+            coefficient, rest = term.as_coeff_Mul()
+            most[rest] = max(most.get(rest, 0), int(coefficient))
+    return sympy.Add(*(c * rest for rest, c in most.items()))
