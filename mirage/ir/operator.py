@@ -102,6 +102,26 @@ class Attribute:
     default: Any = _REQUIRED
 
 
+def checked_attrs(op: str, attributes: Sequence[Attribute], given: Attrs) -> dict[str, Any]:
+    """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones."""
+    names = [a.name for a in attributes]
+    for name in given:
+        if name not in names:
+            raise AttributeValueError(f"{op}: unknown attribute {name!r}; it takes {', '.join(names) or 'none'}")
+    attrs: dict[str, Any] = {}
+    for a in attributes:
+        value = given.get(a.name, a.default)
+        if value is _REQUIRED:
+            raise AttributeValueError(f"{op}: attribute {a.name!r} is missing; pass {a.name}=...")
+        if value is None and a.default is None:
+            continue
+        try:
+            attrs[a.name] = CONVERTERS[a.kind](value)
+        except (TypeError, ValueError) as e:
+            raise AttributeValueError(f"{op}: {a.name}={value!r} is wrong: {e}") from None
+    return attrs
+
+
 @dataclass(frozen=True)
 class AtMost:
     """What an application of an operator needs of its dims, at every size that it runs at: `small <= large`.
@@ -136,24 +156,7 @@ class Operator(ABC):
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
         """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones."""
-        names = [a.name for a in self.attributes]
-        for name in given:
-            if name not in names:
-                raise AttributeValueError(
-                    f"{self.name}: unknown attribute {name!r}; it takes {', '.join(names) or 'none'}"
-                )
-        attrs: dict[str, Any] = {}
-        for a in self.attributes:
-            value = given.get(a.name, a.default)
-            if value is _REQUIRED:
-                raise AttributeValueError(f"{self.name}: attribute {a.name!r} is missing; pass {a.name}=...")
-            if value is None and a.default is None:
-                continue
-            try:
-                attrs[a.name] = CONVERTERS[a.kind](value)
-            except (TypeError, ValueError) as e:
-                raise AttributeValueError(f"{self.name}: {a.name}={value!r} is wrong: {e}") from None
-        return attrs
+        return checked_attrs(self.name, self.attributes, given)
 
     def check_arity(self, n: int) -> None:
         if not self.min_arity <= n <= self.max_arity:

@@ -1,5 +1,35 @@
 """The built-in operators; importing this package registers them."""
 
-from mirage.ir.operators import composite, contraction, elementwise, movement
+from mirage.ir.operators import (
+    casting,
+    comparison,
+    composite,
+    contraction,
+    creation,
+    data_dependent,
+    elementwise,
+    in_place,
+    indexing,
+    movement,
+    numeric,
+    reduction,
+    shape_operands,
+    windows,
+)
 
-__all__ = ["composite", "contraction", "elementwise", "movement"]
+__all__ = [
+    "casting",
+    "comparison",
+    "composite",
+    "contraction",
+    "creation",
+    "data_dependent",
+    "elementwise",
+    "in_place",
+    "indexing",
+    "movement",
+    "numeric",
+    "reduction",
+    "shape_operands",
+    "windows",
+]

@@ -26,8 +26,10 @@ from mirage.ir.functions import (
     SQRT,
     TANH,
 )
+from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
+from mirage.ir.loops.scalars import maximum
 from mirage.ir.operator import ALL_LEVELS, NUMERIC, Attribute, Attrs, Elementwise, elementwise, register
-from mirage.ir.types import TensorType
+from mirage.ir.types import INTEGERS, TensorType
 
 ADD = elementwise("add", lambda al, x, y: al.add(x, y), arity=2, takes=NUMERIC)
 SUB = elementwise("sub", lambda al, x, y: al.sub(x, y), arity=2, takes=NUMERIC)
@@ -36,7 +38,7 @@ DIV = elementwise("div", lambda al, x, y: al.div(x, y), arity=2, flops=4)
 NEG = elementwise("neg", lambda al, x: al.neg(x), takes=NUMERIC)
 SQUARE = elementwise("square", lambda al, x: al.mul(x, x), takes=NUMERIC)
 
-for _fn in (EXP, LOG, SQRT, RELU, SIGMOID, TANH, SIN, COS, ABS, FLOOR, CEIL, ROUND):
+for _fn in (EXP, LOG, SQRT, RELU, SIGMOID, TANH, SIN, COS, FLOOR, CEIL, ROUND):
     elementwise(_fn.name, lambda al, x, fn=_fn: al.function(fn, x), flops=_fn.flops)
 
 RSQRT = elementwise("rsqrt", lambda al, x: al.div(al.constant(Fraction(1)), al.function(SQRT, x)), flops=12)
@@ -45,6 +47,17 @@ GELU = elementwise("gelu", lambda al, x: al.mul(x, al.function(GAUSS_CDF, x)), f
 MAXIMUM_OP = elementwise(
     "maximum", lambda al, x, value: al.function(MAXIMUM, x, value), attributes=[Attribute("value", "number")]
 )
+
+
+class _Abs(Elementwise):
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        if out.dtype not in INTEGERS:
+            return super().to_loops(types, attrs, out)
+        (x,) = operands(types)
+        return compute(out, lambda *i: maximum(x[i], -x[i]))
+
+
+ABS_OP = register(_Abs("abs", 1, 1, (), ALL_LEVELS, lambda al, x: al.function(ABS, x), takes=NUMERIC))
 
 
 class _Clamp(Elementwise):

@@ -1,0 +1,193 @@
+"""What the operators share that only graphs have: integer and boolean tensors, dims as attributes, checks of dims.
+
+None of them has an axis rule, so none is superoptimized: they are fused into loops by their loop-level definition, or run as
+library functions.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DTypeError, InputError, ShapeError
+from mirage.ir.annotations import Annotation, tensor_annotation
+from mirage.ir.dims import Dim, divide, evaluate, to_dim
+from mirage.ir.loops.program import TensorExpr, compute, operands
+from mirage.ir.loops.scalars import Scalar
+from mirage.ir.operator import (
+    ANY_ELEMENT,
+    AtMost,
+    Attrs,
+    Level,
+    Operator,
+    as_arrays,
+    broadcast_partial,
+    broadcast_shapes,
+    common_dtype,
+    same_dtype,
+)
+from mirage.ir.types import ELEMENTS, INTEGERS, TensorType, compute_dtype, shape_text
+
+
+@dataclass(frozen=True, eq=False)
+class GraphOperator(Operator):
+    """An operator of graphs: `result` is its deduction, `compute` its meaning in NumPy, `requirements` what it asks of dims."""
+
+    levels: frozenset[Level] = frozenset()
+    takes: frozenset[str] = field(default=ANY_ELEMENT, kw_only=True)
+
+    @abstractmethod
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        """The result's annotation; raises ShapeError and DTypeError naming the operator and both sides."""
+
+    @abstractmethod
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        """The result, or a tuple of results; dims among the attributes are integers here."""
+
+    def deduce(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        found = self.result(types, attrs)
+        for need in self.requirements(types, attrs):
+            if never(need):
+                shapes = " and ".join(f"[{shape_text(t.shape)}]" for t in types) or "no operand"
+                raise ShapeError(f"{self.name} of {shapes}: needs {need}, which no size fulfils; choose other dims")
+        return found
+
+    def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        found = self.deduce(types, attrs)
+        if not isinstance(found, TensorType):
+            raise ShapeError(f"{self.name}: its result, {found}, is not one tensor of known shape; use it in a graph")
+        return found
+
+    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+        given = self.given(arrays)
+        bound = {key: _bind(value, sizes) for key, value in attrs.items()}
+        self.check_run(given, bound)
+        with np.errstate(all="ignore"):
+            return self.compute(given, bound)
+
+    def given(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+        """The operands of a run as arrays."""
+        return as_arrays(self.name, arrays, number_dtype(arrays))
+
+    def check_run(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> None:
+        """Raises InputError where the sizes of a run do not fulfil the requirements."""
+        types = [TensorType(tuple(map(sympy.Integer, a.shape)), a.dtype.name) for a in arrays]
+        for need in self.requirements(types, attrs):
+            if need.small > need.large:
+                shapes = " and ".join(str(list(a.shape)) for a in arrays)
+                raise InputError(f"{self.name} of {shapes}: needs {need}; pass arrays and sizes that fulfil it")
+
+
+def number_dtype(arrays: Sequence[Any]) -> np.dtype:
+    """The type that Python numbers among the operands take: that of the first array, else int64 or float64."""
+    for a in arrays:
+        if isinstance(a, np.ndarray | np.generic):
+            return a.dtype
+    return INTEGERS["int64"] if all(isinstance(a, int) for a in arrays) else ELEMENTS["float64"]
+
+
+def _bind(value: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_bind(v, sizes) for v in value)
+    return evaluate(value, sizes) if isinstance(value, sympy.Expr) else value
+
+
+def _coefficients(need: AtMost) -> list[tuple[Dim, int]] | None:
+    """The terms of `large - small` with their coefficients; None where it is no polynomial."""
+    difference = sympy.expand(need.large - need.small)
+    if not difference.is_polynomial(*difference.free_symbols):
+        return None
+    return [(term, int(c)) for term, c in difference.as_coefficients_dict().items()]
+
+
+def always(need: AtMost) -> bool:
+    """Whether it holds at all sizes, 0 included, because no term of the difference is negative."""
+    terms = _coefficients(need)
+    return terms is not None and all(c >= 0 for _, c in terms)
+
+
+def never(need: AtMost) -> bool:
+    """Whether it holds at no size, because the difference is a negative number less other terms."""
+    terms = _coefficients(need)
+    return terms is not None and all(c <= 0 for _, c in terms) and any(t == 1 and c < 0 for t, c in terms)
+
+
+def needs(*given: AtMost) -> tuple[AtMost, ...]:
+    """Those that do not hold by themselves."""
+    return tuple(n for n in given if not always(n))
+
+
+def at_most(small: Dim | int, large: Dim | int, what: str) -> AtMost:
+    """A requirement of two dims, of which `requirements` gets integers where a run is checked."""
+    return AtMost(_dim(small), _dim(large), what)
+
+
+def _dim(value: Dim | int) -> Dim:
+    return sympy.Integer(value) if isinstance(value, int) else value
+
+
+def steps_between(start: Dim, stop: Dim, step: int) -> Dim:
+    """The count of start, start + step, ... below stop; raises DimError where no dim can say it."""
+    length = sympy.expand(stop - start)
+    if step == 1:
+        return to_dim(length)
+    exact = divide(length, sympy.Integer(step))
+    return to_dim(sympy.floor((length + step - 1) / step)) if exact is None else to_dim(exact)
+
+
+def wide(x: np.ndarray) -> np.ndarray:
+    """The array in the type that its elements are computed in."""
+    return x.astype(compute_dtype(x.dtype), copy=False) if x.dtype.kind not in "ib" else x
+
+
+def check_number(op: str, value: Any, dtype: str) -> np.ndarray:
+    """A constant as an array of rank 0; raises DTypeError where the integer type lacks it."""
+    number = int(value) if value.denominator == 1 else float(value)
+    (found,) = as_arrays(op, [number], ELEMENTS[dtype])
+    return found
+
+
+def check_integers(op: str, what: str, t: TensorType) -> None:
+    """Raises DTypeError for indices of another type."""
+    if t.dtype not in INTEGERS:
+        raise DTypeError(f"{op}: {what} {t} is not of integers; cast it to int64")
+
+
+@dataclass(frozen=True, eq=False)
+class GraphElementwise(GraphOperator):
+    """An operator of graphs that acts on each element, broadcasting as NumPy does.
+
+    `numpy` is its meaning for arrays, `loops` the same for the values of elements, or None. The result has the operands'
+    element type, or is boolean where `predicate` is set.
+    """
+
+    numpy: Callable[..., Any] = field(kw_only=True)
+    loops: Callable[..., Scalar] | None = field(default=None, kw_only=True)
+    predicate: bool = field(default=False, kw_only=True)
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
+        dtype = same_dtype(self.name, types)
+        return TensorType(broadcast_shapes(self.name, types), "bool" if self.predicate else dtype)
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return tensor_annotation(broadcast_partial(self.name, args), "bool" if self.predicate else common_dtype(args))
+
+    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+        found = super().run(arrays, attrs, sizes)
+        scalar = not self.predicate and not any(isinstance(a, np.ndarray | np.generic) for a in arrays)
+        return found.item() if scalar else found
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        found = np.asarray(self.numpy(*(wide(a) for a in arrays), **attrs))
+        return found if self.predicate else found.astype(arrays[0].dtype, copy=False)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | None:
+        rule = self.loops
+        if rule is None:
+            return None
+        return compute(out, lambda *i: rule(*(x.broadcast(i) for x in operands(types)), **attrs))

@@ -1,0 +1,39 @@
+"""Casts between element types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
+from mirage.ir.graph_operator import GraphOperator
+from mirage.ir.loops import scalars
+from mirage.ir.loops.program import TensorExpr, compute, operands
+from mirage.ir.operator import Attribute, Attrs, register
+from mirage.ir.types import ELEMENTS, TensorType
+
+
+class Cast(GraphOperator):
+    """The same elements in another type: rounded to the nearest number, towards zero for integers; a bool is 0 or 1.
+
+    What a number becomes that the integer type does not reach is unspecified.
+    """
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        return TensorType(types[0].shape, attrs["dtype"])
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        shape = args[0].shape if isinstance(args[0], TensorType | PartialTensor) else None
+        return tensor_annotation(shape, attrs["dtype"])
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        return arrays[0].astype(ELEMENTS[attrs["dtype"]])
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
+        (x,) = operands(types)
+        return compute(out, lambda *i: scalars.cast(x[i], out.dtype))
+
+
+CAST = register(Cast("cast", 1, 1, (Attribute("dtype", "dtype"),)))

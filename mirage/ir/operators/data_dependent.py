@@ -1,0 +1,164 @@
+"""Sorting, and operators whose results are as large as the data says: they run as library functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DTypeError, ShapeError
+from mirage.ir.annotations import Annotation, PartialTensor, TupleType, tensor_annotation
+from mirage.ir.graph_operator import GraphOperator, at_most, needs, wide
+from mirage.ir.operator import NUMERIC, AtMost, Attribute, Attrs, common_dtype, register
+from mirage.ir.operators.contraction import normalize_axis
+from mirage.ir.types import TensorType, shape_text
+
+
+def _order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+    """The positions of the sorted elements, equal ones in their order; NaNs are the largest."""
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    # equal elements keep their order only if the reversed array is sorted
+    backwards = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
+    return np.asarray(x.shape[axis] - 1 - backwards)
+
+
+_SORT = (Attribute("axis", "int", -1), Attribute("descending", "bool", False))
+
+
+class Sort(GraphOperator):
+    """The elements sorted along `axis`; NaNs are the largest."""
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        normalize_axis("sort", attrs["axis"], types[0].rank)
+        return types[0]
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        (x,) = arrays
+        found = np.sort(wide(x), axis=attrs["axis"]).astype(x.dtype, copy=False)
+        return np.flip(found, attrs["axis"]).copy() if attrs["descending"] else found
+
+
+SORT = register(Sort("sort", 1, 1, _SORT, takes=NUMERIC))
+
+
+class Argsort(GraphOperator):
+    """The positions (int64) of the sorted elements along `axis`, equal ones in their order; NaNs are the largest."""
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        normalize_axis("argsort", attrs["axis"], types[0].rank)
+        return TensorType(types[0].shape, "int64")
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return PartialTensor(None, "int64")
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        return _order(wide(arrays[0]), attrs["axis"], attrs["descending"]).astype(np.int64, copy=False)
+
+
+ARGSORT = register(Argsort("argsort", 1, 1, _SORT, takes=NUMERIC))
+
+
+class TopK(GraphOperator):
+    """The `k` largest elements along `axis`, or the smallest, in order, and their positions (int64).
+
+    Of equal elements the first come first. NaNs are the largest.
+    """
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        (x,) = types
+        axis = normalize_axis("topk", attrs["axis"], x.rank)
+        shape = (*x.shape[:axis], attrs["k"], *x.shape[axis + 1 :])
+        return TupleType((TensorType(shape, x.dtype), TensorType(shape, "int64")))
+
+    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+        axis = normalize_axis("topk", attrs["axis"], types[0].rank)
+        return needs(at_most(attrs["k"], types[0].shape[axis], f"k is within the dim of axis {axis}"))
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return TupleType((PartialTensor(None, common_dtype(args)), PartialTensor(None, "int64")))
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        (x,) = arrays
+        axis = attrs["axis"] % x.ndim
+        order = _order(wide(x), axis, attrs["largest"])
+        first = order[tuple(slice(attrs["k"]) if k == axis else slice(None) for k in range(x.ndim))]
+        return np.take_along_axis(x, first, axis), first.astype(np.int64)
+
+
+TOPK = register(
+    TopK(
+        "topk",
+        1,
+        1,
+        (Attribute("k", "dim"), Attribute("axis", "int", -1), Attribute("largest", "bool", True)),
+        takes=NUMERIC,
+    )
+)
+
+
+class Unique(GraphOperator):
+    """The distinct elements of all dims, sorted: rank 1."""
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        return PartialTensor((None,), types[0].dtype)
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return PartialTensor((None,), common_dtype(args))
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        (x,) = arrays
+        return np.unique(wide(x)).astype(x.dtype, copy=False)
+
+
+UNIQUE = register(Unique("unique", 1, 1))
+
+
+class Nonzero(GraphOperator):
+    """The positions (int64) of the elements that are not 0, in row-major order: `[count, rank]`, as `numpy.argwhere`."""
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        return PartialTensor((None, sympy.Integer(types[0].rank)), "int64")
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return PartialTensor((None, None), "int64")
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        return np.argwhere(arrays[0]).astype(np.int64, copy=False)
+
+
+NONZERO = register(Nonzero("nonzero", 1, 1))
+
+
+class BooleanMask(GraphOperator):
+    """`x[mask]`: the slices of `x` at which the mask over its first dims holds, in order, along one dim."""
+
+    def check_elements(self, args: Sequence[Annotation]) -> None:
+        super().check_elements(args)
+        mask = args[1]
+        if isinstance(mask, TensorType | PartialTensor) and mask.dtype not in ("bool", None):
+            raise DTypeError(f"boolean_mask: the mask is {mask}; compare it with something, or cast it to bool")
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        x, mask = types
+        if mask.rank == 0 or mask.shape != x.shape[: mask.rank]:
+            raise ShapeError(
+                f"boolean_mask: a mask [{shape_text(mask.shape)}] of [{shape_text(x.shape)}]; it has the shape of the first "
+                "dims, at least one"
+            )
+        return tensor_annotation((None, *x.shape[mask.rank :]), x.dtype)
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        x, mask = args
+        ranked = isinstance(x, TensorType | PartialTensor) and isinstance(mask, TensorType | PartialTensor)
+        if not ranked or x.shape is None or mask.shape is None:
+            return PartialTensor(None, common_dtype(args[:1]))
+        return PartialTensor((None, *x.shape[len(mask.shape) :]), x.dtype)
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        return arrays[0][arrays[1]]
+
+
+BOOLEAN_MASK = register(BooleanMask("boolean_mask", 2, 2))

@@ -1,0 +1,135 @@
+"""Effects: functions that write to their first argument, for packed calls with `in_place=(0,)`.
+
+Each returns the argument that it wrote to, so that what reads it can follow the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import DTypeError, InputError, ShapeError, UnknownOperator
+from mirage.ir.annotations import Annotation, PartialTensor, partial_text
+from mirage.ir.graph_operator import check_number, wide
+from mirage.ir.operator import Attribute, Attrs, broadcast_partial, checked_attrs
+from mirage.ir.operators.elementwise import ADD
+from mirage.ir.operators.windows import UPDATE_SLICE, write_window
+from mirage.ir.types import TensorType
+
+
+@dataclass(frozen=True, eq=False)
+class InPlace:
+    """An effect: `check` refuses operands of wrong annotations, `write` is its meaning for arrays."""
+
+    name: str
+    arity: int
+    attributes: tuple[Attribute, ...]
+    check: Callable[[str, Sequence[Annotation], Attrs], object]
+    write: Callable[..., None]
+
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        """Canonical attributes; raises AttributeValueError as operators do."""
+        return checked_attrs(self.name, self.attributes, given)
+
+    def annotate(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        """The annotation of the result: that of the first operand. Raises ShapeError and DTypeError."""
+        if len(args) != self.arity:
+            raise ShapeError(f"{self.name}: takes {self.arity} operands, got {len(args)}")
+        for k, a in enumerate(args):
+            if not isinstance(a, TensorType | PartialTensor):
+                raise ShapeError(f"{self.name}: operand {k + 1} is {a}, not a tensor; pass a tensor")
+        self.check(self.name, args, attrs)
+        return args[0]
+
+    def __call__(self, *arrays: np.ndarray, **attrs: Any) -> np.ndarray:
+        """Write to the first array and return it; dims among the attributes are integers. Raises InputError."""
+        x = arrays[0]
+        if not x.flags.writeable:
+            raise InputError(f"{self.name}: its first argument cannot be written to; pass a copy of it")
+        with np.errstate(all="ignore"):
+            self.write(*arrays, **attrs)
+        return x
+
+
+def _fits(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
+    """The second operand has to broadcast to the first, and to be of its element type."""
+    x, y = args
+    assert isinstance(x, TensorType | PartialTensor) and isinstance(y, TensorType | PartialTensor)
+    if None not in (x.dtype, y.dtype) and y.dtype not in (x.dtype, "scalar"):
+        raise DTypeError(f"{name}: {y} into {x}; cast it to {x.dtype}")
+    shape = broadcast_partial(name, args)
+    if shape is None or x.shape is None:
+        return
+    grows = len(shape) > len(x.shape) or any(None not in (a, b) and a != b for a, b in zip(shape, x.shape, strict=True))
+    if grows:
+        raise ShapeError(
+            f"{name}: [{partial_text(y.shape)}] does not broadcast to [{partial_text(x.shape)}]; reshape it"
+        )
+
+
+def _addable(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
+    ADD.check_elements(args)
+    _fits(name, args, attrs)
+
+
+def _fillable(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
+    (x,) = args
+    if isinstance(x, TensorType | PartialTensor) and x.dtype is not None:
+        check_number(name, attrs["value"], x.dtype)
+
+
+def _update_slice(x: np.ndarray, window: np.ndarray, starts: Sequence[int]) -> None:
+    UPDATE_SLICE.check_run((x, window), {"starts": starts})
+    # the window may be a part of what it is written to
+    write_window(x, window.copy() if np.may_share_memory(x, window) else window, starts)
+
+
+def _add(x: np.ndarray, y: np.ndarray) -> None:
+    _check_fit("add_", x, y)
+    x[...] = (wide(x) + wide(np.asarray(y))).astype(x.dtype, copy=False)
+
+
+def _copy(x: np.ndarray, y: np.ndarray) -> None:
+    _check_fit("copy_", x, y)
+    np.copyto(x, np.array(y) if np.may_share_memory(x, y) else y)
+
+
+def _check_fit(name: str, x: np.ndarray, y: np.ndarray) -> None:
+    try:
+        fits = np.broadcast_shapes(x.shape, np.shape(y)) == x.shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise InputError(
+            f"{name}: an array of shape {list(np.shape(y))} does not broadcast to {list(x.shape)}; reshape it"
+        )
+
+
+def _fill(x: np.ndarray, value: Any) -> None:
+    x[...] = check_number("fill_", value, x.dtype.name)
+
+
+def _update_slice_fits(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
+    UPDATE_SLICE.annotate(args, attrs)
+
+
+#: every effect by name
+EFFECTS: Mapping[str, InPlace] = {
+    e.name: e
+    for e in (
+        InPlace("update_slice_", 2, (Attribute("starts", "dims"),), _update_slice_fits, _update_slice),
+        InPlace("copy_", 2, (), _fits, _copy),
+        InPlace("add_", 2, (), _addable, _add),
+        InPlace("fill_", 1, (Attribute("value", "number"),), _fillable, _fill),
+    )
+}
+
+
+def get_effect(name: str) -> InPlace:
+    """The effect of that name; raises UnknownOperator naming those that exist."""
+    if name not in EFFECTS:
+        raise UnknownOperator(f"effect {name!r} does not exist; use one of {', '.join(EFFECTS)}")
+    return EFFECTS[name]

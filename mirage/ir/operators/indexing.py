@@ -1,0 +1,176 @@
+"""Gather and scatter: elements at positions that integer tensors hold.
+
+Positions count from 0, negative ones from the end; one outside of the dim is an InputError at run time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DTypeError, InputError, ShapeError
+from mirage.ir.annotations import Annotation, PartialTensor
+from mirage.ir.graph_operator import GraphOperator, wide
+from mirage.ir.loops.program import TensorExpr, compute, operands
+from mirage.ir.loops.scalars import Scalar, checked
+from mirage.ir.operator import Attribute, Attrs, broadcast_shapes, register, same_dtype
+from mirage.ir.operators.contraction import normalize_axis
+from mirage.ir.types import INTEGERS, TensorType, is_one, shape_text
+
+
+@dataclass(frozen=True, eq=False)
+class _Indexed(GraphOperator):
+    """`x` and integer indices into one of its dims."""
+
+    along: bool = field(default=False, kw_only=True)
+
+    def check_elements(self, args: Sequence[Annotation]) -> None:
+        super().check_elements(args)
+        indices = args[1]
+        if isinstance(indices, TensorType | PartialTensor) and indices.dtype not in (None, *INTEGERS):
+            raise DTypeError(f"{self.name}: the indices are {indices}; cast them to int64")
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return PartialTensor(None, args[0].dtype if isinstance(args[0], TensorType | PartialTensor) else None)
+
+    def axis(self, x: TensorType, attrs: Attrs) -> int:
+        return normalize_axis(self.name, attrs["axis"], x.rank)
+
+    def gathered(self, x: TensorType, indices: TensorType, attrs: Attrs) -> TensorType:
+        """The type of the elements of `x` at the indices."""
+        axis = self.axis(x, attrs)
+        if not self.along:
+            return TensorType((*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :]), x.dtype)
+        both = f"[{shape_text(x.shape)}] and indices [{shape_text(indices.shape)}]"
+        if indices.rank != x.rank:
+            raise ShapeError(f"{self.name}: of {both}; they must have one rank: reshape the indices")
+        others = [TensorType((*t.shape[:axis], sympy.Integer(1), *t.shape[axis + 1 :])) for t in (x, indices)]
+        shape = list(broadcast_shapes(f"{self.name} (dims other than the axis)", others))
+        shape[axis] = indices.shape[axis]
+        return TensorType(tuple(shape), x.dtype)
+
+    def positions(self, x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
+        """The indices counted from 0; raises InputError for one that is outside of the dim."""
+        n = x.shape[axis]
+        wrong = (indices < -n) | (indices >= n)
+        if wrong.any():
+            found = int(indices[wrong].flat[0])
+            raise InputError(
+                f"{self.name}: axis {axis}: index {found} is outside of a dim of {n} elements; use {-n} to {n - 1}"
+            )
+        return np.where(indices < 0, indices + n, indices)
+
+    def where(self, axis: int) -> str:
+        return f"{self.name}: axis {axis}"
+
+
+class Take(_Indexed):
+    """`x` with dim `axis` replaced by the dims of `indices`: the slices at these positions, as `numpy.take`."""
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        return self.gathered(types[0], types[1], attrs)
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        x, indices = arrays
+        axis = attrs["axis"] % x.ndim
+        return np.take(x, self.positions(x, indices, axis), axis=axis)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
+        x, indices = operands(types)
+        axis, rank = self.axis(types[0], attrs), types[1].rank
+
+        def element(*i: Scalar) -> Scalar:
+            at = indices[i[axis : axis + rank]]
+            return x[(*i[:axis], checked(at, types[0].shape[axis], self.where(axis)), *i[axis + rank :])]
+
+        return compute(out, element)
+
+
+class TakeAlongAxis(_Indexed):
+    """Element j along `axis` is the one at position `indices[j]`; the other dims of both broadcast, as in NumPy."""
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        return self.gathered(types[0], types[1], attrs)
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        x, indices = arrays
+        axis = attrs["axis"] % x.ndim
+        return np.take_along_axis(x, self.positions(x, indices, axis), axis=axis)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
+        x, indices = operands(types)
+        axis = self.axis(types[0], attrs)
+
+        def element(*i: Scalar) -> Scalar:
+            at: list[Scalar | int] = [0 if is_one(d) else v for d, v in zip(types[0].shape, i, strict=True)]
+            # a dim of size 1 that broadcasts, but not the axis
+            read = [0 if is_one(d) and k != axis else v for k, (d, v) in enumerate(zip(types[1].shape, i, strict=True))]
+            at[axis] = checked(indices[tuple(read)], types[0].shape[axis], self.where(axis))
+            return x[tuple(at)]
+
+        return compute(out, element)
+
+
+@dataclass(frozen=True, eq=False)
+class Scatter(_Indexed):
+    """A copy of `x` in which `values` are written to, or with `add` added to, the elements that a gather would read.
+
+    `values` has the shape of that gather, or broadcasts to it. Where two go to one element, the later is written.
+    """
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        x, indices, values = types
+        axis = self.axis(x, attrs)
+        if attrs["add"] and x.dtype == "bool":
+            raise DTypeError(f"{self.name}: add=True to {x}; cast it to a number first")
+        there = self.gathered(x, indices, attrs)
+        if self.along and any(a != b for k, (a, b) in enumerate(zip(there.shape, x.shape, strict=True)) if k != axis):
+            raise ShapeError(
+                f"{self.name}: indices [{shape_text(indices.shape)}] broadcast [{shape_text(x.shape)}]; outside of axis "
+                f"{axis} their dims are 1 or those of the tensor that is written to"
+            )
+        problem = (
+            f"{self.name}: values [{shape_text(values.shape)}] do not fit the elements [{shape_text(there.shape)}] that "
+            f"indices [{shape_text(indices.shape)}] name in [{shape_text(x.shape)}]; give them that shape"
+        )
+        if values.rank > there.rank:
+            raise ShapeError(problem)
+        try:
+            shape = broadcast_shapes(self.name, [there, values])
+        except ShapeError:
+            raise ShapeError(problem) from None
+        if shape != there.shape:
+            raise ShapeError(problem)
+        return TensorType(x.shape, same_dtype(self.name, (x, values)))
+
+    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+        x, indices, values = arrays
+        axis = attrs["axis"] % x.ndim
+        at = self.positions(x, indices, axis)
+        index: tuple[Any, ...]
+        if self.along:
+            shape = (*x.shape[:axis], at.shape[axis], *x.shape[axis + 1 :])
+            grid = np.ogrid[tuple(slice(n) for n in shape)]
+            index = tuple(np.broadcast_to(at, shape) if k == axis else g for k, g in enumerate(grid))
+        else:
+            index = (*(slice(None),) * axis, at)
+        if attrs["add"]:
+            total = np.array(wide(x))
+            np.add.at(total, index, wide(values))
+            return total.astype(x.dtype, copy=False)
+        found = x.copy()
+        found[index] = values
+        return found
+
+
+_AXIS = Attribute("axis", "int", 0)
+_LAST = Attribute("axis", "int", -1)
+_ADD = Attribute("add", "bool", False)
+TAKE = register(Take("take", 2, 2, (_AXIS,)))
+TAKE_ALONG_AXIS = register(TakeAlongAxis("take_along_axis", 2, 2, (_LAST,), along=True))
+SCATTER = register(Scatter("scatter", 3, 3, (_AXIS, _ADD)))
+PUT_ALONG_AXIS = register(Scatter("put_along_axis", 3, 3, (_LAST, _ADD), along=True))
