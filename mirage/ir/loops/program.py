@@ -213,6 +213,40 @@ def reduction(
     return TensorExpr(out.shape, out.dtype, loops, value, reduce, combiner if reduce else "")
 
 
+def reduce_axes(combiner: str, x: TensorType, axes: Sequence[int], out: TensorType) -> TensorExpr:
+    """The operand `x0` reduced over dims 0 <= axis < rank, which `out` lacks, or has with size 1."""
+    (operand,) = operands([x])
+    kept = out.rank == x.rank
+
+    def element(i: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+        rest, over = iter(i), dict(zip(axes, r, strict=True))
+        index: list[Scalar] = []
+        for k in range(x.rank):
+            own = next(rest) if kept or k not in over else None
+            index.append(over[k] if own is None or k in over else own)
+        return operand[tuple(index)]
+
+    return reduction(out, [x.shape[a] for a in axes], combiner, element)
+
+
+def ravel(index: Sequence[Scalar], shape: Sequence[Dim]) -> Scalar:
+    """The position in row-major order of an element of a tensor of this shape."""
+    flat: Scalar = size(0)
+    for i, d in zip(index, shape, strict=True):
+        flat = flat * d + i
+    return flat
+
+
+def unravel(flat: Scalar, shape: Sequence[Dim]) -> tuple[Scalar, ...]:
+    """The index of the element at this position in row-major order."""
+    index: list[Scalar] = []
+    for k, d in enumerate(shape):
+        inner = sympy.expand(sympy.prod(shape[k + 1 :]))
+        # the outermost quotient is less than its dim
+        index.append(flat // inner if k == 0 else (flat // inner) % d)
+    return tuple(index)
+
+
 def replace_dims(program: LoopProgram, dims: Mapping[str, Dim]) -> LoopProgram:
     """The program for other dims, given per symbol: a kernel's own symbols become those of its caller."""
     new = {sympy.Symbol(k, integer=True, positive=True): d for k, d in dims.items()}

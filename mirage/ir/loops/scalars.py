@@ -270,7 +270,7 @@ def constant(value: int | float | Fraction, dtype: str) -> Const:
     if dtype == "bool":
         return _made(Const(bool(value), dtype))
     if dtype in INTEGERS:
-        if value != int(value):
+        if not math.isfinite(value) or value != int(value):
             raise LoopError(f"constant {value} is not a whole number; {dtype} cannot hold it")
         return _made(Const(int(value), dtype))
     if isinstance(value, float) and not math.isfinite(value):
@@ -314,6 +314,8 @@ def negative(x: Scalar) -> Scalar:
     """-x of a number; raises LoopError for a bool."""
     if x.dtype == "bool":
         raise LoopError("neg: the operand is bool; cast it to a number")
+    if isinstance(x, Const):
+        return constant(-x.value, x.type)
     return Unary("neg", x)
 
 
@@ -407,6 +409,8 @@ def rebuild(x: Scalar, operands: Sequence[Scalar]) -> Scalar:
             return Read(x.tensor, tuple(operands), x.type)
         case Checked():
             return Checked(operands[0], x.extent, x.where)
+        case Unary(op="neg"):
+            return negative(operands[0])
         case Unary():
             return Unary(x.op, operands[0])
         case Binary():
@@ -416,7 +420,7 @@ def rebuild(x: Scalar, operands: Sequence[Scalar]) -> Scalar:
         case Apply():
             return Apply(x.function, operands[0], x.parameters)
         case Cast():
-            return Cast(operands[0], x.to)
+            return cast(operands[0], x.to)
     return x
 
 

@@ -10,6 +10,9 @@ import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
+from mirage.ir.functions import EXP
+from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, extra_dims, operands, reduce_axes, reduction
+from mirage.ir.loops.scalars import Operand, Scalar, apply
 from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, register, same_dtype
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_type
 from mirage.ir.types import TensorType, shape_text
@@ -44,6 +47,11 @@ class Composite(Operator):
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
         return self.build(b, *args, **attrs)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        from mirage.ir.loops.lower import lower_expansion
+
+        return lower_expansion(self, types, attrs)
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
@@ -83,7 +91,27 @@ def _stable_softmax(x: np.ndarray, axis: int) -> np.ndarray:
     return np.asarray(e / np.sum(e, axis=axis, keepdims=True))
 
 
-SOFTMAX = register(Composite("softmax", 1, 1, (Attribute("axis", "int", -1),), ALL_LEVELS, _softmax, _stable_softmax))
+class _Softmax(Composite):
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        axis = normalize_axis(self.name, attrs["axis"], out.rank)
+        (x,) = operands(types)
+        rows = TensorType((*out.shape[:axis], *out.shape[axis + 1 :]), out.dtype)
+        greatest, e, total = Operand("greatest", rows), Operand("e", out), Operand("total", rows)
+
+        def row(i: Sequence[Scalar]) -> tuple[Scalar, ...]:
+            return (*i[:axis], *i[axis + 1 :])
+
+        stages = {
+            "greatest": reduce_axes("max", x.type, (axis,), rows),
+            "e": compute(out, lambda *i: apply(EXP, x[i] - greatest[row(i)])),
+            "total": reduction(rows, (out.shape[axis],), "sum", lambda i, r: e[(*i[:axis], *r, *i[axis:])]),
+            "out": compute(out, lambda *i: e[i] / total[row(i)]),
+        }
+        dims = extra_dims(types, list(stages.values()))
+        return LoopProgram(self.name, (("x0", x.type),), dims, tuple(stages.items()), ("out",))
+
+
+SOFTMAX = register(_Softmax("softmax", 1, 1, (Attribute("axis", "int", -1),), ALL_LEVELS, _softmax, _stable_softmax))
 
 
 def _rms_norm(b: ProgramBuilder, x: int, *weight: int, axis: int, eps: Any) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
+from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, reduce_axes, reduction
+from mirage.ir.loops.scalars import Scalar, select
 from mirage.ir.operator import (
     ALL_LEVELS,
     ANY_ELEMENT,
@@ -85,6 +88,14 @@ class Matmul(Operator):
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.matmul(operands[0], operands[1], out)
 
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        x, y = operands(types)
+
+        def product(i: tuple[Scalar, ...], k: tuple[Scalar, ...]) -> Scalar:
+            return x.broadcast((*i[:-1], *k)) * y.broadcast((*i[:-2], *k, i[-1]))
+
+        return reduction(out, types[0].shape[-1:], "sum", product)
+
 
 MATMUL = register(Matmul("matmul", 2, 2, (), ALL_LEVELS))
 
@@ -118,6 +129,9 @@ class Sum(Operator):
         (x,) = operands
         return low.sum(x, normalize_axes(self.name, attrs["axes"], len(x.dims)), attrs["keepdims"])
 
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        return reduce_axes("sum", types[0], normalize_axes(self.name, attrs["axes"], types[0].rank), out)
+
 
 SUM = register(
     Sum("sum", 1, 1, (Attribute("axes", "ints"), Attribute("keepdims", "bool", False)), ALL_LEVELS, takes=NUMERIC)
@@ -150,6 +164,22 @@ class Concat(Operator):
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.concat(operands, normalize_axis("concat", attrs["axis"], out.rank), out)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        axis = normalize_axis("concat", attrs["axis"], out.rank)
+
+        def element(*i: Scalar) -> Scalar:
+            ends = list(accumulate(t.shape[axis] for t in types))
+            parts = [
+                x[(*i[:axis], i[axis] - (end - x.type.shape[axis]), *i[axis + 1 :])]
+                for x, end in zip(operands(types), ends, strict=True)
+            ]
+            value = parts[-1]
+            for part, end in zip(parts[-2::-1], ends[-2::-1], strict=True):
+                value = select(i[axis] < end, part, value)
+            return value
+
+        return compute(out, element)
 
 
 CONCAT = register(Concat("concat", 2, 16, (Attribute("axis", "int"),), ALL_LEVELS, takes=ANY_ELEMENT))
@@ -185,6 +215,11 @@ class ConcatMatmul(Operator):
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
         return b.op("add", *(b.op("matmul", args[i], args[j]) for i, j in PRODUCTS[self.name]))
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        from mirage.ir.loops.lower import lower_expansion
+
+        return lower_expansion(self, types, attrs)
 
 
 # a kernel of its own would be two library calls and an addition

@@ -13,6 +13,7 @@ import sympy
 
 from mirage.errors import ShapeError
 from mirage.ir.dims import divide, evaluate
+from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, ravel, unravel
 from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis
 from mirage.ir.types import TensorType, shape_text
@@ -72,6 +73,10 @@ class Reshape(Operator):
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.reshape(operands[0], out.shape)
 
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        (x,) = operands(types)
+        return compute(out, lambda *i: x[unravel(ravel(i, out.shape), x.type.shape)])
+
 
 def _is_minus_one(d: Any) -> bool:
     return isinstance(d, int | sympy.Integer) and not isinstance(d, bool) and int(d) == -1
@@ -104,6 +109,11 @@ class Transpose(Operator):
         (x,) = operands
         return low.view(x, [x.dims[i] for i in self._perm(attrs, len(x.dims))])
 
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        (x,) = operands(types)
+        perm = self._perm(attrs, out.rank)
+        return compute(out, lambda *i: x[tuple(i[perm.index(k)] for k in range(out.rank))])
+
 
 TRANSPOSE = register(Transpose("transpose", 1, 1, (Attribute("perm", "ints"),), _LEVELS, takes=ANY_ELEMENT))
 
@@ -127,6 +137,11 @@ class Repeat(Operator):
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         (x,) = operands
         return low.repeat(x, normalize_axis("repeat", attrs["axis"], len(x.dims)), attrs["times"])
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
+        (x,) = operands(types)
+        axis = normalize_axis("repeat", attrs["axis"], out.rank)
+        return compute(out, lambda *i: x[(*i[:axis], i[axis] // attrs["times"], *i[axis + 1 :])])
 
 
 REPEAT = register(Repeat("repeat", 1, 1, (Attribute("axis", "int"), Attribute("times", "dim")), _LEVELS, takes=ANY_ELEMENT))

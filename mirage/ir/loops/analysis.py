@@ -1,0 +1,86 @@
+"""Pattern kinds of loop programs, found from the indices that they read and write (Relax, Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum
+
+from mirage.ir.dims import Dim
+from mirage.ir.loops.program import LoopProgram, TensorExpr
+from mirage.ir.loops.scalars import Binary, Cast, Const, Loop, Read, Scalar, loops_of, reads_of
+from mirage.ir.loops.simplify import simplify_stage
+
+
+class Kind(IntEnum):
+    """How the elements that a program writes depend on those that it reads; a later kind is harder to fuse."""
+
+    ELEMENTWISE = 0
+    BROADCAST = 1
+    INJECTIVE = 2
+    REDUCTION = 3
+    OUTPUT_FUSIBLE = 4
+    OPAQUE = 5
+
+
+def stage_kind(stage: TensorExpr) -> Kind:
+    """The kind of one tensor expression.
+
+    Elementwise: some operand is read at the index that is written, others at that or at a broadcast of it. Injective: the
+    indices read are functions of the one written (also through data, as in a gather). Output-fusible: a sum of products
+    of two different operands, such as matmul.
+    """
+    stage = simplify_stage(stage)
+    if stage.reduce:
+        return Kind.OUTPUT_FUSIBLE if _multiplies_and_adds(stage) else Kind.REDUCTION
+    found = [_read_kind(r, stage) for r in reads_of(stage.body)]
+    if Kind.INJECTIVE in found:
+        return Kind.INJECTIVE
+    # C[i, j] = A[i, j] + B[j] is elementwise; what reads nothing can be computed anywhere
+    return Kind.BROADCAST if found and Kind.ELEMENTWISE not in found else Kind.ELEMENTWISE
+
+
+def pattern_kind(program: LoopProgram) -> Kind:
+    """The kind of a program.
+
+    Of several stages it is that of the hardest; opaque where outputs have different shapes, or where more follows a
+    matmul, or precedes it, than elementwise stages.
+    """
+    kinds = {n: stage_kind(s) for n, s in program.stages}
+    hardest = max(kinds.values())
+    if len({program.expressions[o].shape for o in program.outputs}) > 1:
+        return Kind.OPAQUE
+    if hardest == Kind.OUTPUT_FUSIBLE and sum(k >= Kind.REDUCTION for k in kinds.values()) > 1:
+        return Kind.OPAQUE
+    return hardest
+
+
+def _read_kind(r: Read, stage: TensorExpr) -> Kind:
+    at: list[int] = []
+    for i in r.index:
+        match i:
+            case Const(value=0):
+                continue
+            case Loop():
+                at.append(stage.loops.index(i.name))
+            case _:
+                return Kind.INJECTIVE
+    if len(r.index) == len(stage.loops) and at == list(range(len(stage.loops))):
+        return Kind.ELEMENTWISE
+    return Kind.BROADCAST if at == sorted(set(at)) else Kind.INJECTIVE
+
+
+def _multiplies_and_adds(stage: TensorExpr) -> bool:
+    body = stage.body
+    while isinstance(body, Cast):
+        body = body.x
+    if stage.combiner != "sum" or not isinstance(body, Binary) or body.op != "mul":
+        return False
+    reduced = {r for r, _ in stage.reduce}
+    left, right = body.left, body.right
+    return left is not right and all(reads_of(x) and loops_of(x) & reduced for x in (left, right))
+
+
+def one_to_one(index: tuple[Scalar, ...], extents: Mapping[str, Dim]) -> bool:
+    """Whether different iterations of the loops read different elements: each loop that runs more than once is an index."""
+    direct = {i.name for i in index if isinstance(i, Loop)}
+    return all(n in direct for n, d in extents.items() if d != 1)

@@ -1,0 +1,60 @@
+"""Operators, and programs of operators, as loop programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mirage.ir.loops.fuse import Call, fuse
+from mirage.ir.loops.program import LoopProgram, single
+from mirage.ir.loops.simplify import simplify_program
+from mirage.ir.operator import Attrs, Operator, get_operator
+from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import TensorType
+
+
+def lower_operator(op: str, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> LoopProgram | None:
+    """The loop-level definition of an operator for operands `x0`, `x1`, ... of these types; None if it has none.
+
+    Scalar constants among the operands and as a result (dtype "scalar") take the type of the other operands, float64
+    where there are none.
+    """
+    dtype = next((t.dtype for t in (*types, out) if t.dtype != "scalar"), "float64")
+    typed = [_typed(t, dtype) for t in types]
+    found = get_operator(op).to_loops(typed, attrs, _typed(out, dtype))
+    if found is None:
+        return None
+    return simplify_program(found if isinstance(found, LoopProgram) else single(op, typed, found))
+
+
+def _typed(type: TensorType, dtype: str) -> TensorType:
+    return TensorType(type.shape, dtype) if type.dtype == "scalar" else type
+
+
+def lower_program(program: Program) -> LoopProgram | None:
+    """A program of operators as one loop program over its inputs; None if an operator has no loop-level definition."""
+    inputs = [f"x{i}" for i in range(len(program.input_types))]
+    values: list[str] = []
+    calls: list[Call] = []
+    for number, node in enumerate(program.nodes):
+        if node.op == "input":
+            values.append(inputs[len([v for v in values if v in inputs])])
+            continue
+        types = [_typed(program.nodes[i].type, program.dtype) for i in node.inputs]
+        lowered = lower_operator(node.op, types, node.attr, _typed(node.type, program.dtype))
+        if lowered is None:
+            return None
+        values.append(f"v{number}")
+        calls.append(Call(lowered, tuple(values[i] for i in node.inputs), (values[-1],)))
+    fused = fuse(program.name, calls, [values[i] for i in program.outputs])
+    missing = tuple((n, t) for n, t in zip(inputs, program.input_types, strict=True) if n not in dict(fused.inputs))
+    order = {n: k for k, n in enumerate(inputs)}
+    every = tuple(sorted((*fused.inputs, *missing), key=lambda x: order[x[0]]))
+    return LoopProgram(fused.name, every, fused.dims, fused.stages, fused.outputs)
+
+
+def lower_expansion(op: Operator, types: Sequence[TensorType], attrs: Attrs) -> LoopProgram | None:
+    """An operator that is defined by others (see `Operator.expand`)."""
+    b = ProgramBuilder(op.name)
+    args = [b.input(f"x{i}", t) for i, t in enumerate(types)]
+    result = op.expand(b, args, attrs)
+    return None if result is None else lower_program(b.finish([result]))
