@@ -86,7 +86,9 @@ def _held_whole(program: AxisProgram) -> list[frozenset[str]]:
     """
     shared = _shared_axes(program, [o.value for o in program.outputs])
     live = _live(program)
-    repeated = frozenset(a for i in live if program.nodes[i].op in PRODUCTS for a in shared - set(program.nodes[i].axes))
+    repeated = frozenset(
+        a for i in live if program.nodes[i].op in PRODUCTS for a in shared - set(program.nodes[i].axes)
+    )
     return [repeated, frozenset()] if repeated else [frozenset()]
 
 

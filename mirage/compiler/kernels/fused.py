@@ -67,7 +67,9 @@ def fused_kernel(
     tree = learn(symbols, points, [_times(versions, p, model) for p in points], wanted=len(anchors))
     used = list(dict.fromkeys(v for _, v in leaves(tree)))
     compiled = compile_versions(program, [versions[k] for k in used], constants)
-    return MuGraphKernel(program, compiled, relabel(tree, {k: i for i, k in enumerate(used)}), "fused", tuple(constants))
+    return MuGraphKernel(
+        program, compiled, relabel(tree, {k: i for i, k in enumerate(used)}), "fused", tuple(constants)
+    )
 
 
 def fused_ns(program: Program, sizes: Mapping[str, int], model: CostModel) -> float:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
+from mirage.compiler.kernels.versions import KernelVersion
 from mirage.errors import DimError, InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import Dim, evaluate
@@ -27,8 +28,6 @@ from mirage.kernels.cpu.frames import BoundCall
 from mirage.kernels.cpu.memory import address
 from mirage.kernels.decision import Tree, leaves
 from mirage.kernels.library import LibraryProgram
-
-from mirage.compiler.kernels.versions import KernelVersion
 
 if TYPE_CHECKING:
     from mirage.result import Superoptimized
@@ -191,7 +190,9 @@ class MuGraphKernel:
         elif version.kind == "library" and not empty and all(o.flags.c_contiguous for o in out):
             self.library(inputs, sizes, out)
         else:
-            run: Callable[..., list[np.ndarray]] = self._reference if empty or version.kind == "reference" else self.library
+            run: Callable[..., list[np.ndarray]] = (
+                self._reference if empty or version.kind == "reference" else self.library
+            )
             for o, r in zip(out, run(inputs, sizes), strict=True):
                 o[...] = r
 
