@@ -66,8 +66,6 @@ def test_quotients_are_exact(a: sympy.Expr, b: sympy.Expr, s: dict[str, int]) ->
 )
 def test_inexact_division(a: str, b: str) -> None:
     assert divide(to_dim(a), to_dim(b)) is None
-    with pytest.raises(DimError, match="does not divide"):
-        to_dim(f"({a}) // ({b})")
 
 
 @given(st.integers(1, 9), st.integers(0, 9), st.integers(0, 1000))
@@ -91,19 +89,27 @@ def test_solve_without_solution(dim: str, size: int) -> None:
         (None, "not a dim"),
         ("", "cannot read"),
         ("n m", "cannot read"),
-        ("n / 2", "only integers"),
-        ("f(n)", "only integers"),
-        ("n.real", "only integers"),
-        ("__import__('os')", "only integers"),
-        ("1.5", "only integers"),
-        ("n ** m", "only integers"),
-        ("(n + m) ** 2", "only integers"),
-        ("(" * 300, "300 characters"),
+        ("n / 2", "cannot read"),
+        ("f(n)", "cannot read"),
+        ("n.real", "cannot read"),
+        ("__import__('os')", "cannot read"),
+        ("1.5", "cannot read"),
+        ("n ** m", "cannot read"),
+        ("n ** -1", "cannot read"),
+        ("min(n)", "cannot read"),
+        ("max(n, key=m)", "cannot read"),
+        ("min(*n)", "cannot read"),
+        ("n // 0", "divided by 0"),
+        ("n % (4 - 4)", "divided by 0"),
+        ("(" * 1200, "1200 characters"),
+        ("-" * 990 + "n", "nested too deeply"),
         ("n\0", "cannot read"),
         (symbol("n") / 2, "not an integer for every size"),
-        (sympy.Float(2) * symbol("n"), "not an integer"),
+        (sympy.Float(2) * symbol("n"), "not a dim"),
         (sympy.sqrt(symbol("n")), "not a dim"),
-        (sympy.floor(symbol("n") / 2), "not a dim"),
+        (sympy.floor(sympy.sqrt(symbol("n"))), "not a dim"),
+        (sympy.floor(symbol("n") / 2) / 2, "not an integer for every size"),
+        (1 / symbol("n"), "not a dim"),
         (sympy.Symbol("n"), "not a dim"),
     ],
 )
@@ -121,6 +127,9 @@ def test_what_is_not_a_dim(value: object, message: str) -> None:
         "*".join(["9**60"] * 30),
         "9**64",
         "*".join(f"({chr(97 + i)}+1)" for i in range(26)),
+        "*".join(f"min({chr(97 + i)}+1, {chr(98 + i)})" for i in range(25)) + "*" + "*".join(["(a+b+c)"] * 25),
+        "(a+b+c+d) ** 60",
+        "(a+b) ** 5 // (9**20 + (a+b+c+d) ** 8)",
     ],
 )
 def test_short_text_cannot_denote_a_huge_dim(text: str) -> None:

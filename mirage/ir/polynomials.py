@@ -1,0 +1,66 @@
+"""Exact division of dims, as polynomials over their symbols and functions (`mirage.ir.dim_functions`)."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import sympy
+
+_ONE = sympy.Integer(1)
+
+
+def terms(dim: sympy.Expr) -> list[tuple[int, sympy.Expr]]:
+    """Coefficient and monomial of every term of an expanded dim; the monomial of a constant is 1."""
+    split = (t.as_coeff_Mul() for t in sympy.Add.make_args(dim))
+    return [(int(c), monomial) for c, monomial in split]
+
+
+@lru_cache(maxsize=4096)
+def divide(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
+    """a / b where that is an integer polynomial for every size, else None."""
+    if a == b:
+        return _ONE
+    if a == 0 or b == 0:
+        return sympy.Integer(0) if b != 0 and b.is_Integer else None
+    if b.is_Integer:
+        parts = terms(sympy.expand(a))
+        k = int(b)
+        return sympy.Add(*(c // k * m for c, m in parts)) if all(c % k == 0 for c, _ in parts) else None
+    if not b.is_Add:
+        quotients = [divide_term(t, b) for t in sympy.Add.make_args(sympy.expand(a))]
+        return None if None in quotients else sympy.Add(*quotients)
+    quotient = sympy.expand(sympy.cancel(a / b))
+    numerator, denominator = quotient.as_numer_denom()
+    if denominator != 1 or any(not c.is_Integer for c in quotient.as_coefficients_dict().values()):
+        return None
+    return quotient
+
+
+def divide_term(t: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
+    """t / b for two monomials with coefficients, where that is one, too; else None."""
+    coefficient, monomial = (t / b).as_coeff_Mul()
+    if not coefficient.is_Integer:
+        return None
+    powers = (f.as_base_exp()[1] for f in sympy.Mul.make_args(monomial))
+    return coefficient * monomial if all(p > 0 for p in powers) else None
+
+
+def content(dim: sympy.Expr) -> int:
+    """The greatest integer that divides every coefficient of an expanded dim; 0 for the dim 0."""
+    return int(sympy.gcd_list([c for c, _ in terms(dim)]))
+
+
+def common_monomial(*dims: sympy.Expr) -> sympy.Expr:
+    """The greatest product of symbols and functions that divides every term of some expanded dims, none of them 0."""
+    common: dict[sympy.Expr, int] | None = None
+    for dim in dims:
+        for _, monomial in terms(dim):
+            powers = {f.as_base_exp()[0]: int(f.as_base_exp()[1]) for f in sympy.Mul.make_args(monomial) if f != 1}
+            common = powers if common is None else {x: min(p, powers[x]) for x, p in common.items() if x in powers}
+    return sympy.Mul(*(x**p for x, p in (common or {}).items()))
+
+
+def cancelled(a: sympy.Expr, b: sympy.Expr) -> tuple[sympy.Expr, sympy.Expr]:
+    """Expanded a and b without their common polynomial factor."""
+    numerator, denominator = sympy.fraction(sympy.cancel(a / b))
+    return sympy.expand(numerator), sympy.expand(denominator)
