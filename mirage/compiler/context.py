@@ -5,21 +5,35 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from mirage.compiler.constraints import Constraints
+from mirage.ir.graph.nodes import Kernel
 from mirage.ir.program import Program
+from mirage.ir.types import TensorType
 
 #: sizes of dim symbols, in elements
 Sizes = Mapping[str, int]
 
 
+class LaxKernel(Kernel, Protocol):
+    """A kernel that runs a Lax subprogram in destination-passing style."""
+
+    @property
+    def workspace_types(self) -> tuple[TensorType, ...]:
+        """Tensors that a call needs besides arguments and results, over the program's dims."""
+        ...
+
+
 class Superoptimizer(Protocol):
-    """Finds the fastest verified way to run a Lax subprogram: `mirage.superoptimize`, or less where that is wanted."""
+    """Finds the fastest verified way to run a Lax subprogram, and says in words what it found.
+
+    `sizes` are sets of sizes to tune at, `constants` inputs whose contents never change, `budget` is in seconds.
+    """
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> Any: ...
+    ) -> tuple[LaxKernel, str]: ...
 
 
 @dataclass

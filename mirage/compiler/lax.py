@@ -8,7 +8,7 @@ from mirage.errors import AxisError, MirageError
 from mirage.ir.annotations import dims_of, map_dims
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.dims import Dim, symbol, symbols_of
-from mirage.ir.graph.nodes import Function, OpCall, Var
+from mirage.ir.graph.nodes import Atom, Function, MakeTuple, OpCall, Var
 from mirage.ir.graph.traverse import with_dims
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import TensorType
@@ -24,7 +24,7 @@ class LaxProgram:
 
 
 def lax_program(function: Function) -> LaxProgram:
-    """The program that a function of Lax operators computes.
+    """The program that a function of Lax operators computes; a tuple that it returns are several results.
 
     A dim that is a sum, or no polynomial, is one symbol of the program, as its terms mean nothing to the search (an extra
     shape argument; Relax, Fig. 8). Raises AxisError where the function has no form over named axes.
@@ -60,7 +60,11 @@ def _convert(function: Function, names: dict[Dim, str], opaque: bool) -> LaxProg
         if not isinstance(t, TensorType):
             raise AxisError(f"{function.name}: parameter {p.name!r} is {p.annotation}; pass tensors of known dims")
         values[p] = builder.input(p.name, t)
+    results: tuple[Atom, ...] = (function.result,)
     for b in function.bindings:
+        if isinstance(b.value, MakeTuple) and b.var is function.result:
+            results = b.value.args
+            continue
         if not isinstance(b.value, OpCall):
             raise AxisError(f"{function.name}: {b.var.name} is no operator; only operators can be searched")
         call = with_dims(b.value, name)
@@ -69,8 +73,9 @@ def _convert(function: Function, names: dict[Dim, str], opaque: bool) -> LaxProg
         if len(operands) != len(call.args):
             raise AxisError(f"{function.name}: {b.var.name} reads a constant tensor; make it a parameter")
         values[b.var] = builder.op(call.op, *operands, where=b.where, **dict(call.attrs))
-    assert isinstance(function.result, Var)
-    program = builder.finish([values[function.result]])
+    if not all(isinstance(r, Var) for r in results):
+        raise AxisError(f"{function.name}: a result is a constant; only what is computed can be searched")
+    program = builder.finish([values[r] for r in results if isinstance(r, Var)])
     back = {n: d for d, n in names.items()}
     dims = {s: back.get(s, symbol(s)) for s in program.symbols()}
     return LaxProgram(program, to_axes(program), dims)

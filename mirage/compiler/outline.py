@@ -7,7 +7,7 @@ cost nothing, and are copied into every group that uses them; so are reshapes, t
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import networkx as nx
 import sympy
@@ -16,8 +16,19 @@ from mirage.errors import GraphError
 from mirage.ir.annotations import Annotation, dims_of, symbols_in
 from mirage.ir.dims import symbol
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Binding, Block, Function, FunctionCall, MakeTuple, OpCall, TupleItem, Var
-from mirage.ir.graph.traverse import rename, symbols_used, variables
+from mirage.ir.graph.nodes import (
+    Atom,
+    Binding,
+    Block,
+    Constant,
+    Function,
+    FunctionCall,
+    MakeTuple,
+    OpCall,
+    TupleItem,
+    Var,
+)
+from mirage.ir.graph.traverse import atoms, symbols_used, variables, with_atoms
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 
@@ -66,7 +77,6 @@ def outline(
                 j = defined.get(v)
                 if j is not None and j not in inside:
                     order.add_edge(unit_of.get(j, ("binding", j)), unit)
-    new: dict[Var, Atom] = {}
     bindings: list[Binding] = []
     try:
         units = list(nx.lexicographical_topological_sort(order, key=first.__getitem__))
@@ -75,12 +85,12 @@ def outline(
     names = {p.name for p in function.parameters} | {b.var.name for b in function.bindings}
     for kind, k in units:
         if kind == "binding":
-            bindings.append(rename(block.bindings[k], new))
+            bindings.append(block.bindings[k])
             continue
         g = groups[k]
         outputs = _outputs(block, g, live)
         callee, arguments = _function(block, g, outputs, module)
-        call = FunctionCall(callee.name, tuple(new.get(a, a) for a in arguments), tuple(symbol(d) for d in callee.dims))
+        call = FunctionCall(callee.name, tuple(arguments), tuple(symbol(d) for d in callee.dims))
         where = block.bindings[g.members[-1]].where
         if len(outputs) == 1:
             bindings.append(Binding(outputs[0], call, where))
@@ -111,16 +121,24 @@ def _outputs(block: Block, group: Group, live: Set[Var]) -> list[Var]:
 
 def _function(
     block: Block, group: Group, outputs: Sequence[Var], module: ModuleBuilder
-) -> tuple[Function, list[Var]]:
+) -> tuple[Function, list[Var | Constant]]:
     """The function of a group, and what its parameters are given."""
     inside = [block.bindings[i] for i in sorted({*group.members, *group.copied})]
     own = {b.var for b in inside}
-    arguments = list(dict.fromkeys(v for b in inside for v in variables(b.value) if v not in own))
+    read = (a for b in inside for a in atoms(b.value) if isinstance(a, Var | Constant))
+    arguments = list(dict.fromkeys(a for a in read if a not in own))
     builder = FunctionBuilder(module.fresh(group.hint), module.functions)
-    new: dict[Var, Atom] = {a: builder.parameter(a.name, a.annotation) for a in arguments}
+    builder.names |= {b.var.name for b in inside}
+    new: dict[Atom, Atom] = {}
+    for a in arguments:
+        # kernels read tensors that the compiler knows as any others
+        name = a.name if isinstance(a, Var) else builder.fresh("constant")
+        builder.names.add(name)
+        builder.parameters.append(Var(name, a.annotation))
+        new[a] = builder.parameters[-1]
     for b in inside:
-        b = rename(b, new)
-        new[b.var] = builder.bind(replace(b, var=Var(b.var.name, b.var.annotation)))
+        value = with_atoms(b.value, lambda a: new.get(a, a))
+        new[b.var] = builder.bind(Binding(Var(b.var.name, b.var.annotation), value, b.where))
     needed = {s for b in inside for s in (*symbols_used(b.value), *symbols_in(b.var.annotation))}
     needed |= {s for a in arguments for s in symbols_in(a.annotation)}
     dims = tuple(sorted(needed - bound_symbols(a.annotation for a in arguments)))

@@ -25,7 +25,7 @@ from mirage.compiler.outline import Group, is_movement, is_scalar, outline
 from mirage.errors import MirageError
 from mirage.ir.expand import ExpandingBuilder
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Block, Constant, Function, Module, OpCall, Var
+from mirage.ir.graph.nodes import Block, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
 from mirage.ir.operator import PRODUCTS, get_operator
 from mirage.ir.program import AttrItems
@@ -120,7 +120,7 @@ class _Partitioner:
 
     def _lax(self, i: int) -> bool:
         b = self.bindings[i]
-        if not isinstance(b.value, OpCall) or any(isinstance(a, Constant) for a in b.value.args):
+        if not isinstance(b.value, OpCall):
             return False
         types = [a.annotation for a in b.value.args] + [b.var.annotation]
         floats = all(isinstance(t, TensorType) and t.dtype in (*DTYPES, "scalar") for t in types)

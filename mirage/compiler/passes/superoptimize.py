@@ -1,0 +1,98 @@
+"""Lax subprograms become calls of verified kernels, found by a search or in the results cache (Mirage, Fig. 1).
+
+The function of a subprogram keeps its signature and calls the kernel; inlining then puts the call into its callers. Equal
+subprograms, as the layers of a model have them, share one kernel. The budget that is left is divided evenly among those
+that are still to be searched.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any
+
+from mirage.compiler.context import Context, Sizes, Subprogram
+from mirage.compiler.lax import LaxProgram, lax_program
+from mirage.compiler.sizes import sizes_of_functions
+from mirage.ir.dims import evaluate, substitute
+from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
+from mirage.ir.graph.nodes import Function, FunctionCall, KernelCall, Module, Var
+from mirage.ir.types import TensorType
+from mirage.progress import Step
+
+
+def run(module: Module, context: Context) -> Module:
+    found = [f for f in module if f.attr.get("origin") == "lax"]
+    if context.superoptimizer is None or not found:
+        return module
+    sizes = sizes_of_functions(module, context.sizes)
+    builder = ModuleBuilder(module)
+    kernels: dict[Any, str] = {}
+    for k, function in enumerate(found):
+        lax = lax_program(function)
+        constants = _constants(module, function, context)
+        anchors = _anchors(lax, sizes.get(function.name, []))
+        key = (_structure(lax), constants, tuple(tuple(a.items()) for a in anchors))
+        if key not in kernels:
+            start = time.perf_counter()
+            context.say(Step("subprograms", function.name, k, len(found)))
+            names = lax.program.input_names
+            kernel, outcome = context.superoptimizer(
+                lax.program, anchors, [names[i] for i in constants], context.seconds_left / (len(found) - k)
+            )
+            kernels[key] = builder.add_kernel(f"{function.name}_kernel", kernel)
+            spent = time.perf_counter() - start
+            operators = sum(n.op not in ("input", "constant", "size") for n in lax.axes.nodes)
+            context.report.subprograms.append(Subprogram(kernels[key], operators, outcome, spent))
+        builder.add(_calling(function, lax, builder, kernels[key]))
+    return builder.finish(module.main)
+
+
+def _structure(lax: LaxProgram) -> Any:
+    """What makes two subprograms the same: all but their names."""
+    nodes = tuple(replace(n, attrs=()) if n.op == "input" else n for n in lax.program.nodes)
+    return nodes, lax.program.outputs
+
+
+def _anchors(lax: LaxProgram, sizes: list[dict[str, int]]) -> list[Sizes]:
+    """The sets of sizes of the program's symbols; a tuned size is at least 1."""
+    found: list[Sizes] = []
+    for s in sizes:
+        one = {name: max(evaluate(d, s), 1) for name, d in lax.dims.items()}
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _constants(module: Module, function: Function, context: Context) -> tuple[int, ...]:
+    """Positions of the parameters that every call gives a constant parameter of the main function."""
+    positions: set[int] = set(range(len(function.parameters)))
+    called = False
+    for caller in module:
+        for b in caller.bindings:
+            if isinstance(b.value, FunctionCall) and b.value.function == function.name:
+                called = True
+                own = set(caller.parameters) if caller.name == module.main else set()
+                positions &= {
+                    i
+                    for i, a in enumerate(b.value.args)
+                    if isinstance(a, Var) and a in own and a.name in context.constants
+                }
+    return tuple(sorted(positions)) if called else ()
+
+
+def _calling(function: Function, lax: LaxProgram, builder: ModuleBuilder, kernel: str) -> Function:
+    """The function as one call of a kernel."""
+    out = function.returns
+    assert isinstance(out, TensorType)
+    workspace: tuple[TensorType, ...] = builder.kernels[kernel].workspace_types  # type: ignore[attr-defined]
+    given = tuple(TensorType(tuple(substitute(d, lax.dims) for d in t.shape), t.dtype) for t in workspace)
+    b = FunctionBuilder(function.name, builder.functions)
+    for p in function.parameters:
+        b.names.add(p.name)
+        b.parameters.append(p)
+    dims = tuple(lax.dims[s] for s in lax.program.symbols())
+    result = b.emit(
+        KernelCall(kernel, tuple(function.parameters), (out,), dims, given), where=function.bindings[-1].where
+    )
+    return b.finish(result, dims=function.dims, attrs=function.attrs)
