@@ -5,6 +5,11 @@ from typing import TYPE_CHECKING, Any
 
 from mirage import verify
 from mirage.errors import MirageError
+from mirage.frontends.annotate import tensor
+from mirage.frontends.calls import call_library, call_shape, match_cast, shape, shape_of
+from mirage.frontends.control import cond, loop
+from mirage.frontends.effects import add_, call_packed, copy_, fill_, update_
+from mirage.frontends.functions import GraphFunction, function, trace_module
 from mirage.frontends.ops import (
     clamp,
     concat,
@@ -37,7 +42,6 @@ from mirage.frontends.spec import TensorFunction, program
 from mirage.frontends.trace import trace
 from mirage.ir.functions import register_function
 from mirage.ir.operator import Attribute, elementwise
-from mirage.ir.types import tensor
 
 if TYPE_CHECKING:
     from mirage.api import load, superoptimize, superoptimized
@@ -63,18 +67,29 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Attribute",
+    "GraphFunction",
     "MirageError",
     "Superoptimized",
     "TensorFunction",
+    "add_",
     "apply",
+    "call_library",
+    "call_packed",
+    "call_shape",
     "clamp",
     "concat",
+    "cond",
     "constant",
+    "copy_",
     "elementwise",
     "exp",
+    "fill_",
+    "function",
     "gelu",
     "layer_norm",
     "load",
+    "loop",
+    "match_cast",
     "matmul",
     "maximum",
     "mean",
@@ -87,6 +102,8 @@ __all__ = [
     "reshape",
     "rms_norm",
     "rsqrt",
+    "shape",
+    "shape_of",
     "sigmoid",
     "silu",
     "softmax",
@@ -99,6 +116,8 @@ __all__ = [
     "tanh",
     "tensor",
     "trace",
+    "trace_module",
     "transpose",
+    "update_",
     "verify",
 ]

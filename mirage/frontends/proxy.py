@@ -163,7 +163,7 @@ def axes_of(name: str, axis: Axes, rank: int) -> tuple[int, ...]:
     return (int(axis),)
 
 
-def refuse(what: str, instead: str) -> Callable[..., NoReturn]:
+def refuse(what: str, instead: str) -> Callable[..., Any]:
     """A method that raises TraceError: what cannot be done with the stand-in, and what to do instead."""
 
     def method(self: Traced, *args: object, **kwargs: object) -> NoReturn:
@@ -359,7 +359,7 @@ class Proxy(Traced):
     __contains__ = refuse("`in`", _NO_VALUE)
     __getitem__ = refuse("indexing", _NO_ITEMS)
     __setitem__ = refuse("assignment to an item", "values are immutable; make a new one")
-    __lt__: Any = refuse("comparison", _NO_DECISION)
+    __lt__ = refuse("comparison", _NO_DECISION)
     __le__ = __gt__ = __ge__ = __lt__
     __eq__: Any = refuse("comparison", _NO_DECISION)
     __ne__: Any = refuse("comparison", _NO_DECISION)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -89,7 +89,8 @@ def program_name(fn: Callable[..., Any], name: object = None) -> str:
     return name
 
 
-def _check_specs(fn: Callable[..., Any], name: str, specs: dict[str, TensorType]) -> None:
+def check_parameters(fn: Callable[..., Any], name: str, typed: Collection[str]) -> None:
+    """Raises TraceError unless these are parameters of `fn`, can be passed by name, and all others have defaults."""
     try:
         parameters = inspect.signature(fn).parameters
     except (TypeError, ValueError):
@@ -97,12 +98,17 @@ def _check_specs(fn: Callable[..., Any], name: str, specs: dict[str, TensorType]
     for p in parameters.values():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY):
             raise TraceError(f"{name}: parameter {p} cannot be traced; drop *, ** and / from the parameters")
-        if p.name not in specs and p.default is p.empty:
+        if p.name not in typed and p.default is p.empty:
             raise TraceError(f"{name}: parameter {p.name!r} has no type; pass {p.name}=tensor(...)")
-    for p_name, spec in specs.items():
+    for p_name in typed:
         if p_name not in parameters:
             wanted = ", ".join(parameters) or "none"
             raise TraceError(f"{name}: a type is given for {p_name!r}, but the parameters are: {wanted}")
+
+
+def _check_specs(fn: Callable[..., Any], name: str, specs: dict[str, TensorType]) -> None:
+    check_parameters(fn, name, specs)
+    for p_name, spec in specs.items():
         if not isinstance(spec, TensorType):
             raise TraceError(f"{name}: {p_name}={spec!r} is not a tensor type; pass {p_name}=tensor(...)")
 

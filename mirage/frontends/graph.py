@@ -1,0 +1,308 @@
+"""Graph modules from Python functions: each function runs once, on stand-ins that record what it computes.
+
+A plain function that is called is recorded in place; one under `@function` becomes a function of the module. Branches and
+loop bodies become functions, too (see `control.py`): what they use of the functions around them is handed to them as
+arguments, and dims that their parameters do not bind as shape arguments (Relax, Fig. 8).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DTypeError, TraceError
+from mirage.frontends.proxy import Traced, caller, fail, located, running
+from mirage.frontends.tensors import GraphTensor, Shape
+from mirage.frontends.trace import record
+from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType, dims_of, symbols_in
+from mirage.ir.dims import symbols_of, to_dim
+from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
+from mirage.ir.graph.deduce import new_symbols
+from mirage.ir.graph.nodes import (
+    Atom,
+    Constant,
+    Expr,
+    Function,
+    MakeTuple,
+    MatchCast,
+    OpCall,
+    ShapeValue,
+    TupleItem,
+    Var,
+)
+from mirage.ir.graph.traverse import symbols_used, with_atoms
+from mirage.ir.operator import as_arrays, get_operator
+from mirage.ir.types import ELEMENTS, TensorType, check_dtype
+
+if TYPE_CHECKING:
+    from mirage.frontends.functions import GraphFunction
+
+#: bytes of an array that becomes part of a module, beyond which it has to be a parameter
+MAX_CONSTANT_BYTES = 4 << 20
+
+#: the element type of a Python number that stands where a tensor is needed
+_NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
+    ((bool, np.bool_), "bool"),
+    ((int, np.integer), "int64"),
+    ((float, np.floating, Fraction), "float32"),
+)
+
+
+@dataclass
+class ModuleTrace:
+    """What the traces of one module's functions share."""
+
+    builder: ModuleBuilder = field(default_factory=ModuleBuilder)
+    names: set[str] = field(default_factory=set)
+    #: the functions that are in the module, and those whose trace runs
+    traced: dict[GraphFunction, str] = field(default_factory=dict)
+    active: list[GraphFunction] = field(default_factory=list)
+
+    def reserve(self, hint: str) -> str:
+        """A name for a function: the hint, with a number behind if it is taken."""
+        name, k = hint, 0
+        while name in self.names:
+            name, k = f"{hint}_{k}", k + 1
+        self.names.add(name)
+        return name
+
+    def snapshot(self) -> Callable[[], None]:
+        """A function that drops what is added from here on."""
+        functions, names, traced = dict(self.builder.functions), set(self.names), dict(self.traced)
+
+        def restore() -> None:
+            for name in self.builder.functions.keys() - functions.keys():
+                del self.builder.functions[name]
+            self.names, self.traced = set(names), dict(traced)
+
+        return restore
+
+
+class GraphTrace:
+    """Records one function of a module; `parent` is the trace of the function around it, for branches and loop bodies."""
+
+    def __init__(self, module: ModuleTrace, name: str, parent: GraphTrace | None = None) -> None:
+        self.module = module
+        self.parent = parent
+        self.function = FunctionBuilder(name, module.builder.functions)
+        if parent is not None:
+            # dims that become shape parameters keep their names
+            self.function.names |= parent.scope
+        #: variables of the parent -> the parameters that stand for them here
+        self.captured: dict[Var, Var] = {}
+        self._symbols: set[str] = set()
+        #: rank-0 values without an element type: calls hand over tensors, so inner functions compute them again
+        self._scalars: dict[Var, Expr] = {}
+        self._copies: dict[Var, Var] = {}
+
+    @property
+    def name(self) -> str:
+        return self.function.name
+
+    @property
+    def graph(self) -> GraphTrace:
+        return self
+
+    @property
+    def scope(self) -> set[str]:
+        """The dim symbols that have a value here."""
+        return self._symbols | (self.parent.scope if self.parent else set())
+
+    def add_symbols(self, names: set[str]) -> None:
+        """Make dim symbols known from here on."""
+        self._symbols |= names
+
+    # what operators need
+
+    def call(self, op: str, operands: Sequence[Any], attrs: Mapping[str, Any], where: str) -> Var:
+        with located():
+            checked = get_operator(op).check_attrs(attrs)
+        value = OpCall(op, tuple(operands), tuple(checked.items()))
+        var = self.emit(value, where)
+        if isinstance(var.annotation, TensorType) and var.annotation.dtype == "scalar":
+            self._scalars[var] = value
+        return var
+
+    def wrap(self, value: Atom) -> Any:
+        match value.annotation:
+            case TensorType() | PartialTensor():
+                return GraphTensor(self, value)
+            case ShapeType():
+                return Shape(self, value)
+            case TupleType(fields):
+                return tuple(self.wrap(self.emit(TupleItem((value,), i), caller())) for i in range(len(fields)))
+        return Traced(self, value)
+
+    def annotation(self, value: Atom) -> Annotation:
+        return value.annotation
+
+    def adopt(self, name: str, value: Traced) -> Atom:
+        found = self._reach(value)
+        if found is None:
+            fail(f"{name}: {value!r} belongs to another trace; pass it as an argument of this function")
+        if isinstance(found, ShapeValue):
+            self.check_symbols(symbols_in(found.annotation), name)
+        return found
+
+    def array(self, name: str, array: np.ndarray) -> Constant:
+        if array.nbytes > MAX_CONSTANT_BYTES:
+            fail(
+                f"{name}: an array of {array.nbytes} bytes as an operand; make it a parameter of the function: at most "
+                f"{MAX_CONSTANT_BYTES} bytes become part of a module"
+            )
+        with located():
+            dtype = check_dtype(array.dtype.name)
+        literal = np.array(array, dtype=ELEMENTS[dtype], order="C")
+        literal.setflags(write=False)
+        return Constant(literal, TensorType(tuple(map(sympy.Integer, array.shape)), dtype))
+
+    # what functions need
+
+    def emit(self, value: Expr, where: str, name: str = "v") -> Var:
+        """Bind an expression; raises TraceError for a dim symbol without a value, and what the deduction raises."""
+        if isinstance(value, MatchCast):
+            self.add_symbols(new_symbols(value.annotation, self.scope))
+        else:
+            self.check_symbols(symbols_used(value), where)
+        return self.function.emit(value, name=name, where=where)
+
+    def check_symbols(self, names: set[str], where: str) -> None:
+        """Raises TraceError for dim symbols that have no value here."""
+        unknown = sorted(names - self.scope)
+        if unknown:
+            known = ", ".join(sorted(self.scope)) or "none"
+            fail(
+                f"dim {unknown[0]!r} is not known here; known are: {known}. A dim is known from the type of a parameter, "
+                "or from mirage.match_cast"
+            )
+
+    def value(self, what: str, x: Any, annotation: Annotation | None = None) -> Atom:
+        """The atom of what a user passes or returns; `annotation` is that of the parameter that it is for, if any.
+
+        Raises TraceError, which begins with `what`.
+        """
+        match x:
+            case Traced():
+                found = self.adopt(what, x)
+                if isinstance(found.annotation, TensorType) and found.annotation.dtype == "scalar":
+                    fail(f"{what}: {x!r} has no element type; give it one with .astype('float32')")
+                return found
+            case tuple() | list() if isinstance(annotation, ShapeType):
+                with located():
+                    dims = ShapeValue(tuple(to_dim(d, what) for d in x))
+                self.check_symbols(symbols_in(dims.annotation), what)
+                return dims
+            case tuple() | list():
+                fields = annotation.fields if isinstance(annotation, TupleType) else ()
+                wanted = fields if len(fields) == len(x) else (None,) * len(x)
+                items = tuple(self.value(what, v, a) for v, a in zip(x, wanted, strict=True))
+                return self.emit(MakeTuple(items), caller())
+            case np.ndarray():
+                return self.array(what, x)
+        for types, dtype in _NUMBERS:
+            if isinstance(x, types):
+                if isinstance(annotation, TensorType | PartialTensor) and annotation.dtype is not None:
+                    dtype = annotation.dtype
+                with located():
+                    (number,) = as_arrays(what, [x], ELEMENTS[dtype])
+                return self.array(what, number.astype(ELEMENTS[dtype]))
+        fail(
+            f"{what}: a {type(x).__name__} is no value of a graph; use a tensor, number or shape computed from the "
+            "parameters, or a tuple of these"
+        )
+
+    def capture(self, var: Var) -> Var:
+        """The parameter, added if need be, that stands for a variable of the parent."""
+        if var not in self.captured:
+            self.captured[var] = self._parameter(self.function.fresh(var.name), var.annotation)
+        return self.captured[var]
+
+    def _parameter(self, name: str, annotation: Annotation) -> Var:
+        self.function.parameters.append(Var(name, annotation))
+        self.function.names.add(name)
+        return self.function.parameters[-1]
+
+    def _reach(self, value: Traced) -> Atom | None:
+        """The atom of a stand-in of this trace, or, captured, of one around it; None for any other."""
+        if value._trace is self:
+            found: Atom = value._value
+            return found
+        outer = self.parent._reach(value) if self.parent else None
+        return self._inner(outer) if isinstance(outer, Var) else outer
+
+    def _inner(self, outer: Var) -> Var:
+        assert self.parent is not None
+        definition = self.parent._scalars.get(outer)
+        if definition is None:
+            return self.capture(outer)
+        if outer not in self._copies:
+            again = with_atoms(definition, lambda a: self._inner(a) if isinstance(a, Var) else a)
+            self._copies[outer] = self.emit(again, caller())
+            self._scalars[self._copies[outer]] = again
+        return self._copies[outer]
+
+    def inner(self, hint: str, fn: Callable[..., Any], parameters: Mapping[str, Annotation]) -> tuple[GraphTrace, Atom]:
+        """Record a function within this one: its trace and its result."""
+        if not callable(fn):
+            fail(f"{hint}: {fn!r} is not a function; pass a Python function")
+        inside = GraphTrace(self.module, self.module.reserve(hint), self)
+        return inside, inside.record(fn, parameters)
+
+    def record(self, fn: Callable[..., Any], parameters: Mapping[str, Annotation], by_name: bool = False) -> Atom:
+        """Declare the parameters, run the function on their stand-ins, return the atom of its result."""
+        declared = {name: self._parameter(name, a) for name, a in parameters.items()}
+        self.add_symbols(set().union(*(symbols_in(a) for a in parameters.values())))
+        named = {name: self.wrap(var) for name, var in declared.items()}
+        result = record(self, fn, () if by_name else tuple(named.values()), named if by_name else {})
+        return self._result(result)
+
+    def _result(self, result: Any) -> Atom:
+        if result is None or (isinstance(result, tuple | list) and not result):
+            raise TraceError(f"{self.name}: returns nothing; return at least one value computed from the parameters")
+        try:
+            return self.value(f"{self.name}: the result", result)
+        except DTypeError as e:
+            raise TraceError(f"{self.name}: the result: {e}") from None
+
+    def close(self, parts: Sequence[tuple[GraphTrace, Atom]], given: int) -> tuple[tuple[Var, ...], tuple[str, ...]]:
+        """Add functions within this one, which are called with the same arguments, to the module.
+
+        `given` is the number of parameters that they have before those that stand for captured variables. Returns the variables
+        to pass for these, and the names of the dims to pass as shape arguments.
+        """
+        captured = tuple(dict.fromkeys(v for inside, _ in parts for v in inside.captured))
+        functions: list[Function] = []
+        for inside, result in parts:
+            made = inside.function.finish(result)
+            extra = tuple(inside.capture(v) for v in captured)
+            functions.append(replace(made, parameters=made.parameters[:given] + extra))
+        dims = tuple(sorted(set().union(*map(open_symbols, functions)) & self.scope))
+        for f in functions:
+            self.module.builder.add(replace(f, dims=dims))
+        return captured, dims
+
+
+def open_symbols(function: Function) -> set[str]:
+    """The dim symbols that a function uses and that no dim of a parameter is by itself."""
+    used = set().union(*(symbols_used(b.value) | symbols_in(b.var.annotation) for b in function.bindings))
+    used |= symbols_in(function.returns)
+    bound: set[str] = set()
+    for p in function.parameters:
+        for d in dims_of(p.annotation):
+            used |= symbols_of(d)
+            if d.is_Symbol:
+                bound |= symbols_of(d)
+    return used - bound
+
+
+def graph_trace(name: str) -> GraphTrace:
+    """The graph function that is being traced; raises TraceError where there is none."""
+    found = running(name).graph
+    if found is None:
+        fail(f"{name}: programs have no such thing; compile the function with mirage.compile")
+    return found
