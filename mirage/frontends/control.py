@@ -88,7 +88,7 @@ def loop(
 
 def _count(t: GraphTrace, count: Any) -> tuple[Dim | None, Atom | None]:
     if isinstance(count, Proxy):
-        if count.annotation != _INDEX:
+        if count.annotation not in (_INDEX, TensorType((), "int32")):
             fail(f"loop: the count is {count!r}, not an int64 scalar; cast and reshape it")
         return None, t.value("loop: the count", count)
     with located():

@@ -7,17 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import sympy
-
 from mirage.errors import GraphError, TraceError
 from mirage.frontends.annotate import annotation
 from mirage.frontends.graph import GraphTrace, ModuleTrace, open_symbols
 from mirage.frontends.proxy import TRACE, caller, fail, located
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.trace import check_parameters, program_name
-from mirage.ir.annotations import Annotation, dim_pairs, symbols_in
-from mirage.ir.dims import Dim, divide, symbol, symbols_of, to_dim
-from mirage.ir.graph.deduce import match_dims
+from mirage.ir.annotations import Annotation, symbols_in
+from mirage.ir.dims import Dim, symbol, to_dim
+from mirage.ir.graph.deduce import match_dims, solve_dims
 from mirage.ir.graph.nodes import FunctionCall, Module
 from mirage.ir.program import identifier
 
@@ -126,14 +124,13 @@ def _call_function(t: GraphTrace, f: GraphFunction, args: Sequence[Any], kwargs:
             bound[d] = to_dim(value, f"call of {f.name}: {d}")
         for p, a, atom in zip(f.specs, f.specs.values(), atoms, strict=True):
             match_dims(a, atom.annotation, bound, f"call of {f.name}: argument {p!r}")
+        for a, atom in zip(f.specs.values(), atoms, strict=True):
+            solve_dims(a, atom.annotation, bound)
         for d in callee.dims:
             if d not in bound:
-                pairs = (
-                    pair
-                    for a, atom in zip(f.specs.values(), atoms, strict=True)
-                    for pair in dim_pairs(a, atom.annotation)
+                raise GraphError(
+                    f"call of {f.name}: the arguments do not tell its dim {d!r}; declare it with dims=({d!r},) and pass {d}=..."
                 )
-                bound[d] = _solve(f, d, list(pairs), bound)
     return t.wrap(t.emit(FunctionCall(name, atoms, tuple(bound[d] for d in callee.dims)), where))
 
 
@@ -161,21 +158,3 @@ def _trace_once(module: ModuleTrace, f: GraphFunction) -> str:
         module.builder.add(replace(made, dims=dims))
         module.traced[f] = name
     return module.traced[f]
-
-
-def _solve(f: GraphFunction, name: str, pairs: Sequence[tuple[Dim, Dim]], bound: Mapping[str, Dim]) -> Dim:
-    """The dim that makes the parameters' dims those of the arguments: they are linear in it, and all else is known."""
-    for pattern, given in pairs:
-        if symbols_of(pattern) - bound.keys() != {name}:
-            continue
-        # the caller may have a symbol of the same name
-        unknown = sympy.Dummy(integer=True, positive=True)
-        known = {symbol(s): d for s, d in bound.items()}
-        left = sympy.expand(pattern.xreplace({symbol(name): unknown, **known}))
-        if left.is_polynomial(unknown) and sympy.degree(left, unknown) == 1:
-            found = divide(sympy.expand(given - left.subs(unknown, 0)), left.coeff(unknown, 1))
-            if found is not None:
-                return found
-    raise GraphError(
-        f"call of {f.name}: the arguments do not tell its dim {name!r}; declare it with dims=({name!r},) and pass {name}=..."
-    )

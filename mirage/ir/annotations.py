@@ -10,7 +10,7 @@ A dim that is not known is None.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -135,20 +135,3 @@ def symbols_in(annotation: Annotation) -> set[str]:
 def without_symbols(annotation: Annotation, unknown: set[str]) -> Annotation:
     """The annotation in which dims that contain one of these symbols are unknown."""
     return map_dims(annotation, lambda d: None if symbols_of(d) & unknown else d)
-
-
-def dim_pairs(pattern: Annotation, given: Annotation) -> Iterator[tuple[Dim, Dim]]:
-    """Dims of a parameter beside those of an argument of the same structure, where both are known."""
-    first: PartialShape | None = None
-    second: PartialShape | None = None
-    match pattern, given:
-        case ((TensorType(a) | PartialTensor(a)), (TensorType(b) | PartialTensor(b))):
-            first, second = a, b
-        case ShapeType(a), ShapeType(b):
-            first, second = a, b
-        case TupleType(x), TupleType(y):
-            for p, q in zip(x, y, strict=True):
-                yield from dim_pairs(p, q)
-    for d, e in zip(first or (), second or (), strict=False):
-        if d is not None and e is not None:
-            yield d, e
