@@ -16,7 +16,7 @@ import sympy
 
 from mirage.errors import DTypeError, InputError, ShapeError
 from mirage.ir.annotations import Annotation, tensor_annotation
-from mirage.ir.dims import Dim, divide, evaluate, to_dim
+from mirage.ir.dims import Dim, ceil_div, evaluate, is_polynomial, to_dim
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import (
@@ -99,8 +99,8 @@ def _bind(value: Any, sizes: Mapping[str, int]) -> Any:
 
 def _coefficients(need: AtMost) -> list[tuple[Dim, int]] | None:
     """The terms of `large - small` with their coefficients; None where it is no polynomial."""
-    difference = sympy.expand(need.large - need.small)
-    if not difference.is_polynomial(*difference.free_symbols):
+    difference = to_dim(need.large - need.small)
+    if not is_polynomial(difference):
         return None
     return [(term, int(c)) for term, c in difference.as_coefficients_dict().items()]
 
@@ -132,12 +132,8 @@ def _dim(value: Dim | int) -> Dim:
 
 
 def steps_between(start: Dim, stop: Dim, step: int) -> Dim:
-    """The count of start, start + step, ... below stop; raises DimError where no dim can say it."""
-    length = sympy.expand(stop - start)
-    if step == 1:
-        return to_dim(length)
-    exact = divide(length, sympy.Integer(step))
-    return to_dim(sympy.floor((length + step - 1) / step)) if exact is None else to_dim(exact)
+    """The count of start, start + step, ... below stop."""
+    return to_dim(ceil_div(to_dim(stop - start), sympy.Integer(step)))
 
 
 def wide(x: np.ndarray) -> np.ndarray:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
 from functools import reduce as fold
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import sympy
@@ -196,10 +196,8 @@ class Operator(ABC):
                     fresh = tuple(symbol(f"unknown_{k}_{i}") if d is None else d for i, d in enumerate(shape))
                     unknown.update(d.name for d, known in zip(fresh, shape, strict=True) if known is None)
                     types.append(TensorType(fresh, dtype))
-                case PartialTensor():
-                    return self.coarse(args, attrs)
                 case _:
-                    raise ShapeError(f"{self.name}: operand {k + 1} is {a}, not a tensor; pass a tensor")
+                    return self.coarse(args, attrs)
         try:
             return without_symbols(self.deduce(types, attrs), unknown)
         except ShapeError:
@@ -220,10 +218,16 @@ class Operator(ABC):
         """What is known of the result where the operands' shapes do not say more."""
         return PartialTensor(None, common_dtype(args))
 
+    def scalar_dtype(self, types: Sequence[TensorType]) -> str:
+        """The element type that scalar constants among the operands take: float64 where all are."""
+        return common_dtype(types) or "float64"
+
     def check_elements(self, args: Sequence[Annotation]) -> None:
-        """Raises DTypeError for operands of element types that it does not take."""
+        """Raises ShapeError for operands that are no tensors, DTypeError for element types that it does not take."""
         for k, a in enumerate(args):
-            if isinstance(a, TensorType | PartialTensor) and a.dtype not in (None, "scalar", *self.takes):
+            if not isinstance(a, TensorType | PartialTensor):
+                raise ShapeError(f"{self.name}: operand {k + 1} is {a}, not a tensor; pass a tensor")
+            if a.dtype not in (None, "scalar", *self.takes):
                 wanted = ", ".join(t for t in ELEMENTS if t in self.takes)
                 raise DTypeError(f"{self.name}: operand {k + 1} is {a}; cast it first: it takes {wanted}")
 
@@ -341,9 +345,10 @@ def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Ove
 
 
 REGISTRY: dict[str, Operator] = {}
+O = TypeVar("O", bound=Operator)
 
 
-def register(op: Operator) -> Operator:
+def register(op: O) -> O:
     """Add an operator; raises DuplicateOperator if its name is taken."""
     if not op.name.isidentifier():
         raise AttributeValueError(f"operator name {op.name!r} is not an identifier; use letters, digits and _")
@@ -404,7 +409,7 @@ def broadcast_shapes(op: str, types: Sequence[TensorType]) -> tuple[sympy.Expr, 
 
 
 def broadcast_partial(op: str, args: Sequence[Annotation]) -> PartialShape | None:
-    """What is known of a broadcast shape: where an operand's dim is unknown, it may be 1 or not, and so the result's is.
+    """What is known of a broadcast shape: where an operand's dim is unknown, it may be 1 or what the others are.
 
     Raises ShapeError for known dims that do not broadcast.
     """
@@ -416,7 +421,8 @@ def broadcast_partial(op: str, args: Sequence[Annotation]) -> PartialShape | Non
     for i in range(-max(map(len, ranked)), 0):
         dims = [s[i] for s in ranked if -i <= len(s)]
         (known,) = broadcast_shapes(op, [TensorType((d,)) for d in dims if d is not None] or [TensorType((sympy.Integer(1),))])
-        result.append(None if None in dims else known)
+        sure = None not in dims or (known.is_Integer and not is_one(known))
+        result.append(known if sure else None)
     return tuple(result)
 
 

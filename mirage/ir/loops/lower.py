@@ -18,7 +18,7 @@ def lower_operator(op: str, types: Sequence[TensorType], attrs: Attrs, out: Tens
     Scalar constants among the operands and as a result (dtype "scalar") take the type of the other operands, float64
     where there are none.
     """
-    dtype = next((t.dtype for t in (*types, out) if t.dtype != "scalar"), "float64")
+    dtype = get_operator(op).scalar_dtype(types)
     typed = [_typed(t, dtype) for t in types]
     found = get_operator(op).to_loops(typed, attrs, _typed(out, dtype))
     if found is None:

@@ -73,7 +73,8 @@ class Where(GraphOperator):
     def check_elements(self, args: Sequence[Annotation]) -> None:
         super().check_elements(args)
         condition = args[0]
-        if isinstance(condition, TensorType | PartialTensor) and condition.dtype not in ("bool", None):
+        assert isinstance(condition, TensorType | PartialTensor)
+        if condition.dtype not in ("bool", None):
             raise DTypeError(f"where: the condition is {condition}; compare it with something, or cast it to bool")
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
@@ -84,6 +85,9 @@ class Where(GraphOperator):
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return tensor_annotation(broadcast_partial("where", args), common_dtype(args[1:]))
+
+    def scalar_dtype(self, types: Sequence[TensorType]) -> str:
+        return super().scalar_dtype(types[1:])
 
     def given(self, arrays: Sequence[Any]) -> list[np.ndarray]:
         return [np.asarray(arrays[0]), *as_arrays("where", arrays[1:], number_dtype(arrays[1:]))]

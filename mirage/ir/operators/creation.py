@@ -56,7 +56,8 @@ class Arange(GraphOperator):
         return TensorType((steps_between(attrs["start"], attrs["stop"], attrs["step"]),), attrs["dtype"])
 
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
-        return needs(at_most(attrs["start"], attrs["stop"], "the start is not behind the stop"))
+        first = at_most(0, attrs["start"], "the start is not negative")
+        return needs(first, at_most(attrs["start"], attrs["stop"], "the start is not behind the stop"))
 
     def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
         return np.arange(attrs["start"], attrs["stop"], attrs["step"], dtype=np.int64).astype(ELEMENTS[attrs["dtype"]])

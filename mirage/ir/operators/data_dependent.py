@@ -138,7 +138,8 @@ class BooleanMask(GraphOperator):
     def check_elements(self, args: Sequence[Annotation]) -> None:
         super().check_elements(args)
         mask = args[1]
-        if isinstance(mask, TensorType | PartialTensor) and mask.dtype not in ("bool", None):
+        assert isinstance(mask, TensorType | PartialTensor)
+        if mask.dtype not in ("bool", None):
             raise DTypeError(f"boolean_mask: the mask is {mask}; compare it with something, or cast it to bool")
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
@@ -152,9 +153,9 @@ class BooleanMask(GraphOperator):
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         x, mask = args
-        ranked = isinstance(x, TensorType | PartialTensor) and isinstance(mask, TensorType | PartialTensor)
-        if not ranked or x.shape is None or mask.shape is None:
-            return PartialTensor(None, common_dtype(args[:1]))
+        assert isinstance(x, TensorType | PartialTensor) and isinstance(mask, TensorType | PartialTensor)
+        if x.shape is None or mask.shape is None:
+            return PartialTensor(None, x.dtype)
         return PartialTensor((None, *x.shape[len(mask.shape) :]), x.dtype)
 
     def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:

@@ -31,7 +31,8 @@ class _Indexed(GraphOperator):
     def check_elements(self, args: Sequence[Annotation]) -> None:
         super().check_elements(args)
         indices = args[1]
-        if isinstance(indices, TensorType | PartialTensor) and indices.dtype not in (None, *INTEGERS):
+        assert isinstance(indices, TensorType | PartialTensor)
+        if indices.dtype not in (None, *INTEGERS):
             raise DTypeError(f"{self.name}: the indices are {indices}; cast them to int64")
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:

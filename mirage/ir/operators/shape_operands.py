@@ -30,7 +30,7 @@ class _WithShape(Operator):
     def wanted(self, args: Sequence[Annotation]) -> PartialShape | None:
         """What is known of the shape; raises ShapeError where the operand is none."""
         self.check_arity(len(args))
-        self.check_elements(args)
+        self.check_elements(args[:-1])
         if not isinstance(args[-1], ShapeType):
             raise ShapeError(f"{self.name}: operand {len(args)} is {args[-1]}, not a shape; pass the shape of a tensor")
         return args[-1].dims
@@ -41,8 +41,7 @@ class ReshapeTo(_WithShape):
 
     def annotate(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         shape, x = self.wanted(args), args[0]
-        if not isinstance(x, TensorType | PartialTensor):
-            raise ShapeError(f"reshape_to: operand 1 is {x}, not a tensor; pass a tensor")
+        assert isinstance(x, TensorType | PartialTensor)
         counts = [_count(s) for s in (x.shape, shape)]
         if None not in counts and counts[0] != counts[1]:
             raise ShapeError(
@@ -89,8 +88,7 @@ class BroadcastToShape(_WithShape):
 
     def annotate(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         shape, x = self.wanted(args), args[0]
-        if not isinstance(x, TensorType | PartialTensor):
-            raise ShapeError(f"broadcast_to_shape: operand 1 is {x}, not a tensor; pass a tensor")
+        assert isinstance(x, TensorType | PartialTensor)
         if shape is not None and x.shape is not None:
             pairs = zip(reversed(x.shape), reversed(shape), strict=False)
             if len(x.shape) > len(shape) or any(_differ(d, n) for d, n in pairs):
