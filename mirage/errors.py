@@ -58,6 +58,18 @@ class InputError(MirageError):
     """Arrays that do not fit the program's inputs."""
 
 
+class GuardError(InputError):
+    """A call whose shapes break a constraint of a compiled function; names the argument, the dim, its constraint and its size."""
+
+
+class UnknownFunction(MirageError):
+    """A library or packed function that is not registered."""
+
+
+class DuplicateFunction(MirageError):
+    """A second registration of a library or packed function."""
+
+
 class GraphError(MirageError):
     """A muGraph that breaks a rule of its level."""
 

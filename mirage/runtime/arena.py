@@ -1,0 +1,42 @@
+"""Memory of a call's intermediate tensors: one arena of a planned size, and storages that grow with the sizes of calls."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mirage.kernels.cpu.memory import aligned
+
+_BYTE = np.dtype(np.uint8)
+
+
+class Arena:
+    """Memory for one call of a function at a time, kept for the next one. All of it starts at cache lines.
+
+    `size` bytes are planned and never grow; storages are numbered from 0.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._own: np.ndarray | None = None
+        self._grown: dict[int, np.ndarray] = {}
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that are held."""
+        return (0 if self._own is None else self._own.nbytes) + sum(m.nbytes for m in self._grown.values())
+
+    def planned(self) -> np.ndarray:
+        """The planned memory."""
+        if self._own is None:
+            self._own = aligned(self.size, _BYTE)
+        return self._own
+
+    def grow(self, storage: int, size: int) -> np.ndarray:
+        """At least so many bytes for a storage: the same memory as long as it is large enough."""
+        memory = self._grown.get(storage)
+        if memory is None or memory.size < size:
+            # a little more, as lengths often grow by one from call to call; what is outgrown is dropped first
+            more = 0 if memory is None else memory.size + memory.size // 4
+            self._grown.pop(storage, None)
+            memory = self._grown[storage] = aligned(max(size, more), _BYTE)
+        return memory

@@ -1,0 +1,219 @@
+"""Whether a program is well formed: checked once, when it is loaded, so that no call meets a mistake of its code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn, TypeAlias
+
+from mirage.errors import FormatError
+from mirage.ir.types import ELEMENTS
+from mirage.runtime import program as vm
+from mirage.runtime.guards import RELATIONS
+
+#: a source of memory that a call uses again
+ARENA = "arena"
+#: the memory that a value may be in: of a tuple made in the function, that of each item
+Memory: TypeAlias = "frozenset[int | str] | tuple[Memory, ...]"
+
+
+def _parts(memory: Memory) -> list[frozenset[int | str]]:
+    return [p for m in memory for p in _parts(m)] if isinstance(memory, tuple) else [memory]
+
+
+def _whole(memory: Memory) -> frozenset[int | str]:
+    return frozenset().union(*_parts(memory))
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of a function: the memory that its result may be in, and how often it is the same tensor twice.
+
+    `sources` are positions of parameters, registers with fresh memory (as text), and `ARENA`. The caller owns the result if it
+    is `owned`: fresh memory, each part its own.
+    """
+
+    sources: frozenset[int | str]
+    owned: bool
+
+
+def check_program(program: vm.VMProgram) -> dict[str, Facts]:
+    """Facts of every function; raises FormatError naming function and instruction."""
+    if program.main not in program.functions:
+        raise FormatError(f"the program has no function {program.main!r}, which is its main one")
+    found: dict[str, Facts] = {}
+    for name, function in program.functions.items():
+        if function.name != name:
+            raise FormatError(f"function {function.name!r} is listed as {name!r}")
+        _facts(program, function, found, ())
+    return found
+
+
+def _facts(program: vm.VMProgram, function: vm.VMFunction, found: dict[str, Facts], callers: tuple[str, ...]) -> Facts:
+    if function.name in callers:
+        raise FormatError(
+            f"function {function.name!r} calls itself, by way of {', '.join(callers)}; functions do not recur"
+        )
+    if function.name not in found:
+        found[function.name] = _Checker(program, function, found, callers).check()
+    return found[function.name]
+
+
+class _Checker:
+    def __init__(
+        self, program: vm.VMProgram, function: vm.VMFunction, found: dict[str, Facts], callers: tuple[str, ...]
+    ) -> None:
+        self.program, self.function = program, function
+        self.found, self.callers = found, callers
+        self.at: object = "its head"
+        #: register -> memory of its value; None once it is freed
+        self.memory: dict[int, Memory | None] = {}
+        self.storages: dict[int, vm.AllocStorage] = {}
+
+    def wrong(self, why: str) -> NoReturn:
+        raise FormatError(f"function {self.function.name!r}, {self.at}: {why}")
+
+    def check(self) -> Facts:
+        f = self.function
+        for k in range(len(f.parameters)):
+            self.define(k, frozenset({k}))
+        for register, constant in f.constants:
+            if not 0 <= constant < len(self.program.constants):
+                self.wrong(f"there is no constant {constant}")
+            # never written to, and so never given away
+            self.define(register, frozenset({f"constant {constant}"}))
+        if any(g.relation not in RELATIONS for g in f.guards):
+            self.wrong(f"a guard has none of the relations {', '.join(RELATIONS)}")
+        if not f.code or not isinstance(f.code[-1], vm.Return):
+            self.wrong("the last instruction is not a Return")
+        for self.at in f.code[:-1]:
+            self.instruction(self.at)
+        self.at = f.code[-1]
+        result = self.use(f.code[-1].value)
+        sources = _whole(result)
+        if ARENA in sources:
+            self.wrong("it returns memory of the arena, which later calls write to")
+        fresh = all(isinstance(s, str) and s.startswith("fresh") for s in sources)
+        return Facts(sources, fresh and sum(map(len, _parts(result))) == len(sources))
+
+    def define(self, register: int, memory: Memory) -> None:
+        if not 0 <= register < self.function.registers:
+            self.wrong(f"there is no register r{register}")
+        if register in self.memory:
+            self.wrong(f"r{register} is written twice")
+        self.memory[register] = memory
+
+    def use(self, register: int) -> Memory:
+        found = self.memory.get(register)
+        if found is None:
+            self.wrong(
+                f"r{register} is used {'after it is freed' if register in self.memory else 'before it is written'}"
+            )
+        return found
+
+    def used(self, registers: Sequence[int]) -> frozenset[int | str]:
+        return _whole(tuple(self.use(r) for r in registers))
+
+    def storage(self, number: int) -> vm.AllocStorage:
+        if number not in self.storages:
+            self.wrong(f"storage {number} is not allocated before")
+        return self.storages[number]
+
+    def instruction(self, i: object) -> None:
+        match i:
+            case vm.AllocStorage(storage, size, offset):
+                if storage in self.storages or not 0 <= storage < len(self.function.code):
+                    self.wrong(f"storage {storage} is allocated twice, or not a number of a storage")
+                if offset is not None and not (
+                    size.is_Integer and offset >= 0 and offset % 64 == 0 and offset + int(size) <= self.function.arena
+                ):
+                    self.wrong(f"it does not fit the arena of {self.function.arena} bytes at a multiple of 64")
+                self.storages[storage] = i
+            case vm.MakeTensor(out, number, offset, _, dtype):
+                if dtype not in ELEMENTS or offset < 0 or (number is None and offset):
+                    self.wrong("its type or offset is not one of a tensor")
+                if number is not None:
+                    self.storage(number)
+                self.define(out, frozenset({f"fresh {out}" if number is None else ARENA}))
+            case vm.Reshape(out, value):
+                self.define(out, self.used((value,)))
+            case vm.CallKernel(kernel, inputs, outputs, _, workspace):
+                if not 0 <= kernel < len(self.program.kernels):
+                    self.wrong(f"there is no kernel {kernel}")
+                self.used((*inputs, *outputs, *workspace))
+            case vm.CallLibrary(_, inputs, outputs):
+                self.used((*inputs, *outputs))
+            case vm.CallPacked(out, _, args, _, in_place):
+                if not all(0 <= k < len(args) for k in in_place):
+                    self.wrong("it updates an argument that it does not have")
+                self.used(args)
+                self.define(out, frozenset({f"result {out}"}) | self.used([args[k] for k in in_place]))
+            case vm.CallOperator(out, _, args):
+                self.used(args)
+                self.define(out, frozenset({f"result {out}"}))
+            case vm.CallFunction(out, name, args, dims, memory):
+                self.call(out, (name,), args, dims, memory)
+            case vm.If(out, condition, then, orelse, args, dims, memory):
+                self.use(condition)
+                self.call(out, (then, orelse), args, dims, memory)
+            case vm.Loop():
+                if (i.count is None) == (i.times is None):
+                    self.wrong("it has no count, or two")
+                if i.times is not None:
+                    self.use(i.times)
+                # the index is an argument of its own; without iterations, the carried values are the result
+                self.call(i.out, (i.body,), (None, *i.carried, *i.invariant), i.dims, i.memory, i.carried)
+            case vm.MatchShape(value):
+                self.use(value)
+            case vm.MakeShape(out):
+                self.define(out, frozenset())
+            case vm.ShapeOf(out, value):
+                self.use(value)
+                self.define(out, frozenset())
+            case vm.MakeTuple(out, items):
+                self.define(out, tuple(self.use(r) for r in items))
+            case vm.GetItem(out, value, index):
+                if index < 0:
+                    self.wrong("its index is negative")
+                memory = self.use(value)
+                if isinstance(memory, tuple) and index >= len(memory):
+                    self.wrong(f"a tuple of {len(memory)} items has no item {index}")
+                self.define(out, memory[index] if isinstance(memory, tuple) else memory)
+            case vm.Free(registers):
+                self.used(registers)
+                for r in registers:
+                    self.memory[r] = None
+            case _:
+                self.wrong("it is not the last instruction, or no instruction at all")
+
+    def call(
+        self,
+        out: int,
+        names: Sequence[str],
+        args: Sequence[int | None],
+        dims: Sequence[object],
+        memory: int | None,
+        through: Sequence[int] = (),
+    ) -> None:
+        """A call of one of these functions; the result may be in the memory of the arguments `through`, too."""
+        storage = None if memory is None else self.storage(memory)
+        given = [frozenset() if r is None else self.used((r,)) for r in args]
+        sources = {f"result {out}"} | self.used(through)
+        for name in names:
+            callee = self.program.functions.get(name)
+            if callee is None:
+                self.wrong(f"there is no function {name!r}")
+            if len(callee.parameters) != len(args) or len(callee.dims) != len(dims):
+                self.wrong(
+                    f"{name!r} has {len(callee.parameters)} parameters and {len(callee.dims)} extra dims, not {len(args)} and "
+                    f"{len(dims)}"
+                )
+            if storage is not None and storage.bytes.is_Integer and int(storage.bytes) < callee.arena:
+                self.wrong(f"the arena of {name!r} has {callee.arena} bytes, its memory {storage.bytes}")
+            facts = _facts(self.program, callee, self.found, (*self.callers, self.function.name))
+            for s in facts.sources:
+                if isinstance(s, int):
+                    sources |= given[s]
+                elif not s.startswith(("fresh", "result")):
+                    sources.add(s)
+        self.define(out, frozenset(sources))

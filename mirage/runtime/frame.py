@@ -1,0 +1,120 @@
+"""Frames: the registers, sizes and memory of one call of a function.
+
+What the sizes at a call's start determine is laid out once, and kept for further calls with the same sizes: storages, and
+the tensors in them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import FormatError
+from mirage.runtime.arena import Arena
+from mirage.runtime.guards import Entry
+from mirage.runtime.sizes import Slots
+
+#: gives some items of the registers or slots as a tuple
+Getter = Callable[[Any], tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class StorageLayout:
+    """A storage, the slot of its size in bytes, and its offset in the arena, None where it grows with the sizes of calls."""
+
+    storage: int
+    size: int
+    offset: int | None
+
+
+@dataclass(frozen=True)
+class TensorLayout:
+    """A register that holds a tensor at an offset of a storage, and the slots of its shape."""
+
+    out: int
+    storage: int
+    offset: int
+    shape: Getter
+    dtype: np.dtype[Any]
+
+    def make(self, owner: str, memory: np.ndarray, slots: Slots) -> np.ndarray:
+        """The tensor in a storage's memory; raises FormatError if there is not enough of it."""
+        shape = self.shape(slots)
+        try:
+            return np.ndarray(shape, self.dtype, memory, self.offset)
+        except (TypeError, ValueError):
+            raise FormatError(
+                f"{owner}: r{self.out}, {self.dtype}{list(shape)} at {self.offset} bytes, does not fit storage "
+                f"{self.storage} of {memory.nbytes} bytes; compile the program again"
+            ) from None
+
+
+@dataclass
+class FrameLayout:
+    """What all frames of a function have in common: `registers` holds the constants."""
+
+    owner: str
+    registers: list[Any]
+    arena: int
+    storages: int
+    planned: list[StorageLayout] = field(default_factory=list)
+    tensors: list[TensorLayout] = field(default_factory=list)
+
+
+class Frame:
+    """Used by one call at a time."""
+
+    __slots__ = ("_given", "_layout", "arena", "entry", "registers", "slots", "storages")
+
+    def __init__(self, layout: FrameLayout) -> None:
+        self._layout = layout
+        self._given: np.ndarray | None = None
+        self.arena = Arena(layout.arena)
+        #: what the storages and tensors are laid out for
+        self.entry: Entry | None = None
+        #: what the registers hold at the start of a call
+        self.registers: list[Any] = layout.registers
+        self.slots: Slots
+        self.storages: list[np.ndarray | None] = [None] * layout.storages
+
+    def enter(self, entry: Entry, memory: np.ndarray | None) -> None:
+        """Prepare a call with these sizes, whose arena is in the caller's `memory` if that is given."""
+        layout = self._layout
+        if not layout.arena:
+            memory = None
+        if self.entry is entry and self._given is memory:
+            return
+        # nothing half laid out is used again
+        self.entry = None
+        slots, arena = entry.slots, self.arena
+        if layout.arena:
+            planned = arena.planned() if memory is None else memory[: layout.arena]
+            if planned.size < layout.arena:
+                raise FormatError(
+                    f"{layout.owner}: an arena of {layout.arena} bytes does not fit the {planned.size} bytes that the caller "
+                    "gives; compile the program again"
+                )
+        for s in layout.planned:
+            size = slots[s.size]
+            at = s.offset
+            self.storages[s.storage] = arena.grow(s.storage, size) if at is None else planned[at : at + size]
+        registers = layout.registers.copy()
+        for t in layout.tensors:
+            found = self.storages[t.storage]
+            assert found is not None
+            registers[t.out] = t.make(layout.owner, found, slots)
+        self.registers, self._given, self.entry = registers, memory, entry
+
+
+def getter(places: Sequence[int]) -> Getter:
+    """What gives the items at these places."""
+    if not places:
+        return lambda _: ()
+    if len(places) == 1:
+        (at,) = places
+        return lambda items: (items[at],)
+    return itemgetter(*places)

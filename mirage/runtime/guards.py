@@ -1,0 +1,213 @@
+"""Guards: what values must be at function boundaries and checks, and the sizes that their shapes give (Relax, section 4.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DimError, GuardError, InputError
+from mirage.ir.annotations import Annotation
+from mirage.ir.dims import Dim, dim_text, solve, symbol, symbols_of
+from mirage.runtime.leaves import Leaf, Shape, leaves_of
+from mirage.runtime.program import Guard
+from mirage.runtime.sizes import SizeTable, Slots, compile_dim
+
+#: binds one symbol from the shapes of all leaves
+Solver = Callable[[Sequence[Shape], Slots], None]
+
+
+class Pattern:
+    """Annotations that values are matched with, at one stage of a size table: which symbols they bind, what they check.
+
+    `values` are (what it is called in errors, annotation). `known` symbols are bound before; `owner` says where, in errors.
+    Raises DimError for dims that no shape determines.
+    """
+
+    def __init__(
+        self,
+        owner: str,
+        values: Sequence[tuple[str, Annotation]],
+        table: SizeTable,
+        stage: int,
+        known: set[str],
+        guards: Sequence[Guard] = (),
+    ) -> None:
+        self.owner = owner
+        self._table, self._stage = table, stage
+        self.values = [leaves_of(owner, what, annotation) for what, annotation in values]
+        self._leaves: list[Leaf] = [leaf for value in self.values for leaf in value.leaves]
+        #: symbol -> leaf and dim that gave it
+        self._origin: dict[str, tuple[int, int]] = {}
+        self._solvers: list[Solver] = []
+        self._order(set(known))
+        # what gave a symbol need not be checked
+        self._checks = [
+            (k, i, table.slot(d, stage), d)
+            for k, leaf in enumerate(self._leaves)
+            for i, d in enumerate(leaf.dims or ())
+            if d is not None and not (d.is_Symbol and self._origin.get(d.name) == (k, i))
+        ]
+        self._guards = [(table.slot(g.dim, stage), table.slot(g.value, stage), g) for g in guards]
+
+    def _order(self, known: set[str]) -> None:
+        """In which order dims give symbols: plain ones first, which make products such as 4*n checks instead of equations."""
+        open_ = [
+            (k, i, d) for k, leaf in enumerate(self._leaves) for i, d in enumerate(leaf.dims or ()) if d is not None
+        ]
+        open_.sort(key=lambda item: not item[2].is_Symbol)
+        while open_:
+            rest = []
+            for k, i, d in open_:
+                unknown = symbols_of(d) - known
+                if len(unknown) > 1:
+                    rest.append((k, i, d))
+                elif unknown:
+                    (name,) = unknown
+                    known.add(name)
+                    self._origin[name] = k, i
+                    self._solvers.append(self._solver(k, i, d, name))
+            if len(rest) == len(open_):
+                k, i, d = rest[0]
+                raise DimError(
+                    f"{self.owner}: {self._leaves[k].what}, dim {i}: {dim_text(d)} does not determine "
+                    f"{', '.join(sorted(symbols_of(d) - known))}; pass one as an extra shape argument"
+                )
+            open_ = rest
+
+    def _solver(self, k: int, i: int, dim: Dim, name: str) -> Solver:
+        """What binds a symbol so that a dim of a leaf is as given."""
+        slot = self._table.symbols[name]
+        unknown = symbol(name)
+        if dim == unknown:
+
+            def bind(shapes: Sequence[Shape], slots: Slots) -> None:
+                slots[slot] = shapes[k][i]
+
+            return bind
+        rest = sympy.expand(dim.subs(unknown, 0))
+        factor = sympy.expand(dim.subs(unknown, 1) - rest)
+        linear = sympy.expand(factor * unknown + rest - dim) == 0
+        others = {s: at for s, at in self._table.symbols.items() if s != name and s in symbols_of(dim)}
+        if not linear:
+
+            def search(shapes: Sequence[Shape], slots: Slots) -> None:
+                found = solve(dim, shapes[k][i], {s: slots[at] for s, at in others.items()})
+                if found is None:
+                    raise self._unsolved(k, i, dim, name, shapes)
+                slots[slot] = found[1]
+
+            return search
+        times, plus = compile_dim(factor, others), compile_dim(rest, others)
+
+        def divide(shapes: Sequence[Shape], slots: Slots) -> None:
+            by, size = times(slots), shapes[k][i] - plus(slots)
+            if not by or size % by or size // by < 0:
+                raise self._unsolved(k, i, dim, name, shapes)
+            slots[slot] = size // by
+
+        return divide
+
+    def _unsolved(self, k: int, i: int, dim: Dim, name: str, shapes: Sequence[Shape]) -> GuardError:
+        return GuardError(
+            f"{self.owner}: {self._leaves[k].what} has shape {list(shapes[k])}: no size of {name} makes dim {i}, "
+            f"{dim_text(dim)}, equal {shapes[k][i]}"
+        )
+
+    def read(self, values: list[Any]) -> tuple[Shape, ...]:
+        """The shapes in the values; replaces those that are not C-contiguous arrays of NumPy by such.
+
+        Raises GuardError or InputError for a value of another kind, rank or element type.
+        """
+        shapes: list[Shape] = []
+        for k, (a, reader) in enumerate(zip(values, self.values, strict=True)):
+            if type(a) is np.ndarray and a.dtype is reader.dtype and a.ndim == reader.rank:
+                flags = a.flags
+                if flags.c_contiguous and flags.aligned:
+                    shapes.append(a.shape)
+                    continue
+            values[k] = reader.read(a, shapes)
+        return tuple(shapes)
+
+    def bind(self, shapes: Sequence[Shape], slots: Slots) -> None:
+        """Bind the symbols, evaluate what they determine, and check the rest; raises GuardError naming argument and dim."""
+        for step in self._solvers:
+            step(shapes, slots)
+        self._table.evaluate(self._stage, slots)
+        for k, i, slot, dim in self._checks:
+            if shapes[k][i] != slots[slot]:
+                must = "" if dim.is_Integer else f" ({self._table.bound(dim, slots)})"
+                raise GuardError(
+                    f"{self.owner}: {self._leaves[k].what} has shape {list(shapes[k])}: dim {i} is {shapes[k][i]}, "
+                    f"but {dim_text(dim) if dim.is_Integer else f'{dim_text(dim)} is {slots[slot]} here'}{must}; "
+                    "make the dims agree"
+                )
+        for left, right, guard in self._guards:
+            if not _HOLDS[guard.relation](slots[left], slots[right]):
+                raise GuardError(self._broken(guard, slots[left], slots))
+
+    def _broken(self, guard: Guard, size: int, slots: Slots) -> str:
+        names = sorted(symbols_of(guard.dim) | symbols_of(guard.value))
+        given = [
+            f"{s}={slots[self._table.symbols[s]]}"
+            + (f" is dim {self._origin[s][1]} of {self._leaves[self._origin[s][0]].what}" if s in self._origin else "")
+            for s in names
+        ]
+        reason = f" ({guard.reason})" if guard.reason else ""
+        return f"{self.owner}: {dim_text(guard.dim)} is {size}, but {guard} is required{reason}; {', '.join(given)}"
+
+
+_HOLDS: Mapping[str, Callable[[int, int], bool]] = {
+    "==": lambda a, b: a == b,
+    ">=": lambda a, b: a >= b,
+    "<=": lambda a, b: a <= b,
+    "%": lambda a, b: b != 0 and a % b == 0,
+}
+RELATIONS = tuple(_HOLDS)
+
+
+class Entry:
+    """What the shapes of a call's arguments determine: the sizes of all dims that are known at its start."""
+
+    __slots__ = ("slots",)
+
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+
+
+class Signature:
+    """A function's parameters and extra shape parameters; remembers the shapes that it has seen."""
+
+    LIMIT = 256
+
+    def __init__(self, pattern: Pattern, names: Sequence[str], dims: Sequence[str], table: SizeTable) -> None:
+        self._pattern = pattern
+        self._names = names
+        self._dims = [table.symbols[d] for d in dims]
+        self._new = table.new
+        self._seen: dict[tuple[tuple[Shape, ...], tuple[int, ...]], Entry] = {}
+
+    def enter(self, args: list[Any], dims: tuple[int, ...]) -> Entry:
+        """The entry for arguments, which are replaced as `Pattern.read` does, and the values of the extra shape parameters.
+
+        Raises GuardError, or InputError for a wrong number of arguments.
+        """
+        if len(args) != len(self._names):
+            raise InputError(
+                f"{self._pattern.owner}: takes {len(self._names)} arguments ({', '.join(self._names)}), got {len(args)}; "
+                "pass each once, in order"
+            )
+        shapes = self._pattern.read(args)
+        found = self._seen.get((shapes, dims))
+        if found is None:
+            slots = self._new()
+            for k, size in zip(self._dims, dims, strict=True):
+                slots[k] = size
+            self._pattern.bind(shapes, slots)
+            found = Entry(slots)
+            if len(self._seen) >= self.LIMIT:
+                self._seen.clear()
+            self._seen[shapes, dims] = found
+        return found

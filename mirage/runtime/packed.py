@@ -1,0 +1,57 @@
+"""Functions that compiled programs call by name: library functions and packed functions.
+
+Programs hold names only, so functions are registered before a program that calls them is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mirage.errors import DuplicateFunction, UnknownFunction
+
+_packed: dict[str, Callable[..., Any]] = {}
+_library: dict[str, Callable[..., None]] = {}
+
+
+def register_packed(name: str, fn: Callable[..., Any]) -> None:
+    """Register a Python function that programs call as `fn(*args, **attrs)`: it may have effects, and gives any value.
+
+    Tensors are NumPy arrays, shapes tuples of integers. The function must not keep arrays that it gets: their memory is used
+    again. Raises DuplicateFunction if the name is taken.
+    """
+    _register(_packed, "packed", name, fn)
+
+
+def register_library(name: str, fn: Callable[..., None]) -> None:
+    """Register a library function that programs call as `fn(inputs, outputs, **attrs)`, in destination-passing style.
+
+    Both are tuples of C-contiguous NumPy arrays; the function writes every element of the outputs, which share no memory with
+    the inputs, and nothing else. Dims among the attributes come as integers. It may be called from several threads at once.
+    Raises DuplicateFunction if the name is taken.
+    """
+    _register(_library, "library", name, fn)
+
+
+def packed_function(name: str) -> Callable[..., Any]:
+    """The packed function of that name; raises UnknownFunction saying what to register."""
+    return _find(_packed, "packed", name)
+
+
+def library_function(name: str) -> Callable[..., None]:
+    """The library function of that name; raises UnknownFunction saying what to register."""
+    return _find(_library, "library", name)
+
+
+def _register(functions: dict[str, Callable[..., Any]], kind: str, name: str, fn: Callable[..., Any]) -> None:
+    if functions.setdefault(name, fn) is not fn:
+        raise DuplicateFunction(f"{kind} function {name!r} is registered already; use another name")
+
+
+def _find(functions: dict[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:
+    try:
+        return functions[name]
+    except KeyError:
+        raise UnknownFunction(
+            f"{kind} function {name!r} is not registered; call register_{kind}({name!r}, fn) before the program is loaded"
+        ) from None

@@ -1,0 +1,313 @@
+"""Code of the virtual machine, as plain data (Relax, section 4.7).
+
+A program has functions, each a straight line of instructions over registers. A register is written once; the first ones
+hold the parameters. Shapes are dim expressions: loading gives each a slot in the host tensor of sizes of its function.
+
+    AllocStorage    memory, in the function's arena or of its own       CallFunction, If, Loop    other functions
+    MakeTensor      a tensor in a storage, or one that outlives it      MatchShape                check a value, bind dims
+    Reshape         a tensor under another shape                        MakeShape, ShapeOf        shapes as values
+    CallKernel      compiled code, in destination-passing style         MakeTuple, GetItem        tuples
+    CallLibrary     a registered library function, in the same style    Free                      drop values
+    CallPacked      a registered Python function, with effects          Return                    the last instruction
+    CallOperator    an operator's meaning in NumPy
+
+All tensors in registers are C-contiguous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from typing import TypeAlias
+
+from mirage.ir.annotations import Annotation
+from mirage.ir.dims import Dim, dim_text
+from mirage.ir.program import AttrItems
+from mirage.ir.types import TensorType, shape_text
+
+Registers: TypeAlias = tuple[int, ...]
+Dims: TypeAlias = tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter and what its values must be. One that the function updates `in_place` must be writable."""
+
+    name: str
+    annotation: Annotation
+    in_place: bool = False
+
+
+@dataclass(frozen=True)
+class Guard:
+    """What must be true of dims as soon as they are known: `dim` ==, >=, <= `value`, or (%) is a multiple of it.
+
+    `reason` says who wants it.
+    """
+
+    dim: Dim
+    relation: str
+    value: Dim
+    reason: str = ""
+
+    def __str__(self) -> str:
+        relation = "is a multiple of" if self.relation == "%" else self.relation
+        return f"{dim_text(self.dim)} {relation} {dim_text(self.value)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Instruction:
+    """`where` is the user's line."""
+
+    where: str = field(default="", compare=False)
+
+    def __str__(self) -> str:
+        given = [(f.name, getattr(self, f.name)) for f in fields(self) if f.name not in ("where", "out")]
+        text = f"{type(self).__name__}({', '.join(f'{name}={_text(value)}' for name, value in given)})"
+        out = getattr(self, "out", None)
+        return text if out is None else f"r{out} = {text}"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, tuple):
+        return f"[{', '.join(_text(v) for v in value)}]"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
+@dataclass(frozen=True)
+class AllocStorage(_Instruction):
+    """So many bytes of memory: from an offset of the function's arena, or (None) that grow with the sizes of calls."""
+
+    storage: int
+    bytes: Dim
+    offset: int | None = None
+
+
+@dataclass(frozen=True)
+class MakeTensor(_Instruction):
+    """An uninitialised tensor at `offset` bytes of a storage; in fresh memory, which the caller owns, if that is None."""
+
+    out: int
+    storage: int | None
+    offset: int
+    shape: Dims
+    dtype: str
+
+
+@dataclass(frozen=True)
+class Reshape(_Instruction):
+    """The elements of a tensor, in the same memory, under another shape."""
+
+    out: int
+    value: int
+    shape: Dims
+
+
+@dataclass(frozen=True)
+class CallKernel(_Instruction):
+    """Run a kernel of the program: it writes `outputs`, and may write `workspace`."""
+
+    kernel: int
+    inputs: Registers
+    outputs: Registers
+    dims: Dims = ()
+    workspace: Registers = ()
+
+
+@dataclass(frozen=True)
+class CallLibrary(_Instruction):
+    """Run a registered library function, which writes `outputs`; it gets the sizes of dims among its attributes."""
+
+    function: str
+    inputs: Registers
+    outputs: Registers
+    attrs: AttrItems = ()
+
+
+@dataclass(frozen=True)
+class CallPacked(_Instruction):
+    """Run a registered Python function, which may write the arguments at the positions `in_place`, and return these.
+
+    Any other argument that it returns is copied.
+    """
+
+    out: int
+    function: str
+    args: Registers
+    attrs: AttrItems = ()
+    in_place: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallOperator(_Instruction):
+    """Run an operator's NumPy meaning, which allocates its result."""
+
+    out: int
+    operator: str
+    args: Registers
+    attrs: AttrItems = ()
+
+
+@dataclass(frozen=True)
+class CallFunction(_Instruction):
+    """Call a function of the program; `dims` are its extra shape arguments (Relax, Fig. 8).
+
+    Its arena is in `memory`, a storage; it has one of its own if that is None.
+    """
+
+    out: int
+    function: str
+    args: Registers
+    dims: Dims = ()
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class If(_Instruction):
+    """Call `then` if the boolean scalar `condition` is true, else `orelse`."""
+
+    out: int
+    condition: int
+    then: str
+    orelse: str
+    args: Registers
+    dims: Dims = ()
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class Loop(_Instruction):
+    """carried = body(i, carried..., invariant...) for i = 0, 1, ... as an int64 scalar; the result is as that of the body.
+
+    It runs `count` times, or as often as the integer scalar in register `times` says, at most `bound` then.
+    """
+
+    out: int
+    body: str
+    carried: Registers
+    invariant: Registers = ()
+    count: Dim | None = None
+    times: int | None = None
+    bound: Dim | None = None
+    dims: Dims = ()
+    memory: int | None = None
+
+
+@dataclass(frozen=True)
+class MatchShape(_Instruction):
+    """Check that a value, called `name`, is as annotated; dim symbols that are not known yet are bound."""
+
+    value: int
+    annotation: Annotation
+    name: str
+
+
+@dataclass(frozen=True)
+class MakeShape(_Instruction):
+    """A shape as a value: a tuple of integers."""
+
+    out: int
+    dims: Dims
+
+
+@dataclass(frozen=True)
+class ShapeOf(_Instruction):
+    """The shape of a tensor as a value."""
+
+    out: int
+    value: int
+
+
+@dataclass(frozen=True)
+class MakeTuple(_Instruction):
+    """A tuple of values."""
+
+    out: int
+    items: Registers
+
+
+@dataclass(frozen=True)
+class GetItem(_Instruction):
+    """One item of a tuple."""
+
+    out: int
+    value: int
+    index: int
+
+
+@dataclass(frozen=True)
+class Free(_Instruction):
+    """Drop values that nothing uses any more."""
+
+    registers: Registers
+
+
+@dataclass(frozen=True)
+class Return(_Instruction):
+    """The result of the function."""
+
+    value: int
+
+
+Instruction: TypeAlias = (
+    AllocStorage
+    | MakeTensor
+    | Reshape
+    | CallKernel
+    | CallLibrary
+    | CallPacked
+    | CallOperator
+    | CallFunction
+    | If
+    | Loop
+    | MatchShape
+    | MakeShape
+    | ShapeOf
+    | MakeTuple
+    | GetItem
+    | Free
+    | Return
+)
+
+
+@dataclass(frozen=True)
+class VMFunction:
+    """A function: `dims` are extra shape parameters, `constants` (register, constant of the program), `arena` bytes.
+
+    `registers` is how many it uses.
+    """
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    code: tuple[Instruction, ...]
+    registers: int
+    dims: tuple[str, ...] = ()
+    constants: tuple[tuple[int, int], ...] = ()
+    guards: tuple[Guard, ...] = ()
+    arena: int = 0
+
+    def __str__(self) -> str:
+        given = [f"r{k} {p.name}: {p.annotation}{' (in place)' * p.in_place}" for k, p in enumerate(self.parameters)]
+        lines = [f"function {self.name}({', '.join([*given, *self.dims])}), arena of {self.arena} bytes"]
+        lines += [f"    guard {g}" + f" ({g.reason})" * bool(g.reason) for g in self.guards]
+        lines += [f"    r{register} = constant {k}" for register, k in self.constants]
+        lines += [f"    {i}" + f"  # {i.where}" * bool(i.where) for i in self.code]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class VMProgram:
+    """Functions by name, of which users call `main`; names of the kernels and types of the constants that go with it."""
+
+    functions: Mapping[str, VMFunction]
+    kernels: tuple[str, ...] = ()
+    constants: tuple[TensorType, ...] = ()
+    main: str = "main"
+
+    def __iter__(self) -> Iterator[VMFunction]:
+        return iter(self.functions.values())
+
+    def __str__(self) -> str:
+        lines = [f"kernel {k}: {name}" for k, name in enumerate(self.kernels)]
+        lines += [f"constant {k}: {t.dtype}[{shape_text(t.shape)}]" for k, t in enumerate(self.constants)]
+        return "\n\n".join(["\n".join(lines)] * bool(lines) + [str(f) for f in self])

@@ -1,0 +1,299 @@
+"""Instructions as closures over registers and frame, made when a program is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from mirage.errors import GuardError
+from mirage.ir.dims import Dim, symbols_of
+from mirage.ir.operator import get_operator
+from mirage.ir.program import AttrItems
+from mirage.ir.types import ELEMENTS
+from mirage.runtime import program as vm
+from mirage.runtime.frame import Frame, Getter, TensorLayout, getter
+from mirage.runtime.leases import LARGE, lease
+from mirage.runtime.packed import library_function, packed_function
+from mirage.runtime.sizes import SizeTable, compile_dim
+
+Step: TypeAlias = Callable[[list[Any], Frame], None]
+
+
+class Kernel(Protocol):
+    """Compiled code in destination-passing style: writes every element of the outputs, and maybe the workspace.
+
+    All arrays are C-contiguous, and may be empty; `dims` are the kernel's extra shape arguments. Called from several threads at
+    once, with arrays of their own. It keeps none of the arrays.
+    """
+
+    def __call__(
+        self,
+        inputs: tuple[np.ndarray, ...],
+        outputs: tuple[np.ndarray, ...],
+        dims: tuple[int, ...],
+        workspace: tuple[np.ndarray, ...],
+        /,
+    ) -> None: ...
+
+
+class Callee(Protocol):
+    """A loaded function."""
+
+    def run(self, args: list[Any], dims: tuple[int, ...], memory: np.ndarray | None) -> Any:
+        """The result for arguments and extra shape arguments; `memory` has room for the arena, if it is given."""
+        ...
+
+
+class Steps:
+    """Makes the closures of one function: `stage` is the number of checks before the instruction.
+
+    `callees` maps names to functions, which may be loaded later.
+    """
+
+    def __init__(self, owner: str, table: SizeTable, kernels: Sequence[Kernel], callees: Mapping[str, Callee]) -> None:
+        self.owner, self.table, self.kernels, self.callees = owner, table, kernels, callees
+        self.stage = 0
+
+    def slots(self, dims: Iterable[Dim]) -> Getter:
+        """What gives the sizes of dims."""
+        return getter([self.table.slot(d, self.stage) for d in dims])
+
+    def tensor(self, i: vm.MakeTensor, storage: int) -> TensorLayout:
+        return TensorLayout(i.out, storage, i.offset, self.slots(i.shape), ELEMENTS[i.dtype])
+
+    def fresh(self, i: vm.MakeTensor) -> Step:
+        """A tensor that outlives the call."""
+        out, shape, dtype = i.out, self.slots(i.shape), ELEMENTS[i.dtype]
+        most = LARGE // dtype.itemsize
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            s = shape(frame.slots)
+            registers[out] = (lease if prod(s) > most else np.empty)(s, dtype)
+
+        return step
+
+    def dynamic_storage(self, i: vm.AllocStorage) -> Step:
+        """A storage whose size a check gives."""
+        storage, size = i.storage, self.table.slot(i.bytes, self.stage)
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            frame.storages[storage] = frame.arena.grow(storage, frame.slots[size])
+
+        return step
+
+    def dynamic_tensor(self, layout: TensorLayout) -> Step:
+        """A tensor whose place is only known during the call."""
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            memory = frame.storages[layout.storage]
+            assert memory is not None
+            registers[layout.out] = layout.make(self.owner, memory, frame.slots)
+
+        return step
+
+    def reshape(self, i: vm.Reshape) -> Step:
+        out, value, shape = i.out, i.value, self.slots(i.shape)
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            s = shape(frame.slots)
+            try:
+                registers[out] = registers[value].reshape(s)
+            except ValueError:
+                found = list(registers[value].shape)
+                raise GuardError(
+                    f"a tensor of shape {found} has not the elements of shape {list(s)}; make the dims agree"
+                ) from None
+
+        return step
+
+    def kernel(self, i: vm.CallKernel) -> Step:
+        run = self.kernels[i.kernel]
+        inputs, outputs, workspace = getter(i.inputs), getter(i.outputs), getter(i.workspace)
+        dims = self.slots(i.dims)
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            run(inputs(registers), outputs(registers), dims(frame.slots), workspace(registers))
+
+        return step
+
+    def library(self, i: vm.CallLibrary) -> Step:
+        run, inputs, outputs = library_function(i.function), getter(i.inputs), getter(i.outputs)
+        attrs = self._attrs(i.attrs)
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            with np.errstate(all="ignore"):
+                run(inputs(registers), outputs(registers), **attrs(frame))
+
+        return step
+
+    def packed(self, i: vm.CallPacked) -> Step:
+        run, out, args, attrs = packed_function(i.function), i.out, getter(i.args), self._attrs(i.attrs)
+        kept = getter([k for k in range(len(i.args)) if k not in i.in_place])
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            given = args(registers)
+            registers[out] = owned(run(*given, **attrs(frame)), kept(given))
+
+        return step
+
+    def operator(self, i: vm.CallOperator) -> Step:
+        run, out, args = get_operator(i.operator).run, i.out, getter(i.args)
+        attrs = dict(i.attrs)
+        names = sorted({s for d in _dims_in(attrs.values()) for s in symbols_of(d)})
+        places = [(s, self.table.slot_of(s, self.stage)) for s in names]
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            given = args(registers)
+            with np.errstate(all="ignore"):
+                registers[out] = owned(run(given, attrs, {s: frame.slots[at] for s, at in places}), given)
+
+        return step
+
+    def call(self, i: vm.CallFunction) -> Step:
+        out, callee, args, dims, memory = i.out, self.callees[i.function], getter(i.args), self.slots(i.dims), i.memory
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            lent = None if memory is None else frame.storages[memory]
+            registers[out] = callee.run(list(args(registers)), dims(frame.slots), lent)
+
+        return step
+
+    def branch(self, i: vm.If) -> Step:
+        out, condition, args, dims, memory = i.out, i.condition, getter(i.args), self.slots(i.dims), i.memory
+        then, orelse = self.callees[i.then], self.callees[i.orelse]
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            callee = then if _scalar(registers[condition], "b", "a condition") else orelse
+            lent = None if memory is None else frame.storages[memory]
+            registers[out] = callee.run(list(args(registers)), dims(frame.slots), lent)
+
+        return step
+
+    def loop(self, i: vm.Loop) -> Step:
+        out, body, carried, invariant = i.out, self.callees[i.body], getter(i.carried), getter(i.invariant)
+        dims, memory, times, many = self.slots(i.dims), i.memory, i.times, len(i.carried)
+        count = None if i.count is None else self.table.slot(i.count, self.stage)
+        most = None if i.bound is None else self.table.slot(i.bound, self.stage)
+        where = f"{self.owner}{', ' * bool(i.where)}{i.where}"
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            slots = frame.slots
+            n = slots[count] if count is not None else int(_scalar(registers[times], "i", "the count of a loop"))
+            if most is not None and n > slots[most]:
+                raise GuardError(f"{where}: a loop is to run {n} times, but {i.bound} = {slots[most]} is its bound")
+            state, fixed, extra = carried(registers), invariant(registers), dims(slots)
+            lent = None if memory is None else frame.storages[memory]
+            for k in range(n):
+                result = body.run([np.array(k, np.int64), *state, *fixed], extra, lent)
+                state = result if many != 1 else (result,)
+            registers[out] = state if many != 1 else state[0]
+
+        return step
+
+    def make_shape(self, i: vm.MakeShape) -> Step:
+        out, dims = i.out, self.slots(i.dims)
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            registers[out] = dims(frame.slots)
+
+        return step
+
+    def _attrs(self, items: AttrItems) -> Callable[[Frame], dict[str, Any]]:
+        """Attributes for a call; dims among them, also in tuples, as integers."""
+        fixed = dict(items)
+        open_ = {name: self._value(value) for name, value in items if any(True for _ in _dims_in([value]))}
+        if not open_:
+            return lambda frame: fixed
+        return lambda frame: {**fixed, **{name: value(frame) for name, value in open_.items()}}
+
+    def _value(self, value: Any) -> Callable[[Frame], Any]:
+        if isinstance(value, Dim):
+            for s in symbols_of(value):
+                self.table.slot_of(s, self.stage)
+            evaluate = compile_dim(value, self.table.symbols)
+            return lambda frame: evaluate(frame.slots)
+        if isinstance(value, tuple):
+            parts = [self._value(v) for v in value]
+            return lambda frame: tuple(p(frame) for p in parts)
+        return lambda frame: value
+
+
+def shape_of(i: vm.ShapeOf) -> Step:
+    out, value = i.out, i.value
+
+    def step(registers: list[Any], frame: Frame) -> None:
+        registers[out] = registers[value].shape
+
+    return step
+
+
+def make_tuple(i: vm.MakeTuple) -> Step:
+    out, items = i.out, getter(i.items)
+
+    def step(registers: list[Any], frame: Frame) -> None:
+        registers[out] = items(registers)
+
+    return step
+
+
+def get_item(i: vm.GetItem) -> Step:
+    out, value, index = i.out, i.value, i.index
+
+    def step(registers: list[Any], frame: Frame) -> None:
+        registers[out] = registers[value][index]
+
+    return step
+
+
+def free(registers: Sequence[int]) -> Step:
+    def step(held: list[Any], frame: Frame) -> None:
+        for r in registers:
+            held[r] = None
+
+    return step
+
+
+def _scalar(value: Any, kinds: str, what: str) -> Any:
+    """The number in a tensor of rank 0; raises GuardError for other values."""
+    if isinstance(value, np.ndarray) and (value.ndim or value.dtype.kind not in kinds):
+        raise GuardError(
+            f"{what} is {value.dtype}{list(value.shape)}; it must be a {'bool' if kinds == 'b' else 'n integer'} scalar"
+        )
+    return value.item() if isinstance(value, np.ndarray) else value
+
+
+def _dims_in(values: Iterable[Any]) -> Iterable[Dim]:
+    for v in values:
+        if isinstance(v, Dim):
+            yield v
+        elif isinstance(v, tuple):
+            yield from _dims_in(v)
+
+
+def arrays_in(value: Any) -> Iterable[np.ndarray]:
+    """The tensors in a value, also in tuples."""
+    if isinstance(value, np.ndarray):
+        yield value
+    elif isinstance(value, tuple):
+        for v in value:
+            yield from arrays_in(v)
+
+
+def owned(value: Any, others: Sequence[Any]) -> Any:
+    """A value that a Python function returned as the machine holds it: its tensors C-contiguous, and none in memory of `others`."""
+    if isinstance(value, tuple | list):
+        return tuple(owned(v, others) for v in value)
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if not isinstance(value, np.ndarray):
+        return value
+    if not (value.flags.c_contiguous and value.flags.aligned):
+        return value.copy(order="C")
+    for other in arrays_in(tuple(others)):
+        # an array with memory of its own can only be another array itself
+        if other is value or (not value.flags.owndata and np.may_share_memory(value, other)):
+            return value.copy()
+    return value

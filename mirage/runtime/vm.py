@@ -1,0 +1,259 @@
+"""The virtual machine: runs programs of few instructions, which were bound to closures when it was loaded (Relax, section 4.7)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import FormatError, GuardError
+from mirage.ir.types import ELEMENTS
+from mirage.runtime import program as vm
+from mirage.runtime import steps
+from mirage.runtime.arrays import to_numpy
+from mirage.runtime.check import check_program
+from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
+from mirage.runtime.guards import Pattern, Signature
+from mirage.runtime.leaves import shape_symbols
+from mirage.runtime.sizes import SizeTable
+from mirage.runtime.steps import Callee, Kernel, Step, Steps, arrays_in
+
+
+class VirtualMachine:
+    """A loaded program: calls take the arguments of its main function, and give its result.
+
+    `kernels` and `constants` are those that the program names, in order. May be called from several threads at once, and by
+    packed functions of its own: each call has frames and arenas of its own, which later calls use again.
+
+    Raises FormatError for a program that is not well formed, UnknownFunction or UnknownOperator for a name that nothing is
+    registered under, and DimError for parameters whose shapes do not determine their dims.
+    """
+
+    def __init__(
+        self, program: vm.VMProgram, kernels: Sequence[Kernel] = (), constants: Sequence[np.ndarray] = ()
+    ) -> None:
+        facts = check_program(program)
+        self.program = program
+        if len(kernels) != len(program.kernels):
+            raise FormatError(
+                f"the program names {len(program.kernels)} kernels, not {len(kernels)}; load all, in order"
+            )
+        self._constants = _check_constants(program, constants)
+        self._functions: dict[str, _Function] = {}
+        for name, function in program.functions.items():
+            self._functions[name] = _Function(function)
+        for f in self._functions.values():
+            f.load(kernels, self._constants, self._functions)
+        main = program.functions[program.main]
+        self._main = self._functions[program.main]
+        if main.dims:
+            raise FormatError(
+                f"function {main.name!r} has extra shape parameters, and is the main one; give them by a shape"
+            )
+        self._owned = facts[program.main].owned
+        self._in_place = [k for k, p in enumerate(main.parameters) if p.in_place]
+
+    def __call__(self, *args: Any) -> Any:
+        """The result for arguments: NumPy arrays or what can be read as such without copying, tuples of integers for shapes.
+
+        Arrays in the result belong to the caller, unless they are arguments that the program updates in place. Arguments
+        that are not C-contiguous are copied first. Raises GuardError naming the argument, dim, constraint and size if
+        shapes break a constraint, InputError for other values that do not fit.
+        """
+        for k in self._in_place:
+            if k < len(args) and not _writable(args[k]):
+                name, main = self._main.function.parameters[k].name, self._main.function.name
+                raise GuardError(
+                    f"{main}: input {name!r} is updated in place, and read-only; pass an array that may be written"
+                )
+        given = list(args)
+        result = self._main.run(given, (), None)
+        for k in self._in_place:
+            _write_back(args[k], given[k])
+        if self._owned:
+            return result
+        kept = [a for k, v in enumerate(given) if k not in self._in_place for a in arrays_in(v)]
+        return _detached(result, [*kept, *self._constants])
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of intermediate memory that is kept for the next calls."""
+        return sum(frame.arena.bytes for f in self._functions.values() for frame in f.free)
+
+    def release(self) -> None:
+        """Give the memory that is kept for the next calls back."""
+        for f in self._functions.values():
+            f.free.clear()
+
+
+class _Function:
+    """A function as closures; frames that no call uses are in `free`."""
+
+    def __init__(self, function: vm.VMFunction) -> None:
+        self.function = function
+        self.free: list[Frame] = []
+
+    def load(self, kernels: Sequence[Kernel], constants: Sequence[np.ndarray], functions: Mapping[str, Callee]) -> None:
+        f = self.function
+        at_entry = set(f.dims).union(*(shape_symbols(p.annotation) for p in f.parameters))
+        stages = {name: 0 for name in sorted(at_entry)}
+        matches = [i for i in f.code if isinstance(i, vm.MatchShape)]
+        for stage, i in enumerate(matches, 1):
+            for name in sorted(shape_symbols(i.annotation)):
+                stages.setdefault(name, stage)
+        self._table = SizeTable(f.name, stages)
+        guards: dict[int, list[vm.Guard]] = {}
+        for g in f.guards:
+            guards.setdefault(self._table.stage((g.dim, g.value)), []).append(g)
+        values = [(f"input {p.name!r}", p.annotation) for p in f.parameters]
+        pattern = Pattern(f.name, values, self._table, 0, set(f.dims), guards.get(0, ()))
+        self._signature = Signature(pattern, [p.name for p in f.parameters], f.dims, self._table)
+        self._layout = FrameLayout(f.name, [None] * f.registers, f.arena, 1 + _storages(f))
+        for register, k in f.constants:
+            self._layout.registers[register] = constants[k]
+        self._steps: list[Step] = []
+        self._sources: list[vm.Instruction] = []
+        self._copies = bool(matches)
+        make = Steps(f.name, self._table, kernels, functions)
+        for i in f.code[:-1]:
+            if isinstance(i, vm.MatchShape):
+                make.stage += 1
+                step: Step | None = self._match(i, make.stage, guards.get(make.stage, ()))
+            else:
+                step = self._step(make, i)
+            if step is not None:
+                self._steps.append(step)
+                self._sources.append(i)
+        last = f.code[-1]
+        assert isinstance(last, vm.Return)
+        self._result = last.value
+        self._parameters = len(f.parameters)
+
+    def _match(self, i: vm.MatchShape, stage: int, guards: Sequence[vm.Guard]) -> Step:
+        known = {name for name, s in self._table.stages.items() if s < stage}
+        owner = f"{self.function.name}{', ' * bool(i.where)}{i.where}"
+        pattern = Pattern(owner, [(f"value {i.name!r}", i.annotation)], self._table, stage, known, guards)
+        register = i.value
+
+        def step(registers: list[Any], frame: Frame) -> None:
+            pattern.bind(pattern.read([registers[register]]), frame.slots)
+
+        return step
+
+    def _step(self, make: Steps, i: vm.Instruction) -> Step | None:
+        """The closure of an instruction; None for what frames do when they are laid out."""
+        layout = self._layout
+        match i:
+            case vm.AllocStorage(storage, size, offset):
+                slot = self._table.slot(size, make.stage)
+                if self._table.stage((size,)) > 0:
+                    return make.dynamic_storage(i)
+                layout.planned.append(StorageLayout(storage, slot, offset))
+                return None
+            case vm.MakeTensor(_, storage):
+                if storage is None:
+                    return make.fresh(i)
+                tensor = make.tensor(i, storage)
+                if self._table.stage(i.shape) > 0 or all(s.storage != storage for s in layout.planned):
+                    return make.dynamic_tensor(tensor)
+                layout.tensors.append(tensor)
+                return None
+            case vm.Reshape():
+                return make.reshape(i)
+            case vm.CallKernel():
+                return make.kernel(i)
+            case vm.CallLibrary():
+                return make.library(i)
+            case vm.CallPacked():
+                return make.packed(i)
+            case vm.CallOperator():
+                return make.operator(i)
+            case vm.CallFunction():
+                return make.call(i)
+            case vm.If():
+                return make.branch(i)
+            case vm.Loop():
+                return make.loop(i)
+            case vm.MakeShape():
+                return make.make_shape(i)
+            case vm.ShapeOf():
+                return steps.shape_of(i)
+            case vm.MakeTuple():
+                return steps.make_tuple(i)
+            case vm.GetItem():
+                return steps.get_item(i)
+            case vm.Free(registers):
+                # tensors of the frame stay
+                dropped = [r for r in registers if all(t.out != r for t in layout.tensors)]
+                return steps.free(dropped) if dropped else None
+        raise AssertionError(i)
+
+    def run(self, args: list[Any], dims: tuple[int, ...], memory: np.ndarray | None) -> Any:
+        """The result, as `Callee.run`; `args` are replaced by what the registers held."""
+        entry = self._signature.enter(args, dims)
+        try:
+            frame = self.free.pop()
+        except IndexError:
+            frame = Frame(self._layout)
+        frame.enter(entry, memory)
+        frame.slots = entry.slots[:] if self._copies else entry.slots
+        registers = frame.registers.copy()
+        registers[: self._parameters] = args
+        # after an error, the frame is dropped
+        try:
+            for step in self._steps:
+                step(registers, frame)
+        except Exception as e:
+            at = self._sources[self._steps.index(step)]
+            e.add_note(f"in function {self.function.name!r}{', ' * bool(at.where)}{at.where}: {at}")
+            raise
+        self.free.append(frame)
+        return registers[self._result]
+
+
+def _storages(function: vm.VMFunction) -> int:
+    return max((i.storage for i in function.code if isinstance(i, vm.AllocStorage)), default=-1)
+
+
+def _check_constants(program: vm.VMProgram, constants: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """The constants, C-contiguous and read-only."""
+    found = []
+    for k, (a, t) in enumerate(zip(constants, program.constants, strict=False)):
+        if a.dtype != ELEMENTS[t.dtype] or a.shape != t.bind({}):
+            raise FormatError(f"constant {k} is {a.dtype}{list(a.shape)}, the program's {t}")
+        found.append(np.array(a, order="C") if a.flags.writeable or not a.flags.c_contiguous else a)
+        found[-1].flags.writeable = False
+    if len(constants) != len(program.constants):
+        raise FormatError(
+            f"the program has {len(program.constants)} constants, not {len(constants)}; load all, in order"
+        )
+    return found
+
+
+def _writable(value: Any) -> bool:
+    if isinstance(value, tuple | list):
+        return all(_writable(v) for v in value)
+    return to_numpy(value, "an input that is updated in place").flags.writeable
+
+
+def _write_back(given: Any, used: Any) -> None:
+    """What was written to a copy of an argument goes to the argument itself."""
+    if isinstance(used, tuple):
+        for g, u in zip(given, used, strict=True):
+            _write_back(g, u)
+    elif isinstance(used, np.ndarray) and given is not used:
+        target = to_numpy(given, "an input that is updated in place")
+        if not np.may_share_memory(target, used):
+            target[...] = used
+
+
+def _detached(result: Any, others: list[np.ndarray]) -> Any:
+    """The result, with a copy of whatever shares memory with `others` or an earlier part."""
+    if isinstance(result, tuple):
+        return tuple(_detached(r, others) for r in result)
+    if isinstance(result, np.ndarray):
+        if any(np.may_share_memory(result, a) for a in others):
+            result = result.copy()
+        others.append(result)
+    return result
