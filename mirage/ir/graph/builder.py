@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from mirage.errors import GraphError, MirageError, TraceError
 from mirage.ir.annotations import Annotation
@@ -26,7 +25,7 @@ class FunctionBuilder:
         self.parameters: list[Var] = []
         self.names: set[str] = set()
         self._blocks: list[tuple[bool, list[Binding]]] = []
-        self._shared: dict[Any, Var] = {}
+        self._next: dict[str, int] = {}
 
     def fresh(self, hint: str = "v") -> str:
         """A name that the function does not use yet: the hint, with a number behind if need be."""
@@ -34,10 +33,10 @@ class FunctionBuilder:
             name = hint
         else:
             stem = hint.rstrip("0123456789") or "v"
-            k = 0
+            k = self._next.get(stem, 0)
             while f"{stem}{k}" in self.names:
                 k += 1
-            name = f"{stem}{k}"
+            name, self._next[stem] = f"{stem}{k}", k + 1
         self.names.add(name)
         return name
 

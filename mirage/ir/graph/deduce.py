@@ -14,6 +14,7 @@ from mirage.errors import GraphError, MirageError
 from mirage.ir.annotations import (
     Annotation,
     CallableType,
+    ObjectType,
     PartialShape,
     PartialTensor,
     ShapeType,
@@ -22,7 +23,7 @@ from mirage.ir.annotations import (
     symbols_in,
     tensor_annotation,
 )
-from mirage.ir.dims import Dim, symbols_of
+from mirage.ir.dims import Dim, divide, symbol, symbols_of
 from mirage.ir.dims import substitute as substitute_dim
 from mirage.ir.graph.nodes import (
     Constant,
@@ -74,6 +75,9 @@ def deduce(expr: Expr, functions: Functions) -> Annotation:
         case ShapeCall(rank=rank):
             return ShapeType((None,) * rank)
         case If(args, then, orelse, dims):
+            if not args:
+                raise GraphError("if_else: no condition; pass a bool tensor of rank 0 as the first operand")
+            _scalar(args[0].annotation, ("bool",), "if_else: the condition")
             given = [a.annotation for a in args[1:]]
             results = [signature_result(_callee(functions, f), given, dims) for f in (then, orelse)]
             return join(results[0], results[1], f"if_else: {then} and {orelse}")
@@ -105,22 +109,33 @@ def shape_of(annotation: Annotation, what: str) -> PartialShape | None:
     raise GraphError(f"{what}: {annotation} is not a tensor")
 
 
+def _scalar(annotation: Annotation, dtypes: tuple[str, ...], what: str) -> None:
+    """Raises GraphError, which begins with `what`, for what cannot be a tensor of rank 0 of one of these element types."""
+    fits = isinstance(annotation, TensorType | PartialTensor) and annotation.shape in (None, ())
+    if not fits or annotation.dtype not in (None, *dtypes):  # type: ignore[union-attr]
+        raise GraphError(f"{what} is {annotation}, not {dtypes[0]}[()]; pass a tensor of rank 0 of that type")
+
+
 def _loop(expr: Loop, functions: Functions) -> Annotation:
     body = _callee(functions, expr.body)
     given = [a.annotation for a in expr.args]
     if expr.count is None:
-        given = given[1:]
+        if not given:
+            raise GraphError("loop: no count; pass a dim, or an int64 tensor of rank 0 as the first operand")
+        _scalar(given.pop(0), ("int64", "int32"), "loop: the count")
+    if not 0 <= expr.carried <= len(given):
+        raise GraphError(f"loop: {expr.carried} carried values of {len(given)} operands; pass all of them")
     index = TensorType((), "int64")
-    result = signature_result(body, [index, *given], expr.dims)
     carried = given[: expr.carried]
-    before: Annotation = carried[0] if len(carried) == 1 else TupleType(tuple(carried))
-    after = join(before, result, f"loop: what goes into and comes out of {expr.body}")
-    if after != before:
-        # the second round starts with what the first one returned
+    after: Annotation = carried[0] if len(carried) == 1 else TupleType(tuple(carried))
+    while True:
+        # the next round starts with what this one returned; each loses a dim or is the last
         fields = list(after.fields) if isinstance(after, TupleType) and len(carried) != 1 else [after]
-        again = signature_result(body, [index, *fields, *given[expr.carried :]], expr.dims)
-        after = join(after, again, f"loop: what goes into and comes out of {expr.body}")
-    return after
+        result = signature_result(body, [index, *fields, *given[expr.carried :]], expr.dims)
+        joined = join(after, result, f"loop: what goes into and comes out of {expr.body}")
+        if joined == after:
+            return after
+        after = joined
 
 
 def join(a: Annotation, b: Annotation, what: str) -> Annotation:
@@ -196,12 +211,40 @@ def signature_result(callee: Function, given: Sequence[Annotation], dims: Sequen
     values: dict[str, Dim] = dict(zip(callee.dims, dims, strict=True))
     for parameter, argument in zip(callee.parameters, given, strict=True):
         match_dims(parameter.annotation, argument, values, f"{what}: argument {parameter.name!r}")
+    for parameter, argument in zip(callee.parameters, given, strict=True):
+        solve_dims(parameter.annotation, argument, values)
     return map_dims(callee.returns, lambda d: substitute_dim(d, values) if symbols_of(d) <= values.keys() else None)
 
 
+def solve_dims(pattern: Annotation, given: Annotation, values: dict[str, Dim]) -> None:
+    """Bind the symbols that stand in a parameter as a part of an expression only: 2*n in the place of 6*m says n = 3*m."""
+    match pattern, given:
+        case TupleType(x), TupleType(y):
+            for p, q in zip(x, y, strict=True):
+                solve_dims(p, q, values)
+        case ((TensorType(a) | PartialTensor(a)), (TensorType(b) | PartialTensor(b))) | (ShapeType(a), ShapeType(b)):
+            for dim, size in zip(a or (), b or (), strict=False):
+                if dim is not None and size is not None:
+                    _solve_dim(dim, size, values)
+
+
+def _solve_dim(dim: Dim, size: Dim, values: dict[str, Dim]) -> None:
+    new = symbols_of(dim) - values.keys()
+    if len(new) != 1:
+        return
+    unknown = symbol(new.pop())
+    if not dim.is_polynomial(unknown) or sympy.degree(dim, unknown) != 1:
+        return
+    factor, rest = (substitute_dim(c, values) for c in sympy.Poly(dim, unknown).all_coeffs())
+    value = divide(sympy.expand(size - rest), factor)
+    if value is not None:
+        values[unknown.name] = value
+
+
 def check_cast(given: Annotation, wanted: Annotation, what: str) -> None:
-    """Raises GraphError where a value of one annotation can never be matched with another."""
-    match_dims(wanted, given, {}, what)
+    """Raises GraphError where a value of one annotation can never be matched with another; an object may be anything."""
+    if not isinstance(given, ObjectType):
+        match_dims(wanted, given, {}, what)
 
 
 def located(error: MirageError, where: str) -> MirageError:

@@ -84,7 +84,7 @@ class FunctionCall:
 
 @dataclass(frozen=True)
 class KernelCall:
-    """A call of a kernel in destination-passing style (the paper's call_tir); `dims` are its extra shape arguments.
+    """A call of a kernel in destination-passing style (the paper's call_tir); `dims` are the sizes of its `symbols`, in order.
 
     `workspace` are tensors that the kernel needs between its steps (Relax, section 4.4).
     """
@@ -259,6 +259,16 @@ class Kernel(Protocol):
         """The kind of kernel, by which its text is read again."""
         ...
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The dim symbols that calls give the sizes of."""
+        ...
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """The types of its results, over its symbols."""
+        ...
+
     def to_text(self) -> str:
         """Text from which the kernel can be made again."""
         ...
@@ -282,4 +292,4 @@ class Module:
     def __str__(self) -> str:
         from mirage.ir.graph.text import print_module
 
-        return print_module(self)
+        return print_module(self, elide=64)

@@ -30,4 +30,5 @@ def callees_first(module: Module) -> list[str]:
 
 def reachable(module: Module) -> set[str]:
     """Names of the main function and all that it calls, directly or not."""
-    return {module.main} | nx.descendants(call_graph(module), module.main)
+    found: set[str] = nx.descendants(call_graph(module), module.main)
+    return {module.main} | found

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from mirage.ir.graph.builder import FunctionBuilder
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Atom, Binding, Function, Module, Var
+from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.traverse import rename
 
 
@@ -33,8 +34,6 @@ def refresh_function(function: Function, functions: Mapping[str, Function]) -> F
 
 def refresh(module: Module) -> Module:
     """The module with all annotations deduced again, callees before callers."""
-    from mirage.ir.graph.order import callees_first
-
     functions = dict(module.functions)
     for name in callees_first(module):
         functions[name] = refresh_function(functions[name], functions)

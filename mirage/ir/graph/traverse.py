@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import sympy
 
-from mirage.ir.annotations import dims_of, map_dims
-from mirage.ir.dims import Dim, symbols_of
+from mirage.ir.annotations import Annotation, CallableType, TupleType, dims_of, map_dims
+from mirage.ir.dims import Dim, symbol, symbols_of
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
@@ -118,10 +118,47 @@ def rename(binding: Binding, new: Mapping[Var, Atom]) -> Binding:
     return replace(binding, value=with_atoms(binding.value, lambda a: new.get(a, a) if isinstance(a, Var) else a))
 
 
-def signature_symbols(function: Function) -> set[str]:
-    """The dim symbols that the parameters and the extra shape parameters of a function bind."""
-    found = set(function.dims)
-    for p in function.parameters:
-        for d in dims_of(p.annotation):
-            found |= symbols_of(d)
+def value_dims(annotation: Annotation) -> list[Dim]:
+    """The known dims of the tensors and shapes of a value; what a function takes or gives is not part of it."""
+    match annotation:
+        case TupleType(fields):
+            return [d for f in fields for d in value_dims(f)]
+        case CallableType():
+            return []
+    return dims_of(annotation)
+
+
+def determined(annotations: Iterable[Annotation], known: Iterable[str] = ()) -> set[str]:
+    """The dim symbols that are known once the shapes of values of these annotations are: `known`, and all that follows.
+
+    A dim determines the only symbol in it that is not known yet, if it is a polynomial that no two sizes make equal: n, 4*n,
+    n - 1, n**2, n*m where m is known; but not n//2.
+    """
+    found = set(known)
+    left = [d for a in annotations for d in value_dims(a)]
+    while left:
+        rest = []
+        for d in left:
+            new = symbols_of(d) - found
+            if len(new) == 1 and _determines(d, symbol(next(iter(new)))):
+                found |= new
+            elif new:
+                rest.append(d)
+        if len(rest) == len(left):
+            break
+        left = rest
     return found
+
+
+def _determines(dim: Dim, unknown: sympy.Symbol) -> bool:
+    if dim == unknown:
+        return True
+    if not dim.is_polynomial(unknown):
+        return False
+    terms = sympy.Poly(dim, unknown).all_coeffs()
+    return len(terms) == 2 or all(c.is_nonnegative for c in terms)
+
+
+def signature_symbols(function: Function) -> set[str]:
+    """The dim symbols that the arguments of a call determine: those of the parameters, and the extra shape parameters."""
+    return determined((p.annotation for p in function.parameters), function.dims)

@@ -1,0 +1,250 @@
+"""Well-formedness of modules: what holds of every module that users give, and after every pass.
+
+- `main` exists, functions call functions and kernels that exist, and none calls itself, directly or not (Relax, section 3.1).
+- Names are unique; every variable is defined before it is used; bindings of dataflow blocks have no effects.
+- Every dim that a binding uses is known before it: from the shapes of the parameters, as an extra shape parameter, or from
+  an earlier match_cast.
+- Every binding's annotation follows from its operands (`mirage.ir.graph.deduce`), or says less. More takes a match_cast.
+
+A check is linear in the size of the module. Errors name the function and the binding, and the user's line where it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NoReturn
+
+import numpy as np
+
+from mirage.errors import GraphError, MirageError
+from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType
+from mirage.ir.dims import symbol, symbols_of
+from mirage.ir.graph.deduce import check_cast, deduce
+from mirage.ir.graph.effects import callees, is_pure
+from mirage.ir.graph.nodes import (
+    Atom,
+    Binding,
+    Constant,
+    Expr,
+    Function,
+    Kernel,
+    KernelCall,
+    LibraryCall,
+    MatchCast,
+    Module,
+    OpCall,
+    PackedCall,
+    ShapeCall,
+    Var,
+)
+from mirage.ir.graph.order import callees_first
+from mirage.ir.graph.text import free_text
+from mirage.ir.graph.traverse import atoms, determined, signature_symbols, symbols_used, value_dims
+from mirage.ir.operator import get_operator
+from mirage.ir.program import identifier
+from mirage.ir.types import ELEMENTS, TensorType
+
+
+def check(module: Module) -> None:
+    """Raises GraphError, or what operators raise, unless the module is well-formed; see above."""
+    check_module(module)
+    for name in callees_first(module):
+        check_function(module.functions[name], module.functions, module.kernels)
+
+
+def check_module(module: Module) -> None:
+    """What `check` says of a module apart from the bodies of its functions."""
+    for name, function in module.functions.items():
+        if name != function.name:
+            raise GraphError(f"function {function.name} stands in the module as {name!r}; use its name")
+    for name in module.kernels:
+        identifier("kernel", name)
+        if name in module.functions:
+            raise GraphError(f"{name!r} is a function and a kernel; give one of them another name")
+    if module.main not in module.functions:
+        known = ", ".join(module.functions) or "none"
+        raise GraphError(f"the module has no function {module.main!r} to begin with; its functions are {known}")
+    for function in module:
+        for b in function.bindings:
+            for name in callees(b.value):
+                if name not in module.functions:
+                    _wrong(function, b, f"calls {name!r}, which is no function of the module")
+    callees_first(module)
+
+
+def check_function(function: Function, functions: Mapping[str, Function], kernels: Mapping[str, Kernel]) -> None:
+    """What `check` says of one function of a module with these functions and kernels."""
+    _Check(function, functions, kernels).run()
+
+
+def _wrong(function: Function, b: Binding, problem: str) -> NoReturn:
+    raise GraphError(_named(function, b, problem))
+
+
+def _named(function: Function, b: Binding, problem: str) -> str:
+    return f"{f'{b.where}: ' if b.where else ''}{function.name}: {b.var.name}: {problem}"
+
+
+class _Check:
+    def __init__(self, function: Function, functions: Mapping[str, Function], kernels: Mapping[str, Kernel]) -> None:
+        self.function = function
+        self.functions = functions
+        self.kernels = kernels
+        self.defined: set[Var] = set()
+        self.names: set[str] = set()
+        self.known = signature_symbols(function)
+
+    def run(self) -> None:
+        f = self.function
+        self.signature()
+        for block in f.blocks:
+            for b in block.bindings:
+                if block.dataflow and not is_pure(b.value, self.functions):
+                    _wrong(f, b, "has effects, but stands in a dataflow block; put it outside of the block")
+                try:
+                    self.binding(b)
+                except MirageError as e:
+                    raise type(e)(_named(f, b, str(e))) from None
+        try:
+            self.operand(f.result)
+            if _has_scalar(f.returns):
+                raise GraphError(f"{f.returns} has no element type of its own; return a tensor: mirage.full((), value, dtype)")
+        except GraphError as e:
+            raise GraphError(f"{f.name}: the result: {e}") from None
+
+    def signature(self) -> None:
+        f = self.function
+        identifier("function", f.name)
+        for name in f.dims:
+            symbol(name)
+        if len(set(f.dims)) != len(f.dims):
+            raise GraphError(f"{f.name}: extra shape parameters {', '.join(f.dims)} repeat a name; use each once")
+        for p in f.parameters:
+            self.define(p, f"{f.name}: parameter {p.name!r}")
+            if _has_scalar(p.annotation):
+                raise GraphError(f"{f.name}: parameter {p.name!r} is {p.annotation}, without an element type; give it one")
+            self.bound(p.annotation, f"{f.name}: parameter {p.name!r} is {p.annotation}")
+        for _, value in f.attrs:
+            free_text(value)
+
+    def define(self, var: Var, what: str) -> None:
+        identifier("variable", var.name)
+        if var in self.defined or var.name in self.names:
+            raise GraphError(f"{what}: the name {var.name!r} is taken; names are unique in a function")
+        self.defined.add(var)
+        self.names.add(var.name)
+
+    def bound(self, annotation: Annotation, what: str) -> None:
+        """Every dim of an annotation is known."""
+        for d in value_dims(annotation):
+            if unknown := symbols_of(d) - self.known:
+                raise GraphError(
+                    f"{what}: nothing gives the size of {', '.join(sorted(unknown))}; use it as a dim of a parameter, add an "
+                    "extra shape parameter, or a match_cast before"
+                )
+
+    def operand(self, atom: Atom) -> None:
+        if isinstance(atom, Var):
+            if atom not in self.defined:
+                same = " (another variable of that name is)" if atom.name in self.names else ""
+                raise GraphError(f"reads {atom.name!r}, which is not defined before{same}")
+        elif isinstance(atom, Constant):
+            t = atom.annotation
+            if ELEMENTS.get(t.dtype) != atom.array.dtype or t.bind({}) != np.shape(atom.array):
+                raise GraphError(f"a constant of {atom.array.dtype}{list(atom.array.shape)} is annotated as {t}")
+        else:
+            self.bound(atom.annotation, f"the shape {atom.annotation}")
+
+    def binding(self, b: Binding) -> None:
+        value = b.value
+        for a in atoms(value):
+            self.operand(a)
+        self.expression(value)
+        new: set[str] = set()
+        if isinstance(value, MatchCast):
+            new = determined([value.annotation], self.known) - self.known
+        if unknown := symbols_used(value) - self.known - new:
+            raise GraphError(
+                f"nothing gives the size of {', '.join(sorted(unknown))}; use it as a dim of a parameter, add an extra shape "
+                "parameter, or a match_cast before"
+            )
+        self.known |= new
+        found = deduce(value, self.functions)
+        if not at_least(b.var.annotation, found):
+            raise GraphError(f"is annotated as {b.var.annotation}, but its value is {found}; only a match_cast may say more")
+        self.define(b.var, b.var.name)
+
+    def expression(self, value: Expr) -> None:
+        match value:
+            case OpCall(op, _, attrs):
+                operator = get_operator(op)
+                if operator.check_attrs(dict(attrs)) != dict(attrs):
+                    raise GraphError(f"{op}: attributes {dict(attrs)} are not as the operator gives them; use check_attrs")
+            case MatchCast((given,), wanted):
+                check_cast(given.annotation, wanted, "match_cast: the value")
+            case KernelCall(name, args, out, dims):
+                if name not in self.kernels:
+                    raise GraphError(f"calls kernel {name!r}, which is not in the module; add it")
+                kernel = self.kernels[name]
+                if len(dims) != len(kernel.symbols):
+                    given_dims = f"{len(dims)} sizes for its symbols ({', '.join(kernel.symbols)})"
+                    raise GraphError(f"kernel {name}: {given_dims}; pass one for each")
+                wanted_out = [(t.rank, t.dtype) for t in kernel.output_types]
+                if [(t.rank, t.dtype) for t in out] != wanted_out:
+                    raise GraphError(f"kernel {name}: results {_types(out)}, but it computes {_types(kernel.output_types)}")
+                _tensors(f"kernel {name}", args)
+            case LibraryCall(name, args, out, attrs):
+                if not out or any(t.dtype not in ELEMENTS for t in out):
+                    raise GraphError(f"library function {name!r}: results {_types(out)}; it gives at least one tensor")
+                _tensors(f"library function {name!r}", args)
+                for _, v in attrs:
+                    free_text(v)
+            case PackedCall(name, args, _, attrs, in_place):
+                for i in in_place:
+                    if not 0 <= i < len(args) or not isinstance(args[i], Var) or not _is_tensor(args[i].annotation):
+                        raise GraphError(f"packed function {name!r}: argument {i}, written in place, is no tensor variable")
+                for _, v in attrs:
+                    free_text(v)
+            case ShapeCall(name, rank=rank) if rank < 0:
+                raise GraphError(f"shape function {name!r}: rank {rank} is negative")
+
+
+def _types(types: tuple[TensorType, ...]) -> str:
+    return ", ".join(map(str, types)) or "none"
+
+
+def _is_tensor(annotation: Annotation) -> bool:
+    return isinstance(annotation, TensorType | PartialTensor) and annotation.dtype != "scalar"
+
+
+def _tensors(what: str, args: tuple[Atom, ...]) -> None:
+    for k, a in enumerate(args):
+        if not _is_tensor(a.annotation):
+            raise GraphError(f"{what}: argument {k} is {a.annotation}; it takes tensors only")
+
+
+def _has_scalar(annotation: Annotation) -> bool:
+    match annotation:
+        case TensorType(dtype=dtype) | PartialTensor(dtype=dtype):
+            return dtype == "scalar"
+        case TupleType(fields):
+            return any(map(_has_scalar, fields))
+    return False
+
+
+def at_least(coarse: Annotation, fine: Annotation) -> bool:
+    """Whether every value of the second annotation is one of the first, as far as the text of the dims tells."""
+    match coarse, fine:
+        case (TensorType() | PartialTensor()), (TensorType() | PartialTensor()):
+            return coarse.dtype in (None, fine.dtype) and _shape_at_least(coarse.shape, fine.shape)
+        case ShapeType(x), ShapeType(y):
+            return _shape_at_least(x, y)
+        case TupleType(x), TupleType(y):
+            return len(x) == len(y) and all(map(at_least, x, y))
+    return coarse == fine
+
+
+def _shape_at_least(coarse: tuple[object, ...] | None, fine: tuple[object, ...] | None) -> bool:
+    if coarse is None or fine is None:
+        return coarse is None
+    return len(coarse) == len(fine) and all(c is None or c == f for c, f in zip(coarse, fine, strict=True))

@@ -1,0 +1,332 @@
+"""The meaning of modules with NumPy: the yardstick for compiled programs.
+
+Tensors are arrays, scalar constants Python numbers, shapes tuples of integers. Every value is checked against its annotation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+
+from mirage.errors import DimError, GraphError, GuardError, InputError, MirageError, UnknownFunction
+from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, TupleType
+from mirage.ir.dims import Dim, dim_text, evaluate, solve, symbols_of
+from mirage.ir.graph.nodes import (
+    Atom,
+    Binding,
+    Constant,
+    Function,
+    FunctionCall,
+    If,
+    KernelCall,
+    LibraryCall,
+    Loop,
+    MakeTuple,
+    MatchCast,
+    Module,
+    OpCall,
+    PackedCall,
+    ShapeCall,
+    ShapeOf,
+    ShapeValue,
+    TupleItem,
+    Var,
+)
+from mirage.ir.loops.interpret import run_loops
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.operator import as_arrays, get_operator
+from mirage.ir.program import AttrItems
+from mirage.ir.types import DTYPES, ELEMENTS, TensorType
+
+Functions = Mapping[str, Callable[..., Any]]
+
+
+def run_module(
+    module: Module,
+    args: Sequence[Any],
+    *,
+    packed: Functions | None = None,
+    library: Functions | None = None,
+    wide: bool = False,
+) -> Any:
+    """The result of the main function.
+
+    `packed` holds packed functions, called as `fn(*args, **attrs)`, and shape functions; `library` library functions, called
+    as `fn(inputs, outputs, **attrs)`. A kernel that is no loop program is called as `kernel(inputs, sizes, outputs)`. With
+    `wide`, every floating-point tensor is kept and computed in float64, whatever its type: arguments of other types are
+    converted, so that what the program writes in place does not reach them.
+
+    Raises GuardError where a size breaks a constraint of a function or match_cast, naming the dim; InputError for
+    arguments of another number, kind or type; UnknownFunction; and what operators raise.
+    """
+    return _Machine(module, packed or {}, library or {}, wide).call(module.functions[module.main], args, ())
+
+
+class _Machine:
+    def __init__(self, module: Module, packed: Functions, library: Functions, wide: bool) -> None:
+        self.module = module
+        self.packed = packed
+        self.library = library
+        self.wide = wide
+        #: the last error that names its binding
+        self.located: MirageError | None = None
+
+    def dtype(self, name: str) -> np.dtype:
+        """What tensors of an element type are kept in."""
+        return DTYPES["float64"] if self.wide and name in DTYPES else ELEMENTS[name]
+
+    def call(self, function: Function, args: Sequence[Any], dims: Sequence[int]) -> Any:
+        if len(args) != len(function.parameters):
+            names = ", ".join(p.name for p in function.parameters)
+            raise InputError(f"{function.name}: takes {len(function.parameters)} arguments ({names}), got {len(args)}")
+        frame = _Frame(self, function.name, dict(zip(function.dims, dims, strict=True)))
+        given = []
+        for p, value in zip(function.parameters, args, strict=True):
+            what = f"{function.name}: argument {p.name!r}"
+            frame.values[p] = self.converted(p.annotation, value, what)
+            given.append((what, p.annotation, frame.values[p]))
+        match_sizes(given, frame.sizes, self.dtype)
+        for b in function.bindings:
+            try:
+                frame.values[b.var] = frame.bind(b)
+            except MirageError as e:
+                # the innermost binding is the one to name
+                if e is self.located:
+                    raise
+                where = f"{b.where}: " if b.where else ""
+                self.located = type(e)(f"{where}{function.name}: {b.var.name}: {e}")
+                raise self.located from None
+        return frame.value(function.result)
+
+    def converted(self, annotation: Annotation, value: Any, what: str) -> Any:
+        """An argument as a value: numbers and arrays of other float types, where `wide`, become arrays."""
+        match annotation:
+            case TensorType(dtype="scalar"):
+                return value
+            case TensorType(dtype=dtype) | PartialTensor(dtype=dtype):
+                if isinstance(value, np.ndarray | np.generic):
+                    return self.widened(np.asarray(value))
+                if isinstance(value, bool | int | float):
+                    return as_arrays(what, [value], self.dtype(dtype or "float64"))[0]
+                raise InputError(f"{what} is {type(value).__name__}, not {annotation}; pass an array of NumPy")
+            case TupleType(fields):
+                if not isinstance(value, tuple | list) or len(value) != len(fields):
+                    raise InputError(f"{what} is not a tuple of {len(fields)} values; pass one, {annotation}")
+                return tuple(
+                    self.converted(f, v, f"{what}, field {i}") for i, (f, v) in enumerate(zip(fields, value, strict=True))
+                )
+            case ShapeType():
+                if not isinstance(value, tuple | list) or not all(isinstance(v, int | np.integer) for v in value):
+                    raise InputError(f"{what} is no shape; pass a tuple of integers, {annotation}")
+                return tuple(map(int, value))
+        return value
+
+    def widened(self, value: Any) -> Any:
+        """Floating-point arrays in float64 where `wide`."""
+        if isinstance(value, tuple):
+            return tuple(map(self.widened, value))
+        narrow = self.wide and isinstance(value, np.ndarray | np.generic) and value.dtype.name in DTYPES
+        return np.asarray(value, np.float64) if narrow else value
+
+    def registered(self, functions: Functions, name: str, kind: str) -> Callable[..., Any]:
+        if name not in functions:
+            known = ", ".join(functions) or "none"
+            raise UnknownFunction(f"{kind} function {name!r} is not given to run_module; given are {known}")
+        return functions[name]
+
+
+class _Frame:
+    """One call of a function: its variables and the sizes of its dim symbols."""
+
+    def __init__(self, machine: _Machine, name: str, sizes: dict[str, int]) -> None:
+        self.machine = machine
+        self.name = name
+        self.sizes = sizes
+        self.values: dict[Var, Any] = {}
+
+    def value(self, atom: Atom) -> Any:
+        match atom:
+            case Var():
+                return self.values[atom]
+            case Constant(array):
+                return self.machine.widened(array)
+        return self.shape(atom.dims)
+
+    def shape(self, dims: Iterable[Dim]) -> tuple[int, ...]:
+        return tuple(evaluate(d, self.sizes) for d in dims)
+
+    def attrs(self, attrs: AttrItems) -> dict[str, Any]:
+        """Attributes for a function of Python: dims are integers."""
+
+        def bound(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return tuple(map(bound, value))
+            return evaluate(value, self.sizes) if isinstance(value, sympy.Expr) else value
+
+        return {k: bound(v) for k, v in attrs}
+
+    def bind(self, b: Binding) -> Any:
+        value = self.expression(b)
+        if not isinstance(b.value, MatchCast):
+            try:
+                match_sizes([("its value", b.var.annotation, value)], self.sizes, self.machine.dtype)
+            except InputError as e:
+                raise GraphError(f"{e}: the annotation {b.var.annotation} is wrong") from None
+        return value
+
+    def expression(self, b: Binding) -> Any:
+        machine, expr = self.machine, b.value
+        if isinstance(expr, Var | Constant | ShapeValue):
+            return self.value(expr)
+        args = [self.value(a) for a in expr.args]
+        match expr:
+            case OpCall():
+                return self.operator(expr, args)
+            case FunctionCall(function, dims=dims):
+                return machine.call(machine.module.functions[function], args, self.shape(dims))
+            case If(then=then, orelse=orelse, dims=dims):
+                name = then if bool(args[0]) else orelse
+                return machine.call(machine.module.functions[name], args[1:], self.shape(dims))
+            case Loop():
+                return self.loop(expr, args)
+            case KernelCall(kernel, out=out, dims=dims):
+                return self.kernel(kernel, args, out, self.shape(dims))
+            case LibraryCall(function, out=out, attrs=attrs):
+                results = self.outputs(out)
+                machine.registered(machine.library, function, "library")(tuple(args), results, **self.attrs(attrs))
+                return results if len(results) != 1 else results[0]
+            case PackedCall(function, annotation=annotation, attrs=attrs):
+                found = machine.registered(machine.packed, function, "packed")(*args, **self.attrs(attrs))
+                return machine.converted(annotation, found, f"the result of {function!r}")
+            case ShapeCall(function, rank=rank):
+                found = machine.registered(machine.packed, function, "shape")(*args)
+                return machine.converted(ShapeType((None,) * rank), found, f"the result of {function!r}")
+            case MakeTuple():
+                return tuple(args)
+            case TupleItem(index=index):
+                return args[0][index]
+            case ShapeOf():
+                return tuple(np.shape(args[0]))
+            case MatchCast(annotation=annotation):
+                value = machine.converted(annotation, args[0], "the value of the match_cast")
+                match_sizes([("the value of the match_cast", annotation, value)], self.sizes, machine.dtype)
+                return value
+        raise GraphError(f"{type(expr).__name__}: not an expression of a graph")
+
+    def operator(self, expr: OpCall, args: list[Any]) -> Any:
+        operator = get_operator(expr.op)
+        attrs = dict(expr.attrs)
+        if self.machine.wide:
+            for a in operator.attributes:
+                if a.kind == "dtype" and attrs.get(a.name) in DTYPES:
+                    attrs[a.name] = "float64"
+        result = self.machine.widened(operator.run(args, attrs, self.sizes))
+        arrays = [a for a in args if isinstance(a, np.ndarray)]
+
+        def own(value: Any) -> Any:
+            # results are values of their own: what is written to operands later does not show in them
+            if isinstance(value, tuple):
+                return tuple(map(own, value))
+            shared = isinstance(value, np.ndarray) and any(np.may_share_memory(value, a) for a in arrays)
+            return value.copy() if shared else value
+
+        return own(result)
+
+    def loop(self, expr: Loop, args: list[Any]) -> Any:
+        body = self.machine.module.functions[expr.body]
+        count = int(args.pop(0)) if expr.count is None else evaluate(expr.count, self.sizes)
+        if expr.bound is not None and count > (most := evaluate(expr.bound, self.sizes)):
+            raise GuardError(f"loop of {expr.body}: {count} rounds, but its bound {dim_text(expr.bound)} is {most}")
+        carried, invariant = tuple(args[: expr.carried]), args[expr.carried :]
+        for i in range(count):
+            found = self.machine.call(body, [np.asarray(i, np.int64), *carried, *invariant], self.shape(expr.dims))
+            carried = (found,) if expr.carried == 1 else found
+        return carried[0] if expr.carried == 1 else carried
+
+    def outputs(self, types: Iterable[TensorType]) -> tuple[np.ndarray, ...]:
+        return tuple(np.empty(self.shape(t.shape), self.machine.dtype(t.dtype)) for t in types)
+
+    def kernel(self, name: str, args: list[Any], out: tuple[TensorType, ...], dims: tuple[int, ...]) -> Any:
+        kernel = self.machine.module.kernels[name]
+        sizes = dict(zip(kernel.symbols, dims, strict=True))
+        if isinstance(kernel, LoopProgram):
+            results = tuple(run_loops(kernel, args, sizes, "float64" if self.machine.wide else None))
+        elif callable(kernel):
+            results = self.outputs(out)
+            kernel(args, sizes, results)
+        else:
+            raise GraphError(f"kernel {name} of kind {kernel.kind} cannot be run here; run the module before it is lowered")
+        return results[0] if len(results) == 1 else results
+
+
+def match_sizes(
+    given: Iterable[tuple[str, Annotation, Any]], sizes: dict[str, int], dtype: Callable[[str], np.dtype] = ELEMENTS.__getitem__
+) -> None:
+    """Match values with their annotations: bind the dim symbols that are new, and check all else.
+
+    `given` are (what it is called in errors, annotation, value); `sizes` grows. Raises InputError for another kind or element
+    type, and GuardError for shapes that do not fit, naming the dim, what it has to be, and its size.
+    """
+    found: list[tuple[str, Dim, int]] = []
+    for what, annotation, value in given:
+        _collect(what, annotation, value, found, dtype)
+    # plain dims give sizes first, so that others are checked against them
+    for _, dim, size in found:
+        if dim.is_Symbol:
+            sizes.setdefault(dim.name, size)
+    left = [entry for entry in found if symbols_of(entry[1]) - sizes.keys()]
+    while left:
+        rest = []
+        for what, dim, size in left:
+            new = symbols_of(dim) - sizes.keys()
+            if len(new) > 1:
+                rest.append((what, dim, size))
+            elif new:
+                solved = solve(dim, size, sizes)
+                if solved is None:
+                    raise GuardError(f"{what} is {size}: no size of {new.pop()} makes {dim_text(dim)} that")
+                sizes[solved[0]] = solved[1]
+        if len(rest) == len(left):
+            what, dim, _ = rest[0]
+            raise DimError(f"{what}: {dim_text(dim)} has several unknown sizes; pass one as an extra shape argument")
+        left = rest
+    for what, dim, size in found:
+        must = evaluate(dim, sizes)
+        if must != size:
+            known = ", ".join(f"{s}={sizes[s]}" for s in sorted(symbols_of(dim)))
+            why = f", as {known}" if known else ""
+            raise GuardError(f"{what} is {size}, but {dim_text(dim)} is {must}{why}; make them equal")
+
+
+def _collect(
+    what: str, annotation: Annotation, value: Any, found: list[tuple[str, Dim, int]], dtype: Callable[[str], np.dtype]
+) -> None:
+    def dims(shape: PartialShape | None, actual: Sequence[int]) -> None:
+        if shape is None:
+            return
+        if len(shape) != len(actual):
+            raise GuardError(f"{what} has shape {list(actual)} of rank {len(actual)}, not {len(shape)}: it must be {annotation}")
+        found.extend(
+            (f"{what} has shape {list(actual)}: dim {i}", d, int(n))
+            for i, (d, n) in enumerate(zip(shape, actual, strict=True))
+            if d is not None
+        )
+
+    match annotation:
+        case TensorType(dtype="scalar"):
+            if not isinstance(value, int | float):
+                raise GuardError(f"{what} is {type(value).__name__}, not a number")
+        case TensorType(shape, name) | PartialTensor(shape, name):
+            if not isinstance(value, np.ndarray | np.generic):
+                raise InputError(f"{what} is {type(value).__name__}, not {annotation}; pass an array of NumPy")
+            if name is not None and value.dtype != dtype(name):
+                raise InputError(f"{what} has elements of {value.dtype}, not of {name}: it must be {annotation}")
+            dims(shape, value.shape)
+        case ShapeType(shape):
+            dims(shape, value)
+        case TupleType(fields):
+            for i, (f, v) in enumerate(zip(fields, value, strict=True)):
+                _collect(f"{what}, field {i}", f, v, found, dtype)
