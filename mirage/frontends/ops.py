@@ -7,9 +7,13 @@ AttributeValueError with the user's line.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
 
 from mirage.frontends.proxy import Axes, Operand, Proxy, Scalar, apply, fail, operand, running
 from mirage.ir.dims import DimLike
+from mirage.ir.types import DTYPES
 
 
 def constant(value: Scalar) -> Proxy:
@@ -38,6 +42,40 @@ def exp(x: Operand) -> Proxy:
 
 def sqrt(x: Operand) -> Proxy:
     return apply("sqrt", x)
+
+
+def log(x: Operand) -> Proxy:
+    """The natural logarithm."""
+    return apply("log", x)
+
+
+def sin(x: Operand) -> Proxy:
+    """The sine of radians."""
+    return apply("sin", x)
+
+
+def cos(x: Operand) -> Proxy:
+    """The cosine of radians."""
+    return apply("cos", x)
+
+
+def abs(x: Operand) -> Proxy:
+    return apply("abs", x)
+
+
+def floor(x: Operand) -> Proxy:
+    """Rounded down."""
+    return apply("floor", x)
+
+
+def ceil(x: Operand) -> Proxy:
+    """Rounded up."""
+    return apply("ceil", x)
+
+
+def round(x: Operand) -> Proxy:
+    """Rounded to the nearest integer, halves to the even one."""
+    return apply("round", x)
 
 
 def rsqrt(x: Operand) -> Proxy:
@@ -83,11 +121,30 @@ def gelu(x: Operand) -> Proxy:
 
 
 def maximum(x: Operand, y: Operand) -> Proxy:
-    """The larger of a tensor and a constant, in either order."""
-    if isinstance(x, Proxy) and isinstance(y, Proxy):
-        fail(f"maximum: of two tensors, {x!r} and {y!r}; one side has to be a constant")
+    """The larger of a tensor and a constant, in either order; in functions for `mirage.compile` also of two tensors."""
+    if not _with_constant("maximum", x, y):
+        return apply("elementwise_max", x, y)
     x, value = (x, y) if isinstance(x, Proxy) else (y, x)
     return apply("maximum", _tensor("maximum", x), value=value)
+
+
+def minimum(x: Operand, y: Operand) -> Proxy:
+    """The smaller of a tensor and a constant, in either order; in functions for `mirage.compile` also of two tensors."""
+    if not _with_constant("minimum", x, y):
+        return apply("elementwise_min", x, y)
+    # a program has no minimum of its own
+    return -maximum(-x, -y)
+
+
+def _with_constant(name: str, x: Operand, y: Operand) -> bool:
+    """Whether an extreme is one with a constant, as programs have it; any other is an operator of graphs alone."""
+    tensor, value = (x, y) if isinstance(x, Proxy) else (y, x)
+    if running(name).graph is None:
+        if isinstance(value, Proxy):
+            fail(f"{name}: of two tensors, {x!r} and {y!r}; in a program, one side has to be a constant")
+        return True
+    floating = not isinstance(tensor, Proxy) or tensor.dtype in ("scalar", *DTYPES)
+    return floating and isinstance(value, int | float | Fraction | np.integer | np.floating)
 
 
 def clamp(x: Operand, lo: Scalar, hi: Scalar) -> Proxy:

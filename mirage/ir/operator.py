@@ -345,10 +345,10 @@ def read_operator(al: Any, op: str, attrs: Attrs, args: Sequence[Any], over: Ove
 
 
 REGISTRY: dict[str, Operator] = {}
-O = TypeVar("O", bound=Operator)
+AnyOperator = TypeVar("AnyOperator", bound=Operator)
 
 
-def register(op: O) -> O:
+def register(op: AnyOperator) -> AnyOperator:
     """Add an operator; raises DuplicateOperator if its name is taken."""
     if not op.name.isidentifier():
         raise AttributeValueError(f"operator name {op.name!r} is not an identifier; use letters, digits and _")
