@@ -56,7 +56,9 @@ def _check(k: MuGraphKernel, sizes: Mapping[str, int], inputs: Sequence[np.ndarr
         out = _empty(k.program, sizes)
         k(inputs, sizes, out)
         for o, e in zip(out, exact, strict=True):
-            np.testing.assert_allclose(o.astype(np.float64), e, rtol=0, atol=tolerance * max(np.abs(e).max(initial=0), 1e-30))
+            np.testing.assert_allclose(
+                o.astype(np.float64), e, rtol=0, atol=tolerance * max(np.abs(e).max(initial=0), 1e-30)
+            )
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -315,7 +317,13 @@ def test_text_runs_in_another_process() -> None:
 
 @pytest.mark.parametrize("name", ["linear, gelu", "attention", "several", "library"])
 def test_text_reads_back(name: str) -> None:
-    k = several() if name == "several" else MuGraphKernel.of_library(group("gate")) if name == "library" else kernel(name)
+    k = (
+        several()
+        if name == "several"
+        else MuGraphKernel.of_library(group("gate"))
+        if name == "library"
+        else kernel(name)
+    )
     again = kernel_from_text(k.to_text())
     assert again.to_text() == k.to_text()
     assert str(again) == str(k)
