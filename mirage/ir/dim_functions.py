@@ -16,7 +16,6 @@ from sympy.printing.precedence import PRECEDENCE
 
 from mirage.errors import DimError
 from mirage.ir.dim_bounds import (
-    Interval,
     floor_div_interval,
     interval,
     maximum_interval,

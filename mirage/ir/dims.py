@@ -11,7 +11,7 @@ import ast
 import keyword
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import sympy
 
@@ -117,6 +117,9 @@ def _canonical(dim: Dim, where: str) -> Dim:
     return expanded
 
 
+_OURS: dict[Any, Callable[..., Dim]] = {sympy.Mod: Modulo, sympy.Min: Minimum, sympy.Max: Maximum}
+
+
 def _rebuilt(x: sympy.Expr) -> sympy.Expr:
     """The expression with sympy's functions of integers replaced by ours; raises DimError for any other."""
     match x:
@@ -133,8 +136,8 @@ def _rebuilt(x: sympy.Expr) -> sympy.Expr:
         case sympy.Add() | sympy.Mul() | sympy.Pow():
             return x.func(*map(_rebuilt, x.args))
         case DimFunction() | sympy.Mod() | sympy.Min() | sympy.Max():
-            ours = {sympy.Mod: Modulo, sympy.Min: Minimum, sympy.Max: Maximum}.get(x.func, x.func)
-            return ours(*(_canonical(a, "an operand") for a in x.args))
+            function = _OURS.get(x.func, x.func)
+            return function(*(_canonical(a, "an operand") for a in x.args))
     raise DimError(f"{x} in it is not an integer expression; {_WRITE}")
 
 

@@ -30,8 +30,7 @@ def divide(a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
         quotients = [divide_term(t, b) for t in sympy.Add.make_args(sympy.expand(a))]
         return None if None in quotients else sympy.Add(*quotients)
     quotient = sympy.expand(sympy.cancel(a / b))
-    numerator, denominator = quotient.as_numer_denom()
-    if denominator != 1 or any(not c.is_Integer for c in quotient.as_coefficients_dict().values()):
+    if quotient.as_numer_denom()[1] != 1 or any(not c.is_Integer for c in quotient.as_coefficients_dict().values()):
         return None
     return quotient
 

@@ -2,6 +2,7 @@
 
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.constraints.facts import Fact, Relation
-from mirage.compiler.constraints.store import Constraints, Stats
+from mirage.compiler.constraints.proofs import Stats
+from mirage.compiler.constraints.store import Constraints
 
 __all__ = ["Constraints", "Fact", "Relation", "Stats", "from_bounds"]

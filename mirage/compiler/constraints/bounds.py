@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping
-from typing import SupportsIndex, TypeGuard
+from typing import TypeAlias
 
 from mirage.compiler.constraints.store import Constraints
 from mirage.errors import DimError
 from mirage.ir.dims import symbol
 
-Bound = int | tuple[int, int | None]
+Bound: TypeAlias = int | tuple[int, int | None]
 
 
 def from_bounds(bounds: Mapping[str, Bound]) -> Constraints:
@@ -32,15 +32,19 @@ def from_bounds(bounds: Mapping[str, Bound]) -> Constraints:
 
 def _range(name: str, bound: object) -> tuple[int, int | None]:
     pair = bound if isinstance(bound, tuple | list) else (0, bound)
-    low, high = pair if len(pair) == 2 else (None, None)
-    if not _is_size(low) or not (_is_size(high) or (high is None and isinstance(bound, tuple | list))):
+    low, high = (_size(x) for x in pair) if len(pair) == 2 else (None, None)
+    if low is None or (high is None and not (isinstance(bound, tuple | list) and pair[1] is None)):
         raise DimError(
             f"bounds[{name!r}]: {bound!r} is not a bound; use the largest size, 0 or more, or (smallest, largest)"
         )
     if high is not None and low > high:
         raise DimError(f"bounds[{name!r}]: the smallest size {low} is above the largest, {high}; swap them")
-    return int(low), None if high is None else int(high)
+    return low, high
 
 
-def _is_size(value: object) -> TypeGuard[SupportsIndex]:
-    return hasattr(value, "__index__") and not isinstance(value, bool) and operator.index(value) >= 0
+def _size(value: object) -> int | None:
+    """An integer, 0 or more, as such; None for anything else."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        return None
+    size = operator.index(value)
+    return size if size >= 0 else None
