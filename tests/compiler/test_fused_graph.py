@@ -1,4 +1,4 @@
-"""Groups of operators as one graph-defined kernel, without a search."""
+"""Groups of operators as one graph-defined kernel, or two, without a search."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 import mirage as mi
 from mirage.compiler.fused_graph import fused_graph, fused_graphs
+from mirage.compiler.staged_graph import staged_graphs
 from mirage.ir.axes import to_axes
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, MuGraph, Role
@@ -96,11 +97,60 @@ def test_no_form(fn: Any, types: dict[str, Any]) -> None:
     assert fused_graph(to_axes(mi.trace(fn, "group", **types))) is None
 
 
+def _staged(fn: Any, **types: Any) -> list[MuGraph]:
+    program = mi.trace(fn, "group", **types)
+    verifier = Verifier(program)
+    found = list(staged_graphs(verifier.axis_program))
+    for graph in found:
+        validate(graph)
+        assert verifier.confirm(graph, verifier.check(graph)).equal
+        assert prove(verifier.axis_program, graph) == "proved"
+        assert analyze(graph).safe
+    return found
+
+
+def test_a_norm_after_a_linear_may_be_a_kernel_of_its_own() -> None:
+    types = dict(x=T("n", "k"), w=T("k", 96), r=T("n", 96), g=T(96))
+    found = _staged(lambda x, w, r, g: mi.rms_norm(x @ w + r, g), **types)
+    assert found
+    first, second = found[0].kernels
+    assert first.graph is not None and second.graph is not None
+    # the residual is added in the first kernel, whose blocks divide columns, too
+    assert [n.op for n in first.graph.nodes if n.op not in ("input", "accumulator")] == ["matmul", "add"]
+    assert first.graph.role["d96"] is Role.PARALLEL and second.graph.role["d96"] is Role.WHOLE
+
+
+def test_exponents_are_taken_where_their_rows_are_known() -> None:
+    found = _staged(lambda x, w: mi.softmax(x @ w) @ w, x=T("n", 64), w=T(64, 64))
+    assert found
+    first, second = (k.graph for k in found[0].kernels)
+    assert first is not None and second is not None
+    assert [n.op for n in first.nodes if n.op == "exp"] == []
+    assert [n.op for n in second.nodes if n.op == "exp"] == ["exp"]
+
+
+def test_values_that_are_results_and_handed_on_are_stored_once() -> None:
+    types = dict(x=T("n", 64), w=T(64, 96), r=T("n", 96))
+    found = _staged(lambda x, w, r: (x @ w + r, mi.rms_norm(x @ w + r)), **types)
+    assert found and [len(k.dims) for k in found[0].kernels] == [1, 1]
+    assert [r.node for r in found[0].kernel.outputs] == [3, 4]
+
+
+def test_what_argument_names_say_does_not_matter() -> None:
+    types = dict(kept0=T("n", 64), kept1=T(64, 96), kept2=T("n", 96), kept3=T("n", 96))
+    assert _staged(lambda kept0, kept1, kept2, kept3: mi.softmax(kept0 @ kept1 + kept2) * kept3, **types)
+
+
+@pytest.mark.parametrize("name", ["softmax", "norm, linear", "linear, gelu", "attention", "scalar"])
+def test_no_stages(name: str) -> None:
+    assert not list(staged_graphs(to_axes(group(name))))
+
+
 def _checked(seed: int) -> int:
     """The number of fused forms of a random program, all of which compute it."""
     program = random_program(Random(seed), 5)
     verifier = Verifier(program)
-    found = list(fused_graphs(verifier.axis_program))
+    found = [*fused_graphs(verifier.axis_program), *staged_graphs(verifier.axis_program)]
     plain = len(analyze(reference_graph(verifier.axis_program)).plain)
     for graph in found:
         assert verifier.check(graph).equal, f"seed {seed}: {graph}"

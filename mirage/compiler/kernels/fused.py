@@ -1,4 +1,5 @@
-"""Kernels of groups that are fused without a search: forms of one kernel, tiles and versions as the cost model has them.
+"""Kernels of groups that are fused without a search: forms of one kernel or two, tiles and versions as the cost model has
+them.
 
 The model orders forms and schedules at typical sizes; nothing is measured. One schedule does not suit all sizes (BladeDISC,
 section 5.2), so a kernel has as many versions as a decision tree over modelled times has leaves.
@@ -12,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
+from mirage.compiler.staged_graph import staged_graphs
 from mirage.errors import AxisError, DimError, MirageError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
@@ -41,7 +43,8 @@ def fused_kernel(
     constants: Collection[str] = (),
 ) -> MuGraphKernel | None:
     """One kernel for the whole program, built and scheduled without a search or measurements; None where it has no such form
-    (`fused_graphs`), or a block of every form needs more memory than a core has caches.
+    (`fused_graphs`), or a block of every form needs more memory than a core has caches. At sizes where one kernel would leave
+    threads idle, it may run two (`staged_graphs`).
 
     `hints` are typical sizes (dim symbol -> elements), at which the best version as modelled runs; `bounds` the most that
     dims can be, where they are known. The kernel runs at all sizes. Raises DimError where a hint lacks a dim, and what
@@ -73,7 +76,7 @@ def fused_kernel(
 
 
 def fused_ns(program: Program, sizes: Mapping[str, int], model: CostModel) -> float:
-    """Modelled nanoseconds of a call of the best fused form at these sizes (dim symbol -> elements), infinite where there is
+    """Modelled nanoseconds of a call of the best form at these sizes (dim symbol -> elements), infinite where there is
     none: a group is worth fusing where it is less than its parts come to. Only ratios of such figures mean something.
     """
     at = _sizes(program, program.symbols(), sizes)
@@ -93,9 +96,11 @@ def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -
 
 def _graphs(program: Program) -> list[MuGraph]:
     try:
-        return list(fused_graphs(to_axes(program)))
+        axis_program = to_axes(program)
     except AxisError:
         return []
+    fused = list(fused_graphs(axis_program))
+    return [*fused, *staged_graphs(axis_program)] if fused else []
 
 
 def _schedule(graph: MuGraph, sizes: Sizes, model: CostModel) -> Schedule | None:

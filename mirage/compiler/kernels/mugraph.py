@@ -66,10 +66,11 @@ class MuGraphKernel:
         self.tree = tree
         self.origin = origin
         self.constants = tuple(constants)
-        self._symbols = program.symbols()
+        self.symbols = tuple(program.symbols())
+        self.output_types = program.output_types
         self._dtype = DTYPES[program.dtype]
         self._alignment = self._dtype.itemsize - 1
-        self._choose = compile_tree(program.name, tree, self._symbols)
+        self._choose = compile_tree(program.name, tree, self.symbols)
         self._lock = threading.Lock()
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
@@ -107,7 +108,7 @@ class MuGraphKernel:
 
     def version(self, sizes: Mapping[str, int]) -> KernelVersion:
         """What a call at these sizes (dim symbol -> elements) runs; raises DimError where a dim has no size."""
-        if missing := [s for s in self._symbols if s not in sizes]:
+        if missing := [s for s in self.symbols if s not in sizes]:
             raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
         return self.versions[self._choose(sizes)]
 
@@ -139,7 +140,7 @@ class MuGraphKernel:
         it for later calls. Raises InputError for arrays that do not fit the program at these sizes, naming the input and both
         shapes, and DimError for a dim without a size.
         """
-        layout: list[Any] = [sizes.get(s) for s in self._symbols]
+        layout: list[Any] = [sizes.get(s) for s in self.symbols]
         addresses = []
         bits = 0
         dtype = self._dtype
