@@ -39,12 +39,12 @@ def check_private(path: Path) -> None:
         )
 
 
-def write_whole(file: Path, text: str) -> None:
-    """Write a file so that a reader sees all of it or none; raises OSError where that fails."""
+def write_whole(file: Path, content: str | bytes) -> None:
+    """Write a file, text as UTF-8, so that a reader sees all of it or none; raises OSError where that fails."""
     descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as out:
-            out.write(text)
+        with os.fdopen(descriptor, "wb") as out:
+            out.write(content.encode() if isinstance(content, str) else content)
         os.replace(name, file)
     except BaseException:
         Path(name).unlink(missing_ok=True)

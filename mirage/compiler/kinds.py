@@ -6,26 +6,34 @@ from functools import lru_cache
 
 from mirage.ir.graph.nodes import Binding, OpCall
 from mirage.ir.loops.analysis import Kind, pattern_kind
-from mirage.ir.loops.program import LoopProgram, single
-from mirage.ir.operator import get_operator
+from mirage.ir.loops.lower import lower_operator
+from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 
 
 def binding_kind(binding: Binding) -> Kind:
     """The kind of a binding; opaque where it is no operator, or one without a loop-level definition."""
-    value = binding.value
-    if not isinstance(value, OpCall) or not isinstance(binding.var.annotation, TensorType):
-        return Kind.OPAQUE
-    types = tuple(a.annotation for a in value.args)
-    if not all(isinstance(t, TensorType) for t in types):
-        return Kind.OPAQUE
-    program = lowered(value.op, value.attrs, types, binding.var.annotation)
+    program = lowered_binding(binding)
     return Kind.OPAQUE if program is None else pattern_kind(program)
 
 
+def lowered_binding(binding: Binding, dtype: str = "") -> LoopProgram | None:
+    """The loop program of a binding over inputs `x0`, `x1`, ...; None where it has none.
+
+    `dtype` is what a scalar constant is wanted as: it has no element type of its own.
+    """
+    value = binding.value
+    types = [a.annotation for a in value.args] if isinstance(value, OpCall) else []
+    out = binding.var.annotation
+    known = [t for t in types if isinstance(t, TensorType)]
+    if not isinstance(value, OpCall) or not isinstance(out, TensorType) or len(known) != len(types):
+        return None
+    if out.dtype == "scalar" and dtype:
+        out, known = TensorType((), dtype), [TensorType((), dtype) for _ in known]
+    return _lowered(value.op, value.attrs, tuple(known), out)
+
+
 @lru_cache(maxsize=4096)
-def lowered(op: str, attrs: AttrItems, types: tuple[TensorType, ...], out: TensorType) -> LoopProgram | None:
-    """The loop program of one operator over inputs `x0`, `x1`, ...; None where it has none."""
-    found = get_operator(op).to_loops(types, dict(attrs), out)
-    return found if found is None or isinstance(found, LoopProgram) else single(op, types, found)
+def _lowered(op: str, attrs: AttrItems, types: tuple[TensorType, ...], out: TensorType) -> LoopProgram | None:
+    return lower_operator(op, types, dict(attrs), out)

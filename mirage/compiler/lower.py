@@ -44,17 +44,11 @@ def lower(module: Module, context: Context, *, planned: bool = True) -> Lowered:
     plans: dict[str, Plan] = {}
     for name in callees_first(module):
         lowering = _Lowering(module.functions[name], kernels, constants, functions, context.of(name), planned)
-        guards = _guards(context) if name == module.main else ()
-        functions[name], plans[name] = lowering.run(guards)
+        functions[name], plans[name] = lowering.run()
     types = tuple(c.annotation for c in constants)
     return Lowered(
         vm.VMProgram(functions, tuple(kernels), types, module.main), tuple(c.array for c in constants), plans
     )
-
-
-def _guards(context: Context) -> tuple[vm.Guard, ...]:
-    """What the user's bounds demand of the main function's dims."""
-    return tuple(vm.Guard(f.dim, str(f.relation), f.value, f.reason) for f in context.bounds.guards())
 
 
 def bytes_of(t: TensorType) -> Dim:
@@ -81,11 +75,14 @@ class _Lowering:
     arenas: dict[int, tuple[str, int]] = field(default_factory=dict)
     introduced: dict[str, int] = field(default_factory=dict)
 
-    def run(self, guards: tuple[vm.Guard, ...]) -> tuple[vm.VMFunction, Plan]:
+    def run(self) -> tuple[vm.VMFunction, Plan]:
         f = self.function
         for p in f.parameters:
             self._register(p.name)
         known = signature_symbols(f)
+        # what passes may have assumed of the dims, and the user's bounds
+        facts = self.constraints.guards(known)
+        guards = tuple(vm.Guard(g.dim, str(g.relation), g.value, g.reason) for g in facts)
         for number, b in enumerate(f.bindings):
             self.code.append([])
             self.tensors.append([])

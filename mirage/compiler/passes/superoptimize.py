@@ -8,13 +8,15 @@ that are still to be searched.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from mirage.compiler.context import Context, Sizes, Subprogram
 from mirage.compiler.lax import LaxProgram, lax_program
 from mirage.compiler.sizes import sizes_of_functions
-from mirage.ir.dims import evaluate, substitute
+from mirage.ir.annotations import TupleType
+from mirage.ir.dims import Dim, evaluate, substitute
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Function, FunctionCall, KernelCall, Module, Var
 from mirage.ir.types import TensorType
@@ -44,7 +46,7 @@ def run(module: Module, context: Context) -> Module:
             spent = time.perf_counter() - start
             operators = sum(n.op not in ("input", "constant", "size") for n in lax.axes.nodes)
             context.report.subprograms.append(Subprogram(kernels[key], operators, outcome, spent))
-        builder.add(_calling(function, lax, builder, kernels[key]))
+        builder.add(calling(function, builder, kernels[key], lax.dims))
     return builder.finish(module.main)
 
 
@@ -81,18 +83,18 @@ def _constants(module: Module, function: Function, context: Context) -> tuple[in
     return tuple(sorted(positions)) if called else ()
 
 
-def _calling(function: Function, lax: LaxProgram, builder: ModuleBuilder, kernel: str) -> Function:
-    """The function as one call of a kernel."""
-    out = function.returns
-    assert isinstance(out, TensorType)
+def calling(function: Function, builder: ModuleBuilder, kernel: str, dims: Mapping[str, Dim]) -> Function:
+    """The function as one call of a kernel, whose dim symbols are these dims of the function."""
+    returns = function.returns
+    out = returns.fields if isinstance(returns, TupleType) else (returns,)
+    tensors = tuple(t for t in out if isinstance(t, TensorType))
     workspace: tuple[TensorType, ...] = builder.kernels[kernel].workspace_types  # type: ignore[attr-defined]
-    given = tuple(TensorType(tuple(substitute(d, lax.dims) for d in t.shape), t.dtype) for t in workspace)
+    given = tuple(TensorType(tuple(substitute(d, dims) for d in t.shape), t.dtype) for t in workspace)
     b = FunctionBuilder(function.name, builder.functions)
     for p in function.parameters:
         b.names.add(p.name)
         b.parameters.append(p)
-    dims = tuple(lax.dims[s] for s in lax.program.symbols())
-    result = b.emit(
-        KernelCall(kernel, tuple(function.parameters), (out,), dims, given), where=function.bindings[-1].where
-    )
-    return b.finish(result, dims=function.dims, attrs=function.attrs)
+    call = KernelCall(kernel, tuple(function.parameters), tensors, tuple(dims.values()), given)
+    result = b.emit(call, where=function.bindings[-1].where)
+    # an ordinary function now, which inlining may write out
+    return b.finish(result, dims=function.dims)

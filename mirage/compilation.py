@@ -1,0 +1,248 @@
+"""Whole programs: from a Python function, a module or its text to an executable for any shapes."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mirage.cache import ResultStore
+from mirage.compiler.constraints import Constraints
+from mirage.compiler.constraints.bounds import from_bounds
+from mirage.compiler.context import Context, LaxKernel, Sizes
+from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.kernels.text import kernel_from_text
+from mirage.compiler.lower import Lowered, lower
+from mirage.compiler.passes import (
+    batch_matmuls,
+    canonicalize,
+    collect_constraints,
+    cse,
+    dead_code,
+    fold_constants,
+    fuse,
+    generate,
+    inline,
+    lower_libraries,
+    merge_matmuls,
+    partition,
+    superoptimize,
+)
+from mirage.compiler.pipeline import Pass, run_passes
+from mirage.compiler.sizes import DEFAULT_SIZE
+from mirage.errors import BudgetError, DimError, InputError, TraceError
+from mirage.frontends.functions import trace_module
+from mirage.ir.annotations import Annotation, symbols_in
+from mirage.ir.graph.check import check
+from mirage.ir.graph.nodes import Module
+from mirage.ir.graph.parse import parse_module
+from mirage.ir.loops.text import parse_loops
+from mirage.ir.program import Program
+from mirage.kernels.cpu.loops.kernel import LoopKernel
+from mirage.kernels.target import get_target
+from mirage.progress import Say, Step
+from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, load_executable
+
+#: optimizations that can be left out, for ablations, and the passes that make them
+OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
+    "merge": (merge_matmuls.run, batch_matmuls.run),
+    "superoptimize": (partition.run, superoptimize.run),
+    "libraries": (lower_libraries.run,),
+    "fuse": (fuse.run, generate.run),
+    "plan": (),
+}
+
+#: the one order of the passes
+PIPELINE: tuple[Pass, ...] = (
+    canonicalize.run,
+    inline.run,
+    collect_constraints.run,
+    canonicalize.run,
+    fold_constants.run,
+    cse.run,
+    dead_code.run,
+    merge_matmuls.run,
+    batch_matmuls.run,
+    dead_code.run,
+    partition.run,
+    superoptimize.run,
+    inline.run,
+    collect_constraints.run,
+    lower_libraries.run,
+    fuse.run,
+    generate.run,
+    inline.run,
+    dead_code.run,
+    collect_constraints.run,
+)
+
+#: makers of kernels from their texts, by kind
+KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
+    "mugraph": kernel_from_text,
+    "loops": lambda text: LoopKernel(parse_loops(text)),
+}
+
+
+def compile(
+    program: Callable[..., Any] | Module | str,
+    specs: Mapping[str, Annotation] | None = None,
+    *,
+    bounds: Mapping[str, Any] | None = None,
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
+    constants: Collection[str] = (),
+    target: str = "cpu",
+    budget: float = 60.0,
+    without: Collection[str] = (),
+    cache: ResultStore | bool = True,
+    seed: int = 0,
+    progress: Say | None = None,
+) -> Executable:
+    """One executable for all sizes of a program's symbolic dims.
+
+    `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a module of
+    the graph IR, or its text. `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound
+    for every dim all intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are
+    those to tune at, a set or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose
+    contents never change between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together;
+    what is in the results store costs less. `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse",
+    "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
+
+    Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
+    sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
+    Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
+        raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
+    get_target(target)
+    unknown = [name for name in without if name not in OPTIMIZATIONS]
+    if isinstance(without, str) or unknown:
+        raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
+    start = time.perf_counter()
+    say = progress or (lambda _: None)
+    module = to_module(program, specs)
+    check(module)
+    main = module.functions[module.main]
+    store = from_bounds(bounds or {})
+    symbols = sorted(set().union(*(symbols_in(p.annotation) for p in main.parameters)))
+    _check_names("bounds", bounds or {}, symbols, main.name)
+    names = [p.name for p in main.parameters]
+    if isinstance(constants, str) or not all(c in names for c in constants):
+        raise InputError(f"constants={constants!r}: not parameters of {main.name}; these are {', '.join(names)}")
+    context = Context(
+        bounds=store,
+        constants=tuple(n for n in names if n in constants),
+        sizes=tuple(_anchors(sizes, symbols, store, main.name)),
+        superoptimizer=partial(_superoptimized, target=target, cache=cache, seed=seed, say=say),
+        deadline=start + budget,
+        say=say,
+    )
+    left_out = {p for name in without for p in OPTIMIZATIONS[name]}
+    module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
+    lowered = lower(module, context, planned="plan" not in without)
+    say(Step("compiled"))
+    return Executable(lowered.code, _kernels(module), lowered.constants, _facts(module, context, lowered))
+
+
+def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
+    """The module of a Python function, a module, or its text."""
+    if isinstance(program, Module):
+        return program
+    if isinstance(program, str):
+        return parse_module(program, KERNEL_KINDS)
+    if callable(program):
+        return trace_module(program, specs)
+    raise TraceError(
+        f"compile: {type(program).__name__} is not a program; pass a Python function with specs, a module or its text"
+    )
+
+
+def load(path: str | os.PathLike[str]) -> Executable:
+    """A saved executable: its kernels are verified again and compiled for this machine."""
+    return load_executable(path, KERNEL_KINDS)
+
+
+def _check_names(what: str, given: Mapping[str, Any], symbols: Sequence[str], name: str) -> None:
+    for s in given:
+        if s not in symbols:
+            raise DimError(f"{what}: {s!r} is not a dim of {name}; its dims are {', '.join(symbols) or 'all fixed'}")
+
+
+def _anchors(sizes: Any, symbols: Sequence[str], bounds: Constraints, name: str) -> list[dict[str, int]]:
+    """Complete sets of sizes to tune at."""
+    several = list(sizes) if isinstance(sizes, list | tuple) else [sizes or {}]
+    if not 0 < len(several) <= 8:
+        raise DimError(f"sizes: {len(several)} sets; pass 1 to 8 sets of sizes to tune at")
+    found = []
+    for one in several:
+        if not isinstance(one, Mapping):
+            raise DimError(f"sizes={one!r} is not a mapping; pass sizes={{'n': 4096}} for a dim 'n', or a list of such")
+        _check_names("sizes", one, symbols, name)
+        complete: dict[str, int] = {}
+        for s in symbols:
+            n = one.get(s)
+            if n is None:
+                n = bounds.upper_bound(s)
+                n = DEFAULT_SIZE if n is None else max(n, 1)
+            if isinstance(n, bool) or not hasattr(n, "__index__") or int(n) < 1:
+                raise DimError(f"sizes: {s}={n!r} is not a size to tune at; use an integer of at least 1")
+            complete[s] = int(n)
+        if complete not in found:
+            found.append(complete)
+    return found
+
+
+def _superoptimized(
+    program: Program,
+    sizes: Sequence[Sizes],
+    constants: Sequence[str],
+    budget: float,
+    *,
+    target: str,
+    cache: ResultStore | bool,
+    seed: int,
+    say: Say,
+) -> tuple[LaxKernel, str]:
+    """The kernel of a subprogram that `mirage.superoptimize` finds; library calls where there is no time for a search."""
+    from mirage.api import superoptimize as search
+
+    if budget < MIN_BUDGET:
+        return MuGraphKernel.of_library(program), "library calls: no time was left for a search"
+    result = search(
+        program, target=target, sizes=list(sizes)[:8], constants=constants, budget=budget, cache=cache, seed=seed, progress=say
+    )
+    where = "from the cache" if result.cache_hit else f"{result.stats.stop_reason}"
+    library = result.baselines.get("library")
+    gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""
+    return MuGraphKernel.of_result(result), f"{result.best}{gain}; {where}"
+
+
+#: seconds below which a search is not worth its start
+MIN_BUDGET = 0.5
+
+
+def _kernels(module: Module) -> dict[str, Kernel]:
+    return dict(module.kernels)  # type: ignore[arg-type]
+
+
+def _facts(module: Module, context: Context, lowered: Lowered) -> Facts:
+    main = module.functions[module.main]
+    parameters = ", ".join(f"{p.name}: {p.annotation}" for p in main.parameters)
+    outcomes = {s.kernel: f"{s.operators} operators, {s.outcome}" for s in context.report.subprograms}
+    texts = {name: outcomes.get(name, _describe(k)) for name, k in module.kernels.items()}
+    plans = {
+        name: MemoryPlan(p.arena, p.most_live, tuple(map(str, p.storages))) for name, p in lowered.plans.items()
+    }
+    return Facts(
+        f"{main.name}({parameters}) -> {main.returns}",
+        tuple(f"{f} ({f.reason})" for f in context.bounds.guards()),
+        texts,
+        tuple(context.report.fallbacks),
+        plans,
+        dict(context.report.seconds),
+    )
+
+
+def _describe(kernel: Any) -> str:
+    return f"fused, {kernel.kind}"

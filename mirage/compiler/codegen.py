@@ -1,0 +1,130 @@
+"""From groups of operators to kernels: a muGraph built directly where all operators have an axis rule, else a loop program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from mirage.compiler.constraints import Constraints
+from mirage.compiler.context import LaxKernel
+from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kinds import lowered_binding
+from mirage.compiler.lax import lax_program
+from mirage.compiler.outline import is_scalar
+from mirage.errors import LoopError, MirageError
+from mirage.ir.dims import Dim, evaluate, symbol
+from mirage.ir.graph.nodes import Binding, Function, MakeTuple, OpCall, Var
+from mirage.ir.loops.fuse import Call, can_stitch, fuse
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.operator import PRODUCTS
+from mirage.ir.types import TensorType
+from mirage.kernels.cpu.loops.kernel import LoopKernel
+
+
+def fusible(function: Function) -> bool:
+    """Whether one kernel can compute a function of operators."""
+    try:
+        return loop_program(function) is not None
+    except MirageError:
+        return False
+
+
+def stitchable(function: Function, constraints: Constraints) -> bool:
+    """Whether the operators of a function run in one loop nest, whatever the sizes (BladeDISC, section 4.2).
+
+    Products do not: they want other tiles than what is around them.
+    """
+    if any(isinstance(b.value, OpCall) and b.value.op in PRODUCTS for b in function.bindings):
+        return False
+    calls = _calls(function)
+    if calls is None:
+        return False
+    try:
+        return can_stitch(calls, _results(function), constraints.equal)
+    except LoopError:
+        return False
+
+
+def loop_program(function: Function, equal: Callable[[Dim, Dim], bool] | None = None) -> LoopProgram | None:
+    """The loop program of a function of operators, its inputs the function's parameters; None where one has no definition."""
+    calls = _calls(function)
+    if calls is None:
+        return None
+    names = _results(function)
+    program = fuse(function.name, calls, names, equal) if equal else fuse(function.name, calls, names)
+    types = dict(program.inputs)
+    for p in function.parameters:
+        # a parameter whose elements nothing reads
+        if p.name not in types and isinstance(p.annotation, TensorType):
+            types[p.name] = p.annotation
+    inputs = tuple((p.name, types[p.name]) for p in function.parameters if p.name in types)
+    return replace(program, inputs=inputs) if len(inputs) == len(types) else None
+
+
+def _results(function: Function) -> list[str]:
+    last = function.bindings[-1]
+    values = last.value.args if isinstance(last.value, MakeTuple) and last.var is function.result else (function.result,)
+    return [v.name for v in values if isinstance(v, Var)]
+
+
+def _calls(function: Function) -> list[Call] | None:
+    """The operators of a function as loop programs applied to named values.
+
+    A scalar constant becomes one value per element type that it meets.
+    """
+    calls: list[Call] = []
+    scalars: dict[str, Binding] = {}
+    made: set[str] = set()
+
+    def operand(v: Var, dtype: str) -> str:
+        if v.name not in scalars:
+            return v.name
+        name = f"{v.name}_{dtype}"
+        if name not in made:
+            b = scalars[v.name]
+            program = lowered_binding(b, dtype)
+            assert isinstance(b.value, OpCall)
+            if program is None:
+                raise LoopError(f"{v.name}: {b.value.op} has no loop-level definition")
+            given = tuple(operand(a, dtype) for a in b.value.args if isinstance(a, Var))
+            calls.append(Call(program, given, (name,)))
+            made.add(name)
+        return name
+
+    for b in function.bindings:
+        if isinstance(b.value, MakeTuple) and b.var is function.result:
+            continue
+        if is_scalar(b.var.annotation):
+            scalars[b.var.name] = b
+            continue
+        program = lowered_binding(b)
+        if program is None or not isinstance(b.value, OpCall) or not all(isinstance(a, Var) for a in b.value.args):
+            return None
+        variables = [a for a in b.value.args if isinstance(a, Var)]
+        args = tuple(operand(v, t.dtype) for v, (_, t) in zip(variables, program.inputs, strict=True))
+        calls.append(Call(program, args, (b.var.name,)))
+    return calls
+
+
+def generate(
+    function: Function, hints: Sequence[Mapping[str, int]], bounds: Mapping[str, int], constraints: Constraints
+) -> tuple[LaxKernel, dict[str, Dim]]:
+    """The kernel of a function of operators, and per dim symbol of the kernel the dim of the function that it is.
+
+    `hints` are typical sizes of the function's dim symbols, at which schedules are chosen, and `bounds` the most that they
+    can be. Raises LoopError where no kernel can compute the function.
+    """
+    try:
+        lax = lax_program(function)
+    except MirageError:
+        lax = None
+    if lax is not None:
+        sizes = [{s: evaluate(d, h) for s, d in lax.dims.items()} for h in hints]
+        most = {s: bounds[str(d)] for s, d in lax.dims.items() if str(d) in bounds}
+        kernel = fused_kernel(lax.program, sizes, machine_model(), bounds=most)
+        if kernel is not None:
+            return kernel, lax.dims
+    program = loop_program(function, constraints.equal)
+    if program is None:
+        raise LoopError(f"{function.name}: no kernel can compute it; it has operators without a loop-level definition")
+    return LoopKernel(program), {s: symbol(s) for s in program.symbols}

@@ -1,0 +1,206 @@
+"""Fusion by dominators for what the search did not take: elementwise, epilogue and stitch (Relax 4.2, BladeDISC 4.1).
+
+Small fusions first, which later steps merge:
+
+1. elementwise: an elementwise, broadcast or injective operator joins the operator that all ways of its result lead to, if
+   what lies between may be computed element by element, too; a reduction ends the growth;
+2. epilogue: elementwise operators behind a product or a reduction join it;
+3. stitch: groups of which one reads the other become one kernel where both divide the same group dims, which the constraints
+   of dims prove, whatever the sizes are (BladeDISC 4.2); results that others read, too, are results of the kernel.
+
+What a group becomes is decided by `mirage.compiler.codegen`; a group that no kernel can compute is taken apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence, Set
+from dataclasses import dataclass
+
+import networkx as nx
+
+from mirage.compiler.codegen import fusible, stitchable
+from mirage.compiler.context import Context
+from mirage.compiler.kinds import binding_kind
+from mirage.compiler.outline import Group, is_scalar, outline
+from mirage.ir.graph.builder import ModuleBuilder
+from mirage.ir.graph.nodes import Block, Function, Module, Var
+from mirage.ir.graph.traverse import variables
+from mirage.ir.loops.analysis import Kind
+from mirage.ir.program import AttrItems
+
+#: where a function comes from
+ORIGIN: AttrItems = (("origin", "fused"),)
+#: operators of a kernel, at most: its code should stay readable, and compile within a second
+MAX_OPERATORS = 32
+
+
+def run(module: Module, context: Context) -> Module:
+    builder = ModuleBuilder(module)
+    for function in module:
+        builder.add(fuse_function(function, builder, context))
+    return builder.finish(module.main)
+
+
+def fuse_function(function: Function, builder: ModuleBuilder, context: Context) -> Function:
+    """The function with groups of operators as calls of new functions of origin "fused"."""
+    blocks = list(function.blocks)
+    constraints = context.of(function.name)
+    for number, block in enumerate(function.blocks):
+        if not block.dataflow:
+            continue
+        elsewhere = {
+            v for k, other in enumerate(blocks) if k != number for b in other.bindings for v in variables(b.value)
+        }
+        live = elsewhere | ({function.result} if isinstance(function.result, Var) else set())
+
+        def outlined(members: Sequence[int], number: int = number, live: Set[Var] = live) -> Function:
+            trial = ModuleBuilder()
+            scalars = _scalars(function.blocks[number], members)
+            outline(function, number, [Group(tuple(sorted(members)), scalars, function.name, ORIGIN)], trial, live)
+            (made,) = trial.functions.values()
+            return made
+
+        fusion = Fusion(
+            block,
+            live,
+            lambda members: fusible(outlined(members)),
+            lambda members: stitchable(outlined(members), constraints),
+        )
+        groups = [
+            Group(tuple(members), _scalars(block, members), f"{function.name}_fused", ORIGIN)
+            for members in fusion.groups()
+        ]
+        blocks[number] = outline(function, number, groups, builder, live)
+    return Function(function.name, function.parameters, tuple(blocks), function.result, function.dims, function.attrs)
+
+
+def _scalars(block: Block, members: Sequence[int]) -> tuple[int, ...]:
+    """The scalar constants that these bindings read, directly or not."""
+    position = {b.var: i for i, b in enumerate(block.bindings)}
+    found: set[int] = set()
+    todo = list(members)
+    while todo:
+        for v in variables(block.bindings[todo.pop()].value):
+            i = position.get(v)
+            if i is not None and i not in found and is_scalar(v.annotation):
+                found.add(i)
+                todo.append(i)
+    return tuple(sorted(found))
+
+
+@dataclass
+class Fusion:
+    """The groups of one block.
+
+    `fusible` says whether bindings, by position, can be one kernel; `stitchable` whether they share their group dims.
+    """
+
+    block: Block
+    live: Set[Var]
+    fusible: Callable[[Sequence[int]], bool]
+    stitchable: Callable[[Sequence[int]], bool]
+
+    def __post_init__(self) -> None:
+        bindings = self.block.bindings
+        position = {b.var: i for i, b in enumerate(bindings)}
+        self.kinds = [Kind.OPAQUE if is_scalar(b.var.annotation) else binding_kind(b) for b in bindings]
+        self.flow: nx.DiGraph[int] = nx.DiGraph()
+        self.flow.add_nodes_from(range(len(bindings)))
+        for i, b in enumerate(bindings):
+            self.flow.add_edges_from((position[v], i) for v in variables(b.value) if v in position)
+        self.end = len(bindings)
+        ends = [i for i in range(len(bindings)) if bindings[i].var in self.live or not self.flow.out_degree(i)]
+        self.flow.add_edges_from((i, self.end) for i in ends)
+        dominators = nx.immediate_dominators(self.flow.reverse(copy=False), self.end)
+        self.dominator = {i: d for i, d in dominators.items() if i != self.end and d is not None}
+        self.group = {i: {i} for i in range(len(bindings)) if self.kinds[i] < Kind.OPAQUE}
+
+    def groups(self) -> Iterator[list[int]]:
+        """The groups, each as positions in order; every binding that can be part of a kernel is in one."""
+        self._elementwise()
+        self._epilogues()
+        self._stitch()
+        seen: set[int] = set()
+        for i in sorted(self.group):
+            if i in seen:
+                continue
+            members = self.group[i]
+            seen |= members
+            if self.fusible(sorted(members)):
+                yield sorted(members)
+                continue
+            yield from ([j] for j in sorted(members) if self.fusible([j]))
+
+    def _between(self, i: int) -> set[int] | None:
+        """The bindings on the ways from i to its dominator, that one excluded; None where there is no dominator."""
+        d = self.dominator.get(i)
+        if d is None or d == self.end:
+            return None
+        found = {i}
+        todo = [i]
+        while todo:
+            for j in self.flow.successors(todo.pop()):
+                if j != d and j not in found:
+                    found.add(j)
+                    todo.append(j)
+        return found
+
+    def _merge(self, members: Set[int]) -> bool:
+        """One group of all groups of these bindings, unless it would be too large or could not be computed at once."""
+        whole: set[int] = set()
+        for i in members:
+            if i not in self.group:
+                return False
+            whole |= self.group[i]
+        if len(whole) > MAX_OPERATORS or not self._convex(whole):
+            return False
+        for i in whole:
+            self.group[i] = whole
+        return True
+
+    def _convex(self, members: Set[int]) -> bool:
+        """Whether no way leaves the group and comes back, through bindings or through other groups."""
+        last = max(members)
+        todo = [j for i in members for j in self.flow.successors(i) if j not in members]
+        seen: set[int] = set()
+        while todo:
+            i = todo.pop()
+            if i in seen or i == self.end:
+                continue
+            reached = self.group.get(i, {i})
+            if reached & members:
+                return False
+            seen |= reached
+            todo += [j for k in reached for j in self.flow.successors(k) if j <= last or len(self.group.get(j, ())) > 1]
+        return True
+
+    def _elementwise(self) -> None:
+        for i in sorted(self.group):
+            between = self._between(i)
+            if between is None or self.kinds[self.dominator[i]] > Kind.REDUCTION:
+                continue
+            if all(self.kinds[j] <= Kind.INJECTIVE for j in between):
+                self._merge(between | {self.dominator[i]})
+
+    def _epilogues(self) -> None:
+        for i in sorted(self.group):
+            between = self._between(i)
+            if between is None or self.kinds[i] not in (Kind.OUTPUT_FUSIBLE, Kind.REDUCTION):
+                continue
+            behind = (between | {self.dominator[i]}) - {i}
+            hardest = max(self.kinds[j] for g in (self.group.get(j, {j}) for j in behind) for j in g)
+            if hardest <= Kind.BROADCAST:
+                self._merge({i} | behind)
+
+    def _stitch(self) -> None:
+        changed = True
+        while changed:
+            changed = False
+            for i, j in sorted(self.flow.edges):
+                if j == self.end or i not in self.group or j not in self.group or self.group[i] is self.group[j]:
+                    continue
+                together = self.group[i] | self.group[j]
+                if len(together) > MAX_OPERATORS or not self._convex(together):
+                    continue
+                if self.stitchable(sorted(together)) and self._merge({i, j}):
+                    changed = True

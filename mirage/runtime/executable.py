@@ -1,0 +1,242 @@
+"""Compiled programs: callable with arrays of any sizes, from any thread; they explain, save and load themselves."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from mirage.errors import FormatError, InputError, MirageError
+from mirage.folders import write_whole
+from mirage.ir.types import ELEMENTS
+from mirage.runtime.arrays import like
+from mirage.runtime.program import AllocStorage, CallFunction, CallKernel, CallLibrary, CallOperator, CallPacked, VMProgram
+from mirage.runtime.program_json import program_from_json, program_to_json
+from mirage.runtime.vm import VirtualMachine
+
+FORMAT, SCHEMA = "mirage executable", 1
+#: the members of a saved executable, beside the constants
+_CODE = "executable.json"
+
+
+class Kernel(Protocol):
+    """A kernel of an executable: code in destination-passing style, and text from which it can be made again."""
+
+    @property
+    def kind(self) -> str: ...
+
+    @property
+    def symbols(self) -> Sequence[str]:
+        """The dim symbols whose sizes a call gives, in order."""
+        ...
+
+    def to_text(self) -> str: ...
+
+    def __call__(
+        self,
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray],
+        workspace: Sequence[np.ndarray] = (),
+    ) -> None: ...
+
+
+@dataclass(frozen=True)
+class MemoryPlan:
+    """The memory of one function's intermediate tensors.
+
+    `arena` is one block of so many bytes for all tensors whose sizes have bounds, `most_live` the least that any plan could
+    do with; `storages` are the sizes (bytes, over the dims) of blocks whose size a call's shapes decide.
+    """
+
+    arena: int
+    most_live: int
+    storages: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a compilation did, in words: for `Executable.explain`."""
+
+    signature: str
+    guards: tuple[str, ...] = ()
+    #: what each kernel is, and why it runs as it does
+    kernels: Mapping[str, str] = field(default_factory=dict)
+    fallbacks: tuple[str, ...] = ()
+    plans: Mapping[str, MemoryPlan] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class Executable:
+    """A compiled program. `program` is its code, `kernels` what it calls by name, `facts` what the compilation did."""
+
+    def __init__(
+        self, program: VMProgram, kernels: Mapping[str, Kernel], constants: Sequence[np.ndarray], facts: Facts
+    ) -> None:
+        self.program = program
+        self.kernels = dict(kernels)
+        self.facts = facts
+        self._constants = tuple(constants)
+        bound = [_bound(self.kernels[name]) for name in program.kernels]
+        self._machine = VirtualMachine(program, bound, constants)
+        self._parameters = tuple(p.name for p in program.functions[program.main].parameters)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the arguments, in order."""
+        return self._parameters
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """The program's result for arrays of any kind (NumPy, torch and what has DLPack), given in order or by name.
+
+        Arrays of the result are of the kind of the first array. Raises GuardError, which names the dim, its constraint and
+        its size, where shapes break a constraint, and InputError for what does not fit otherwise.
+        """
+        if named or len(args) != len(self._parameters):
+            args = self._ordered(args, named)
+        result = self._machine(*args)
+        first = next((a for a in args if not isinstance(a, tuple | list)), None)
+        return result if first is None or type(first) is np.ndarray else _like(result, first)
+
+    def _ordered(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        name, wanted = self.program.main, self._parameters
+        given = dict(zip(wanted, args, strict=False))
+        for k, value in named.items():
+            if k not in wanted:
+                raise InputError(f"{name}: there is no argument {k!r}; the arguments are {', '.join(wanted)}")
+            if k in given:
+                raise InputError(f"{name}: argument {k!r} is given twice; give it in order or by name")
+            given[k] = value
+        if len(args) > len(wanted) or len(given) < len(wanted):
+            missing = ", ".join(p for p in wanted if p not in given)
+            why = f"{missing} missing" if missing else f"got {len(args)}"
+            raise InputError(f"{name}: takes {len(wanted)} arguments ({', '.join(wanted)}): {why}")
+        return tuple(given[p] for p in wanted)
+
+    @property
+    def memory_plan(self) -> Mapping[str, MemoryPlan]:
+        """The plan of each function's intermediate tensors."""
+        return self.facts.plans
+
+    def explain(self) -> str:
+        """The signature with symbolic dims, the guards, what became of each part and why, and the memory plan."""
+        lines = [self.facts.signature, ""]
+        lines += ["guards", *(f"    {g}" for g in self.facts.guards or ("none beyond the signature",)), ""]
+        for f in self.program:
+            lines.append(f"function {f.name}: {_counts(f.code)}")
+        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self.facts.kernels.items())]
+        if not self.facts.kernels:
+            lines.append("    none")
+        if self.facts.fallbacks:
+            lines += ["", "fallbacks", *(f"    {f}" for f in self.facts.fallbacks)]
+        lines += ["", "memory"]
+        for name, plan in self.facts.plans.items():
+            storages = f", blocks of {', '.join(plan.storages)} bytes" if plan.storages else ""
+            lines.append(f"    {name}: an arena of {plan.arena} bytes (at least {plan.most_live} are in use){storages}")
+        if self.facts.seconds:
+            spent = ", ".join(f"{name} {s:.2f}" for name, s in self.facts.seconds.items() if s >= 0.005)
+            lines += ["", f"compiled in {sum(self.facts.seconds.values()):.2f} s: {spent}"]
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        return f"Executable({self.facts.signature})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the executable to one file, which `mirage.load` reads in any process. It is complete or absent, never partial.
+
+        Raises InputError if the file cannot be written.
+        """
+        head = {
+            "format": FORMAT,
+            "schema": SCHEMA,
+            "program": program_to_json(self.program),
+            "kernels": {name: {"kind": k.kind, "text": k.to_text()} for name, k in self.kernels.items()},
+            "facts": asdict(self.facts),
+        }
+        memory = BytesIO()
+        with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(_CODE, json.dumps(head, indent=1))
+            for k, a in enumerate(self._constants):
+                archive.writestr(f"constants/{k}", np.ascontiguousarray(a).tobytes())
+        try:
+            write_whole(Path(path), memory.getvalue())
+        except OSError as e:
+            raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
+
+
+def load_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
+    """A saved executable; `kinds` makes kernels from their texts.
+
+    Nothing of the file is run as code: kernels are made and compiled by this package. Raises InputError if it cannot be read
+    and FormatError if it is no executable, or was altered.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            head = json.loads(archive.read(_CODE))
+            if not isinstance(head, dict) or head.get("format") != FORMAT:
+                raise FormatError(f"{path}: not a saved executable; pass a file that save() wrote")
+            if head.get("schema") != SCHEMA:
+                raise FormatError(f"{path}: schema {head.get('schema')!r} is not {SCHEMA}; compile the program again")
+            program = program_from_json(head["program"])
+            constants = []
+            for k, t in enumerate(program.constants):
+                dtype, shape = ELEMENTS[t.dtype], t.bind({})
+                constants.append(np.frombuffer(archive.read(f"constants/{k}"), dtype).reshape(shape))
+        kernels = {str(name): kinds[k["kind"]](k["text"]) for name, k in head["kernels"].items()}
+        return Executable(program, kernels, constants, _facts(head["facts"]))
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
+    except MirageError as e:
+        raise e if str(e).startswith(f"{path}: ") else type(e)(f"{path}: {e}") from None
+    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError) as e:
+        raise FormatError(f"{path}: not a saved executable, or damaged ({e}); compile the program again") from None
+
+
+def _facts(data: Any) -> Facts:
+    plans = {str(n): MemoryPlan(int(p["arena"]), int(p["most_live"]), tuple(p["storages"])) for n, p in data["plans"].items()}
+    return Facts(
+        str(data["signature"]),
+        tuple(map(str, data["guards"])),
+        {str(n): str(t) for n, t in data["kernels"].items()},
+        tuple(map(str, data["fallbacks"])),
+        plans,
+        {str(n): float(s) for n, s in data["seconds"].items()},
+    )
+
+
+def _bound(kernel: Kernel) -> Callable[..., None]:
+    """The kernel as the machine calls it."""
+    symbols = tuple(kernel.symbols)
+
+    def run(
+        inputs: tuple[np.ndarray, ...],
+        outputs: tuple[np.ndarray, ...],
+        dims: tuple[int, ...],
+        workspace: tuple[np.ndarray, ...],
+    ) -> None:
+        kernel(inputs, dict(zip(symbols, dims, strict=True)), outputs, workspace)
+
+    return run
+
+
+def _like(result: Any, x: Any) -> Any:
+    if isinstance(result, tuple):
+        return tuple(_like(r, x) for r in result)
+    return like(result, x) if isinstance(result, np.ndarray) else result
+
+
+def _counts(code: Sequence[object]) -> str:
+    """How many calls of each kind a function's code makes."""
+    kinds = {
+        "kernels": CallKernel, "library functions": CallLibrary, "NumPy operators": CallOperator,
+        "packed functions": CallPacked, "functions": CallFunction, "storages": AllocStorage,
+    }  # fmt: skip
+    counts = {what: sum(isinstance(i, kind) for i in code) for what, kind in kinds.items()}
+    return ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "no calls"
