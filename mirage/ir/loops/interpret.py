@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.dims import evaluate
+from mirage.ir.dims import evaluate, value_at
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import (
@@ -138,7 +138,7 @@ class _Run:
             case Const():
                 return np.asarray(float(x.value) if x.type in DTYPES else x.value, self.kept(x.type))
             case Size():
-                return np.asarray(evaluate(x.dim, self.sizes), np.int64)
+                return np.asarray(value_at(x.dim, self.sizes), np.int64)
             case Loop():
                 return index[x.name]
             case Read():

@@ -238,7 +238,7 @@ class Flip(GraphOperator):
         axes = normalize_axes("flip", attrs["axes"], out.rank)
 
         def at(axis: int, i: Scalar) -> Scalar:
-            return size(to_dim(out.shape[axis] - 1)) - i if axis in axes else i
+            return size(out.shape[axis]) - 1 - i if axis in axes else i
 
         return compute(out, lambda *i: x[tuple(at(k, v) for k, v in enumerate(i))])
 

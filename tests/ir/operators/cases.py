@@ -1,0 +1,391 @@
+"""Applications of every operator of graphs, with their meaning written independently in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.types import ELEMENTS, TensorType, tensor
+
+Array = np.ndarray
+#: dims, element type, and for indices the dim that they are positions in
+Operand = tuple[tuple[int | str, ...], str] | tuple[tuple[int | str, ...], str, int | str]
+
+SIZES = [{"n": 4, "m": 3, "k": 2}, {"n": 1, "m": 1, "k": 1}, {"n": 0, "m": 0, "k": 0}, {"n": 9, "m": 0, "k": 5}]
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operator on operands; `expected` takes the arrays, and the sizes by keyword."""
+
+    op: str
+    operands: list[Operand]
+    expected: Callable[..., Any]
+    attrs: dict[str, Any] = field(default_factory=dict)
+    #: whether it has a loop-level definition
+    loops: bool = True
+
+    def __str__(self) -> str:
+        dtypes = "-".join(o[1] for o in self.operands)
+        return f"{self.op}({dtypes}; {', '.join(f'{k}={v}' for k, v in self.attrs.items())})"
+
+    @property
+    def types(self) -> list[TensorType]:
+        return [tensor(*o[0], dtype=o[1]) for o in self.operands]
+
+    def arrays(self, sizes: Mapping[str, int], seed: int = 0) -> list[Array]:
+        rng = np.random.default_rng(seed)
+        found = []
+        for o in self.operands:
+            shape = tensor(*o[0]).bind(sizes)
+            if len(o) == 3:
+                extent = tensor(o[2]).bind(sizes)[0]
+                # none is in range where there are no elements
+                found.append(rng.integers(-extent, max(extent, 1), shape).astype(o[1]))
+            elif o[1] == "bool":
+                found.append(rng.random(shape) < 0.5)
+            elif ELEMENTS[o[1]].kind == "i":
+                found.append(rng.integers(-4, 5, shape).astype(o[1]))
+            else:
+                found.append(np.round(rng.standard_normal(shape) * 2, 1).astype(ELEMENTS[o[1]]))
+        return found
+
+
+def _loop(shape: tuple[int, ...], element: Callable[..., Any], dtype: Any) -> Array:
+    """A tensor made element by element."""
+    found = np.zeros(shape, dtype)
+    for i in np.ndindex(*shape):
+        found[i] = element(*i)
+    return found
+
+
+def _scatter(x: Array, indices: Array, values: Array, add: bool) -> Array:
+    """Rows written or added one after the other."""
+    found = x.copy()
+    for i in np.ndindex(*indices.shape):
+        found[indices[i]] = found[indices[i]] + values[i] if add else values[i]
+    return found
+
+
+def _put(x: Array, indices: Array, values: Array, add: bool) -> Array:
+    """Elements along the last axis of a matrix."""
+    found = x.copy()
+    for i, j in np.ndindex(*indices.shape):
+        found[i, indices[i, j]] = found[i, indices[i, j]] + values[i, j] if add else values[i, j]
+    return found
+
+
+def _topk(x: Array, k: int, sign: int) -> tuple[Array, Array]:
+    order = np.array([sorted(range(len(r)), key=lambda j: (sign * r[j], j))[:k] for r in x.tolist()], np.int64)
+    order = order.reshape(len(x), k)
+    return np.array([r[o] for r, o in zip(x, order, strict=True)], x.dtype).reshape(len(x), k), order
+
+
+F, H, B, I, J, L = "float32", "float16", "bfloat16", "int64", "int32", "bool"
+MATRIX, ROW, COLUMN = ("n", "m"), ("m",), ("n", 1)
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
+    "equal": lambda x, y: x == y,
+    "not_equal": lambda x, y: x != y,
+    "less": lambda x, y: x < y,
+    "less_equal": lambda x, y: x <= y,
+    "greater": lambda x, y: x > y,
+    "greater_equal": lambda x, y: x >= y,
+}
+
+
+def _at(n: int) -> dict[str, Any]:
+    return {"axes": (n,), "keepdims": False}
+
+
+ELEMENTWISE = [
+    *(
+        Case(op, [(MATRIX, t), (ROW, t)], lambda x, y, f=f, **_: np.vectorize(f, otypes=[bool])(x, y))
+        for op, f in COMPARISONS.items()
+        for t in (F, I, B)
+    ),
+    Case("equal", [(MATRIX, L), (COLUMN, L)], lambda x, y, **_: ~(x ^ y)),
+    Case("logical_and", [(MATRIX, L), (ROW, L)], lambda x, y, **_: x & y),
+    Case("logical_or", [(MATRIX, L), (ROW, L)], lambda x, y, **_: x | y),
+    Case("logical_not", [(MATRIX, L)], lambda x, **_: ~x),
+    Case("isnan", [(MATRIX, F)], lambda x, **_: x != x),
+    Case("isfinite", [(MATRIX, H)], lambda x, **_: np.abs(x) < np.inf),
+    *(Case("where", [(COLUMN, L), (MATRIX, t), (ROW, t)], lambda c, x, y, **_: c * x + (1 - c) * y) for t in (F, J)),
+    Case("where", [(MATRIX, L), (ROW, L), (ROW, L)], lambda c, x, y, **_: c & x | ~c & y),
+    *(
+        Case(op, [(MATRIX, t), (ROW, t)], f)
+        for t in (F, I, B)
+        for op, f in {
+            "elementwise_max": lambda x, y, **_: np.where(x > y, x, y),
+            "elementwise_min": lambda x, y, **_: np.where(x < y, x, y),
+        }.items()
+    ),
+    *(Case("sign", [(MATRIX, t)], lambda x, **_: 1 * (x > 0) - 1 * (x < 0)) for t in (F, H, J)),
+    *(Case("floor_divide", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _divided(x, y)) for t in (I, J)),
+    *(Case("remainder", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _rest(x, y)) for t in (I, J)),
+    *(
+        Case("cast", [(MATRIX, t)], lambda x, to=to, **_: x.astype(np.float64).astype(ELEMENTS[to]), {"dtype": to})
+        for t in (F, B, I, L)
+        for to in (F, H, B, "float64", I, J, L)
+    ),
+    # operators of programs on integers
+    Case("add", [(MATRIX, I), (ROW, I)], lambda x, y, **_: x + y),
+    Case("sub", [(MATRIX, J), (ROW, J)], lambda x, y, **_: x - y),
+    Case("mul", [(MATRIX, I), (COLUMN, I)], lambda x, y, **_: x * y),
+    Case("neg", [(MATRIX, I)], lambda x, **_: -x),
+    Case("square", [(MATRIX, J)], lambda x, **_: x * x),
+    Case("abs", [(MATRIX, I)], lambda x, **_: np.where(x < 0, -x, x)),
+    Case("sum", [(MATRIX, I)], lambda x, **_: x.sum(axis=1), _at(1)),
+    Case("reshape", [(MATRIX, L)], lambda x, n, m, **_: x.reshape(m, n), {"shape": ("m", "n")}),
+    Case("transpose", [(MATRIX, I)], lambda x, **_: x.T, {"perm": (1, 0)}),
+    Case("repeat", [(MATRIX, L)], lambda x, **_: np.repeat(x, 2, 0), {"axis": 0, "times": 2}),
+    Case("concat", [(MATRIX, J), (MATRIX, J)], lambda x, y, **_: np.vstack([x, y]), {"axis": 0}),
+]
+
+
+def _divided(x: Array, y: Array) -> Array:
+    return np.vectorize(lambda a, b: a // b if b else 0, otypes=[x.dtype])(x, y)
+
+
+def _rest(x: Array, y: Array) -> Array:
+    return np.vectorize(lambda a, b: a - b * (a // b) if b else 0, otypes=[x.dtype])(x, y)
+
+
+def _extreme(x: Array, axis: int, first: Callable[[Any, Any], bool]) -> Array:
+    """Positions of the first extreme element, found by a scan."""
+    found = np.zeros(np.delete(x.shape, axis), np.int64)
+    for i in np.ndindex(*found.shape):
+        line = np.moveaxis(x, axis, -1)[i]
+        for j in range(1, len(line)):
+            if first(line[j], line[found[i]]):
+                found[i] = j
+    return found
+
+
+REDUCTIONS = [
+    *(
+        Case(op, [(("n", "m", 2), t)], lambda x, f=f, axes=axes, **_: f(x, axes), {"axes": axes})
+        for t in (F, J, H)
+        for axes in ((0,), (-1, 0), (0, 1, 2), ())
+        for op, f in {
+            "max": lambda x, axes: np.max(x, axis=axes, initial=_least(x)),
+            "min": lambda x, axes: (
+                -np.max(-x, axis=axes, initial=_least(-x)) if x.dtype.kind == "f" else _int_min(x, axes)
+            ),
+        }.items()
+    ),
+    Case(
+        "max",
+        [(MATRIX, B)],
+        lambda x, **_: x.max(axis=1, keepdims=True, initial=-np.inf),
+        {"axes": 1, "keepdims": True},
+    ),
+    *(Case("prod", [(MATRIX, t)], lambda x, **_: np.prod(x, axis=0, dtype=x.dtype), _at(0)) for t in (F, I)),
+    Case("any", [(MATRIX, L)], lambda x, **_: x.sum(axis=1) > 0, _at(1)),
+    Case("all", [(MATRIX, L)], lambda x, **_: (~x).sum(axis=0) == 0, _at(0)),
+    *(Case("argmax", [(MATRIX, t)], lambda x, **_: _extreme(x, 1, lambda a, b: a > b), {"axis": -1}) for t in (F, I)),
+    Case("argmin", [(MATRIX, H)], lambda x, **_: _extreme(x, 0, lambda a, b: a < b), {"axis": 0}),
+    Case(
+        "argmax",
+        [(MATRIX, F)],
+        lambda x, **_: _extreme(x, 0, lambda a, b: a > b)[None],
+        {"axis": 0, "keepdims": True},
+    ),
+    *(
+        Case(
+            "cumsum",
+            [(MATRIX, t)],
+            lambda x, n, m, **_: _loop((n, m), lambda i, j: x[i, : j + 1].sum(), x.dtype),
+            {"axis": 1},
+            loops=False,
+        )
+        for t in (F, I)
+    ),
+]
+
+
+def _least(x: Array) -> Any:
+    return -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+
+
+def _int_min(x: Array, axes: tuple[int, ...]) -> Array:
+    return np.asarray(-np.max(-x.astype(np.int64), axis=axes, initial=-np.iinfo(x.dtype).max), x.dtype)
+
+
+INDEXING = [
+    *(
+        Case("take", [(MATRIX, t), (("k", 2), i, "n")], lambda x, i, **_: x[i], {"axis": 0})
+        for t, i in ((F, I), (B, J), (L, I))
+    ),
+    Case("take", [(("k", "n", "m"), F), ((3,), I, "n")], lambda x, i, **_: x[:, i], {"axis": -2}),
+    Case("take", [(MATRIX, I), ((), I, "m")], lambda x, i, **_: x[:, int(i)], {"axis": 1}),
+    Case(
+        "take_along_axis",
+        [(MATRIX, F), (("n", "k"), I, "m")],
+        lambda x, i, n, k, **_: _loop((n, k), lambda a, b: x[a, i[a, b]], np.float32),
+    ),
+    Case(
+        "take_along_axis",
+        [(MATRIX, J), (("k", 1), I, "n")],
+        lambda x, i, m, k, **_: _loop((k, m), lambda a, b: x[i[a, 0], b], np.int32),
+        {"axis": 0},
+    ),
+    Case(
+        "take_along_axis",
+        [((1, "m"), F), (("n", "k"), I, "m")],
+        lambda x, i, n, k, **_: _loop((n, k), lambda a, b: x[0, i[a, b]], np.float32),
+        {"axis": 1},
+    ),
+    *(
+        Case(
+            "scatter",
+            [(MATRIX, t), (("k", 2), I, "n"), (("k", 2, "m"), t)],
+            lambda x, i, v, add=add, **_: _scatter(x, i, v, add),
+            {"add": add},
+            loops=False,
+        )
+        for t in (F, I)
+        for add in (False, True)
+    ),
+    Case(
+        "scatter",
+        [(MATRIX, B), (("k",), J, "m"), ((1,), B)],
+        lambda x, i, v, k, **_: _scatter(x.T, i, np.repeat(v, k), False).T,
+        {"axis": 1},
+        loops=False,
+    ),
+    *(
+        Case(
+            "put_along_axis",
+            [(MATRIX, F), (("n", "k"), I, "m"), (("n", "k"), F)],
+            lambda x, i, v, add=add, **_: _put(x, i, v, add),
+            {"add": add},
+            loops=False,
+        )
+        for add in (False, True)
+    ),
+]
+
+WINDOWS = [
+    *(
+        Case(
+            "slice",
+            [(("n", "m", 6), t)],
+            lambda x, n, **_: np.stack([x[i, :, 1:5:2] for i in range(1, n)]) if n > 1 else x[1:, :, 1:5:2],
+            {"axes": (0, -1), "starts": (1, 1), "stops": ("n", 5), "steps": (1, 2)},
+        )
+        for t in (F, I)
+    ),
+    Case("slice", [(("2*n",), L)], lambda x, n, **_: x[n:], {"axes": 0, "starts": ("n",), "stops": ("2*n",)}),
+    Case("slice", [(("n",), F)], lambda x, n, **_: x[: n // 2], {"axes": 0, "starts": 0, "stops": ("n // 2",)}),
+    Case("slice", [(("n",), F)], lambda x, **_: x[::3], {"axes": 0, "starts": 0, "stops": ("n",), "steps": (3,)}),
+    *(
+        Case(
+            "pad",
+            [(MATRIX, t)],
+            lambda x, n, m, k, v=v, **_: np.block(
+                [[np.full((1, m + k + 2), v)], [np.full((n, k), v), x, np.full((n, 2), v)]]
+            ),
+            {"low": (1, "k"), "high": (0, 2), "value": v},
+        )
+        for t, v in ((F, 0.5), (J, -3), (H, 0))
+    ),
+    *(
+        Case(
+            "update_slice",
+            [(("n + k", "m + 3"), t), (("n", 2), t)],
+            lambda x, w, n, m, k: _loop(
+                (n + k, m + 3),
+                lambda i, j: w[i - k, j - 1] if i >= k and 1 <= j < 3 else x[i, j],
+                x.dtype,
+            ),
+            {"starts": ("k", 1)},
+        )
+        for t in (F, I, L)
+    ),
+    Case("update_slice", [(MATRIX, F), (MATRIX, F)], lambda x, w, **_: w, {"starts": (0, 0)}),
+    Case(
+        "broadcast_to",
+        [(("n", 1), F)],
+        lambda x, n, m, k: _loop((k, n, m), lambda i, j, _: x[j, 0], np.float32),
+        {"shape": ("k", "n", "m")},
+    ),
+    Case("broadcast_to", [((), I)], lambda x, n, **_: np.repeat(x, n), {"shape": "n"}),
+    Case("flip", [(("n", "m", 2), B)], lambda x, **_: x[::-1, :, ::-1], {"axes": (0, -1)}),
+]
+
+CREATION = [
+    Case(
+        "full",
+        [],
+        lambda n, **_: np.array([[0.1] * 2] * n, np.float32).reshape(n, 2),
+        {"shape": ("n", 2), "value": 0.1},
+    ),
+    Case("full", [], lambda **_: np.array(7), {"shape": (), "value": 7, "dtype": I}),
+    Case("full", [], lambda n, **_: np.ones(n, bool), {"shape": "n", "value": 1, "dtype": L}),
+    Case(
+        "full",
+        [],
+        lambda n, **_: np.full(n, 0.1, np.float32).astype(ELEMENTS[B]),
+        {"shape": "n", "value": 0.1, "dtype": B},
+    ),
+    Case("arange", [], lambda n, **_: np.array(range(n), np.int64), {"stop": "n"}),
+    Case(
+        "arange",
+        [],
+        lambda n, **_: np.array(range(2, n + 3, 2), np.float32),
+        {"stop": "n + 3", "start": 2, "step": 2, "dtype": F},
+    ),
+    Case("dim_value", [], lambda n, m, **_: np.array(n * m // 2), {"dim": "n * m // 2"}),
+]
+
+DATA_DEPENDENT = [
+    *(
+        Case(
+            "sort",
+            [(MATRIX, t)],
+            lambda x, **_: np.array([sorted(r) for r in x.tolist()], x.dtype).reshape(x.shape),
+            loops=False,
+        )
+        for t in (F, I, B)
+    ),
+    Case(
+        "sort",
+        [(MATRIX, F)],
+        lambda x, **_: np.array([sorted(c, reverse=True) for c in x.T.tolist()], x.dtype).reshape(x.T.shape).T,
+        {"axis": 0, "descending": True},
+        loops=False,
+    ),
+    *(
+        Case(
+            "argsort",
+            [(MATRIX, J)],
+            lambda x, m, s=s, **_: _topk(x, m, s)[1],
+            {"descending": s < 0},
+            loops=False,
+        )
+        for s in (1, -1)
+    ),
+    *(
+        Case("topk", [(("n", "m + 2"), t)], lambda x, s=s, **_: _topk(x, 2, s), {"k": 2, "largest": s < 0}, loops=False)
+        for t, s in ((F, -1), (I, 1), (B, -1))
+    ),
+    Case("unique", [(MATRIX, J)], lambda x, **_: np.array(sorted(set(x.ravel().tolist())), np.int32), loops=False),
+    Case(
+        "nonzero",
+        [(MATRIX, L)],
+        lambda x, **_: np.array([i for i in np.ndindex(*x.shape) if x[i]], np.int64).reshape(-1, 2),
+        loops=False,
+    ),
+    Case(
+        "boolean_mask",
+        [(MATRIX, F), (("n",), L)],
+        lambda x, mask, m, **_: np.array([r for r, keep in zip(x, mask, strict=True) if keep], np.float32).reshape(mask.sum(), m),
+        loops=False,
+    ),
+    Case("boolean_mask", [(MATRIX, I), (MATRIX, L)], lambda x, mask, **_: x.ravel()[mask.ravel()], loops=False),
+]
+
+CASES = [*ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CREATION, *DATA_DEPENDENT]
