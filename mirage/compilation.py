@@ -8,11 +8,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, LaxKernel, Sizes
 from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.text import kernel_from_text
 from mirage.compiler.lower import Lowered, lower
 from mirage.compiler.passes import (
@@ -94,6 +96,7 @@ def compile(
     constants: Collection[str] = (),
     target: str = "cpu",
     budget: float = 60.0,
+    background: bool = False,
     without: Collection[str] = (),
     cache: ResultStore | bool = True,
     seed: int = 0,
@@ -106,7 +109,8 @@ def compile(
     for every dim all intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are
     those to tune at, a set or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose
     contents never change between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together;
-    what is in the results store costs less. `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse",
+    what is in the results store costs less. With `background` the executable is returned at once: subprograms run as library calls
+    until a process beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse",
     "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
@@ -130,11 +134,13 @@ def compile(
     names = [p.name for p in main.parameters]
     if isinstance(constants, str) or not all(c in names for c in constants):
         raise InputError(f"constants={constants!r}: not parameters of {main.name}; these are {', '.join(names)}")
+    beside = Background(budget=budget, target=target, cache=cache, seed=seed) if background else None
+    search = partial(_later, beside) if beside else partial(_now, target=target, cache=cache, seed=seed, say=say)
     context = Context(
         bounds=store,
         constants=tuple(n for n in names if n in constants),
         sizes=tuple(_anchors(sizes, symbols, store, main.name)),
-        superoptimizer=partial(_superoptimized, target=target, cache=cache, seed=seed, say=say),
+        superoptimizer=search,
         deadline=start + budget,
         say=say,
     )
@@ -142,7 +148,10 @@ def compile(
     module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
     lowered = lower(module, context, planned="plan" not in without)
     say(Step("compiled"))
-    return Executable(lowered.code, _kernels(module), lowered.constants, _facts(module, context, lowered))
+    executable = Executable(lowered.code, _kernels(module), lowered.constants, _facts(module, context, lowered), beside)
+    if beside:
+        beside.start()
+    return executable
 
 
 def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
@@ -193,7 +202,16 @@ def _anchors(sizes: Any, symbols: Sequence[str], bounds: Constraints, name: str)
     return found
 
 
-def _superoptimized(
+def _later(
+    beside: Background, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+) -> tuple[LaxKernel, str]:
+    """A kernel that runs library calls until its subprogram is superoptimized."""
+    kernel = SwitchingKernel(program)
+    beside.add(Job(kernel, program, tuple(sizes)[:8], tuple(constants)))
+    return kernel, kernel.outcome
+
+
+def _now(
     program: Program,
     sizes: Sequence[Sizes],
     constants: Sequence[str],

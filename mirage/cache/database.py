@@ -61,6 +61,11 @@ class Database:
                 with suppress(sa.exc.IntegrityError), self.writing() as connection:
                     connection.execute(sa.schema.CreateTable(TABLE, if_not_exists=True))
 
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL, with its password: nothing to print."""
+        return self._engine.url.render_as_string(hide_password=False)
+
     @contextmanager
     def reading(self) -> Iterator[sa.Connection]:
         """A connection for one read; raises CacheError if the database fails."""

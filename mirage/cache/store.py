@@ -45,6 +45,11 @@ class ResultStore:
         """Where the records are: a file, or a URL without its password."""
         return self._database.place
 
+    @property
+    def url(self) -> str:
+        """The SQLAlchemy URL of the database, with its password: for processes of one's own."""
+        return self._database.url
+
     def get(self, key: str) -> dict[str, Any] | None:
         """The payload stored under `key`, or None.
 

@@ -17,7 +17,15 @@ from mirage.errors import FormatError, InputError, MirageError
 from mirage.folders import write_whole
 from mirage.ir.types import ELEMENTS
 from mirage.runtime.arrays import like
-from mirage.runtime.program import AllocStorage, CallFunction, CallKernel, CallLibrary, CallOperator, CallPacked, VMProgram
+from mirage.runtime.program import (
+    AllocStorage,
+    CallFunction,
+    CallKernel,
+    CallLibrary,
+    CallOperator,
+    CallPacked,
+    VMProgram,
+)
 from mirage.runtime.program_json import program_from_json, program_to_json
 from mirage.runtime.vm import VirtualMachine
 
@@ -46,6 +54,14 @@ class Kernel(Protocol):
         out: Sequence[np.ndarray],
         workspace: Sequence[np.ndarray] = (),
     ) -> None: ...
+
+
+class Background(Protocol):
+    """Work that goes on beside calls."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether it is done, within so many seconds if a timeout is given."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -78,11 +94,17 @@ class Executable:
     """A compiled program. `program` is its code, `kernels` what it calls by name, `facts` what the compilation did."""
 
     def __init__(
-        self, program: VMProgram, kernels: Mapping[str, Kernel], constants: Sequence[np.ndarray], facts: Facts
+        self,
+        program: VMProgram,
+        kernels: Mapping[str, Kernel],
+        constants: Sequence[np.ndarray],
+        facts: Facts,
+        background: Background | None = None,
     ) -> None:
         self.program = program
         self.kernels = dict(kernels)
         self.facts = facts
+        self._background = background
         self._constants = tuple(constants)
         bound = [_bound(self.kernels[name]) for name in program.kernels]
         self._machine = VirtualMachine(program, bound, constants)
@@ -120,6 +142,10 @@ class Executable:
             raise InputError(f"{name}: takes {len(wanted)} arguments ({', '.join(wanted)}): {why}")
         return tuple(given[p] for p in wanted)
 
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""
+        return self._background is None or self._background.wait(timeout)
+
     @property
     def memory_plan(self) -> Mapping[str, MemoryPlan]:
         """The plan of each function's intermediate tensors."""
@@ -131,7 +157,9 @@ class Executable:
         lines += ["guards", *(f"    {g}" for g in self.facts.guards or ("none beyond the signature",)), ""]
         for f in self.program:
             lines.append(f"function {f.name}: {_counts(f.code)}")
-        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self.facts.kernels.items())]
+        # a kernel may have become another one since
+        texts = {n: getattr(self.kernels[n], "outcome", t) for n, t in self.facts.kernels.items()}
+        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in texts.items())]
         if not self.facts.kernels:
             lines.append("    none")
         if self.facts.fallbacks:
