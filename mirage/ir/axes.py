@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from itertools import count as counting
 from typing import Any, TypeVar
 
-from mirage.errors import InputError
-from mirage.ir.dims import Dim
+from mirage.errors import AxisError, InputError
+from mirage.ir.dims import Dim, is_polynomial
 from mirage.ir.expand import expand
 from mirage.ir.program import AttrItems, Program
 from mirage.ir.reads import Lowered, lower
@@ -135,10 +135,23 @@ def to_axes(program: Program) -> AxisProgram:
     """Lower a program to named axes.
 
     The inputs are the parameters in order, then those that read a parameter again. Raises AxisError, saying why, where
-    a dim is not a product of axes.
+    a dim is not a product of axes, or no polynomial.
     """
     flat = expand(program)
+    _check_polynomial(flat)
     return _Finish(flat, lower(flat)).result()
+
+
+def _check_polynomial(program: Program) -> None:
+    """Sizes of axes are multiplied and divided exactly, which `//`, `%`, `min` and `max` of dims do not allow."""
+    for n in program.nodes:
+        used = (*n.type.shape, n.attr["dim"]) if n.op == "size" else n.type.shape
+        for d in used:
+            if not is_polynomial(d):
+                raise AxisError(
+                    f"{n.where + ': ' if n.where else ''}{n.op}: dim {d} is not a sum of products of dims, so it cannot be "
+                    "an axis; give it a name of its own in this program"
+                )
 
 
 class _Finish:

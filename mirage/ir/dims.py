@@ -136,7 +136,7 @@ def _rebuilt(x: sympy.Expr) -> sympy.Expr:
         case sympy.Add() | sympy.Mul() | sympy.Pow():
             return x.func(*map(_rebuilt, x.args))
         case DimFunction() | sympy.Mod() | sympy.Min() | sympy.Max():
-            function = _OURS.get(x.func, x.func)
+            function = _OURS[x.func] if x.func in _OURS else x.func
             return function(*(_canonical(a, "an operand") for a in x.args))
     raise DimError(f"{x} in it is not an integer expression; {_WRITE}")
 

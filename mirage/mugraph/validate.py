@@ -16,7 +16,7 @@ import sympy
 
 from mirage.errors import AttributeValueError, GraphError, UnknownOperator
 from mirage.ir.axes import AxisDims, AxisInput
-from mirage.ir.dims import Dim
+from mirage.ir.dims import Dim, is_polynomial
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, Level, get_operator, reduced_axes
 from mirage.ir.types import check_float
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -53,10 +53,15 @@ def validate(graph: MuGraph) -> None:
     names = [x.name for x in graph.inputs]
     if len(set(names)) != len(names):
         raise GraphError(f"muGraph {graph.name}: inputs {', '.join(names)}: a name is used twice; rename one")
-    for name in graph.axes:
+    for name, size in graph.axes.items():
         if not name.isidentifier():
             raise GraphError(
                 f"muGraph {graph.name}: axis name {name!r} is not an identifier; use letters, digits and _"
+            )
+        if not is_polynomial(size):
+            raise GraphError(
+                f"muGraph {graph.name}: the size of axis {name}, {size}, is not a sum of products of dims; "
+                "give it a dim name of its own"
             )
     for what, dims in [
         *((f"input {x.name}", x.dims) for x in graph.inputs),

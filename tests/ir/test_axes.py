@@ -110,6 +110,16 @@ def refused(program: Program, message: str) -> None:
         to_axes(program)
 
 
+@pytest.mark.parametrize("dim", ["n // 2", "n % 4", "min(n, 8)", "m * max(n, 2)"])
+def test_only_polynomials_are_axes(dim: str) -> None:
+    b = ProgramBuilder("f")
+    x = b.input("x", tensor("m", dim))
+    refused(b.finish([b.op("exp", x)]), "input: dim .* is not a sum of products of dims, so it cannot be an axis")
+    b = ProgramBuilder("f")
+    x = b.input("x", tensor("m", "n"))
+    refused(b.finish([b.op("mul", x, b.op("size", dim=dim, where="line 7"))]), "line 7: size: dim .* cannot be an axis")
+
+
 def test_programs_without_axes_say_why() -> None:
     b = ProgramBuilder("f")
     x = b.input("x", tensor(6, "n"))

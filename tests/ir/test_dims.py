@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import time
 from typing import Any
 
@@ -11,7 +12,24 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirage.errors import DimError, DTypeError
-from mirage.ir.dims import dim_text, divide, evaluate, solve, symbol, symbols_of, to_dim
+from mirage.ir.dim_bounds import Interval, interval
+from mirage.ir.dims import (
+    ceil_div,
+    dim_text,
+    divide,
+    evaluate,
+    floor_div,
+    is_polynomial,
+    maximum,
+    minimum,
+    modulo,
+    solve,
+    substitute,
+    symbol,
+    symbols_of,
+    to_dim,
+    value_at,
+)
 from mirage.ir.types import DTYPES, TensorType, between_dtype, check_dtype, compute_dtype, epsilon, tensor
 
 NAMES = ["a", "b", "n"]
@@ -26,7 +44,56 @@ def dims(draw: st.DrawFn) -> sympy.Expr:
     return to_dim(sympy.Add(*(sympy.Mul(c, *map(symbol, names)) for c, names in terms)))
 
 
-sizes = st.fixed_dictionaries({n: st.integers(1, 50) for n in NAMES})
+sizes = st.fixed_dictionaries({n: st.integers(0, 50) for n in NAMES})
+
+#: text of integer expressions of Python
+expressions = st.recursive(
+    st.sampled_from(NAMES) | st.integers(0, 12).map(str),
+    lambda x: st.one_of(
+        st.tuples(x, st.sampled_from(["+", "-", "*", "//", "%"]), x).map(lambda t: f"({t[0]}) {t[1]} ({t[2]})"),
+        st.tuples(x, st.sampled_from(["//", "%"]), st.sampled_from([1, 2, 3, 4, 6, 8, -2, -3])).map(
+            lambda t: f"({t[0]}) {t[1]} ({t[2]})"
+        ),
+        st.tuples(st.sampled_from(["min", "max"]), x, x).map(lambda t: f"{t[0]}({t[1]}, {t[2]})"),
+    ),
+    max_leaves=8,
+)
+
+
+def python_value(node: ast.expr, s: dict[str, int]) -> int:
+    """What Python computes for an expression."""
+    match node:
+        case ast.Constant(value=int() as value):
+            return value
+        case ast.Name(id=name):
+            return s[name]
+        case ast.UnaryOp(operand=x):
+            return -python_value(x, s)
+        case ast.Call(func=ast.Name(id=name), args=args):
+            return {"min": min, "max": max}[name](python_value(a, s) for a in args)
+        case ast.BinOp(left=left, op=op, right=right):
+            a, b = python_value(left, s), python_value(right, s)
+            match op:
+                case ast.Add():
+                    return a + b
+                case ast.Sub():
+                    return a - b
+                case ast.Mult():
+                    return a * b
+                case ast.FloorDiv():
+                    return a // b
+                case ast.Mod():
+                    return a % b
+    raise AssertionError(ast.dump(node))
+
+
+def read(text: str) -> sympy.Expr:
+    """The dim that the text denotes; texts that divide by a literal 0, or are a negative number, denote none."""
+    try:
+        return to_dim(text)
+    except DimError as e:
+        assume("divided by 0" not in str(e) and "is negative" not in str(e))
+        raise
 
 
 @given(dims())
@@ -40,6 +107,132 @@ def test_arithmetic_in_text_is_arithmetic_on_sizes(a: sympy.Expr, b: sympy.Expr,
     assert evaluate(to_dim(f"({a}) * ({b})"), s) == x * y
     assert evaluate(to_dim(f"({a}) + ({b})"), s) == x + y
     assert evaluate(to_dim(f"({a}) - ({b}) + ({b})"), s) == x
+
+
+@given(expressions, st.lists(sizes, min_size=6, max_size=6))
+def test_the_canonical_form_has_the_value_that_python_computes(text: str, bindings: list[dict[str, int]]) -> None:
+    d = read(text)
+    assert to_dim(dim_text(d)) == d
+    tree = ast.parse(text, mode="eval").body
+    for s in bindings:
+        try:
+            want = python_value(tree, s)
+        except ZeroDivisionError:
+            # a divisor that is 0 may have been cancelled
+            continue
+        assert value_at(d, s) == want
+
+
+@given(expressions, sizes)
+def test_intervals_hold_every_value(text: str, s: dict[str, int]) -> None:
+    d = read(text)
+    ranges = {symbol("a"): Interval(0, 50), symbol("b"): Interval(s["b"], s["b"] + 3)}
+    try:
+        assert interval(d, ranges).has(value_at(d, s))
+    except DimError as e:
+        assert "choose sizes that make no divisor 0" in str(e)
+
+
+@given(expressions, expressions, sizes)
+def test_substitution_is_evaluation_at_values(text: str, by: str, s: dict[str, int]) -> None:
+    d, e = read(text), read(by)
+    try:
+        value = value_at(e, s)
+        assume(value >= 0)
+        want = value_at(d, {**s, "n": value})
+    except DimError:
+        assume(False)
+    assert value_at(substitute(d, {"n": e}), s) == want
+
+
+def test_substitution_replaces_all_at_once() -> None:
+    found = substitute(to_dim("n // 2 + a"), {"n": to_dim("4*a + 1"), "a": symbol("n")})
+    assert found == to_dim("2*a + n")
+    with pytest.raises(DimError, match="divided by 0"):
+        substitute(to_dim("n // a"), {"a": to_dim(0)})
+
+
+@pytest.mark.parametrize(
+    ("text", "simple"),
+    [
+        ("(4*n) // 4", "n"),
+        ("(4*n + 8) // 4", "n + 2"),
+        ("(n*m) % m", "0"),
+        ("(n*m) // m", "n"),
+        ("(n*k) // (m*k)", "n // m"),
+        ("(4*n) % 4", "0"),
+        ("5*n // 4", "n + n // 4"),
+        ("(n - 1) // 2 + 1", "(n + 1) // 2"),
+        ("-(-n // 8)", "(n + 7) // 8"),
+        ("(2*n + 1) // 4", "n // 2"),
+        ("n // 2 // 3", "n // 6"),
+        ("(n // 2 + 1) // 4", "(n + 2) // 8"),
+        ("n % 8 % 4", "n % 4"),
+        ("(n % 8 + m) % 4", "(m + n) % 4"),
+        ("6*n % 4", "2*(n % 2)"),
+        ("n % 4 // 4", "0"),
+        ("n // -3", "-((n + 2) // 3)"),
+        ("((n + 1)*m) // (n + 1)", "m"),
+        ("(m*n + m) // (2*n + 2)", "m // 2"),
+        ("min(n, n)", "n"),
+        ("min(n, n + 1)", "n"),
+        ("min(8, n, 4)", "min(n, 4)"),
+        ("min(min(n, m), k)", "min(k, m, n)"),
+        ("max(n, 0)", "n"),
+        ("max(n, min(n, 8))", "n"),
+        ("min(3, 2)", "2"),
+        ("(n + m) ** 2", "n**2 + 2*m*n + m**2"),
+        ("7 // 2 + 7 % 4", "6"),
+        ("7 ** 2", "49"),
+    ],
+)
+def test_what_is_simplified(text: str, simple: str) -> None:
+    assert dim_text(to_dim(text)) == dim_text(to_dim(simple))
+    assert len(dim_text(to_dim(text))) <= len(simple) + 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["n // 2", "n % 4", "min(n, 8)", "-n + n // 2", "2*(n // 2) + 1", "(n // 2) ** 2", "n // (m - 1)", "-(n % 3)"],
+)
+def test_what_is_printed_is_python(text: str) -> None:
+    d = to_dim(text)
+    assert to_dim(dim_text(d)) == d
+    assert not is_polynomial(d) and is_polynomial(to_dim("4*n*m + 1"))
+
+
+def test_functions_of_sympy_are_read() -> None:
+    n, m = symbol("n"), symbol("m")
+    assert to_dim(n // 2) == floor_div(n, to_dim(2)) == to_dim("n // 2")
+    assert to_dim((n + m) // m) == to_dim("n // m + 1")
+    assert to_dim(n % 4) == modulo(n, to_dim(4)) == to_dim("n % 4")
+    assert to_dim(sympy.ceiling(n / 8)) == ceil_div(n, to_dim(8)) == to_dim("(n + 7) // 8")
+    assert to_dim(sympy.Min(n, m, 3)) == minimum(n, m, to_dim(3)) == to_dim("min(m, n, 3)")
+    assert to_dim(sympy.Max(n, m)) == maximum(n, m) == to_dim("max(m, n)")
+    assert evaluate(sympy.floor(n / 2) + sympy.Min(n, 3), {"n": 9}) == 7
+
+
+def test_division_by_a_size_of_0_names_the_dim() -> None:
+    for text in ("n // m", "n % m", "1 + min(n, n // m)"):
+        with pytest.raises(DimError, match=r"dim n (//|%) m: m is 0 at .*; choose sizes that make no divisor 0"):
+            evaluate(to_dim(text), {"n": 3, "m": 0})
+
+
+@pytest.mark.parametrize(
+    ("dim", "size", "bound", "found"),
+    [
+        ("n + m // 2", 12, {"m": 5}, ("n", 10)),
+        ("n * (m // 2)", 12, {"m": 5}, ("n", 6)),
+        ("n*n + n", 12, {}, ("n", 3)),
+        ("n*n", 0, {}, ("n", 0)),
+        ("n // 2", 6, {}, None),
+        ("n // 2 + n", 6, {}, None),
+        ("n * (m // 2)", 0, {"m": 1}, None),
+        ("n*n - 5*n + 6", 0, {}, None),
+    ],
+)
+def test_solve_beside_functions(dim: str, size: int, bound: dict[str, int], found: tuple[str, int] | None) -> None:
+    assert solve(to_dim(dim), size, bound) == found
 
 
 @given(dims(), dims())

@@ -11,7 +11,7 @@ import sympy
 
 from mirage.errors import DTypeError, GraphError, MirageError
 from mirage.ir.axes import AxisInput, AxisOutput
-from mirage.ir.dims import symbol
+from mirage.ir.dims import symbol, to_dim
 from mirage.ir.operator import Level
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.thread import construct_threads, thread_groups
@@ -109,6 +109,10 @@ BROKEN: dict[str, tuple[MuGraph, str]] = {
     # The muGraph as a whole.
     "two inputs of one name": (mu([MATMUL], inputs=(X, X, Z)), "a name is used twice"),
     "an axis name with a dot": (mu([MATMUL], axes={**AXES, "k.grid": K}), "'k.grid' is not an identifier"),
+    "a size that is no polynomial": (
+        mu([MATMUL], axes={**AXES, "n": to_dim("n // 2")}),
+        "the size of axis n, n // 2, is not a sum of products of dims",
+    ),
     "an axis without a size": (mu([MATMUL], axes={"m": M, "n": N}), "input x has unknown axis k"),
     "an axis twice in the result": (mu([MATMUL], dims=("m", "m")), "output 0: axis m occurs twice"),
     "a block graph on top": (
