@@ -11,7 +11,7 @@ from mirage.frontends.graph import GraphTrace, graph_trace
 from mirage.frontends.proxy import Operand, Proxy, caller, fail, located
 from mirage.frontends.trace import program_name
 from mirage.ir.annotations import Annotation, TupleType, symbols_in, without_symbols
-from mirage.ir.dims import Dim, DimLike, symbol, to_dim
+from mirage.ir.dims import Dim, DimLike, symbol, symbols_of, to_dim
 from mirage.ir.graph.deduce import join
 from mirage.ir.graph.deduce import located as with_line
 from mirage.ir.graph.nodes import Atom, If, Loop
@@ -64,7 +64,7 @@ def loop(
     with located():
         if bound is not None:
             limit = to_dim(bound, "loop: bound")
-            t.check_symbols(symbols_in(TensorType((limit,))), where)
+            t.check_symbols(symbols_of(limit))
         elif counter is not None:
             fail("loop: the count is a tensor, and without bound; pass bound=, the most that it may be")
     first = tuple(t.value(f"loop: carried value {i}", x) for i, x in enumerate(carried))
@@ -93,7 +93,7 @@ def _count(t: GraphTrace, count: Any) -> tuple[Dim | None, Atom | None]:
         return None, t.value("loop: the count", count)
     with located():
         times = to_dim(count, "loop: count")
-    t.check_symbols(symbols_in(TensorType((times,))), "loop")
+    t.check_symbols(symbols_of(times))
     return times, None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mirage.errors import GraphError, TraceError
@@ -146,7 +147,7 @@ def _trace_once(module: ModuleTrace, f: GraphFunction) -> str:
         try:
             parameters = inspect.signature(f.fn).parameters
             sizes = {d: symbol(d) for d in f.dims if d in parameters}
-            result = trace.record(lambda **tensors: f.fn(**tensors, **sizes), f.specs, by_name=True)
+            result = trace.record(partial(f.fn, **sizes), f.specs, by_name=True)
         finally:
             module.active.pop()
         made = trace.function.finish(result)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
-from mirage.errors import DTypeError, TraceError
-from mirage.frontends.proxy import Traced, caller, fail, located, running
+from mirage.frontends.proxy import Traced, caller, definition, fail, located, placed, running
 from mirage.frontends.tensors import GraphTensor, Shape
 from mirage.frontends.trace import record
 from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType, dims_of, symbols_in
@@ -146,7 +145,7 @@ class GraphTrace:
         if found is None:
             fail(f"{name}: {value!r} belongs to another trace; pass it as an argument of this function")
         if isinstance(found, ShapeValue):
-            self.check_symbols(symbols_in(found.annotation), name)
+            self.check_symbols(symbols_in(found.annotation))
         return found
 
     def array(self, name: str, array: np.ndarray) -> Constant:
@@ -163,15 +162,15 @@ class GraphTrace:
 
     # what functions need
 
-    def emit(self, value: Expr, where: str, name: str = "v") -> Var:
+    def emit(self, value: Expr, where: str) -> Var:
         """Bind an expression; raises TraceError for a dim symbol without a value, and what the deduction raises."""
         if isinstance(value, MatchCast):
             self.add_symbols(new_symbols(value.annotation, self.scope))
         else:
-            self.check_symbols(symbols_used(value), where)
-        return self.function.emit(value, name=name, where=where)
+            self.check_symbols(symbols_used(value))
+        return self.function.emit(value, where=where)
 
-    def check_symbols(self, names: set[str], where: str) -> None:
+    def check_symbols(self, names: set[str]) -> None:
         """Raises TraceError for dim symbols that have no value here."""
         unknown = sorted(names - self.scope)
         if unknown:
@@ -195,7 +194,7 @@ class GraphTrace:
             case tuple() | list() if isinstance(annotation, ShapeType):
                 with located():
                     dims = ShapeValue(tuple(to_dim(d, what) for d in x))
-                self.check_symbols(symbols_in(dims.annotation), what)
+                self.check_symbols(symbols_in(dims.annotation))
                 return dims
             case tuple() | list():
                 fields = annotation.fields if isinstance(annotation, TupleType) else ()
@@ -259,15 +258,10 @@ class GraphTrace:
         self.add_symbols(set().union(*(symbols_in(a) for a in parameters.values())))
         named = {name: self.wrap(var) for name, var in declared.items()}
         result = record(self, fn, () if by_name else tuple(named.values()), named if by_name else {})
-        return self._result(result)
-
-    def _result(self, result: Any) -> Atom:
-        if result is None or (isinstance(result, tuple | list) and not result):
-            raise TraceError(f"{self.name}: returns nothing; return at least one value computed from the parameters")
-        try:
+        with placed(definition(fn)):
+            if result is None or (isinstance(result, tuple | list) and not result):
+                fail(f"{self.name}: returns nothing; return at least one value computed from the parameters")
             return self.value(f"{self.name}: the result", result)
-        except DTypeError as e:
-            raise TraceError(f"{self.name}: the result: {e}") from None
 
     def close(self, parts: Sequence[tuple[GraphTrace, Atom]], given: int) -> tuple[tuple[Var, ...], tuple[str, ...]]:
         """Add functions within this one, which are called with the same arguments, to the module.

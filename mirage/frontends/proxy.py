@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from fractions import Fraction
+from functools import partial
+from types import CodeType
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
 
 import numpy as np
@@ -74,13 +76,41 @@ TRACE: ContextVar[Trace] = ContextVar("trace")
 _NOT_THE_USER = ("mirage.frontends.", "contextlib")
 
 
+#: the user's line, where it is not in a frame that calls us
+_PLACE: ContextVar[str] = ContextVar("place", default="")
+
+
+@contextmanager
+def placed(where: str) -> Iterator[None]:
+    """Errors and bindings within name this line as the user's."""
+    token = _PLACE.set(where)
+    try:
+        yield
+    finally:
+        _PLACE.reset(token)
+
+
+def definition(fn: object) -> str:
+    """The line on which a function begins, as `caller` gives lines; "" where it has none."""
+    while isinstance(fn, partial):
+        fn = fn.func
+    code = getattr(fn, "__code__", None)
+    return _line(code.co_filename, code.co_firstlineno, None) if isinstance(code, CodeType) else ""
+
+
 def caller() -> str:
     """The user's line, `file.py:LINE: code`."""
+    place = _PLACE.get()
+    if place:
+        return place
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith(_NOT_THE_USER):
         frame = frame.f_back
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    code = linecache.getline(file, line, frame.f_globals).strip()
+    return _line(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
+
+
+def _line(file: str, line: int, names: dict[str, Any] | None) -> str:
+    code = linecache.getline(file, line, names).strip()
     return f"{os.path.basename(file)}:{line}: {code}" if code else f"{os.path.basename(file)}:{line}"
 
 
@@ -95,7 +125,8 @@ def located() -> Iterator[None]:
     try:
         yield
     except MirageError as e:
-        raise type(e)(f"{caller()}: {e}") from None
+        where = caller()
+        raise (e if str(e).startswith(where) else type(e)(f"{where}: {e}")) from None
 
 
 def running(name: str) -> Trace:
@@ -185,23 +216,6 @@ _NO_OPERATOR = (
     "or compile the function with mirage.compile"
 )
 
-#: NumPy ufuncs with the same meaning as an operator
-_UFUNCS = {
-    "add": "add",
-    "subtract": "sub",
-    "multiply": "mul",
-    "divide": "div",
-    "negative": "neg",
-    "matmul": "matmul",
-    "exp": "exp",
-    "sqrt": "sqrt",
-    "square": "square",
-    "tanh": "tanh",
-    "power": "pow",
-    "maximum": "maximum",
-}
-
-
 class Traced:
     """A value inside a traced function."""
 
@@ -223,6 +237,22 @@ class Proxy(Traced):
 
     # sympy leaves `dim * tensor` to the tensor
     _op_priority = 100.0
+    #: NumPy ufuncs with the same meaning as an operator
+    _ufuncs: Mapping[str, str] = {
+        "add": "add",
+        "subtract": "sub",
+        "multiply": "mul",
+        "divide": "div",
+        "negative": "neg",
+        "matmul": "matmul",
+        "exp": "exp",
+        "sqrt": "sqrt",
+        "square": "square",
+        "tanh": "tanh",
+        "power": "pow",
+        "maximum": "maximum",
+        "minimum": "minimum",
+    }
 
     @property
     def type(self) -> TensorType:
@@ -371,15 +401,16 @@ class Proxy(Traced):
     __invert__ = __abs__ = __round__ = refuse("~, abs(), round()", _NO_OPERATOR)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Operand, **kwargs: Any) -> Proxy:
-        name = _UFUNCS.get(ufunc.__name__)
+        name = self._ufuncs.get(ufunc.__name__)
         if name is None or method != "__call__" or kwargs:
             how = f"numpy.{ufunc.__name__}" + (f".{method}" if method != "__call__" else "")
             options = f" with {', '.join(kwargs)}" if kwargs else ""
             fail(f"{how}{options} is not an operator; use a function of mirage or mirage.apply('name', ...)")
-        if name in ("pow", "maximum"):
+        if name in ("pow", "maximum", "minimum"):
             from mirage.frontends import ops
 
-            return ops.pow(*inputs) if name == "pow" else ops.maximum(*inputs)
+            function: Callable[..., Proxy] = getattr(ops, name)
+            return function(*inputs)
         return apply(name, *inputs)
 
     def __array_function__(self, func: Callable[..., Any], *args: object) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, cast
 
 from mirage.frontends.indexing import item
@@ -70,6 +70,17 @@ class GraphTensor(Proxy):
     @property
     def ndim(self) -> int:
         return len(self.shape)
+
+    _ufuncs: Mapping[str, str] = {
+        **Proxy._ufuncs,
+        **{name: name for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")},
+        **{name: name for name in ("logical_and", "logical_or", "logical_not", "floor_divide", "remainder", "sign")},
+        **{name: name for name in ("log", "sin", "cos", "floor", "ceil", "isnan", "isfinite")},
+        "absolute": "abs",
+        "bitwise_and": "logical_and",
+        "bitwise_or": "logical_or",
+        "invert": "logical_not",
+    }
 
     def reshape(self, *shape: Any) -> Proxy:
         """The same elements under another shape: ints, text such as "4*n", dims, a shape as a value; one may be -1."""
@@ -166,6 +177,10 @@ class GraphTensor(Proxy):
         return apply("abs", self)
 
     __bool__ = refuse("truth value", _NO_VALUE)
+    __setitem__ = refuse(
+        "assignment to an item",
+        "mirage.update_ writes in place, mirage.update_slice and mirage.where make a new tensor",
+    )
     __index__ = refuse(
         "use as an index", "a traced tensor has no value yet; count with mirage.loop, pick elements with mirage.take"
     )

@@ -1,0 +1,267 @@
+"""Layers of language models, as their users write them, each with a yardstick in NumPy.
+
+Weights are [in, out]. Dims that a model fixes (hidden size, heads) are literal, what callers vary are symbols: batch `b`, new
+tokens `s`, tokens in the cache `t`, tokens of all sequences `n`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+import mirage as mi
+
+#: what is added to the scores of tokens that must not be seen
+_NEVER = -1e9
+
+
+def softmax(x: np.ndarray) -> np.ndarray:
+    """Over the last dim."""
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def silu(x: np.ndarray) -> np.ndarray:
+    return x / (1 + np.exp(-x))
+
+
+def gelu(x: np.ndarray) -> np.ndarray:
+    """With the error function, not its approximation."""
+    return x * (0.5 * np.vectorize(math.erfc, otypes=[np.float64])(-x / math.sqrt(2)))
+
+
+def rms(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6) * weight
+
+
+def norm(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    centered = x - x.mean(-1, keepdims=True)
+    return centered / np.sqrt((centered**2).mean(-1, keepdims=True) + 1e-6) * weight + bias
+
+
+@dataclass(frozen=True)
+class Llama:
+    """A decoder layer as in Llama: RMSNorm, grouped queries with rotary positions, a gated MLP.
+
+    `shared` are the heads of keys and values, each of which `heads / shared` query heads share; `head` is the size of a head.
+    """
+
+    hidden: int
+    heads: int
+    shared: int
+    head: int
+    ffn: int
+
+    weights = ("norm1", "wq", "wk", "wv", "wo", "norm2", "w1", "w3", "w2")
+
+    @cached_property
+    def frequencies(self) -> np.ndarray:
+        """Angle per position of each pair of elements of a head, in radians."""
+        return (10000.0 ** (-np.arange(0, self.head, 2) / self.head)).astype(np.float32)
+
+    def _specs(self, **others: Any) -> dict[str, Any]:
+        h, kv, f = self.hidden, self.shared * self.head, self.ffn
+        return {
+            "x": mi.tensor("b", "s", h),
+            "positions": mi.tensor("s", dtype="int64"),
+            **others,
+            "norm1": mi.tensor(h),
+            "wq": mi.tensor(h, self.heads * self.head),
+            "wk": mi.tensor(h, kv),
+            "wv": mi.tensor(h, kv),
+            "wo": mi.tensor(self.heads * self.head, h),
+            "norm2": mi.tensor(h),
+            "w1": mi.tensor(h, f),
+            "w3": mi.tensor(h, f),
+            "w2": mi.tensor(f, h),
+        }
+
+    def prefill_specs(self) -> Mapping[str, Any]:
+        return self._specs()
+
+    def decode_specs(self) -> Mapping[str, Any]:
+        cache = mi.tensor("b", self.shared, "t", self.head)
+        return self._specs(k_cache=cache, v_cache=cache)
+
+    def _rotate(self, x: Any, positions: Any) -> Any:
+        """Rotary embedding of x[b, heads, s, head]: the two halves of a head are turned by the positions' angles."""
+        angles = positions.astype("float32")[:, None] * self.frequencies
+        cos, sin = mi.cos(angles), mi.sin(angles)
+        first, second = x[..., : self.head // 2], x[..., self.head // 2 :]
+        return mi.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
+
+    def _heads(self, x: Any, count: int) -> Any:
+        b, s = x.shape[:2]
+        return x.reshape(b, s, count, self.head).transpose(0, 2, 1, 3)
+
+    def _attend(self, q: Any, k: Any, v: Any) -> Any:
+        """Attention of the last tokens to all before them."""
+        s, t = q.shape[2], k.shape[2]
+        seen = mi.arange(t) <= mi.arange(t, start=t - s)[:, None]
+        mask = mi.where(seen, mi.zeros(()), _NEVER)
+        groups = self.heads // self.shared
+        scores = q @ mi.repeat(k, groups, axis=1).mT * self.head**-0.5
+        return mi.softmax(scores + mask) @ mi.repeat(v, groups, axis=1)
+
+    def prefill(
+        self,
+        x: Any,
+        positions: Any,
+        norm1: Any,
+        wq: Any,
+        wk: Any,
+        wv: Any,
+        wo: Any,
+        norm2: Any,
+        w1: Any,
+        w3: Any,
+        w2: Any,
+    ) -> Any:
+        """A layer over a prompt: its result, and the keys and values for the cache."""
+        return self._layer(x, positions, (), norm1, wq, wk, wv, wo, norm2, w1, w3, w2)
+
+    def decode(
+        self, x: Any, positions: Any, k_cache: Any, v_cache: Any, norm1: Any, wq: Any, wk: Any, wv: Any, wo: Any,
+        norm2: Any, w1: Any, w3: Any, w2: Any,
+    ) -> Any:  # fmt: skip
+        """A layer over new tokens, with keys and values of earlier ones: its result, and those of all tokens."""
+        return self._layer(x, positions, (k_cache, v_cache), norm1, wq, wk, wv, wo, norm2, w1, w3, w2)
+
+    def _layer(self, x: Any, positions: Any, cache: tuple[Any, ...], *weights: Any) -> Any:
+        norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
+        b, s = x.shape[:2]
+        y = mi.rms_norm(x, norm1)
+        q = self._rotate(self._heads(y @ wq, self.heads), positions)
+        k = self._rotate(self._heads(y @ wk, self.shared), positions)
+        v = self._heads(y @ wv, self.shared)
+        if cache:
+            k, v = mi.concat([cache[0], k], axis=2), mi.concat([cache[1], v], axis=2)
+        mixed = self._attend(q, k, v).transpose(0, 2, 1, 3).reshape(b, s, self.heads * self.head)
+        x = x + mixed @ wo
+        y = mi.rms_norm(x, norm2)
+        return x + (mi.silu(y @ w1) * (y @ w3)) @ w2, k, v
+
+    def decode_yardstick(
+        self, x: np.ndarray, positions: np.ndarray, k_cache: np.ndarray, v_cache: np.ndarray, *weights: np.ndarray
+    ) -> tuple[np.ndarray, ...]:
+        norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
+        b, s, _ = x.shape
+        y = rms(x, norm1)
+        # a pair of elements is a complex number, and a position turns it
+        turns = np.exp(1j * positions[:, None] * self.frequencies.astype(np.float64))
+
+        def heads(z: np.ndarray, count: int) -> np.ndarray:
+            return np.moveaxis(z.reshape(b, s, count, self.head), 2, 1)
+
+        def turned(z: np.ndarray) -> np.ndarray:
+            pairs = (z[..., : self.head // 2] + 1j * z[..., self.head // 2 :]) * turns
+            return np.concatenate([pairs.real, pairs.imag], -1)
+
+        q = turned(heads(y @ wq, self.heads))
+        k = np.concatenate([k_cache, turned(heads(y @ wk, self.shared))], 2)
+        v = np.concatenate([v_cache, heads(y @ wv, self.shared)], 2)
+        t = k.shape[2]
+        mixed = np.empty((b, s, self.heads, self.head))
+        for h in range(self.heads):
+            shared = h * self.shared // self.heads
+            for i in range(s):
+                last = t - s + i + 1
+                scores = np.einsum("bd,btd->bt", q[:, h, i], k[:, shared, :last]) / math.sqrt(self.head)
+                mixed[:, i, h] = np.einsum("bt,btd->bd", softmax(scores), v[:, shared, :last])
+        x = x + mixed.reshape(b, s, -1) @ wo
+        y = rms(x, norm2)
+        return x + (silu(y @ w1) * (y @ w3)) @ w2, k, v
+
+    def prefill_yardstick(self, x: np.ndarray, positions: np.ndarray, *weights: np.ndarray) -> tuple[np.ndarray, ...]:
+        empty = np.zeros((x.shape[0], self.shared, 0, self.head))
+        return self.decode_yardstick(x, positions, empty, empty, *weights)
+
+
+@dataclass(frozen=True)
+class Bert:
+    """An encoder layer as in BERT: attention over what is no padding, GELU, LayerNorm after each half."""
+
+    hidden: int
+    heads: int
+    ffn: int
+
+    weights = ("wq", "bq", "wk", "bk", "wv", "bv", "wo", "bo", "g1", "c1", "w1", "b1", "w2", "b2", "g2", "c2")
+
+    def specs(self) -> Mapping[str, Any]:
+        h, f = self.hidden, self.ffn
+        square, row = mi.tensor(h, h), mi.tensor(h)
+        kinds = {"w1": mi.tensor(h, f), "b1": mi.tensor(f), "w2": mi.tensor(f, h)}
+        weights = {name: kinds.get(name, square if name.startswith("w") else row) for name in self.weights}
+        return {"x": mi.tensor("b", "s", h), "valid": mi.tensor("b", "s", dtype="bool"), **weights}
+
+    def encoder(
+        self, x: Any, valid: Any, wq: Any, bq: Any, wk: Any, bk: Any, wv: Any, bv: Any, wo: Any, bo: Any, g1: Any, c1: Any,
+        w1: Any, b1: Any, w2: Any, b2: Any, g2: Any, c2: Any,
+    ) -> Any:  # fmt: skip
+        b, s, _ = x.shape
+
+        def heads(y: Any) -> Any:
+            return y.reshape(b, s, self.heads, -1).transpose(0, 2, 1, 3)
+
+        q, k, v = heads(x @ wq + bq), heads(x @ wk + bk), heads(x @ wv + bv)
+        mask = mi.where(valid, mi.zeros(()), _NEVER)[:, None, None, :]
+        scores = q @ k.mT * (self.hidden // self.heads) ** -0.5
+        mixed = (mi.softmax(scores + mask) @ v).transpose(0, 2, 1, 3).reshape(b, s, self.hidden)
+        x = mi.layer_norm(x + mixed @ wo + bo, g1, c1)
+        return mi.layer_norm(x + mi.gelu(x @ w1 + b1) @ w2 + b2, g2, c2)
+
+    def yardstick(self, x: np.ndarray, valid: np.ndarray, *weights: np.ndarray) -> np.ndarray:
+        w = dict(zip(self.weights, weights, strict=True))
+        b, s, _ = x.shape
+        q, k, v = ((x @ w[f"w{i}"] + w[f"b{i}"]).reshape(b, s, self.heads, -1) for i in "qkv")
+        mixed = np.zeros_like(q)
+        for i in range(b):
+            seen = valid[i]
+            scores = np.einsum("shd,thd->hst", q[i], k[i][seen]) / math.sqrt(self.hidden // self.heads)
+            mixed[i] = np.einsum("hst,thd->shd", softmax(scores), v[i][seen])
+        x = norm(x + mixed.reshape(b, s, -1) @ w["wo"] + w["bo"], w["g1"], w["c1"])
+        return norm(x + gelu(x @ w["w1"] + w["b1"]) @ w["w2"] + w["b2"], w["g2"], w["c2"])
+
+
+@dataclass(frozen=True)
+class Mixtral:
+    """A mixture of experts as in Mixtral: each token goes to the two gated MLPs that the router prefers."""
+
+    hidden: int
+    experts: int
+    ffn: int
+
+    weights = ("router", "w1", "w3", "w2")
+
+    def specs(self) -> Mapping[str, Any]:
+        e, h, f = self.experts, self.hidden, self.ffn
+        return {
+            "x": mi.tensor("n", h),
+            "router": mi.tensor(h, e),
+            "w1": mi.tensor(e, h, f),
+            "w3": mi.tensor(e, h, f),
+            "w2": mi.tensor(e, f, h),
+        }
+
+    def block(self, x: Any, router: Any, w1: Any, w3: Any, w2: Any) -> Any:
+        best, chosen = mi.topk(x @ router, 2)
+        shares = mi.put_along_axis(mi.zeros((x.shape[0], self.experts)), chosen, mi.softmax(best))
+        tokens = x[None]
+        found = (mi.silu(tokens @ w1) * (tokens @ w3)) @ w2
+        return (found * shares.T[:, :, None]).sum(0)
+
+    def yardstick(
+        self, x: np.ndarray, router: np.ndarray, w1: np.ndarray, w3: np.ndarray, w2: np.ndarray
+    ) -> np.ndarray:
+        found = np.zeros_like(x)
+        for i, token in enumerate(x):
+            logits = token @ router
+            chosen = np.argsort(-logits)[:2]
+            for e, share in zip(chosen, softmax(logits[chosen]), strict=True):
+                found[i] += share * ((silu(token @ w1[e]) * (token @ w3[e])) @ w2[e])
+        return found
