@@ -252,7 +252,7 @@ class CpuExecutable:
             taken = frame.take(self._workspaces)
         else:
             self._check_workspace(workspace, frame)
-            frame.use(workspace)
+            frame.view(workspace)
         for i, a in enumerate(arrays):
             frame.tensors[i] = address(a)
         for t, k in self._direct.items():

@@ -70,13 +70,20 @@ class Frame:
         return workspace
 
     def use(self, workspace: np.ndarray) -> None:
-        """The tensors between operators are in this memory, contiguous and of `need` bytes and a cache line at least, until
-        `release`.
+        """The tensors between operators of the next call are in this contiguous memory of `need` bytes and a cache line at
+        least; only C code finds them there.
         """
-        memory = workspace.reshape(-1).view(np.uint8)
-        start = -address(memory) % LINE
         self._memory = None
-        self._place(memory[start:])
+        at = -(-address(workspace) // LINE) * LINE
+        for t, shape, dtype in self._tensors:
+            self.tensors[t] = at
+            at += _lines(shape, dtype)
+
+    def view(self, workspace: np.ndarray) -> None:
+        """The same where library calls use the tensors, too: until `release`."""
+        memory = workspace.reshape(-1).view(np.uint8)
+        self._memory = None
+        self._place(memory[-address(memory) % LINE :])
 
     def release(self) -> None:
         """Keep no hold of memory that a call gave."""
@@ -161,6 +168,4 @@ class BoundCall:
             code.run(frame, function)
         if workspace is not None:
             self._workspaces.append(workspace)
-        elif memory is not None:
-            frame.release()
         self._free.append(frame)

@@ -31,7 +31,8 @@ def staged_graphs(program: AxisProgram) -> Iterator[MuGraph]:
     """
     separate = with_separate_exps(program)
     kept = _handed_on(separate)
-    known = [_symbols(program, [a for d in x.dims for a in d]) for x in (*program.inputs, *program.outputs)]
+    stored = [*(x.dims for x in program.inputs), *(o.dims for o in program.outputs)]
+    known = [_symbols(program, [a for d in dims for a in d]) for dims in stored]
     handed_on = [_symbols(program, separate.nodes[i].axes) for i in kept]
     if not kept or not all(any(own <= other for other in known) for own in handed_on):
         return

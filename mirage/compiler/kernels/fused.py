@@ -47,9 +47,11 @@ def fused_kernel(
     threads idle, it may run two (`staged_graphs`).
 
     `hints` are typical sizes (dim symbol -> elements), at which the best version as modelled runs; `bounds` the most that
-    dims can be, where they are known. The kernel runs at all sizes. Raises DimError where a hint lacks a dim, and what
-    `compile_versions` raises.
+    dims can be, where they are known. The kernel runs at all sizes. Raises DimError where there is no hint, or one lacks a
+    dim or has a size below 1, and what `compile_versions` raises.
     """
+    if not hints:
+        raise DimError(f"{program.name}: no typical sizes; give at least one size of every dim")
     symbols = program.symbols()
     anchors = [dict(key) for key in dict.fromkeys(tuple(_sizes(program, symbols, h).items()) for h in hints)]
     graphs = _graphs(program)
@@ -91,6 +93,8 @@ def fused_ns(program: Program, sizes: Mapping[str, int], model: CostModel) -> fl
 def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -> Sizes:
     if missing := [s for s in symbols if s not in given]:
         raise DimError(f"{program.name}: sizes {dict(given)} lack {', '.join(missing)}; give every dim one")
+    if small := [s for s in symbols if given[s] < 1]:
+        raise DimError(f"{program.name}: {small[0]}={given[small[0]]} is no typical size; give one of at least 1")
     return {s: given[s] for s in symbols}
 
 

@@ -91,6 +91,12 @@ class MuGraphKernel:
         """The kernel that runs a program as NumPy and BLAS calls at all sizes; it needs no C compiler."""
         return cls(program, [KernelVersion("library")], 0, "library")
 
+    def forget(self) -> None:
+        """Drop the packed copies of constants: needed where somebody wrote to one."""
+        for v in self.versions:
+            if v.executable is not None:
+                v.executable.forget()
+
     def to_text(self) -> str:
         """JSON from which `mirage.compiler.kernels.text.kernel_from_text` makes the kernel again; it holds no code."""
         from mirage.compiler.kernels.text import kernel_to_text

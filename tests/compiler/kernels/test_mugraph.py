@@ -159,8 +159,28 @@ def test_modelled_time_says_whether_to_fuse() -> None:
     apart = mi.trace(lambda x: (mi.sum(x, axis=0), mi.sum(x, axis=1)), "apart", x=t("n", 512))
     assert fused_ns(apart, {"n": 256}, MODEL) == np.inf
     assert fused_kernel(apart, [{"n": 256}], MODEL) is None
-    with pytest.raises(DimError, match="lack n"):
-        fused_kernel(whole, [{}], MODEL)
+
+
+@pytest.mark.parametrize(
+    "hints, message", [([], "no typical sizes"), ([{"n": 3}], "lack m"), ([{"n": 3, "m": 0}], "m=0 is no typical size")]
+)
+def test_bad_hints_are_errors(hints: list[dict[str, int]], message: str) -> None:
+    with pytest.raises(DimError, match=message):
+        fused_kernel(group("softmax"), hints, MODEL)
+
+
+def test_a_program_without_dims() -> None:
+    program = mi.trace(lambda x: mi.softmax(x), "fixed", x=mi.tensor(4, 33))
+    k = fused_kernel(program, [{}], MODEL)
+    assert k is not None and len(k.versions) == 1
+    _check(k, {}, random_inputs(program, {}, seed=10))
+    assert kernel_from_text(k.to_text()).to_text() == k.to_text()
+
+
+def test_sizes_beyond_the_bounds_are_not_planned_for() -> None:
+    k = fused_kernel(group("linear, gelu"), [{"n": 4, "k": 64, "m": 64}], MODEL, bounds={"n": 4, "k": 64, "m": 64})
+    assert k is not None
+    assert all(n <= {"n": 4}.get(s, 64) for v in k.versions for s, n in v.sizes.items())
 
 
 def test_the_model_of_this_machine() -> None:
