@@ -136,3 +136,7 @@ class SettingError(MirageError):
 
 class BudgetError(MirageError):
     """A time budget that is not a positive number of seconds."""
+
+
+class PatternError(MirageError):
+    """A pattern of operators, or its registration, that cannot be used."""

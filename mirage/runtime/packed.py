@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from mirage.errors import DuplicateFunction, UnknownFunction
+from mirage.kernels import blas
 
 _packed: dict[str, Callable[..., Any]] = {}
-_library: dict[str, Callable[..., None]] = {}
+_library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 
 
 def register_packed(name: str, fn: Callable[..., Any]) -> None:

@@ -1,0 +1,89 @@
+"""Library functions in destination-passing style: products and contractions by NumPy's BLAS, with cheap epilogues.
+
+Each is called as `fn(inputs, outputs, **attrs)` with tuples of C-contiguous arrays. A transposed operand reaches BLAS as a
+view. The 16-bit types are computed in float32, as everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.types import compute_dtype
+
+Arrays = Sequence[np.ndarray]
+
+
+def _wide(x: np.ndarray) -> np.ndarray:
+    """The operand in the type that it is computed in."""
+    return x.astype(compute_dtype(x.dtype), copy=False)
+
+
+def _permuted(x: np.ndarray, perm: Sequence[int]) -> np.ndarray:
+    return _wide(x.transpose(perm) if perm else x)
+
+
+def matmul(
+    inputs: Arrays,
+    outputs: Arrays,
+    *,
+    left: Sequence[int] = (),
+    right: Sequence[int] = (),
+    bias: bool = False,
+    relu: bool = False,
+) -> None:
+    """`x[..., m, k] @ y[..., k, n]`, then `+ bias` (a third input that broadcasts), then max(·, 0).
+
+    `left` and `right` are permutations that the operands are read through: dim i is dim `left[i]` of the input.
+    """
+    x, y = _permuted(inputs[0], left), _permuted(inputs[1], right)
+    (out,) = outputs
+    # a result of fewer bits is rounded once, at the end
+    found = np.matmul(x, y, out=out if out.dtype == x.dtype else None)
+    if bias:
+        np.add(found, _wide(inputs[2]), out=found)
+    if relu:
+        np.maximum(found, found.dtype.type(0), out=found)
+    if found is not out:
+        out[...] = found
+
+
+def contraction(
+    inputs: Arrays, outputs: Arrays, *, left: Sequence[int], right: Sequence[int], result: Sequence[int]
+) -> None:
+    """The sum of products of two operands over the labels that `result` lacks: a label per dim, as in `numpy.einsum`.
+
+    -1 labels a dim of size 1 that broadcasts, or that the result keeps in place of a summed one. Every summed label is one of
+    both operands. One batched product: labels of both are batches, labels of one its rows or columns.
+    """
+    x, xs = _squeezed(inputs[0], left)
+    y, ys = _squeezed(inputs[1], right)
+    summed = [v for v in xs if v in ys and v not in result]
+    batch = [v for v in xs if v in ys and v in result]
+    rows, columns = [v for v in xs if v not in ys], [v for v in ys if v not in xs]
+    sizes = dict(zip(xs, x.shape, strict=True)) | dict(zip(ys, y.shape, strict=True))
+
+    def extents(labels: Sequence[int]) -> list[int]:
+        return [sizes[v] for v in labels]
+
+    lead, inner = extents(batch), prod(extents(summed))
+    a = _wide(x).transpose([xs.index(v) for v in (*batch, *rows, *summed)])
+    b = _wide(y).transpose([ys.index(v) for v in (*batch, *summed, *columns)])
+    found = np.matmul(a.reshape([*lead, prod(extents(rows)), inner]), b.reshape([*lead, inner, prod(extents(columns))]))
+    order = (*batch, *rows, *columns)
+    kept = [v for v in result if v >= 0]
+    shaped = found.reshape(extents(order)).transpose([order.index(v) for v in kept])
+    outputs[0][...] = shaped.reshape(outputs[0].shape) if len(kept) < len(result) else shaped
+
+
+def _squeezed(x: np.ndarray, labels: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+    """The operand without dims that broadcast, and the labels of the others."""
+    index = tuple(0 if v < 0 else slice(None) for v in labels)
+    return x[index], [v for v in labels if v >= 0]
+
+
+#: the library functions that programs may call without registering them
+FUNCTIONS: dict[str, Callable[..., Any]] = {"blas.matmul": matmul, "blas.contraction": contraction}

@@ -1,0 +1,102 @@
+"""Partial library lowering: what registered patterns match becomes calls of library functions (Relax, section 4.6).
+
+A match lies within one dataflow block, so that it crosses no effect; only the match reads what it computes on the way, so
+that nothing is computed twice; and its result's shape is known, because the caller provides the memory.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+
+from mirage.compiler.context import Context
+from mirage.compiler.patterns import Match, Rule, builtin, rules
+from mirage.ir.annotations import Annotation, TupleType
+from mirage.ir.graph.builder import FunctionBuilder
+from mirage.ir.graph.nodes import Binding, Block, Expr, Function, LibraryCall, Module, OpCall, Var
+from mirage.ir.graph.traverse import uses, variables
+from mirage.ir.types import ELEMENTS, TensorType
+
+#: functions that have their own way to kernels
+_OTHERS = ("lax", "fused")
+
+builtin.register_builtin()
+
+
+def run(module: Module, context: Context) -> Module:
+    """The module with matches of all registered patterns as library calls."""
+    found = rules()
+    functions = {f.name: f if f.attr.get("origin") in _OTHERS else lower(f, module.functions, found) for f in module}
+    return Module(functions, module.kernels, module.main)
+
+
+def lower(function: Function, functions: Mapping[str, Function], found: Sequence[Rule]) -> Function:
+    """The function with matches of these rules as library calls; larger matches first, as later results are tried first."""
+    builder = FunctionBuilder(function.name, functions)
+    builder.parameters.extend(function.parameters)
+    builder.names.update(p.name for p in function.parameters)
+    counts = uses(function)
+    readers: dict[Var, list[str]] = defaultdict(list)
+    for b in function.bindings:
+        for v in variables(b.value):
+            readers[v].append(b.value.op if isinstance(b.value, OpCall) else "")
+    for block in function.blocks:
+        builder.bind_all(_lower_block(block, counts, readers, found) if block.dataflow else block.bindings)
+    return builder.finish(function.result, dims=function.dims, attrs=function.attrs)
+
+
+def _lower_block(
+    block: Block, counts: Counter[Var], readers: Mapping[Var, Sequence[str]], found: Sequence[Rule]
+) -> list[Binding]:
+    definitions: dict[Var, Expr] = {b.var: b.value for b in block.bindings}
+    kept: list[Binding] = []
+    gone: set[Var] = set()
+    for b in reversed(block.bindings):
+        if b.var in gone:
+            continue
+        call = _first_match(b, definitions, counts, tuple(readers.get(b.var, ())), found)
+        if call is not None:
+            library, inner = call
+            gone |= set(inner)
+            for v in (b.var, *inner):
+                # no other match may compute it again
+                definitions.pop(v)
+            b = Binding(b.var, library, b.where)
+        kept.append(b)
+    return kept[::-1]
+
+
+def _first_match(
+    b: Binding,
+    definitions: Mapping[Var, Expr],
+    counts: Counter[Var],
+    readers: tuple[str, ...],
+    found: Sequence[Rule],
+) -> tuple[LibraryCall, tuple[Var, ...]] | None:
+    out = destinations(b.var.annotation)
+    if out is None:
+        return None
+    for rule in found:
+        for m in rule.pattern.roots(b.value, definitions):
+            match = Match(m.operands, m.calls, m.inner, m.views, readers)
+            if not _only_reader(match, b.value, definitions, counts) or (rule.check and not rule.check(match)):
+                continue
+            args = tuple(match.operands[n] for n in rule.inputs if n in match.operands)
+            attrs = tuple((rule.attributes(match) if rule.attributes else {}).items())
+            return LibraryCall(rule.function, args, out, attrs), match.inner
+    return None
+
+
+def destinations(annotation: Annotation) -> tuple[TensorType, ...] | None:
+    """The tensors that a caller would provide for a result; None where it cannot, because a dim or type is not known."""
+    types = annotation.fields if isinstance(annotation, TupleType) else (annotation,)
+    found = tuple(t for t in types if isinstance(t, TensorType) and t.dtype in ELEMENTS)
+    return found if found and len(found) == len(types) else None
+
+
+def _only_reader(m: Match, root: Expr, definitions: Mapping[Var, Expr], counts: Counter[Var]) -> bool:
+    """Whether nothing but the match reads what it computes below its root."""
+    inner = set(m.inner)
+    # several ways may lead to one application
+    within = Counter(v for e in (root, *(definitions[v] for v in inner | set(m.views))) for v in variables(e))
+    return all(within[v] == counts[v] for v in inner)

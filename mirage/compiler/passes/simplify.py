@@ -1,0 +1,211 @@
+"""Rules of `canonicalize` for operators: what an application is exactly equal to, bit by bit, at every size.
+
+x * 0 stays (x may be NaN or infinite), and so does x + 0 of floats (-0.0 + 0.0 is 0.0), but x + -0.0 and x - 0.0 are x.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from mirage.compiler.constraints import Constraints
+from mirage.compiler.passes.rewrite import operator_call
+from mirage.errors import ShapeError
+from mirage.ir.annotations import Annotation, PartialTensor
+from mirage.ir.graph.deduce import deduce
+from mirage.ir.graph.nodes import Atom, Constant, Expr, MatchCast, OpCall, ShapeValue, Var
+from mirage.ir.types import ELEMENTS, INTEGERS, TensorType
+
+
+@dataclass(frozen=True)
+class Site:
+    """An application of an operator, the annotation of its result, the definitions of earlier variables, and what is known
+    of dims."""
+
+    call: OpCall
+    annotation: Annotation
+    definitions: Mapping[Var, Expr]
+    constraints: Constraints
+
+    @property
+    def attrs(self) -> dict[str, Any]:
+        return dict(self.call.attrs)
+
+    def producer(self, operand: int, op: str) -> OpCall | None:
+        """The application of `op` that makes an operand."""
+        atom = self.call.args[operand]
+        found = self.definitions.get(atom) if isinstance(atom, Var) else None
+        return found if isinstance(found, OpCall) and found.op == op else None
+
+    def operand_if(self, operand: int) -> Atom | None:
+        """The operand, if it has the result's annotation, so that it can stand for the result."""
+        atom = self.call.args[operand]
+        return atom if atom.annotation == self.annotation else None
+
+    def is_number(self, operand: int, accepts: Callable[[np.ndarray], bool]) -> bool:
+        """Whether all elements of an operand are known, and accepted; a scalar 0 is +0.0."""
+        scalar = self.producer(operand, "constant")
+        if scalar is not None:
+            value: Fraction = dict(scalar.attrs)["value"]
+            return accepts(np.asarray(float(value)))
+        atom = self.call.args[operand]
+        return isinstance(atom, Constant) and accepts(atom.array)
+
+
+def _is_one(x: np.ndarray) -> bool:
+    return bool(np.all(x == 1))
+
+
+def _is_negative_zero(x: np.ndarray) -> bool:
+    return bool(np.all((x == 0) & np.signbit(x.astype(np.float64))))
+
+
+def _is_positive_zero(x: np.ndarray) -> bool:
+    return bool(np.all((x == 0) & ~np.signbit(x.astype(np.float64))))
+
+
+def _is_zero(x: np.ndarray) -> bool:
+    return bool(np.all(x == 0))
+
+
+def _of_integers(site: Site) -> bool:
+    return isinstance(site.annotation, TensorType | PartialTensor) and site.annotation.dtype in INTEGERS
+
+
+def _add(site: Site) -> Expr | None:
+    neutral = _is_zero if _of_integers(site) else _is_negative_zero
+    for k in (0, 1):
+        if site.is_number(1 - k, neutral) and (found := site.operand_if(k)) is not None:
+            return found
+    return None
+
+
+def _sub(site: Site) -> Expr | None:
+    neutral = _is_zero if _of_integers(site) else _is_positive_zero
+    return site.operand_if(0) if site.is_number(1, neutral) else None
+
+
+def _mul(site: Site) -> Expr | None:
+    for k in (0, 1):
+        if site.is_number(1 - k, _is_one) and (found := site.operand_if(k)) is not None:
+            return found
+    return None
+
+
+def _div(site: Site) -> Expr | None:
+    return site.operand_if(0) if site.is_number(1, _is_one) else None
+
+
+def _pow(site: Site) -> Expr | None:
+    return site.operand_if(0) if site.attrs["exponent"] == 1 else None
+
+
+def _neg(site: Site) -> Expr | None:
+    inner = site.producer(0, "neg")
+    return inner.args[0] if inner is not None else None
+
+
+def _sum(site: Site) -> Expr | None:
+    return site.operand_if(0) if not site.attrs["axes"] else None
+
+
+def _cast(site: Site) -> Expr | None:
+    if (same := _same_elements(site, 0)) is not None:
+        return same
+    inner = site.producer(0, "cast")
+    if inner is None:
+        return None
+    # there and back loses nothing where every value has a place in the type between
+    source, between = inner.args[0].annotation, dict(inner.attrs)["dtype"]
+    known = isinstance(source, TensorType | PartialTensor) and source.dtype in ELEMENTS
+    if known and source == site.annotation and np.can_cast(ELEMENTS[source.dtype], ELEMENTS[between], "safe"):  # type: ignore[union-attr,index]
+        return inner.args[0]
+    return None
+
+
+def _same_elements(site: Site, operand: int) -> Atom | None:
+    found = site.operand_if(operand)
+    return found if found is not None and isinstance(site.annotation, TensorType) else None
+
+
+def _same_shape(site: Site) -> Expr | None:
+    """The operand where its shape is the result's: itself, or cast where the store knows that other dims are equal."""
+    if (same := _same_elements(site, 0)) is not None:
+        return same
+    x, to = site.call.args[0], site.annotation
+    if isinstance(x.annotation, TensorType) and isinstance(to, TensorType) and x.annotation.dtype == to.dtype:
+        if x.annotation.rank == to.rank and site.constraints.same_shape(x.annotation.shape, to.shape):
+            return MatchCast((x,), to)
+    return None
+
+
+def _reshape(site: Site) -> Expr | None:
+    if (same := _same_shape(site)) is not None:
+        return same
+    inner = site.producer(0, "reshape")
+    if (
+        inner is not None
+        and isinstance(inner.args[0].annotation, TensorType)
+        and isinstance(site.annotation, TensorType)
+    ):
+        return operator_call("reshape", inner.args[0], shape=site.annotation.shape)
+    return None
+
+
+def _transpose(site: Site) -> Expr | None:
+    perm = site.attrs["perm"]
+    perm = tuple(p % len(perm) for p in perm)
+    if perm == tuple(range(len(perm))):
+        return site.call.args[0]
+    inner = site.producer(0, "transpose")
+    if inner is not None:
+        first = dict(inner.attrs)["perm"]
+        return operator_call("transpose", inner.args[0], perm=tuple(first[p] % len(first) for p in perm))
+    if perm != site.attrs["perm"]:
+        return operator_call("transpose", site.call.args[0], perm=perm)
+    return None
+
+
+def _repeat(site: Site) -> Expr | None:
+    return _same_elements(site, 0) if site.attrs["times"] == 1 else None
+
+
+def _with_shape(op: str, attributes: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Callable[[Site], Expr | None]:
+    """The rule of an operator whose last operand is a shape, where `op` takes the shape as an attribute."""
+
+    def rule(site: Site) -> Expr | None:
+        *args, shape = site.call.args
+        if not isinstance(shape, ShapeValue):
+            return None
+        if args and (same := _same_shape(site)) is not None:
+            return same
+        call = operator_call(op, *args, shape=shape.dims, **attributes(site.attrs))
+        try:
+            deduce(call, {})
+        except ShapeError:
+            # only the run can tell whether the shapes fit
+            return None
+        return call
+
+    return rule
+
+
+_RULES: dict[str, Callable[[Site], Expr | None]] = {
+    "add": _add, "sub": _sub, "mul": _mul, "div": _div, "pow": _pow, "neg": _neg, "sum": _sum, "cast": _cast,
+    "reshape": _reshape, "broadcast_to": _same_shape, "transpose": _transpose, "repeat": _repeat,
+    "reshape_to": _with_shape("reshape", lambda attrs: {}),
+    "broadcast_to_shape": _with_shape("broadcast_to", lambda attrs: {}),
+    "full_of": _with_shape("full", lambda attrs: attrs),
+}  # fmt: skip
+
+
+def simplify(
+    call: OpCall, annotation: Annotation, definitions: Mapping[Var, Expr], constraints: Constraints
+) -> Expr | None:
+    """What an application of an operator is equal to, a step simpler; None where no rule applies."""
+    rule = _RULES.get(call.op)
+    return rule(Site(call, annotation, definitions, constraints)) if rule is not None else None

@@ -1,0 +1,18 @@
+"""Patterns of operators, and the library functions that compute what they match (Relax, section 4.6)."""
+
+from mirage.compiler.patterns.language import Match, Pattern, number, one_of, op, optional, value, view
+from mirage.compiler.patterns.registry import Rule, register_pattern, rules
+
+__all__ = [
+    "Match",
+    "Pattern",
+    "Rule",
+    "number",
+    "one_of",
+    "op",
+    "optional",
+    "register_pattern",
+    "rules",
+    "value",
+    "view",
+]
