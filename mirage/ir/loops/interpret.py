@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.dims import evaluate, value_at
+from mirage.ir.dim_values import evaluate, value_at
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import (

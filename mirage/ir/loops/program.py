@@ -10,6 +10,7 @@ import sympy
 
 from mirage.errors import LoopError
 from mirage.ir.dims import Dim, symbols_of, to_dim
+from mirage.ir.dims import substitute as replaced
 from mirage.ir.loops.scalars import (
     Checked,
     Loop,
@@ -249,10 +250,9 @@ def unravel(flat: Scalar, shape: Sequence[Dim]) -> tuple[Scalar, ...]:
 
 def replace_dims(program: LoopProgram, dims: Mapping[str, Dim]) -> LoopProgram:
     """The program for other dims, given per symbol: a kernel's own symbols become those of its caller."""
-    new = {sympy.Symbol(k, integer=True, positive=True): d for k, d in dims.items()}
 
     def dim(d: Dim) -> Dim:
-        return to_dim(d.subs(new, simultaneous=True)) if d.free_symbols else d
+        return replaced(d, dims)
 
     def change(n: Scalar) -> Scalar | None:
         if isinstance(n, Size):
