@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import sympy
 
-from mirage.errors import AttributeValueError, DTypeError, DuplicateOperator, ShapeError, UnknownOperator
+from mirage.errors import AttributeValueError, DimError, DTypeError, DuplicateOperator, ShapeError, UnknownOperator
 from mirage.ir.algebra import Algebra
-from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, tensor_annotation, without_symbols
+from mirage.ir.annotations import (
+    Annotation,
+    PartialShape,
+    PartialTensor,
+    partial_text,
+    tensor_annotation,
+    without_symbols,
+)
 from mirage.ir.dims import dim_text, symbol, to_dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.loops.scalars import ScalarAlgebra
@@ -103,7 +110,7 @@ class Attribute:
 
 
 def checked_attrs(op: str, attributes: Sequence[Attribute], given: Attrs) -> dict[str, Any]:
-    """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones."""
+    """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones, DimError for wrong dims."""
     names = [a.name for a in attributes]
     for name in given:
         if name not in names:
@@ -119,6 +126,8 @@ def checked_attrs(op: str, attributes: Sequence[Attribute], given: Attrs) -> dic
             attrs[a.name] = CONVERTERS[a.kind](value)
         except (TypeError, ValueError) as e:
             raise AttributeValueError(f"{op}: {a.name}={value!r} is wrong: {e}") from None
+        except DimError as e:
+            raise DimError(f"{op}: {a.name}={value!r} is wrong: {str(e).removeprefix('dim: ')}") from None
     return attrs
 
 
@@ -155,7 +164,7 @@ class Operator(ABC):
         return type(self).to_axes is not Operator.to_axes or type(self).expand is not Operator.expand
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
-        """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones."""
+        """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones, DimError for wrong dims."""
         return checked_attrs(self.name, self.attributes, given)
 
     def check_arity(self, n: int) -> None:
@@ -417,12 +426,15 @@ def broadcast_partial(op: str, args: Sequence[Annotation]) -> PartialShape | Non
     ranked = [s for s in shapes if s is not None]
     if len(ranked) < len(shapes):
         return None
+    one = sympy.Integer(1)
     result: list[sympy.Expr | None] = []
     for i in range(-max(map(len, ranked)), 0):
         dims = [s[i] for s in ranked if -i <= len(s)]
-        (known,) = broadcast_shapes(op, [TensorType((d,)) for d in dims if d is not None] or [TensorType((sympy.Integer(1),))])
-        sure = None not in dims or (known.is_Integer and not is_one(known))
-        result.append(known if sure else None)
+        known = {d for d in dims if d not in (None, one)}
+        if len(known) > 1:
+            both = " and ".join(f"[{partial_text(s)}]" for s in ranked)
+            raise ShapeError(f"{op}: shapes {both} do not broadcast: dim {i} is {' or '.join(sorted(map(str, known)))}")
+        result.append(None if None in dims else known.pop() if known else one)
     return tuple(result)
 
 

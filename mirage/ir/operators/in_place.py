@@ -16,7 +16,7 @@ from mirage.ir.annotations import Annotation, PartialTensor, partial_text
 from mirage.ir.graph_operator import check_number, wide
 from mirage.ir.operator import Attribute, Attrs, broadcast_partial, checked_attrs
 from mirage.ir.operators.elementwise import ADD
-from mirage.ir.operators.windows import UPDATE_SLICE, write_window
+from mirage.ir.operators.windows import UPDATE_SLICE, UpdateSlice, write_window
 from mirage.ir.types import TensorType
 
 
@@ -81,8 +81,12 @@ def _fillable(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
         check_number(name, attrs["value"], x.dtype)
 
 
+#: the effect needs of its operands what the operator does
+_UPDATE = UpdateSlice("update_slice_", 2, 2, UPDATE_SLICE.attributes)
+
+
 def _update_slice(x: np.ndarray, window: np.ndarray, starts: Sequence[int]) -> None:
-    UPDATE_SLICE.check_run((x, window), {"starts": starts})
+    _UPDATE.check_run((x, window), {"starts": starts})
     # the window may be a part of what it is written to
     write_window(x, window.copy() if np.may_share_memory(x, window) else window, starts)
 
@@ -113,14 +117,14 @@ def _fill(x: np.ndarray, value: Any) -> None:
 
 
 def _update_slice_fits(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
-    UPDATE_SLICE.annotate(args, attrs)
+    _UPDATE.annotate(args, attrs)
 
 
 #: every effect by name
 EFFECTS: Mapping[str, InPlace] = {
     e.name: e
     for e in (
-        InPlace("update_slice_", 2, (Attribute("starts", "dims"),), _update_slice_fits, _update_slice),
+        InPlace("update_slice_", 2, _UPDATE.attributes, _update_slice_fits, _update_slice),
         InPlace("copy_", 2, (), _fits, _copy),
         InPlace("add_", 2, (), _addable, _add),
         InPlace("fill_", 1, (Attribute("value", "number"),), _fillable, _fill),

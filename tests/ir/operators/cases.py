@@ -84,7 +84,7 @@ def _topk(x: Array, k: int, sign: int) -> tuple[Array, Array]:
     return np.array([r[o] for r, o in zip(x, order, strict=True)], x.dtype).reshape(len(x), k), order
 
 
-F, H, B, I, J, L = "float32", "float16", "bfloat16", "int64", "int32", "bool"
+F32, F16, BF16, I64, I32, BOOL = "float32", "float16", "bfloat16", "int64", "int32", "bool"
 MATRIX, ROW, COLUMN = ("n", "m"), ("m",), ("n", 1)
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "equal": lambda x, y: x == y,
@@ -104,44 +104,47 @@ ELEMENTWISE = [
     *(
         Case(op, [(MATRIX, t), (ROW, t)], lambda x, y, f=f, **_: np.vectorize(f, otypes=[bool])(x, y))
         for op, f in COMPARISONS.items()
-        for t in (F, I, B)
+        for t in (F32, I64, BF16)
     ),
-    Case("equal", [(MATRIX, L), (COLUMN, L)], lambda x, y, **_: ~(x ^ y)),
-    Case("logical_and", [(MATRIX, L), (ROW, L)], lambda x, y, **_: x & y),
-    Case("logical_or", [(MATRIX, L), (ROW, L)], lambda x, y, **_: x | y),
-    Case("logical_not", [(MATRIX, L)], lambda x, **_: ~x),
-    Case("isnan", [(MATRIX, F)], lambda x, **_: x != x),
-    Case("isfinite", [(MATRIX, H)], lambda x, **_: np.abs(x) < np.inf),
-    *(Case("where", [(COLUMN, L), (MATRIX, t), (ROW, t)], lambda c, x, y, **_: c * x + (1 - c) * y) for t in (F, J)),
-    Case("where", [(MATRIX, L), (ROW, L), (ROW, L)], lambda c, x, y, **_: c & x | ~c & y),
+    Case("equal", [(MATRIX, BOOL), (COLUMN, BOOL)], lambda x, y, **_: ~(x ^ y)),
+    Case("logical_and", [(MATRIX, BOOL), (ROW, BOOL)], lambda x, y, **_: x & y),
+    Case("logical_or", [(MATRIX, BOOL), (ROW, BOOL)], lambda x, y, **_: x | y),
+    Case("logical_not", [(MATRIX, BOOL)], lambda x, **_: ~x),
+    Case("isnan", [(MATRIX, F32)], lambda x, **_: x != x),
+    Case("isfinite", [(MATRIX, F16)], lambda x, **_: np.abs(x) < np.inf),
+    *(
+        Case("where", [(COLUMN, BOOL), (MATRIX, t), (ROW, t)], lambda c, x, y, **_: c * x + (1 - c) * y)
+        for t in (F32, I32)
+    ),
+    Case("where", [(MATRIX, BOOL), (ROW, BOOL), (ROW, BOOL)], lambda c, x, y, **_: c & x | ~c & y),
     *(
         Case(op, [(MATRIX, t), (ROW, t)], f)
-        for t in (F, I, B)
+        for t in (F32, I64, BF16)
         for op, f in {
             "elementwise_max": lambda x, y, **_: np.where(x > y, x, y),
             "elementwise_min": lambda x, y, **_: np.where(x < y, x, y),
         }.items()
     ),
-    *(Case("sign", [(MATRIX, t)], lambda x, **_: 1 * (x > 0) - 1 * (x < 0)) for t in (F, H, J)),
-    *(Case("floor_divide", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _divided(x, y)) for t in (I, J)),
-    *(Case("remainder", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _rest(x, y)) for t in (I, J)),
+    *(Case("sign", [(MATRIX, t)], lambda x, **_: 1 * (x > 0) - 1 * (x < 0)) for t in (F32, F16, I32)),
+    *(Case("floor_divide", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _divided(x, y)) for t in (I64, I32)),
+    *(Case("remainder", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _rest(x, y)) for t in (I64, I32)),
     *(
         Case("cast", [(MATRIX, t)], lambda x, to=to, **_: x.astype(np.float64).astype(ELEMENTS[to]), {"dtype": to})
-        for t in (F, B, I, L)
-        for to in (F, H, B, "float64", I, J, L)
+        for t in (F32, BF16, I64, BOOL)
+        for to in (F32, F16, BF16, "float64", I64, I32, BOOL)
     ),
     # operators of programs on integers
-    Case("add", [(MATRIX, I), (ROW, I)], lambda x, y, **_: x + y),
-    Case("sub", [(MATRIX, J), (ROW, J)], lambda x, y, **_: x - y),
-    Case("mul", [(MATRIX, I), (COLUMN, I)], lambda x, y, **_: x * y),
-    Case("neg", [(MATRIX, I)], lambda x, **_: -x),
-    Case("square", [(MATRIX, J)], lambda x, **_: x * x),
-    Case("abs", [(MATRIX, I)], lambda x, **_: np.where(x < 0, -x, x)),
-    Case("sum", [(MATRIX, I)], lambda x, **_: x.sum(axis=1), _at(1)),
-    Case("reshape", [(MATRIX, L)], lambda x, n, m, **_: x.reshape(m, n), {"shape": ("m", "n")}),
-    Case("transpose", [(MATRIX, I)], lambda x, **_: x.T, {"perm": (1, 0)}),
-    Case("repeat", [(MATRIX, L)], lambda x, **_: np.repeat(x, 2, 0), {"axis": 0, "times": 2}),
-    Case("concat", [(MATRIX, J), (MATRIX, J)], lambda x, y, **_: np.vstack([x, y]), {"axis": 0}),
+    Case("add", [(MATRIX, I64), (ROW, I64)], lambda x, y, **_: x + y),
+    Case("sub", [(MATRIX, I32), (ROW, I32)], lambda x, y, **_: x - y),
+    Case("mul", [(MATRIX, I64), (COLUMN, I64)], lambda x, y, **_: x * y),
+    Case("neg", [(MATRIX, I64)], lambda x, **_: -x),
+    Case("square", [(MATRIX, I32)], lambda x, **_: x * x),
+    Case("abs", [(MATRIX, I64)], lambda x, **_: np.where(x < 0, -x, x)),
+    Case("sum", [(MATRIX, I64)], lambda x, **_: x.sum(axis=1), _at(1)),
+    Case("reshape", [(MATRIX, BOOL)], lambda x, n, m, **_: x.reshape(m, n), {"shape": ("m", "n")}),
+    Case("transpose", [(MATRIX, I64)], lambda x, **_: x.T, {"perm": (1, 0)}),
+    Case("repeat", [(MATRIX, BOOL)], lambda x, **_: np.repeat(x, 2, 0), {"axis": 0, "times": 2}),
+    Case("concat", [(MATRIX, I32), (MATRIX, I32)], lambda x, y, **_: np.vstack([x, y]), {"axis": 0}),
 ]
 
 
@@ -167,7 +170,7 @@ def _extreme(x: Array, axis: int, first: Callable[[Any, Any], bool]) -> Array:
 REDUCTIONS = [
     *(
         Case(op, [(("n", "m", 2), t)], lambda x, f=f, axes=axes, **_: f(x, axes), {"axes": axes})
-        for t in (F, J, H)
+        for t in (F32, I32, F16)
         for axes in ((0,), (-1, 0), (0, 1, 2), ())
         for op, f in {
             "max": lambda x, axes: np.max(x, axis=axes, initial=_least(x)),
@@ -178,18 +181,21 @@ REDUCTIONS = [
     ),
     Case(
         "max",
-        [(MATRIX, B)],
+        [(MATRIX, BF16)],
         lambda x, **_: x.max(axis=1, keepdims=True, initial=-np.inf),
         {"axes": 1, "keepdims": True},
     ),
-    *(Case("prod", [(MATRIX, t)], lambda x, **_: np.prod(x, axis=0, dtype=x.dtype), _at(0)) for t in (F, I)),
-    Case("any", [(MATRIX, L)], lambda x, **_: x.sum(axis=1) > 0, _at(1)),
-    Case("all", [(MATRIX, L)], lambda x, **_: (~x).sum(axis=0) == 0, _at(0)),
-    *(Case("argmax", [(MATRIX, t)], lambda x, **_: _extreme(x, 1, lambda a, b: a > b), {"axis": -1}) for t in (F, I)),
-    Case("argmin", [(MATRIX, H)], lambda x, **_: _extreme(x, 0, lambda a, b: a < b), {"axis": 0}),
+    *(Case("prod", [(MATRIX, t)], lambda x, **_: np.prod(x, axis=0, dtype=x.dtype), _at(0)) for t in (F32, I64)),
+    Case("any", [(MATRIX, BOOL)], lambda x, **_: x.sum(axis=1) > 0, _at(1)),
+    Case("all", [(MATRIX, BOOL)], lambda x, **_: (~x).sum(axis=0) == 0, _at(0)),
+    *(
+        Case("argmax", [(MATRIX, t)], lambda x, **_: _extreme(x, 1, lambda a, b: a > b), {"axis": -1})
+        for t in (F32, I64)
+    ),
+    Case("argmin", [(MATRIX, F16)], lambda x, **_: _extreme(x, 0, lambda a, b: a < b), {"axis": 0}),
     Case(
         "argmax",
-        [(MATRIX, F)],
+        [(MATRIX, F32)],
         lambda x, **_: _extreme(x, 0, lambda a, b: a > b)[None],
         {"axis": 0, "keepdims": True},
     ),
@@ -201,7 +207,7 @@ REDUCTIONS = [
             {"axis": 1},
             loops=False,
         )
-        for t in (F, I)
+        for t in (F32, I64)
     ),
 ]
 
@@ -217,41 +223,41 @@ def _int_min(x: Array, axes: tuple[int, ...]) -> Array:
 INDEXING = [
     *(
         Case("take", [(MATRIX, t), (("k", 2), i, "n")], lambda x, i, **_: x[i], {"axis": 0})
-        for t, i in ((F, I), (B, J), (L, I))
+        for t, i in ((F32, I64), (BF16, I32), (BOOL, I64))
     ),
-    Case("take", [(("k", "n", "m"), F), ((3,), I, "n")], lambda x, i, **_: x[:, i], {"axis": -2}),
-    Case("take", [(MATRIX, I), ((), I, "m")], lambda x, i, **_: x[:, int(i)], {"axis": 1}),
+    Case("take", [(("k", "n", "m"), F32), ((3,), I64, "n")], lambda x, i, **_: x[:, i], {"axis": -2}),
+    Case("take", [(MATRIX, I64), ((), I64, "m")], lambda x, i, **_: x[:, int(i)], {"axis": 1}),
     Case(
         "take_along_axis",
-        [(MATRIX, F), (("n", "k"), I, "m")],
+        [(MATRIX, F32), (("n", "k"), I64, "m")],
         lambda x, i, n, k, **_: _loop((n, k), lambda a, b: x[a, i[a, b]], np.float32),
     ),
     Case(
         "take_along_axis",
-        [(MATRIX, J), (("k", 1), I, "n")],
+        [(MATRIX, I32), (("k", 1), I64, "n")],
         lambda x, i, m, k, **_: _loop((k, m), lambda a, b: x[i[a, 0], b], np.int32),
         {"axis": 0},
     ),
     Case(
         "take_along_axis",
-        [((1, "m"), F), (("n", "k"), I, "m")],
+        [((1, "m"), F32), (("n", "k"), I64, "m")],
         lambda x, i, n, k, **_: _loop((n, k), lambda a, b: x[0, i[a, b]], np.float32),
         {"axis": 1},
     ),
     *(
         Case(
             "scatter",
-            [(MATRIX, t), (("k", 2), I, "n"), (("k", 2, "m"), t)],
+            [(MATRIX, t), (("k", 2), I64, "n"), (("k", 2, "m"), t)],
             lambda x, i, v, add=add, **_: _scatter(x, i, v, add),
             {"add": add},
             loops=False,
         )
-        for t in (F, I)
+        for t in (F32, I64)
         for add in (False, True)
     ),
     Case(
         "scatter",
-        [(MATRIX, B), (("k",), J, "m"), ((1,), B)],
+        [(MATRIX, BF16), (("k",), I32, "m"), ((1,), BF16)],
         lambda x, i, v, k, **_: _scatter(x.T, i, np.repeat(v, k), False).T,
         {"axis": 1},
         loops=False,
@@ -259,7 +265,7 @@ INDEXING = [
     *(
         Case(
             "put_along_axis",
-            [(MATRIX, F), (("n", "k"), I, "m"), (("n", "k"), F)],
+            [(MATRIX, F32), (("n", "k"), I64, "m"), (("n", "k"), F32)],
             lambda x, i, v, add=add, **_: _put(x, i, v, add),
             {"add": add},
             loops=False,
@@ -276,11 +282,11 @@ WINDOWS = [
             lambda x, n, **_: np.stack([x[i, :, 1:5:2] for i in range(1, n)]) if n > 1 else x[1:, :, 1:5:2],
             {"axes": (0, -1), "starts": (1, 1), "stops": ("n", 5), "steps": (1, 2)},
         )
-        for t in (F, I)
+        for t in (F32, I64)
     ),
-    Case("slice", [(("2*n",), L)], lambda x, n, **_: x[n:], {"axes": 0, "starts": ("n",), "stops": ("2*n",)}),
-    Case("slice", [(("n",), F)], lambda x, n, **_: x[: n // 2], {"axes": 0, "starts": 0, "stops": ("n // 2",)}),
-    Case("slice", [(("n",), F)], lambda x, **_: x[::3], {"axes": 0, "starts": 0, "stops": ("n",), "steps": (3,)}),
+    Case("slice", [(("2*n",), BOOL)], lambda x, n, **_: x[n:], {"axes": 0, "starts": ("n",), "stops": ("2*n",)}),
+    Case("slice", [(("n",), F32)], lambda x, n, **_: x[: n // 2], {"axes": 0, "starts": 0, "stops": ("n // 2",)}),
+    Case("slice", [(("n",), F32)], lambda x, **_: x[::3], {"axes": 0, "starts": 0, "stops": ("n",), "steps": (3,)}),
     *(
         Case(
             "pad",
@@ -290,7 +296,7 @@ WINDOWS = [
             ),
             {"low": (1, "k"), "high": (0, 2), "value": v},
         )
-        for t, v in ((F, 0.5), (J, -3), (H, 0))
+        for t, v in ((F32, 0.5), (I32, -3), (F16, 0))
     ),
     *(
         Case(
@@ -303,17 +309,17 @@ WINDOWS = [
             ),
             {"starts": ("k", 1)},
         )
-        for t in (F, I, L)
+        for t in (F32, I64, BOOL)
     ),
-    Case("update_slice", [(MATRIX, F), (MATRIX, F)], lambda x, w, **_: w, {"starts": (0, 0)}),
+    Case("update_slice", [(MATRIX, F32), (MATRIX, F32)], lambda x, w, **_: w, {"starts": (0, 0)}),
     Case(
         "broadcast_to",
-        [(("n", 1), F)],
+        [(("n", 1), F32)],
         lambda x, n, m, k: _loop((k, n, m), lambda i, j, _: x[j, 0], np.float32),
         {"shape": ("k", "n", "m")},
     ),
-    Case("broadcast_to", [((), I)], lambda x, n, **_: np.repeat(x, n), {"shape": "n"}),
-    Case("flip", [(("n", "m", 2), B)], lambda x, **_: x[::-1, :, ::-1], {"axes": (0, -1)}),
+    Case("broadcast_to", [((), I64)], lambda x, n, **_: np.repeat(x, n), {"shape": "n"}),
+    Case("flip", [(("n", "m", 2), BF16)], lambda x, **_: x[::-1, :, ::-1], {"axes": (0, -1)}),
 ]
 
 CREATION = [
@@ -323,20 +329,20 @@ CREATION = [
         lambda n, **_: np.array([[0.1] * 2] * n, np.float32).reshape(n, 2),
         {"shape": ("n", 2), "value": 0.1},
     ),
-    Case("full", [], lambda **_: np.array(7), {"shape": (), "value": 7, "dtype": I}),
-    Case("full", [], lambda n, **_: np.ones(n, bool), {"shape": "n", "value": 1, "dtype": L}),
+    Case("full", [], lambda **_: np.array(7), {"shape": (), "value": 7, "dtype": I64}),
+    Case("full", [], lambda n, **_: np.ones(n, bool), {"shape": "n", "value": 1, "dtype": BOOL}),
     Case(
         "full",
         [],
-        lambda n, **_: np.full(n, 0.1, np.float32).astype(ELEMENTS[B]),
-        {"shape": "n", "value": 0.1, "dtype": B},
+        lambda n, **_: np.full(n, 0.1, np.float32).astype(ELEMENTS[BF16]),
+        {"shape": "n", "value": 0.1, "dtype": BF16},
     ),
     Case("arange", [], lambda n, **_: np.array(range(n), np.int64), {"stop": "n"}),
     Case(
         "arange",
         [],
         lambda n, **_: np.array(range(2, n + 3, 2), np.float32),
-        {"stop": "n + 3", "start": 2, "step": 2, "dtype": F},
+        {"stop": "n + 3", "start": 2, "step": 2, "dtype": F32},
     ),
     Case("dim_value", [], lambda n, m, **_: np.array(n * m // 2), {"dim": "n * m // 2"}),
 ]
@@ -349,11 +355,11 @@ DATA_DEPENDENT = [
             lambda x, **_: np.array([sorted(r) for r in x.tolist()], x.dtype).reshape(x.shape),
             loops=False,
         )
-        for t in (F, I, B)
+        for t in (F32, I64, BF16)
     ),
     Case(
         "sort",
-        [(MATRIX, F)],
+        [(MATRIX, F32)],
         lambda x, **_: np.array([sorted(c, reverse=True) for c in x.T.tolist()], x.dtype).reshape(x.T.shape).T,
         {"axis": 0, "descending": True},
         loops=False,
@@ -361,7 +367,7 @@ DATA_DEPENDENT = [
     *(
         Case(
             "argsort",
-            [(MATRIX, J)],
+            [(MATRIX, I32)],
             lambda x, m, s=s, **_: _topk(x, m, s)[1],
             {"descending": s < 0},
             loops=False,
@@ -370,22 +376,24 @@ DATA_DEPENDENT = [
     ),
     *(
         Case("topk", [(("n", "m + 2"), t)], lambda x, s=s, **_: _topk(x, 2, s), {"k": 2, "largest": s < 0}, loops=False)
-        for t, s in ((F, -1), (I, 1), (B, -1))
+        for t, s in ((F32, -1), (I64, 1), (BF16, -1))
     ),
-    Case("unique", [(MATRIX, J)], lambda x, **_: np.array(sorted(set(x.ravel().tolist())), np.int32), loops=False),
+    Case("unique", [(MATRIX, I32)], lambda x, **_: np.array(sorted(set(x.ravel().tolist())), np.int32), loops=False),
     Case(
         "nonzero",
-        [(MATRIX, L)],
+        [(MATRIX, BOOL)],
         lambda x, **_: np.array([i for i in np.ndindex(*x.shape) if x[i]], np.int64).reshape(-1, 2),
         loops=False,
     ),
     Case(
         "boolean_mask",
-        [(MATRIX, F), (("n",), L)],
-        lambda x, mask, m, **_: np.array([r for r, keep in zip(x, mask, strict=True) if keep], np.float32).reshape(mask.sum(), m),
+        [(MATRIX, F32), (("n",), BOOL)],
+        lambda x, mask, m, **_: np.array([r for r, keep in zip(x, mask, strict=True) if keep], np.float32).reshape(
+            mask.sum(), m
+        ),
         loops=False,
     ),
-    Case("boolean_mask", [(MATRIX, I), (MATRIX, L)], lambda x, mask, **_: x.ravel()[mask.ravel()], loops=False),
+    Case("boolean_mask", [(MATRIX, I64), (MATRIX, BOOL)], lambda x, mask, **_: x.ravel()[mask.ravel()], loops=False),
 ]
 
 CASES = [*ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CREATION, *DATA_DEPENDENT]
