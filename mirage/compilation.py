@@ -27,6 +27,7 @@ from mirage.compiler.passes import (
     fuse,
     generate,
     inline,
+    lift_constants,
     lower_libraries,
     merge_matmuls,
     partition,
@@ -67,12 +68,14 @@ PIPELINE: tuple[Pass, ...] = (
     dead_code.run,
     merge_matmuls.run,
     batch_matmuls.run,
+    lift_constants.run,
     dead_code.run,
     partition.run,
     superoptimize.run,
     inline.run,
     collect_constraints.run,
     lower_libraries.run,
+    dead_code.run,
     fuse.run,
     generate.run,
     inline.run,
@@ -105,13 +108,13 @@ def compile(
     """One executable for all sizes of a program's symbolic dims.
 
     `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a module of
-    the graph IR, or its text. `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound
-    for every dim all intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are
-    those to tune at, a set or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose
-    contents never change between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together;
-    what is in the results store costs less. With `background` the executable is returned at once: subprograms run as library calls
-    until a process beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse",
-    "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
+    the graph IR, or its text. `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper
+    bound for every dim all intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are
+    those to tune at, a set or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters
+    whose contents never change between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms
+    together; what is in the results store costs less. With `background` the executable is returned at once: subprograms run as
+    library calls until a process beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge",
+    "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
@@ -148,7 +151,7 @@ def compile(
     module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
     lowered = lower(module, context, planned="plan" not in without)
     say(Step("compiled"))
-    executable = Executable(lowered.code, _kernels(module), lowered.constants, _facts(module, context, lowered), beside)
+    executable = Executable(lowered.code, _kernels(module), lowered.constants, _facts(module, context, lowered, len(names)), beside)
     if beside:
         beside.start()
     return executable
@@ -244,9 +247,10 @@ def _kernels(module: Module) -> dict[str, Kernel]:
     return dict(module.kernels)  # type: ignore[arg-type]
 
 
-def _facts(module: Module, context: Context, lowered: Lowered) -> Facts:
+def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Facts:
+    """The facts of a compilation; `given` is how many parameters users give."""
     main = module.functions[module.main]
-    parameters = ", ".join(f"{p.name}: {p.annotation}" for p in main.parameters)
+    parameters = ", ".join(f"{p.name}: {p.annotation}" for p in main.parameters[:given])
     outcomes = {s.kernel: f"{s.operators} operators, {s.outcome}" for s in context.report.subprograms}
     texts = {name: outcomes.get(name, _describe(k)) for name, k in module.kernels.items()}
     plans = {
@@ -259,6 +263,8 @@ def _facts(module: Module, context: Context, lowered: Lowered) -> Facts:
         tuple(context.report.fallbacks),
         plans,
         dict(context.report.seconds),
+        str(main.attr.get(lift_constants.PREPARE, "")),
+        len(main.parameters) - given,
     )
 
 

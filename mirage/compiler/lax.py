@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import sympy
+
 from mirage.errors import AxisError, MirageError
 from mirage.ir.annotations import dims_of, map_dims
 from mirage.ir.axes import AxisProgram, to_axes
@@ -76,6 +78,10 @@ def _convert(function: Function, names: dict[Dim, str], opaque: bool) -> LaxProg
     if not all(isinstance(r, Var) for r in results):
         raise AxisError(f"{function.name}: a result is a constant; only what is computed can be searched")
     program = builder.finish([values[r] for r in results if isinstance(r, Var)])
+    known = set(program.symbols())
+    for n in program.nodes:
+        if loose := sorted({s for _, v in n.attrs if isinstance(v, sympy.Expr) for s in symbols_of(v)} - known):
+            raise AxisError(f"{function.name}: {n.op} uses dim {loose[0]}, which no tensor has; pass a tensor of that dim")
     back = {n: d for d, n in names.items()}
     dims = {s: back.get(s, symbol(s)) for s in program.symbols()}
     return LaxProgram(program, to_axes(program), dims)

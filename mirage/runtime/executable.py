@@ -6,7 +6,7 @@ import json
 import os
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +17,7 @@ from mirage.errors import FormatError, InputError, MirageError
 from mirage.folders import write_whole
 from mirage.ir.types import ELEMENTS
 from mirage.runtime.arrays import like
+from mirage.runtime.prepared import Prepared
 from mirage.runtime.program import (
     AllocStorage,
     CallFunction,
@@ -59,6 +60,14 @@ class Kernel(Protocol):
 class Background(Protocol):
     """Work that goes on beside calls."""
 
+    def forget(self) -> None:
+        """Drop what was computed from constant arguments: needed where somebody wrote to one of them."""
+        if self._prepared is not None:
+            self._prepared.forget()
+        for kernel in self.kernels.values():
+            if hasattr(kernel, "forget"):
+                kernel.forget()
+
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it is done, within so many seconds if a timeout is given."""
         ...
@@ -88,6 +97,9 @@ class Facts:
     fallbacks: tuple[str, ...] = ()
     plans: Mapping[str, MemoryPlan] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    #: the function that computes the last parameters from constant ones, and how many it computes
+    prepare: str = ""
+    prepared: int = 0
 
 
 class Executable:
@@ -108,7 +120,15 @@ class Executable:
         self._constants = tuple(constants)
         bound = [_bound(self.kernels[name]) for name in program.kernels]
         self._machine = VirtualMachine(program, bound, constants)
-        self._parameters = tuple(p.name for p in program.functions[program.main].parameters)
+        names = tuple(p.name for p in program.functions[program.main].parameters)
+        self._parameters = names
+        self._prepared: Prepared | None = None
+        if facts.prepare:
+            machine = VirtualMachine(replace(program, main=facts.prepare), bound, constants)
+            wanted = [p.name for p in program.functions[facts.prepare].parameters]
+            self._parameters = names[: len(names) - facts.prepared]
+            self._places = [self._parameters.index(name) for name in wanted]
+            self._prepared = Prepared(lambda *arrays: _as_tuple(machine(*arrays)))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -123,6 +143,8 @@ class Executable:
         """
         if named or len(args) != len(self._parameters):
             args = self._ordered(args, named)
+        if self._prepared is not None:
+            args = (*args, *self._prepared.get([args[k] for k in self._places]))
         result = self._machine(*args)
         first = next((a for a in args if not isinstance(a, tuple | list)), None)
         return result if first is None or type(first) is np.ndarray else _like(result, first)
@@ -236,7 +258,13 @@ def _facts(data: Any) -> Facts:
         tuple(map(str, data["fallbacks"])),
         plans,
         {str(n): float(s) for n, s in data["seconds"].items()},
+        str(data["prepare"]),
+        int(data["prepared"]),
     )
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
 
 
 def _bound(kernel: Kernel) -> Callable[..., None]:

@@ -9,9 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mirage.errors import DuplicateFunction, UnknownFunction
+from mirage.ir.operators.in_place import EFFECTS
 from mirage.kernels import blas
 
-_packed: dict[str, Callable[..., Any]] = {}
+#: effects of the IR are packed functions that are always there
+_packed: dict[str, Callable[..., Any]] = dict(EFFECTS)
 _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 
 

@@ -1,4 +1,7 @@
-"""Fused groups become calls of kernels (Relax, section 4.2, FuseTensorIR); a group that no kernel computes runs operator by operator."""
+"""Fused groups become calls of kernels (Relax, section 4.2: FuseTensorIR).
+
+A group that no kernel computes stays a function, and runs operator by operator.
+"""
 
 from __future__ import annotations
 
