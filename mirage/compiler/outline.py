@@ -132,10 +132,10 @@ def _function(
     new: dict[Atom, Atom] = {}
     for a in arguments:
         # kernels read tensors that the compiler knows as any others
-        name = a.name if isinstance(a, Var) else builder.fresh("constant")
-        builder.names.add(name)
-        builder.parameters.append(Var(name, a.annotation))
-        new[a] = builder.parameters[-1]
+        if isinstance(a, Var):
+            new[a] = builder.parameter(a.name, a.annotation)
+        else:
+            new[a] = builder.fresh_parameter("constant", a.annotation)
     for b in inside:
         value = with_atoms(b.value, lambda a: new.get(a, a))
         new[b.var] = builder.bind(Binding(Var(b.var.name, b.var.annotation), value, b.where))

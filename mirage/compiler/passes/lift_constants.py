@@ -48,7 +48,7 @@ def run(module: Module, context: Context) -> Module:
     builder.add(prepare)
     r = Rewriter(main, module.functions)
     for v in results:
-        r.replace(v, r.builder.parameter(r.builder.fresh(v.name + "_lifted"), v.annotation))
+        r.replace(v, r.builder.fresh_parameter(f"{v.name}_lifted", v.annotation))
     for b in main.bindings:
         if b.var not in lifted:
             r.keep(b)

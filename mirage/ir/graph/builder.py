@@ -48,6 +48,11 @@ class FunctionBuilder:
         self.parameters.append(Var(name, annotation))
         return self.parameters[-1]
 
+    def fresh_parameter(self, hint: str, annotation: Annotation) -> Var:
+        """Declare the next parameter under a fresh name."""
+        self.parameters.append(Var(self.fresh(hint), annotation))
+        return self.parameters[-1]
+
     def emit(
         self, value: Expr, *, name: str = "v", annotation: Annotation | None = None, where: str = ""
     ) -> Var:
