@@ -175,10 +175,10 @@ class _Checker:
             case vm.GetItem(out, value, index):
                 if index < 0:
                     self.wrong("its index is negative")
-                memory = self.use(value)
-                if isinstance(memory, tuple) and index >= len(memory):
-                    self.wrong(f"a tuple of {len(memory)} items has no item {index}")
-                self.define(out, memory[index] if isinstance(memory, tuple) else memory)
+                whole = self.use(value)
+                if isinstance(whole, tuple) and index >= len(whole):
+                    self.wrong(f"a tuple of {len(whole)} items has no item {index}")
+                self.define(out, whole[index] if isinstance(whole, tuple) else whole)
             case vm.Free(registers):
                 self.used(registers)
                 for r in registers:

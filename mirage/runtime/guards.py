@@ -6,17 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import sympy
 
 from mirage.errors import DimError, GuardError, InputError
 from mirage.ir.annotations import Annotation
-from mirage.ir.dims import Dim, dim_text, solve, symbol, symbols_of
+from mirage.ir.dims import Dim, dim_text, solve, symbols_of
 from mirage.runtime.leaves import Leaf, Shape, leaves_of
 from mirage.runtime.program import Guard
-from mirage.runtime.sizes import SizeTable, Slots, compile_dim
+from mirage.runtime.sizes import SizeTable, Slots
 
-#: binds one symbol from the shapes of all leaves
-Solver = Callable[[Sequence[Shape], Slots], None]
+#: binds one symbol from the shapes of all leaves and the sizes bound before
+Solver = Callable[[Sequence[Shape], dict[str, int]], None]
 
 
 class Pattern:
@@ -79,36 +78,20 @@ class Pattern:
 
     def _solver(self, k: int, i: int, dim: Dim, name: str) -> Solver:
         """What binds a symbol so that a dim of a leaf is as given."""
-        slot = self._table.symbols[name]
-        unknown = symbol(name)
-        if dim == unknown:
+        if dim.is_Symbol:
 
-            def bind(shapes: Sequence[Shape], slots: Slots) -> None:
-                slots[slot] = shapes[k][i]
+            def bind(shapes: Sequence[Shape], sizes: dict[str, int]) -> None:
+                sizes[name] = shapes[k][i]
 
             return bind
-        rest = sympy.expand(dim.subs(unknown, 0))
-        factor = sympy.expand(dim.subs(unknown, 1) - rest)
-        linear = sympy.expand(factor * unknown + rest - dim) == 0
-        others = {s: at for s, at in self._table.symbols.items() if s != name and s in symbols_of(dim)}
-        if not linear:
 
-            def search(shapes: Sequence[Shape], slots: Slots) -> None:
-                found = solve(dim, shapes[k][i], {s: slots[at] for s, at in others.items()})
-                if found is None:
-                    raise self._unsolved(k, i, dim, name, shapes)
-                slots[slot] = found[1]
-
-            return search
-        times, plus = compile_dim(factor, others), compile_dim(rest, others)
-
-        def divide(shapes: Sequence[Shape], slots: Slots) -> None:
-            by, size = times(slots), shapes[k][i] - plus(slots)
-            if not by or size % by or size // by < 0:
+        def find(shapes: Sequence[Shape], sizes: dict[str, int]) -> None:
+            found = solve(dim, shapes[k][i], sizes)
+            if found is None:
                 raise self._unsolved(k, i, dim, name, shapes)
-            slots[slot] = size // by
+            sizes[name] = found[1]
 
-        return divide
+        return find
 
     def _unsolved(self, k: int, i: int, dim: Dim, name: str, shapes: Sequence[Shape]) -> GuardError:
         return GuardError(
@@ -131,18 +114,23 @@ class Pattern:
             values[k] = reader.read(a, shapes)
         return tuple(shapes)
 
-    def bind(self, shapes: Sequence[Shape], slots: Slots) -> None:
-        """Bind the symbols, evaluate what they determine, and check the rest; raises GuardError naming argument and dim."""
+    def bind(self, shapes: Sequence[Shape], sizes: dict[str, int], slots: Slots) -> None:
+        """Bind the symbols beside the known `sizes`, evaluate what they determine, and check the rest.
+
+        Raises GuardError naming the argument, the dim and both sizes.
+        """
         for step in self._solvers:
-            step(shapes, slots)
-        self._table.evaluate(self._stage, slots)
+            step(shapes, sizes)
+        symbols = self._table.symbols
+        for name, size in sizes.items():
+            slots[symbols[name]] = size
+        self._table.evaluate(self._stage, sizes, slots)
         for k, i, slot, dim in self._checks:
             if shapes[k][i] != slots[slot]:
-                must = "" if dim.is_Integer else f" ({self._table.bound(dim, slots)})"
+                here = f"{dim_text(dim)} is {slots[slot]} here ({self._table.bound(dim, slots)})"
                 raise GuardError(
                     f"{self.owner}: {self._leaves[k].what} has shape {list(shapes[k])}: dim {i} is {shapes[k][i]}, "
-                    f"but {dim_text(dim) if dim.is_Integer else f'{dim_text(dim)} is {slots[slot]} here'}{must}; "
-                    "make the dims agree"
+                    f"but {f'must be {dim}' if dim.is_Integer else here}; make the dims agree"
                 )
         for left, right, guard in self._guards:
             if not _HOLDS[guard.relation](slots[left], slots[right]):
@@ -185,8 +173,8 @@ class Signature:
     def __init__(self, pattern: Pattern, names: Sequence[str], dims: Sequence[str], table: SizeTable) -> None:
         self._pattern = pattern
         self._names = names
-        self._dims = [table.symbols[d] for d in dims]
-        self._new = table.new
+        self._dims = dims
+        self._table = table
         self._seen: dict[tuple[tuple[Shape, ...], tuple[int, ...]], Entry] = {}
 
     def enter(self, args: list[Any], dims: tuple[int, ...]) -> Entry:
@@ -202,10 +190,8 @@ class Signature:
         shapes = self._pattern.read(args)
         found = self._seen.get((shapes, dims))
         if found is None:
-            slots = self._new()
-            for k, size in zip(self._dims, dims, strict=True):
-                slots[k] = size
-            self._pattern.bind(shapes, slots)
+            slots = self._table.new()
+            self._pattern.bind(shapes, dict(zip(self._dims, dims, strict=True)), slots)
             found = Entry(slots)
             if len(self._seen) >= self.LIMIT:
                 self._seen.clear()

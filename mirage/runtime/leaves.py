@@ -83,8 +83,9 @@ def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) ->
             )
         if not (a.flags.c_contiguous and a.flags.aligned):
             a = a.copy(order="C")
-        shapes.append(a.shape)
-        return a
+        found: np.ndarray = a
+        shapes.append(found.shape)
+        return found
 
     return Leaves((leaf,), read, dtype, rank)
 

@@ -56,8 +56,8 @@ class Guard:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Instruction:
-    """`where` is the user's line."""
+class Instruction:
+    """What all instructions have: `where` is the user's line."""
 
     where: str = field(default="", compare=False)
 
@@ -75,7 +75,7 @@ def _text(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class AllocStorage(_Instruction):
+class AllocStorage(Instruction):
     """So many bytes of memory: from an offset of the function's arena, or (None) that grow with the sizes of calls."""
 
     storage: int
@@ -84,7 +84,7 @@ class AllocStorage(_Instruction):
 
 
 @dataclass(frozen=True)
-class MakeTensor(_Instruction):
+class MakeTensor(Instruction):
     """An uninitialised tensor at `offset` bytes of a storage; in fresh memory, which the caller owns, if that is None."""
 
     out: int
@@ -95,7 +95,7 @@ class MakeTensor(_Instruction):
 
 
 @dataclass(frozen=True)
-class Reshape(_Instruction):
+class Reshape(Instruction):
     """The elements of a tensor, in the same memory, under another shape."""
 
     out: int
@@ -104,7 +104,7 @@ class Reshape(_Instruction):
 
 
 @dataclass(frozen=True)
-class CallKernel(_Instruction):
+class CallKernel(Instruction):
     """Run a kernel of the program: it writes `outputs`, and may write `workspace`."""
 
     kernel: int
@@ -115,7 +115,7 @@ class CallKernel(_Instruction):
 
 
 @dataclass(frozen=True)
-class CallLibrary(_Instruction):
+class CallLibrary(Instruction):
     """Run a registered library function, which writes `outputs`; it gets the sizes of dims among its attributes."""
 
     function: str
@@ -125,7 +125,7 @@ class CallLibrary(_Instruction):
 
 
 @dataclass(frozen=True)
-class CallPacked(_Instruction):
+class CallPacked(Instruction):
     """Run a registered Python function, which may write the arguments at the positions `in_place`, and return these.
 
     Any other argument that it returns is copied.
@@ -139,7 +139,7 @@ class CallPacked(_Instruction):
 
 
 @dataclass(frozen=True)
-class CallOperator(_Instruction):
+class CallOperator(Instruction):
     """Run an operator's NumPy meaning, which allocates its result."""
 
     out: int
@@ -149,7 +149,7 @@ class CallOperator(_Instruction):
 
 
 @dataclass(frozen=True)
-class CallFunction(_Instruction):
+class CallFunction(Instruction):
     """Call a function of the program; `dims` are its extra shape arguments (Relax, Fig. 8).
 
     Its arena is in `memory`, a storage; it has one of its own if that is None.
@@ -163,7 +163,7 @@ class CallFunction(_Instruction):
 
 
 @dataclass(frozen=True)
-class If(_Instruction):
+class If(Instruction):
     """Call `then` if the boolean scalar `condition` is true, else `orelse`."""
 
     out: int
@@ -176,7 +176,7 @@ class If(_Instruction):
 
 
 @dataclass(frozen=True)
-class Loop(_Instruction):
+class Loop(Instruction):
     """carried = body(i, carried..., invariant...) for i = 0, 1, ... as an int64 scalar; the result is as that of the body.
 
     It runs `count` times, or as often as the integer scalar in register `times` says, at most `bound` then.
@@ -194,7 +194,7 @@ class Loop(_Instruction):
 
 
 @dataclass(frozen=True)
-class MatchShape(_Instruction):
+class MatchShape(Instruction):
     """Check that a value, called `name`, is as annotated; dim symbols that are not known yet are bound."""
 
     value: int
@@ -203,7 +203,7 @@ class MatchShape(_Instruction):
 
 
 @dataclass(frozen=True)
-class MakeShape(_Instruction):
+class MakeShape(Instruction):
     """A shape as a value: a tuple of integers."""
 
     out: int
@@ -211,7 +211,7 @@ class MakeShape(_Instruction):
 
 
 @dataclass(frozen=True)
-class ShapeOf(_Instruction):
+class ShapeOf(Instruction):
     """The shape of a tensor as a value."""
 
     out: int
@@ -219,7 +219,7 @@ class ShapeOf(_Instruction):
 
 
 @dataclass(frozen=True)
-class MakeTuple(_Instruction):
+class MakeTuple(Instruction):
     """A tuple of values."""
 
     out: int
@@ -227,7 +227,7 @@ class MakeTuple(_Instruction):
 
 
 @dataclass(frozen=True)
-class GetItem(_Instruction):
+class GetItem(Instruction):
     """One item of a tuple."""
 
     out: int
@@ -236,38 +236,17 @@ class GetItem(_Instruction):
 
 
 @dataclass(frozen=True)
-class Free(_Instruction):
+class Free(Instruction):
     """Drop values that nothing uses any more."""
 
     registers: Registers
 
 
 @dataclass(frozen=True)
-class Return(_Instruction):
+class Return(Instruction):
     """The result of the function."""
 
     value: int
-
-
-Instruction: TypeAlias = (
-    AllocStorage
-    | MakeTensor
-    | Reshape
-    | CallKernel
-    | CallLibrary
-    | CallPacked
-    | CallOperator
-    | CallFunction
-    | If
-    | Loop
-    | MatchShape
-    | MakeShape
-    | ShapeOf
-    | MakeTuple
-    | GetItem
-    | Free
-    | Return
-)
 
 
 @dataclass(frozen=True)

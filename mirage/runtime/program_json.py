@@ -15,16 +15,18 @@ from fractions import Fraction
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+import sympy
+
 from mirage.errors import FormatError, MirageError
 from mirage.ir.annotations import Annotation
-from mirage.ir.dims import Dim, dim_text, to_dim
+from mirage.ir.dims import dim_text, to_dim
 from mirage.ir.types import TensorType, check_dtype
 from mirage.runtime import program as vm
 
 SCHEMA = 1
 _KINDS: Mapping[str, type] = {
     kind.__name__: kind
-    for kind in (*get_args(vm.Instruction), *get_args(Annotation), vm.Parameter, vm.Guard, vm.VMFunction)
+    for kind in (*vm.Instruction.__subclasses__(), *get_args(Annotation), vm.Parameter, vm.Guard, vm.VMFunction)
 }
 _HINTS: Mapping[type, Mapping[str, Any]] = {kind: get_type_hints(kind) for kind in _KINDS.values()}
 _NUMBER = re.compile(r"-?[0-9]{1,1500}(/[1-9][0-9]{0,1500})?")
@@ -70,10 +72,10 @@ def _encode(value: Any) -> Any:
             return {"float": value.hex()}
         case Fraction():
             return {"number": str(value)}
-        case Dim() if value.is_Integer and value < 0:
+        case sympy.Expr() if value.is_Integer and value < 0:
             # a size to infer, see `reshape`
             return int(value)
-        case Dim():
+        case sympy.Expr():
             return {"dim": dim_text(value)}
         case tuple() | list():
             return [_encode(v) for v in value]

@@ -7,9 +7,10 @@ from math import prod
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+import sympy
 
 from mirage.errors import GuardError
-from mirage.ir.dims import Dim, symbols_of
+from mirage.ir.dims import Dim, symbol, symbols_of, value_at
 from mirage.ir.operator import get_operator
 from mirage.ir.program import AttrItems
 from mirage.ir.types import ELEMENTS
@@ -17,7 +18,7 @@ from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, Getter, TensorLayout, getter
 from mirage.runtime.leases import LARGE, lease
 from mirage.runtime.packed import library_function, packed_function
-from mirage.runtime.sizes import SizeTable, compile_dim
+from mirage.runtime.sizes import SizeTable, Slots
 
 Step: TypeAlias = Callable[[list[Any], Frame], None]
 
@@ -125,7 +126,7 @@ class Steps:
 
         def step(registers: list[Any], frame: Frame) -> None:
             with np.errstate(all="ignore"):
-                run(inputs(registers), outputs(registers), **attrs(frame))
+                run(inputs(registers), outputs(registers), **attrs(frame.slots))
 
         return step
 
@@ -135,20 +136,19 @@ class Steps:
 
         def step(registers: list[Any], frame: Frame) -> None:
             given = args(registers)
-            registers[out] = owned(run(*given, **attrs(frame)), kept(given))
+            registers[out] = owned(run(*given, **attrs(frame.slots)), kept(given))
 
         return step
 
     def operator(self, i: vm.CallOperator) -> Step:
         run, out, args = get_operator(i.operator).run, i.out, getter(i.args)
         attrs = dict(i.attrs)
-        names = sorted({s for d in _dims_in(attrs.values()) for s in symbols_of(d)})
-        places = [(s, self.table.slot_of(s, self.stage)) for s in names]
+        sizes = self._sizes(attrs.values())
 
         def step(registers: list[Any], frame: Frame) -> None:
             given = args(registers)
             with np.errstate(all="ignore"):
-                registers[out] = owned(run(given, attrs, {s: frame.slots[at] for s, at in places}), given)
+                registers[out] = owned(run(given, attrs, sizes(frame.slots)), given)
 
         return step
 
@@ -175,13 +175,13 @@ class Steps:
     def loop(self, i: vm.Loop) -> Step:
         out, body, carried, invariant = i.out, self.callees[i.body], getter(i.carried), getter(i.invariant)
         dims, memory, times, many = self.slots(i.dims), i.memory, i.times, len(i.carried)
-        count = None if i.count is None else self.table.slot(i.count, self.stage)
+        count = 0 if i.count is None else self.table.slot(i.count, self.stage)
         most = None if i.bound is None else self.table.slot(i.bound, self.stage)
         where = f"{self.owner}{', ' * bool(i.where)}{i.where}"
 
         def step(registers: list[Any], frame: Frame) -> None:
             slots = frame.slots
-            n = slots[count] if count is not None else int(_scalar(registers[times], "i", "the count of a loop"))
+            n = slots[count] if times is None else int(_scalar(registers[times], "i", "the count of a loop"))
             if most is not None and n > slots[most]:
                 raise GuardError(f"{where}: a loop is to run {n} times, but {i.bound} = {slots[most]} is its bound")
             state, fixed, extra = carried(registers), invariant(registers), dims(slots)
@@ -201,24 +201,31 @@ class Steps:
 
         return step
 
-    def _attrs(self, items: AttrItems) -> Callable[[Frame], dict[str, Any]]:
-        """Attributes for a call; dims among them, also in tuples, as integers."""
-        fixed = dict(items)
-        open_ = {name: self._value(value) for name, value in items if any(True for _ in _dims_in([value]))}
-        if not open_:
-            return lambda frame: fixed
-        return lambda frame: {**fixed, **{name: value(frame) for name, value in open_.items()}}
+    def _sizes(self, values: Iterable[Any]) -> Callable[[Slots], dict[str, int]]:
+        """What gives the sizes of the symbols in attributes."""
+        names = sorted({s for d in _dims_in(values) for s in symbols_of(d)})
+        places = [(s, self.table.slot(symbol(s), self.stage)) for s in names]
+        return lambda slots: {s: slots[at] for s, at in places}
 
-    def _value(self, value: Any) -> Callable[[Frame], Any]:
-        if isinstance(value, Dim):
-            for s in symbols_of(value):
-                self.table.slot_of(s, self.stage)
-            evaluate = compile_dim(value, self.table.symbols)
-            return lambda frame: evaluate(frame.slots)
-        if isinstance(value, tuple):
-            parts = [self._value(v) for v in value]
-            return lambda frame: tuple(p(frame) for p in parts)
-        return lambda frame: value
+    def _attrs(self, items: AttrItems) -> Callable[[Slots], dict[str, Any]]:
+        """What gives attributes, with dims among them, also in tuples, as integers."""
+        fixed = {name: value for name, value in items if not list(_dims_in([value]))}
+        open_ = {name: value for name, value in items if name not in fixed}
+        if not open_:
+            return lambda slots: fixed
+        sizes = self._sizes(open_.values())
+
+        def attrs(slots: Slots) -> dict[str, Any]:
+            known = sizes(slots)
+            return fixed | {name: _evaluated(value, known) for name, value in open_.items()}
+
+        return attrs
+
+
+def _evaluated(value: Any, sizes: Mapping[str, int]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_evaluated(v, sizes) for v in value)
+    return value_at(value, sizes) if isinstance(value, sympy.Expr) else value
 
 
 def shape_of(i: vm.ShapeOf) -> Step:
@@ -267,7 +274,7 @@ def _scalar(value: Any, kinds: str, what: str) -> Any:
 
 def _dims_in(values: Iterable[Any]) -> Iterable[Dim]:
     for v in values:
-        if isinstance(v, Dim):
+        if isinstance(v, sympy.Expr):
             yield v
         elif isinstance(v, tuple):
             yield from _dims_in(v)
@@ -283,7 +290,7 @@ def arrays_in(value: Any) -> Iterable[np.ndarray]:
 
 
 def owned(value: Any, others: Sequence[Any]) -> Any:
-    """A value that a Python function returned as the machine holds it: its tensors C-contiguous, and none in memory of `others`."""
+    """What a Python function returned, as the machine holds it: tensors are C-contiguous, and not in memory of `others`."""
     if isinstance(value, tuple | list):
         return tuple(owned(v, others) for v in value)
     if isinstance(value, np.generic):

@@ -1,4 +1,4 @@
-"""The virtual machine: runs programs of few instructions, which were bound to closures when it was loaded (Relax, section 4.7)."""
+"""The virtual machine: runs programs whose instructions were bound to closures on loading (Relax, section 4.7)."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ class _Function:
         at_entry = set(f.dims).union(*(shape_symbols(p.annotation) for p in f.parameters))
         stages = {name: 0 for name in sorted(at_entry)}
         matches = [i for i in f.code if isinstance(i, vm.MatchShape)]
-        for stage, i in enumerate(matches, 1):
-            for name in sorted(shape_symbols(i.annotation)):
+        for stage, match in enumerate(matches, 1):
+            for name in sorted(shape_symbols(match.annotation)):
                 stages.setdefault(name, stage)
         self._table = SizeTable(f.name, stages)
         guards: dict[int, list[vm.Guard]] = {}
@@ -137,7 +137,8 @@ class _Function:
         register = i.value
 
         def step(registers: list[Any], frame: Frame) -> None:
-            pattern.bind(pattern.read([registers[register]]), frame.slots)
+            shapes = pattern.read([registers[register]])
+            pattern.bind(shapes, self._table.sizes(stage, frame.slots), frame.slots)
 
         return step
 

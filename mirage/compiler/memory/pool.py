@@ -131,8 +131,7 @@ class CachingPool:
 def replay(pool: Pool, buffers: Iterable[Buffer], sizes: Mapping[str, int]) -> None:
     """One call of a function that takes each buffer from the pool at its first step, and frees it after its last.
 
-    `sizes` are the bytes of each.
-    Several calls on one pool show what it holds after calls of different shapes.
+    `sizes` are the bytes of each. Several calls on one pool show what it holds after calls of different shapes.
     """
     allocations: dict[int, list[Buffer]] = {}
     ends: dict[int, list[Buffer]] = {}

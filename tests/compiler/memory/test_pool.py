@@ -74,7 +74,8 @@ def test_exact_segments() -> None:
 @pytest.mark.parametrize("make", [SizeClassPool, CachingPool, lambda: CachingPool(exact=True)])
 def test_no_pool_holds_less_than_what_is_in_use_and_none_grows_on_a_repeated_call(make: type[Pool]) -> None:
     rng = random.Random(3)
-    pool, held, used = make(), {}, 0
+    pool, used = make(), 0
+    held: dict[int, tuple[int, int]] = {}
     for k in range(3000):
         if held and rng.random() < 0.5:
             name = rng.choice(sorted(held))
