@@ -53,7 +53,7 @@ class FloorDiv(_Infix):
     @classmethod
     def eval(cls, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
         whole, factor, x, y = _floor_div(sympy.expand(a), sympy.expand(b))
-        return None if (x, y) == (a, b) else whole if x == 0 else whole + factor * cls(x, y)
+        return whole if x == 0 else None if (x, y) == (a, b) else whole + factor * cls(x, y)
 
 
 class Modulo(_Infix):
@@ -65,7 +65,7 @@ class Modulo(_Infix):
     @classmethod
     def eval(cls, a: sympy.Expr, b: sympy.Expr) -> sympy.Expr | None:
         factor, x, y, rest = _modulo(sympy.expand(a), sympy.expand(b))
-        return None if (x, y) == (a, b) else rest if x == 0 else sympy.expand(factor * cls(x, y)) + rest
+        return rest if x == 0 else None if (x, y) == (a, b) else sympy.expand(factor * cls(x, y)) + rest
 
 
 class _Extremum(DimFunction):

@@ -380,3 +380,8 @@ def test_tensor_types() -> None:
         tensor("n", dtype="int8")
     with pytest.raises(DimError, match=r"tensor\(\), dim 1: size -4 is negative"):
         tensor("n", -4)
+
+
+@pytest.mark.parametrize("text", ["0 // 1", "0 // n", "0 % 1", "0 % n", "(n - n) // 2"])
+def test_a_quotient_of_nothing_is_nothing(text: str) -> None:
+    assert to_dim(text) == 0
