@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
 
 from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.mugraph import MuGraphKernel
@@ -21,16 +23,22 @@ from mirage.kernels.cpu.fit import coefficients
 from mirage.kernels.cpu.model import CostModel
 from mirage.kernels.cpu.schedules import Scheduler, machine_of
 from mirage.kernels.decision import leaves, relabel
-from mirage.kernels.target import get_target
+from mirage.kernels.target import Target, get_target
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.buckets import Sizes, is_empty, sample_points
 from mirage.search.decide import learn
+from mirage.settings import cache_dir
 
 
 def machine_model() -> CostModel:
-    """The cost model of this machine, as far as tuning has fitted it."""
-    target = get_target("cpu")
+    """The cost model of this machine, as far as tuning had fitted it when this process asked for the first time."""
+    return _model(get_target("cpu"), cache_dir())
+
+
+@lru_cache(maxsize=4)
+def _model(target: Target, folder: Path) -> CostModel:
+    # a fit to many measurements takes half a second
     return CostModel(machine_of(target), coefficients(target))
 
 
@@ -46,9 +54,9 @@ def fused_kernel(
     (`fused_graphs`), or a block of every form needs more memory than a core has caches. At sizes where one kernel would leave
     threads idle, it may run two (`staged_graphs`).
 
-    `hints` are typical sizes (dim symbol -> elements), at which the best version as modelled runs; `bounds` the most that
-    dims can be, where they are known. The kernel runs at all sizes. Raises DimError where there is no hint, or one lacks a
-    dim or has a size below 1, and what `compile_versions` raises.
+    `hints` are typical sizes (dim symbol -> elements, at least 1), at which the best version as modelled runs; `bounds` the
+    most that dims can be, where they are known. The kernel runs at all sizes. Raises DimError where there is no hint, or one
+    lacks a dim, and what `compile_versions` raises.
     """
     if not hints:
         raise DimError(f"{program.name}: no typical sizes; give at least one size of every dim")
@@ -93,9 +101,7 @@ def fused_ns(program: Program, sizes: Mapping[str, int], model: CostModel) -> fl
 def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -> Sizes:
     if missing := [s for s in symbols if s not in given]:
         raise DimError(f"{program.name}: sizes {dict(given)} lack {', '.join(missing)}; give every dim one")
-    if small := [s for s in symbols if given[s] < 1]:
-        raise DimError(f"{program.name}: {small[0]}={given[small[0]]} is no typical size; give one of at least 1")
-    return {s: given[s] for s in symbols}
+    return {s: max(given[s], 1) for s in symbols}
 
 
 def _graphs(program: Program) -> list[MuGraph]:

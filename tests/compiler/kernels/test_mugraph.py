@@ -161,9 +161,7 @@ def test_modelled_time_says_whether_to_fuse() -> None:
     assert fused_kernel(apart, [{"n": 256}], MODEL) is None
 
 
-@pytest.mark.parametrize(
-    "hints, message", [([], "no typical sizes"), ([{"n": 3}], "lack m"), ([{"n": 3, "m": 0}], "m=0 is no typical size")]
-)
+@pytest.mark.parametrize("hints, message", [([], "no typical sizes"), ([{"n": 3}], "lack m")])
 def test_bad_hints_are_errors(hints: list[dict[str, int]], message: str) -> None:
     with pytest.raises(DimError, match=message):
         fused_kernel(group("softmax"), hints, MODEL)
@@ -183,8 +181,14 @@ def test_sizes_beyond_the_bounds_are_not_planned_for() -> None:
     assert all(n <= {"n": 4}.get(s, 64) for v in k.versions for s, n in v.sizes.items())
 
 
+def test_an_empty_dim_is_no_typical_size() -> None:
+    k = fused_kernel(group("softmax"), [{"n": 0, "m": 0}], MODEL, bounds={"n": 1, "m": 1})
+    assert k is not None and [v.sizes for v in k.versions] == [{"n": 1, "m": 1}]
+
+
 def test_the_model_of_this_machine() -> None:
     assert machine_model().machine.threads >= 1
+    assert machine_model() is machine_model()
 
 
 def test_library_kernel() -> None:
