@@ -30,6 +30,9 @@ from mirage.search.buckets import Sizes, is_empty, sample_points
 from mirage.search.decide import learn
 from mirage.settings import cache_dir
 
+#: elements of a dim of which nothing is known
+DEFAULT_SIZE = 4096
+
 
 def machine_model() -> CostModel:
     """The cost model of this machine, as far as tuning had fitted it when this process asked for the first time."""
@@ -55,15 +58,14 @@ def fused_kernel(
     threads idle, it may run two (`staged_graphs`).
 
     `hints` are typical sizes (dim symbol -> elements, at least 1), at which the best version as modelled runs; `bounds` the
-    most that dims can be, where they are known. The kernel runs at all sizes. Raises DimError where there is no hint, or one
-    lacks a dim, and what `compile_versions` raises.
+    most that dims can be, where they are known. Without hints, dims are as large as they can be, or 4096. The kernel runs at
+    all sizes. Raises DimError where a hint lacks a dim, and what `compile_versions` raises.
     """
-    if not hints:
-        raise DimError(f"{program.name}: no typical sizes; give at least one size of every dim")
     symbols = program.symbols()
+    most = bounds or {}
+    hints = hints or [{s: most.get(s, DEFAULT_SIZE) for s in symbols}]
     anchors = [dict(key) for key in dict.fromkeys(tuple(_sizes(program, symbols, h).items()) for h in hints)]
     graphs = _graphs(program)
-    most = bounds or {}
 
     def allowed(sizes: Sizes) -> bool:
         return all(n <= most.get(s, n) for s, n in sizes.items()) and not is_empty(program, sizes)

@@ -161,10 +161,15 @@ def test_modelled_time_says_whether_to_fuse() -> None:
     assert fused_kernel(apart, [{"n": 256}], MODEL) is None
 
 
-@pytest.mark.parametrize("hints, message", [([], "no typical sizes"), ([{"n": 3}], "lack m")])
-def test_bad_hints_are_errors(hints: list[dict[str, int]], message: str) -> None:
-    with pytest.raises(DimError, match=message):
-        fused_kernel(group("softmax"), hints, MODEL)
+def test_a_hint_gives_every_dim_a_size() -> None:
+    with pytest.raises(DimError, match="lack m"):
+        fused_kernel(group("softmax"), [{"n": 3}], MODEL)
+
+
+def test_without_hints_dims_are_as_large_as_they_can_be() -> None:
+    k = fused_kernel(group("softmax"), [], MODEL, bounds={"m": 100})
+    assert k is not None
+    assert {"n": 4096, "m": 100} in [v.sizes for v in k.versions]
 
 
 def test_a_program_without_dims() -> None:
