@@ -107,13 +107,23 @@ from mirage.ir.operator import Attribute, elementwise
 
 if TYPE_CHECKING:
     from mirage.api import load, superoptimize, superoptimized
+    from mirage.compilation import compile, load_executable
+    from mirage.compiler.patterns import register_pattern
     from mirage.result import Superoptimized
+    from mirage.runtime.executable import Executable
+    from mirage.runtime.packed import register_library, register_packed
 
 
 #: loaded on first use, so that importing the package stays quick
 _LATER = {
+    "Executable": "mirage.runtime.executable",
     "Superoptimized": "mirage.result",
+    "compile": "mirage.compilation",
     "load": "mirage.api",
+    "load_executable": "mirage.compilation",
+    "register_library": "mirage.runtime.packed",
+    "register_packed": "mirage.runtime.packed",
+    "register_pattern": "mirage.compiler.patterns",
     "superoptimize": "mirage.api",
     "superoptimized": "mirage.api",
 }
@@ -129,6 +139,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Attribute",
+    "Executable",
     "GraphFunction",
     "MirageError",
     "Superoptimized",
@@ -152,6 +163,7 @@ __all__ = [
     "causal_mask",
     "ceil",
     "clamp",
+    "compile",
     "concat",
     "cond",
     "constant",
@@ -179,6 +191,7 @@ __all__ = [
     "less",
     "less_equal",
     "load",
+    "load_executable",
     "log",
     "logical_and",
     "logical_not",
@@ -202,6 +215,9 @@ __all__ = [
     "program",
     "put_along_axis",
     "register_function",
+    "register_library",
+    "register_packed",
+    "register_pattern",
     "relu",
     "remainder",
     "repeat",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -400,6 +401,8 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
     """
     try:
+        if zipfile.is_zipfile(path):
+            raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
         text = Path(path).read_text()
         obj = parse_json(text)
     except OSError as e:

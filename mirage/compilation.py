@@ -46,7 +46,7 @@ from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
-from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, load_executable
+from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, read_executable
 
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
@@ -151,7 +151,8 @@ def compile(
     module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
     lowered = lower(module, context, planned="plan" not in without)
     say(Step("compiled"))
-    executable = Executable(lowered.code, _kernels(module), lowered.constants, _facts(module, context, lowered, len(names)), beside)
+    facts = _facts(module, context, lowered, len(names))
+    executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside)
     if beside:
         beside.start()
     return executable
@@ -170,9 +171,13 @@ def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
     )
 
 
-def load(path: str | os.PathLike[str]) -> Executable:
-    """A saved executable: its kernels are verified again and compiled for this machine."""
-    return load_executable(path, KERNEL_KINDS)
+def load_executable(path: str | os.PathLike[str]) -> Executable:
+    """A saved executable: its kernels are verified again and compiled for this machine.
+
+    Nothing of the file is run as code. Functions that it calls by name have to be registered before. Raises InputError if it
+    cannot be read, FormatError if it is no executable or damaged, VerificationError if a kernel was altered, UnknownFunction.
+    """
+    return read_executable(path, KERNEL_KINDS)
 
 
 def _check_names(what: str, given: Mapping[str, Any], symbols: Sequence[str], name: str) -> None:

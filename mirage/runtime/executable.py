@@ -199,7 +199,7 @@ class Executable:
         return f"Executable({self.facts.signature})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the executable to one file, which `mirage.load` reads in any process. It is complete or absent, never partial.
+        """Write the executable to one file, which `mirage.load_executable` reads in any process. It is complete or absent, never partial.
 
         Raises InputError if the file cannot be written.
         """
@@ -221,7 +221,7 @@ class Executable:
             raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
 
 
-def load_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
+def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
     """A saved executable; `kinds` makes kernels from their texts.
 
     Nothing of the file is run as code: kernels are made and compiled by this package. Raises InputError if it cannot be read
