@@ -167,6 +167,13 @@ class Operator(ABC):
         """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones, DimError for wrong dims."""
         return checked_attrs(self.name, self.attributes, given)
 
+    def settle_attrs(self, args: Sequence[Annotation], attrs: Attrs) -> Attrs:
+        """Canonical attributes with what the operands tell of them filled in, such as the -1 of a reshape.
+
+        Graphs hold these: tensors of 0 elements no longer tell at run time. Raises ShapeError.
+        """
+        return attrs
+
     def check_arity(self, n: int) -> None:
         if not self.min_arity <= n <= self.max_arity:
             wanted = (

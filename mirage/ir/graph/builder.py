@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from mirage.errors import GraphError, MirageError, TraceError
 from mirage.ir.annotations import Annotation
-from mirage.ir.graph.deduce import deduce, located
+from mirage.ir.graph.deduce import deduce, located, settled
 from mirage.ir.graph.effects import is_pure
 from mirage.ir.graph.nodes import Atom, Binding, Block, Constant, Expr, Function, Kernel, Module, ShapeValue, Var
 from mirage.ir.program import AttrItems
@@ -62,6 +62,7 @@ class FunctionBuilder:
         with the line `where` in front.
         """
         try:
+            value = settled(value)
             found = annotation or deduce(value, self.functions)
         except MirageError as e:
             raise located(e, where) from None

@@ -41,6 +41,7 @@ from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.text import free_text
 from mirage.ir.graph.traverse import atoms, determined, signature_symbols, symbols_used, value_dims
 from mirage.ir.operator import get_operator
+from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import identifier
 from mirage.ir.types import ELEMENTS, TensorType
 
@@ -199,12 +200,19 @@ class _Check:
                 _tensors(f"library function {name!r}", args)
                 for _, v in attrs:
                     free_text(v)
-            case PackedCall(name, args, _, attrs, in_place):
+            case PackedCall(name, args, annotation, attrs, in_place):
                 for i in in_place:
                     if not 0 <= i < len(args) or not isinstance(args[i], Var) or not _is_tensor(args[i].annotation):
                         raise GraphError(f"packed function {name!r}: argument {i}, written in place, is no tensor variable")
                 for _, v in attrs:
                     free_text(v)
+                if name in EFFECTS:
+                    effect = EFFECTS[name]
+                    if in_place != (0,) or effect.check_attrs(dict(attrs)) != dict(attrs):
+                        raise GraphError(f"effect {name!r} writes to its first argument, and takes attributes that it has checked")
+                    given_to = effect.annotate([a.annotation for a in args], dict(attrs))
+                    if given_to != annotation:
+                        raise GraphError(f"effect {name!r} gives {given_to}, not {annotation}")
             case ShapeCall(name, rank=rank) if rank < 0:
                 raise GraphError(f"shape function {name!r}: rank {rank} is negative")
 

@@ -7,6 +7,7 @@ arguments, and what they say of the result is substituted. What cannot be known 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import sympy
 
@@ -84,6 +85,14 @@ def deduce(expr: Expr, functions: Functions) -> Annotation:
         case Loop():
             return _loop(expr, functions)
     raise GraphError(f"{type(expr).__name__}: not an expression of a graph")
+
+
+def settled(expr: Expr) -> Expr:
+    """The expression with the attributes that its operands tell filled in; raises what operators raise."""
+    if not isinstance(expr, OpCall):
+        return expr
+    attrs = get_operator(expr.op).settle_attrs([a.annotation for a in expr.args], dict(expr.attrs))
+    return replace(expr, attrs=tuple(attrs.items()))
 
 
 def _callee(functions: Functions, name: str) -> Function:

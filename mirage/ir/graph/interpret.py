@@ -38,6 +38,7 @@ from mirage.ir.graph.nodes import (
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.operator import as_arrays, get_operator
+from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import AttrItems
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 
@@ -54,8 +55,8 @@ def run_module(
 ) -> Any:
     """The result of the main function.
 
-    `packed` holds packed functions, called as `fn(*args, **attrs)`, and shape functions; `library` library functions, called
-    as `fn(inputs, outputs, **attrs)`. A kernel that is no loop program is called as `kernel(inputs, sizes, outputs)`. With
+    `packed` holds packed functions, called as `fn(*args, **attrs)`, besides the built-in effects, and shape functions;
+    `library` library functions, called as `fn(inputs, outputs, **attrs)`. A kernel that is no loop program is called as `kernel(inputs, sizes, outputs)`. With
     `wide`, every floating-point tensor is kept and computed in float64, whatever its type: arguments of other types are
     converted, so that what the program writes in place does not reach them.
 
@@ -199,7 +200,7 @@ class _Frame:
                 machine.registered(machine.library, function, "library")(tuple(args), results, **self.attrs(attrs))
                 return results if len(results) != 1 else results[0]
             case PackedCall(function, annotation=annotation, attrs=attrs):
-                found = machine.registered(machine.packed, function, "packed")(*args, **self.attrs(attrs))
+                found = machine.registered({**EFFECTS, **machine.packed}, function, "packed")(*args, **self.attrs(attrs))
                 return machine.converted(annotation, found, f"the result of {function!r}")
             case ShapeCall(function, rank=rank):
                 found = machine.registered(machine.packed, function, "shape")(*args)
@@ -296,9 +297,9 @@ def match_sizes(
     for what, dim, size in found:
         must = evaluate(dim, sizes)
         if must != size:
-            known = ", ".join(f"{s}={sizes[s]}" for s in sorted(symbols_of(dim)))
-            why = f", as {known}" if known else ""
-            raise GuardError(f"{what} is {size}, but {dim_text(dim)} is {must}{why}; make them equal")
+            given = ", ".join(f"{s}={sizes[s]}" for s in sorted(symbols_of(dim)))
+            wanted = f"{dim_text(dim)}, which is {must} for {given}" if given else str(must)
+            raise GuardError(f"{what} is {size}, not {wanted}; make them equal")
 
 
 def _collect(

@@ -11,7 +11,7 @@ import networkx as nx
 from mirage.errors import MirageError, ParseError
 from mirage.ir.annotations import Annotation
 from mirage.ir.graph.check import check_function, check_module
-from mirage.ir.graph.deduce import deduce
+from mirage.ir.graph.deduce import deduce, settled
 from mirage.ir.graph.nodes import Binding, Block, Expr, Function, Kernel, Module, Var
 from mirage.ir.graph.read import CALLS, Scope, read_atom, read_expression, read_free
 from mirage.ir.syntax import at, expected, parse_statements, read_annotation
@@ -190,14 +190,20 @@ class _FunctionParser:
         where = f"line {s.lineno}"
         match s:
             case ast.AnnAssign(target=ast.Name(id=name), annotation=given, value=ast.expr() as node):
-                value = read_expression(node, self.scope)
+                value = self._settled(s, read_expression(node, self.scope))
                 annotation = read_annotation(given)
             case ast.Assign(targets=[ast.Name(id=name)], value=node):
-                value = read_expression(node, self.scope)
+                value = self._settled(s, read_expression(node, self.scope))
                 annotation = self._deduced(s, value)
             case _:
                 self._no_binding(s)
         return Binding(self._define(s, name, annotation), value, where)
+
+    def _settled(self, s: ast.stmt, value: Expr) -> Expr:
+        try:
+            return settled(value)
+        except MirageError as e:
+            raise at(s, e) from None
 
     def _deduced(self, s: ast.stmt, value: Expr) -> Annotation:
         try:

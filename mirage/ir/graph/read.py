@@ -32,7 +32,8 @@ from mirage.ir.graph.nodes import (
     TupleItem,
     Var,
 )
-from mirage.ir.operator import get_operator
+from mirage.ir.operator import Operator, get_operator
+from mirage.ir.operators.in_place import EFFECTS, InPlace
 from mirage.ir.program import AttrItems
 from mirage.ir.syntax import at, elements, expected, literal, read_annotation, read_attribute, read_dim, read_number
 from mirage.ir.types import ELEMENTS, TensorType
@@ -77,11 +78,18 @@ def read_expression(node: ast.expr, scope: Scope) -> Expr:
 def _operator(op: str, call: ast.Call, scope: Scope) -> OpCall:
     args = tuple(read_atom(a, scope) for a in call.args)
     try:
-        operator = get_operator(op)
-        kinds = {a.name: a.kind for a in operator.attributes}
-        # an unknown name is refused by the operator, whatever its value
-        given = {k: read_attribute(kinds[k], v, k) if k in kinds else None for k, v in _keywords(call).items()}
-        return OpCall(op, args, tuple(operator.check_attrs(given).items()))
+        return OpCall(op, args, _declared(get_operator(op), call))
+    except MirageError as e:
+        raise at(call, e) from None
+
+
+def _declared(operator: Operator | InPlace, call: ast.Call) -> AttrItems:
+    """The attributes of an operator or effect."""
+    kinds = {a.name: a.kind for a in operator.attributes}
+    # an unknown name is refused by the operator, whatever its value
+    given = {k: read_attribute(kinds[k], v, k) if k in kinds else None for k, v in _keywords(call).items()}
+    try:
+        return tuple(operator.check_attrs(given).items())
     except MirageError as e:
         raise at(call, e) from None
 
@@ -252,8 +260,9 @@ def _packed(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:
             written = elements(positions)
         case _:
             expected(call, 'packed["NAME", ANNOTATION](...) or packed["NAME", ANNOTATION, in_place[0]](...)')
-    in_place = tuple(map(_number, written))
-    return PackedCall(_text(name), _atoms(call, scope), read_annotation(result), _free(call), in_place)
+    function, in_place = _text(name), tuple(map(_number, written))
+    attrs = _declared(EFFECTS[function], call) if function in EFFECTS else _free(call)
+    return PackedCall(function, _atoms(call, scope), read_annotation(result), attrs, in_place)
 
 
 def _shape_function(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:

@@ -62,7 +62,8 @@ from mirage.ir.graph.nodes import (
     TupleItem,
     Var,
 )
-from mirage.ir.operator import get_operator
+from mirage.ir.operator import Attribute, get_operator
+from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import AttrItems
 from mirage.ir.text import attr_text, number_text, tuple_text
 
@@ -112,8 +113,7 @@ def _expression(expr: Expr, elide: int | None) -> str:
         case Var() | Constant() | ShapeValue():
             return _atom(expr, elide)
         case OpCall(op, args, attrs):
-            kinds = {a.name: a.kind for a in get_operator(op).attributes}
-            return _call(op, [*atoms(args), *(f"{k}={attr_text(kinds[k], v)}" for k, v in attrs)])
+            return _call(op, [*atoms(args), *_declared(get_operator(op).attributes, attrs)])
         case FunctionCall(function, args, dims):
             return _call(f"call[{function}]", [*atoms(args), *_dims("dims", dims)])
         case KernelCall(kernel, args, out, dims, workspace):
@@ -126,7 +126,8 @@ def _expression(expr: Expr, elide: int | None) -> str:
         case PackedCall(function, args, annotation, attrs, in_place):
             written = [f"in_place[{', '.join(map(str, in_place))}]"] if in_place else []
             head = f"packed[{', '.join([_quoted(function), str(annotation), *written])}]"
-            return _call(head, [*atoms(args), *_attributes(attrs)])
+            declared = _declared(EFFECTS[function].attributes, attrs) if function in EFFECTS else _attributes(attrs)
+            return _call(head, [*atoms(args), *declared])
         case MakeTuple(args):
             return tuple_text(atoms(args))
         case TupleItem(args, index):
@@ -181,6 +182,12 @@ def _element(value: Any) -> str:
     # through binary64, as reading goes, a short decimal of a narrower type may round another way
     short = str(value)
     return repr(float(short)) if value.dtype.type(float(short)) == value else repr(float(value))
+
+
+def _declared(attributes: Iterable[Attribute], attrs: AttrItems) -> list[str]:
+    """Attributes of an operator or effect."""
+    kinds = {a.name: a.kind for a in attributes}
+    return [f"{k}={attr_text(kinds[k], v)}" for k, v in attrs]
 
 
 def _attributes(attrs: AttrItems) -> list[str]:

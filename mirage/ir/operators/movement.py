@@ -12,6 +12,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
+from mirage.ir.annotations import Annotation
 from mirage.ir.dims import divide, evaluate
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, ravel, unravel
 from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
@@ -55,6 +56,12 @@ class Reshape(Operator):
         if known != total:
             raise ShapeError(f"reshape: {sides}: {total} elements cannot become {known}; the products must be equal")
         return shape
+
+    def settle_attrs(self, args: Sequence[Annotation], attrs: Attrs) -> Attrs:
+        match args:
+            case [TensorType() as x]:
+                return {"shape": self.resolve(x, attrs["shape"])}
+        return attrs
 
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         (x,) = types
