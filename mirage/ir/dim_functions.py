@@ -76,7 +76,7 @@ class _Extremum(DimFunction):
     @classmethod
     def eval(cls, *args: sympy.Expr) -> sympy.Expr | None:
         kept = _undominated(cls, args)
-        return None if kept == args else kept[0] if len(kept) == 1 else cls(*kept)
+        return kept[0] if len(kept) == 1 else None if kept == args else cls(*kept)
 
     def _sympystr(self, printer: Any) -> str:
         return f"{self.name_in_text}({', '.join(printer.doprint(x) for x in self.args)})"

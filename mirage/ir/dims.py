@@ -117,7 +117,7 @@ def _canonical(dim: Dim, where: str) -> Dim:
     return expanded
 
 
-_OURS: dict[Any, Callable[..., Dim]] = {sympy.Mod: Modulo, sympy.Min: Minimum, sympy.Max: Maximum}
+_OURS: dict[Any, type[DimFunction]] = {sympy.Mod: Modulo, sympy.Min: Minimum, sympy.Max: Maximum}
 
 
 def _rebuilt(x: sympy.Expr) -> sympy.Expr:
@@ -135,9 +135,10 @@ def _rebuilt(x: sympy.Expr) -> sympy.Expr:
             pass
         case sympy.Add() | sympy.Mul() | sympy.Pow():
             return x.func(*map(_rebuilt, x.args))
-        case DimFunction() | sympy.Mod() | sympy.Min() | sympy.Max():
-            function = _OURS[x.func] if x.func in _OURS else x.func
-            return function(*(_canonical(a, "an operand") for a in x.args))
+        case DimFunction():
+            return x.func(*(_canonical(a, "an operand") for a in x.args))
+        case sympy.Mod() | sympy.Min() | sympy.Max():
+            return _OURS[x.func](*(_canonical(a, "an operand") for a in x.args))
     raise DimError(f"{x} in it is not an integer expression; {_WRITE}")
 
 

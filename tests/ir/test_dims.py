@@ -208,6 +208,7 @@ def test_functions_of_sympy_are_read() -> None:
     assert to_dim(n % 4) == modulo(n, to_dim(4)) == to_dim("n % 4")
     assert to_dim(sympy.ceiling(n / 8)) == ceil_div(n, to_dim(8)) == to_dim("(n + 7) // 8")
     assert to_dim(sympy.Min(n, m, 3)) == minimum(n, m, to_dim(3)) == to_dim("min(m, n, 3)")
+    assert minimum(n) == maximum(n) == n
     assert to_dim(sympy.Max(n, m)) == maximum(n, m) == to_dim("max(m, n)")
     assert evaluate(sympy.floor(n / 2) + sympy.Min(n, 3), {"n": 9}) == 7
 

@@ -37,15 +37,14 @@ class Stats:
 
 
 class Prover:
-    """What follows from facts in solved form; answers False where it finds no proof."""
+    """What follows from facts in solved form for dims that they have reduced; answers False where it finds no proof."""
 
     def __init__(self, facts: Solved, stats: Stats) -> None:
         self.facts = facts
         self.stats = stats
 
-    def zero(self, dim: Dim) -> bool:
+    def zero(self, d: Dim) -> bool:
         """Whether a dim expression is 0 for all sizes that satisfy the facts."""
-        d = self.facts.reduce(dim)
         if d == 0 or self.facts.reduce(_without_modulo(d)) == 0 or self._by_equations(d) == 0:
             self.stats.normalization += 1
             return True
@@ -54,9 +53,8 @@ class Prover:
             return False
         return self._search(d, lambda value: value != 0, Interval(), excluded=0)
 
-    def not_zero(self, dim: Dim) -> bool:
+    def not_zero(self, d: Dim) -> bool:
         """Whether a dim expression is 0 for no sizes that satisfy the facts."""
-        d = self.facts.reduce(dim)
         if d.is_Integer:
             self.stats.normalization += 1
             return bool(d != 0)
@@ -65,9 +63,8 @@ class Prover:
             return True
         return self._search(d, lambda value: value == 0, Interval(0, 0))
 
-    def not_negative(self, dim: Dim) -> bool:
+    def not_negative(self, d: Dim) -> bool:
         """Whether a dim expression is 0 or more for all sizes that satisfy the facts."""
-        d = self.facts.reduce(dim)
         values = self.values(d)
         if d.is_Integer:
             self.stats.normalization += 1
@@ -77,12 +74,12 @@ class Prover:
             return True
         return self._search(d, lambda value: value < 0, Interval(None, -1))
 
-    def divisible(self, dim: Dim, k: int) -> bool:
+    def divisible(self, d: Dim, k: int) -> bool:
         """Whether k divides a dim for all sizes that satisfy the facts."""
-        return self.zero(Modulo(self.facts.reduce(dim), sympy.Integer(k)))
+        return self.zero(self.facts.reduce(Modulo(d, sympy.Integer(k))))
 
     def values(self, dim: Dim) -> Interval:
-        """An interval that holds every value of a reduced dim, from ranges and from bounds of a part of it."""
+        """An interval that holds every value of a dim, from ranges and from bounds of a part of it."""
         found = interval(dim, self.facts.ranges)
         coefficients = {monomial: c for c, monomial in terms(dim)}
         for bounded, allowed in self.facts.bounds:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import sympy
 
 from mirage.compiler.constraints.facts import Fact, Relation
+from mirage.errors import DimError
 from mirage.ir.dim_bounds import SIZE, Interval, interval
 from mirage.ir.dims import Dim, DimFunction, FloorDiv, Maximum, Minimum, Modulo
 from mirage.ir.polynomials import common_monomial, content, divide, terms
@@ -72,7 +73,7 @@ class Solved:
     # --- normal form -------------------------------------------------------------------------------------
 
     def reduce(self, dim: Dim) -> Dim:
-        """The dim over the symbols that are left, simplified by their ranges."""
+        """The dim over the symbols that are left, simplified by their ranges; raises DimError for a divisor that is 0."""
         return self._narrowed(sympy.expand(dim.xreplace(self.substitution)))
 
     def _narrowed(self, dim: Dim) -> Dim:
@@ -135,8 +136,12 @@ class Solved:
                 self._pending.append(lambda: self._bound(difference, Interval(None, 0)))
             case Relation.DIVISIBLE:
                 self._pending.append(lambda: self._congruence(fact.dim, int(fact.value)))
-        while self._pending:
-            self._pending.pop(0)()
+        try:
+            while self._pending:
+                self._pending.pop(0)()
+        except DimError:
+            # a divisor that is 0
+            raise Contradiction from None
 
     def _equation(self, dim: Dim) -> None:
         d = self._without_positive_factor(self.reduce(dim))
@@ -237,7 +242,7 @@ class Solved:
         if not interval(remainder, self.ranges).has(0):
             raise Contradiction
         multiple = terms(remainder)[0][1]
-        if not isinstance(multiple, Modulo) or len(terms(remainder)) != 1:
+        if not isinstance(multiple, Modulo) or not multiple.args[1].is_Integer or len(terms(remainder)) != 1:
             self.congruences.append((self.reduce(dim), k))
             return
         # a multiple of x % modulus is 0, so x % modulus is

@@ -123,17 +123,28 @@ class Constraints:
 
     def normalize(self, dim: DimLike) -> Dim:
         """The dim with equal symbols replaced by one of them, and simplified by the facts; equal to the dim."""
-        return self._solved.shown(self._solved.reduce(to_dim(dim)))
+        d = to_dim(dim)
+        reduced = self._reduced(d)
+        return d if reduced is None else self._solved.shown(reduced)
 
     def _values(self, dim: DimLike) -> Interval:
-        return Prover(self._solved, self.stats).values(self._solved.reduce(to_dim(dim)))
+        reduced = self._reduced(to_dim(dim))
+        return Interval() if reduced is None else Prover(self._solved, self.stats).values(reduced)
+
+    def _reduced(self, dim: Dim) -> Dim | None:
+        """The dim in normal form; None where the facts make a divisor in it 0, so that it has no value."""
+        try:
+            return self._solved.reduce(dim)
+        except DimError:
+            return None
 
     def _ask(self, query: str, dim: Dim, proved: Callable[[Prover, Dim], bool], k: int = 0) -> bool:
         key = query, sympy.expand(dim), k
         if key in self._answers:
             self.stats.cached += 1
         else:
-            self._answers[key] = proved(Prover(self._solved, self.stats), key[1])
+            reduced = self._reduced(key[1])
+            self._answers[key] = reduced is not None and proved(Prover(self._solved, self.stats), reduced)
         return self._answers[key]
 
     # --- what is known -----------------------------------------------------------------------------------
@@ -164,7 +175,10 @@ def _divisor(k: int, where: str) -> Dim:
 
 def _implied(solved: Solved, fact: Fact) -> bool:
     """Whether a fact follows from others by normalization or intervals."""
-    difference = solved.reduce(fact.dim - fact.value)
+    try:
+        difference = solved.reduce(fact.dim - fact.value)
+    except DimError:
+        return False
     match fact.relation:
         case Relation.EQUAL:
             return bool(difference == 0)

@@ -1,0 +1,45 @@
+"""Bounds that users give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage.compiler.constraints import from_bounds
+from mirage.errors import DimError
+
+
+def test_bounds_are_ranges() -> None:
+    c = from_bounds({"n": 4096, "b": (1, 16), "m": (2, None), "k": np.int64(7)})
+    assert [(c.lower_bound(s), c.upper_bound(s)) for s in ("n", "b", "m", "k", "other")] == [
+        (0, 4096),
+        (1, 16),
+        (2, None),
+        (0, 7),
+        (0, None),
+    ]
+    assert c.describe()[0] == "n <= 4096 (bounds['n'])"
+    assert from_bounds({"n": 5, "m": (5, 5)}).equal("m", 5)
+    assert from_bounds({}).describe() == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "message"),
+    [
+        ({"n": -1}, r"bounds\['n'\]: -1 is not a bound"),
+        ({"n": 1.5}, r"bounds\['n'\]: 1.5 is not a bound"),
+        ({"n": True}, r"bounds\['n'\]: True is not a bound"),
+        ({"n": "4096"}, r"bounds\['n'\]: '4096' is not a bound"),
+        ({"n": None}, r"bounds\['n'\]: None is not a bound"),
+        ({"n": (1, 2, 3)}, r"bounds\['n'\]: \(1, 2, 3\) is not a bound"),
+        ({"n": (None, 3)}, r"bounds\['n'\]: \(None, 3\) is not a bound"),
+        ({"n": (-2, 3)}, r"bounds\['n'\]: \(-2, 3\) is not a bound"),
+        ({"n": (8, 4)}, r"bounds\['n'\]: the smallest size 8 is above the largest, 4; swap them"),
+        ({"4*n": 16}, r"dim name '4\*n' is not an identifier"),
+        ({3: 16}, "3 is not the name of a dim"),
+        ([("n", 3)], "is not a mapping"),
+    ],
+)
+def test_what_is_not_a_bound(bounds: object, message: str) -> None:
+    with pytest.raises(DimError, match=message):
+        from_bounds(bounds)  # type: ignore[arg-type]
