@@ -16,18 +16,18 @@ Slots: TypeAlias = "array[int]"
 class SizeTable:
     """The slots of a function's dims.
 
-    `stages` gives each symbol the number of the check that binds it: 0 for those that parameters determine. Slots are
-    evaluated as soon as their last symbol is bound.
+    `stages` gives each symbol the number of the check, of so many `checks`, that binds it: 0 for those that parameters
+    determine. Slots are evaluated as soon as their last symbol is bound.
     """
 
-    def __init__(self, owner: str, stages: Mapping[str, int]) -> None:
+    def __init__(self, owner: str, stages: Mapping[str, int], checks: int) -> None:
         self.owner = owner
         self.stages = stages
         self.symbols = {name: k for k, name in enumerate(stages)}
         self._slots: dict[Dim, int] = {}
         self._count = len(stages)
         self._constants: list[tuple[int, int]] = []
-        self._computed: list[list[tuple[int, Dim]]] = [[] for _ in range(max(stages.values(), default=0) + 1)]
+        self._computed: list[list[tuple[int, Dim]]] = [[] for _ in range(checks + 1)]
 
     def slot(self, dim: Dim, stage: int) -> int:
         """The slot of a dim that is used after this check; raises FormatError if it is not known by then."""

@@ -102,7 +102,7 @@ class _Function:
         for stage, match in enumerate(matches, 1):
             for name in sorted(shape_symbols(match.annotation)):
                 stages.setdefault(name, stage)
-        self._table = SizeTable(f.name, stages)
+        self._table = SizeTable(f.name, stages, len(matches))
         guards: dict[int, list[vm.Guard]] = {}
         for g in f.guards:
             guards.setdefault(self._table.stage((g.dim, g.value)), []).append(g)
@@ -137,7 +137,9 @@ class _Function:
         register = i.value
 
         def step(registers: list[Any], frame: Frame) -> None:
-            shapes = pattern.read([registers[register]])
+            values = [registers[register]]
+            shapes = pattern.read(values)
+            (registers[register],) = values
             pattern.bind(shapes, self._table.sizes(stage, frame.slots), frame.slots)
 
         return step

@@ -281,6 +281,19 @@ def test_match_binds_dims_that_data_decide() -> None:
         assert shape == (len(kept), len(x) - len(kept), len(x))
 
 
+def test_matches_that_bind_nothing_check_what_is_known() -> None:
+    code = [
+        MatchShape(0, tensor("n"), "x"),
+        MatchShape(1, tensor("m"), "y"),
+        MatchShape(1, tensor("n - 1"), "y"),
+        Return(1),
+    ]
+    run = machine(function({"x": N, "y": PartialTensor()}, *code))
+    assert np.array_equal(run(ramp(4), ramp(3)), ramp(3))
+    with pytest.raises(GuardError, match=r"value 'y' has shape \[4\]: dim 0 is 4, but n - 1 is 3 here \(n=4\)"):
+        run(ramp(4), ramp(4))
+
+
 def test_a_guard_on_data_names_value_dim_and_line() -> None:
     run = data_dependent((Guard(to_dim("m"), "%", to_dim(2), "pairs"), Guard(to_dim("n"), ">=", to_dim("m"))))
     assert run(ramp(5))[1] == (4, 1, 5)
@@ -304,6 +317,15 @@ def test_a_match_that_fails() -> None:
         check(tensor("m", "m"))(ramp(2))
     with pytest.raises(GuardError, match=r"value 'x' has dtype float64, but must be float32\[\.\.\.\]"):
         check(PartialTensor(None, "float32"))(ramp(2, dtype=np.float64))
+
+
+def test_a_match_makes_arrays_of_other_libraries_arrays_of_numpy() -> None:
+    torch = pytest.importorskip("torch")
+    register_packed("test.torch", lambda x: torch.from_numpy(x).reshape(2, -1).T + 1)
+    code = [CallPacked(1, "test.torch", (0,)), MatchShape(1, tensor("k", 2), "y"), Return(1)]
+    found = machine(function({"x": N}, *code))(ramp(6))
+    assert type(found) is np.ndarray and found.flags.c_contiguous
+    assert np.array_equal(found, ramp(2, 3).T + 1)
 
 
 def cache() -> VirtualMachine:
