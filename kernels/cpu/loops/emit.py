@@ -11,7 +11,7 @@ from mirage.ir.loops.scalars import reads_of, walk
 from mirage.ir.loops.simplify import simplify_program
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.loops.frame import STORAGE, Frame, Tensor, is_half, tensor_name
-from mirage.kernels.cpu.loops.nest import CELL, COLUMNS, NestEmitter
+from mirage.kernels.cpu.loops.nest import NestEmitter
 from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
 
 _PREAMBLE = """\
@@ -52,23 +52,21 @@ def emit(program: LoopProgram) -> Source:
     between = [n for n, _ in program.stages if n in kept and n not in program.outputs]
     workspace = []
     tensors: dict[str, Tensor] = {}
-    pointers: list[str] = []
+    pointers: dict[str, str] = {}
     for k, (name, t) in enumerate(program.inputs):
         tensors[name] = frame.input(name, t.dtype, t.shape)
-        pointers.append(_pointer(name, t.dtype, k, "const "))
+        pointers[tensor_name(name)] = _pointer(name, t.dtype, k, "const ")
     for k, name in enumerate((*program.outputs, *between), len(program.inputs)):
         e = program.expressions[name]
         # between nests, 16-bit results are not rounded
         dtype = e.dtype if name in program.outputs else _wide(e.dtype)
         tensors[name] = frame.contiguous(tensor_name(name), dtype, e.shape)
-        pointers.append(_pointer(name, dtype, k, ""))
+        pointers[tensor_name(name)] = _pointer(name, dtype, k, "")
         if name in between:
             workspace.append(TensorType(e.shape, dtype))
     emitters = [NestEmitter(k, program, g, frame, tensors, kept) for k, g in enumerate(groups)]
-    functions = [e.emit(pointers) for e in emitters]
-    # the functions may use dims that are found only as others are printed
-    runner = _runner(emitters, frame)
-    functions = [_split(e, frame) + [""] + f for e, f in zip(emitters, functions, strict=True)]
+    functions = [f for e in emitters for f in (e.emit_split(), e.emit_cell(pointers))]
+    functions.append(_runner(emitters, frame))
     w = Writer()
     w.line("/* Generated from a loop program:")
     w.line(" *")
@@ -87,8 +85,6 @@ def emit(program: LoopProgram) -> Source:
     for f in functions:
         w.line()
         w.lines += f
-    w.line()
-    w.lines += runner
     return Source(w.text(), tuple(frame.dims), tuple(workspace), tuple(frame.checks))
 
 
@@ -110,45 +106,18 @@ def _pointer(name: str, dtype: str, k: int, const: str) -> str:
     return f"{const}{ctype} *restrict const {tensor_name(name)} = args->tensors[{k}];"
 
 
-def _split(e: NestEmitter, frame: Frame) -> list[str]:
-    """The C function that says how a nest is split into cells."""
-    w = Writer()
-    work, rows, columns = frame.dim(e.work()), frame.dim(e.rows), frame.dim(e.columns)
-    reduces = any(s.reduce for s in e.stages.values())
-    w.line(f"static mi_split split_{e.number}(const mi_loops *args)")
-    with w.block():
-        w.add(frame.declarations())
-        w.line("mi_split s = {1, 1, 1, 1};")
-        if e.split:
-            least = f"mi_clamp({CELL} / mi_clamp({work}, 1, {CELL}), {COLUMNS}, {CELL})" if reduces else f"{CELL}L"
-            w.line(f"s.columns = {least};")
-            w.line(f"s.column_cells = mi_blocks({columns}, s.columns);")
-            w.line(
-                f"s.rows = mi_clamp({CELL} / mi_clamp({work} * mi_least(s.columns, {columns}), 1, {CELL}), 1, {CELL});"
-            )
-        else:
-            w.line(f"s.rows = mi_clamp({CELL} / mi_clamp({work}, 1, {CELL}), 1, {CELL});")
-        w.line(f"s.row_cells = mi_blocks({rows}, s.rows);")
-        w.line("return s;")
-    return without_unused(w.lines)
-
-
 def _runner(emitters: list[NestEmitter], frame: Frame) -> list[str]:
-    for e in emitters:
-        frame.dim(e.work())
-        e.scratch()
+    scratch = [e.scratch() for e in emitters]
     w = Writer()
     w.comment("Runs the nests; 0, -1 if there is no memory for scratch, or 1 if a check failed.")
     w.line("int mirage_run(mi_loops *args, mi_pool_run_fn *pool, int threads)")
     with w.block():
         w.add(frame.declarations())
         w.line("args->failed = 0;")
-        for e in emitters:
+        for e, size in zip(emitters, scratch, strict=True):
             with w.block():
                 w.line(f"const mi_split s = split_{e.number}(args);")
-                w.line(
-                    f"if (pool(cell_{e.number}, args, s.row_cells * s.column_cells, threads, (size_t)({e.scratch()})))"
-                )
+                w.line(f"if (pool(cell_{e.number}, args, s.row_cells * s.column_cells, threads, (size_t)({size})))")
                 w.line("    return -1;")
                 w.line("if (args->failed) return 1;")
         w.line("return 0;")

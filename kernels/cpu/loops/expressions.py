@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 
+from mirage.ir.dims import Dim
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.loops.scalars import (
     ARITHMETIC,
@@ -23,12 +23,12 @@ from mirage.ir.loops.scalars import (
     Size,
     Unary,
     loops_of,
-    reads_of,
     walk,
 )
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
 from mirage.ir.types import DTYPES, INTEGERS
 from mirage.kernels.cpu.emit_algebra import literal
+from mirage.kernels.cpu.loops.access import step
 from mirage.kernels.cpu.loops.frame import VALUES, Frame, Tensor, is_half
 from mirage.kernels.cpu.writer import Writer
 
@@ -42,7 +42,12 @@ class Expressions:
     """
 
     def __init__(
-        self, frame: Frame, tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple], extents: Mapping, loops: Mapping
+        self,
+        frame: Frame,
+        tensors: Mapping[str, Tensor],
+        shapes: Mapping[str, tuple[Dim, ...]],
+        extents: Mapping[str, Dim],
+        loops: Mapping[str, str],
     ) -> None:
         self.frame = frame
         self.tensors = tensors
@@ -261,23 +266,12 @@ class Expressions:
         t = self.tensors[n.tensor]
         if t.dtype not in (self.frame.real, self.frame.half, "bool", *INTEGERS):
             return False
-        steps = [self.step(i, loop) for i in n.index]
+        steps = [step(i, loop) for i in n.index]
         if any(s is None for s in steps):
             return False
-        contiguous = [s for s, stride in zip(steps, t.strides, strict=True) if s is not None and s != 0 and stride]
-        unit = len(contiguous) == 1 and contiguous[0] == 1 and steps[-1] == 1 and t.strides[-1] == "1L"
+        moving = [(s, stride) for s, stride in zip(steps, t.strides, strict=True) if s != 0 and stride]
+        unit = moving == [(1, "1L")]
         return unit or t.dtype in (self.frame.real, self.frame.half)
-
-    def step(self, i: Scalar, loop: str) -> object | None:
-        """The dim by which an index grows with a loop: 0 if it does not depend on it, None if it is no multiple of it."""
-        if loop not in loops_of(i):
-            return 0
-        if not is_index(i):
-            return None
-        affine = Affine.of(i)
-        if any(loop in loops_of(a) for a in affine.terms if a is not Loop(loop)):
-            return None
-        return affine.terms[Loop(loop)]
 
     def vector(self, x: Scalar, w: Writer, env: Env, loop: str, lanes: str) -> str:
         """C text of the values for lanes from the loop's current index on; no `lanes` means all."""
@@ -349,9 +343,9 @@ class Expressions:
         half = "_half" if is_half(t.dtype) else ""
         steps = []
         for i, stride in zip(x.index, t.strides, strict=True):
-            step = self.step(i, loop)
-            if step != 0 and stride:
-                text = self.frame.dim(step)  # type: ignore[arg-type]
+            grows = step(i, loop)
+            if grows is not None and grows != 0 and stride:
+                text = self.frame.dim(grows)
                 steps.append(stride if text == "1L" else f"{text} * {stride}")
         if steps == ["1L"]:
             return f"mi_load{half}{tail}({at}{n})"
@@ -381,34 +375,11 @@ def constant_text(c: Const) -> str:
     if c.type == "bool":
         return str(int(value))
     if c.type in INTEGERS:
-        least = int(value) == (-(2**31) if c.type == "int32" else -(2**63))
-        suffix = "" if c.type == "int32" else "L"
-        return (
-            f"({int(value) + 1}{suffix} - 1)"
-            if least
-            else f"{int(value)}{suffix}"
-            if value >= 0
-            else f"({int(value)}{suffix})"
-        )
+        suffix, number = "" if c.type == "int32" else "L", int(value)
+        # C has no negative literals, so that the least integer is not one
+        return f"{number}{suffix}" if number >= 0 else f"({number + 1}{suffix} - 1)"
     suffix = "f" if c.type == "float32" else ""
     if isinstance(value, float):
         text = f'__builtin_nan{suffix}("")' if math.isnan(value) else f"__builtin_inf{suffix}()"
         return f"(-{text})" if value < 0 else text
-    return f"{_float(Fraction(value))!r}{suffix}" if value >= 0 else f"({_float(Fraction(value))!r}{suffix})"
-
-
-def _float(value: Fraction) -> float:
-    return float(value)
-
-
-def contiguous_reads(x: Scalar, loop: str, expressions: Expressions) -> int:
-    """Reads that are contiguous along a loop less those that are strided along it."""
-    votes = 0
-    for r in reads_of(x):
-        t = expressions.tensors[r.tensor]
-        if t.value or loop not in loops_of(r):
-            continue
-        last = expressions.step(r.index[-1], loop)
-        others = [expressions.step(i, loop) for i in r.index[:-1]]
-        votes += 1 if last == 1 and all(o == 0 for o in others) else -1
-    return votes
+    return f"{float(value)!r}{suffix}" if value >= 0 else f"({float(value)!r}{suffix})"

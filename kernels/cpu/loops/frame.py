@@ -12,6 +12,7 @@ import sympy
 from mirage.ir.dims import Dim, dim_text
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.emit_algebra import FunctionSources
+from mirage.kernels.cpu.loops.access import last_long
 
 #: C types of elements in memory
 STORAGE = {
@@ -76,11 +77,11 @@ class Frame:
         return lines
 
     def input(self, name: str, dtype: str, shape: Sequence[Dim]) -> Tensor:
-        """An input, whose strides are arguments but for the last."""
+        """An input, whose strides are arguments; the last dim that is not of size 1 is contiguous."""
         strides = []
         for k, d in enumerate(shape):
             self.strides.append(f"{tensor_name(name)}_step{k}")
-            strides.append("" if d == 1 else "1L" if k == len(shape) - 1 else self.strides[-1])
+            strides.append("" if d == 1 else "1L" if k == last_long(tuple(shape)) else self.strides[-1])
         return Tensor(tensor_name(name), dtype, tuple(strides))
 
     def check(self, where: str) -> int:
@@ -107,6 +108,11 @@ def dim_name(d: Dim, number: int) -> str:
 def tensor_name(name: str) -> str:
     """The C variable of a tensor's elements."""
     return f"t_{re.sub(r'[^A-Za-z0-9_]', '_', name)}"
+
+
+def buffer_name(name: str, what: str) -> str:
+    """The C variable of what a nest keeps of a stage."""
+    return f"{tensor_name(name)}_{what}"
 
 
 def loop_name(name: str) -> str:

@@ -16,6 +16,7 @@ from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.loops.access import last_long
 from mirage.kernels.cpu.loops.emit import emit
 from mirage.kernels.cpu.memory import address, aligned
 from mirage.settings import num_threads
@@ -83,6 +84,8 @@ class LoopKernel:
         self._pool, self._threads = ctypes.c_void_p(pool.run_address()), ctypes.c_int(num_threads())
         self._dtypes = [ELEMENTS[t.dtype] for t in program.input_types]
         self._results = [ELEMENTS[t.dtype] for t in program.output_types]
+        #: per input, the dim that C code takes to be contiguous
+        self._last = [last_long(t.shape) for t in program.input_types]
         self._lock = threading.Lock()
         self._shapes: dict[tuple[int, ...], _Shape] = {}
 
@@ -174,7 +177,7 @@ class LoopKernel:
                     f"{dtype}{list(want)}; pass the sizes of these arrays"
                 )
             flags = a.flags
-            if not flags.c_contiguous and (not flags.aligned or not _readable(a)):
+            if not flags.c_contiguous and (not flags.aligned or not _readable(a, self._last[k])):
                 a = np.ascontiguousarray(a).reshape(want)
             elif not flags.aligned:
                 a = a.copy()
@@ -198,10 +201,10 @@ class LoopKernel:
             raise InputError(f"{self.program.name}: {what} is {found}; pass contiguous writable arrays {wanted}")
 
 
-def _readable(a: np.ndarray) -> bool:
-    """Whether C code can read an array through its strides: the last dim is contiguous, the others whole elements apart."""
-    last = not a.ndim or a.shape[-1] <= 1 or a.strides[-1] == a.itemsize
-    return last and all(s % a.itemsize == 0 for s in a.strides)
+def _readable(a: np.ndarray, last: int) -> bool:
+    """Whether C code can read an array through its strides: those of dim `last` are contiguous, others whole elements apart."""
+    contiguous = last < 0 or a.shape[last] <= 1 or a.strides[last] == a.itemsize
+    return contiguous and all(s % a.itemsize == 0 for s in a.strides)
 
 
 def _bound(table: dict[Any, Any]) -> None:

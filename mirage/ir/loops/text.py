@@ -24,6 +24,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import NoReturn, TypeVar
 
 from mirage.errors import MirageError, ParseError
@@ -244,7 +245,7 @@ class _Parser:
         for s in stages:
             if not isinstance(s, ast.FunctionDef):
                 _expected(s, "def STAGE(i0, ...) -> float32[n]:")
-            expression = _at(s, lambda s=s: self.stage(s))
+            expression = _at(s, partial(self.stage, s))
             if s.name in self.tensors:
                 _expected(s, "another name: it is defined already")
             self.tensors[s.name] = expression.type

@@ -1,0 +1,43 @@
+"""How reads walk through memory as a loop runs."""
+
+from __future__ import annotations
+
+import sympy
+
+from mirage.ir.dims import Dim
+from mirage.ir.loops.program import TensorExpr
+from mirage.ir.loops.scalars import Loop, Scalar, loops_of, reads_of
+from mirage.ir.loops.simplify import Affine, is_index
+
+
+def step(index: Scalar, loop: str) -> Dim | None:
+    """The dim by which an index grows in each iteration of a loop; None if it does so in another way."""
+    if loop not in loops_of(index):
+        return sympy.Integer(0)
+    if not is_index(index):
+        return None
+    terms = Affine.of(index).terms
+    if any(loop in loops_of(a) for a in terms if a is not Loop(loop)):
+        return None
+    return terms[Loop(loop)]
+
+
+def _votes(body: Scalar, loop: str) -> int:
+    """Reads that are contiguous along a loop less those that it strides through."""
+    votes = 0
+    for r in reads_of(body):
+        if loop in loops_of(r):
+            *outer, last = [step(i, loop) for i in r.index]
+            votes += 1 if last == 1 and all(s == 0 for s in outer) else -1
+    return votes
+
+
+def last_long(shape: tuple[Dim, ...]) -> int:
+    """The last dim that is not of size 1, or -1."""
+    return max((k for k, d in enumerate(shape) if d != 1), default=-1)
+
+
+def along_output(stage: TensorExpr) -> bool:
+    """Whether a reduction is vectorized along its last output loop rather than its last reduction loop."""
+    k = last_long(stage.shape)
+    return k >= 0 and _votes(stage.body, stage.loops[k]) > _votes(stage.body, stage.reduce[-1][0])

@@ -1,0 +1,334 @@
+"""One stage for one row of its nest: loops over its tile dims, vectorized along one of them or along a reduction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import sympy
+
+from mirage.ir.loops.interpret import identity
+from mirage.ir.loops.program import TensorExpr
+from mirage.ir.loops.scalars import (
+    COMPARISONS,
+    Binary,
+    Loop,
+    Scalar,
+    Select,
+    constant,
+    loops_of,
+    reads_of,
+    walk,
+)
+from mirage.ir.loops.simplify import Affine, is_index, resolve
+from mirage.kernels.cpu.loops.access import along_output
+from mirage.kernels.cpu.loops.expressions import Env, Expressions, constant_text
+from mirage.kernels.cpu.loops.frame import VALUES, Tensor
+from mirage.kernels.cpu.writer import Writer
+
+#: conditions on a loop's index at which its range is split
+_MOST_SPLITS = 3
+
+_VECTOR_COMBINE = {
+    "sum": "{a} + {b}",
+    "prod": "{a} * {b}",
+    "max": "mi_maximum({a}, {b})",
+    "min": "mi_minimum({a}, {b})",
+}
+_HORIZONTAL = {"sum": "mi_hsum", "prod": "mi_hproduct", "max": "mi_hmaximum", "min": "mi_hminimum"}
+_EACH_PART = "MI_UNROLL for (int part = 0; part < MI_PARTS; part++)"
+
+
+class StageEmitter:
+    """Prints one stage for one row: loops over its tile dims, vectorized along one where the body allows."""
+
+    def __init__(self, stage: TensorExpr, group: int, split: bool, x: Expressions, target: Tensor, w: Writer) -> None:
+        self.frame = x.frame
+        self.stage = stage
+        self.split = split
+        self.x = x
+        self.target = target
+        self.w = w
+        self.index = tuple(Loop(n) for n in stage.loops)
+        #: output loops that a row runs
+        self.tile = [n for k, n in enumerate(stage.loops) if k >= group and stage.shape[k] != 1]
+
+    def emit(self) -> None:
+        if not self.stage.reduce:
+            self._map()
+        elif self.tile and along_output(self.stage):
+            self._reduce_along_output()
+        else:
+            self._reduce()
+
+    def _range(self, loop: str) -> tuple[str, str]:
+        """C text of the first index of a loop, and of the one behind its last."""
+        if self.split and self.tile == [loop]:
+            return "first_column", "last_column"
+        return "0L", self.frame.dim(self.stage.extents[loop])
+
+    def _loops(self, names: Sequence[str], inner: Callable[[], None]) -> None:
+        """Plain loops around `inner`."""
+        if not names:
+            inner()
+            return
+        n = names[0]
+        if self.stage.extents[n] == 1:
+            self._loops(names[1:], inner)
+            return
+        first, last = self._range(n)
+        i = self.x.loops[n]
+        with self.w.block(f"for (long {i} = {first}; {i} < {last}; {i}++)"):
+            self._loops(names[1:], inner)
+
+    def _pieces(
+        self,
+        body: Scalar,
+        loop: str,
+        first: str,
+        last: str,
+        piece: Callable[[Scalar, str, str], None],
+        left: int = _MOST_SPLITS,
+    ) -> None:
+        """Print a loop's range in pieces in each of which choices by the loop's index are made."""
+        found = self._condition(body, loop) if left else None
+        if found is None:
+            piece(body, first, last)
+            return
+        condition, point, below = found
+        at = self.frame.local("split")
+        self.w.line(f"const long {at} = mi_clamp({self.x.scalar(point, self.w, {})}, {first}, {last});")
+        for begin, end, holds in ((first, at, below), (at, last, not below)):
+            with self.w.block():
+                self._pieces(resolve(body, condition, holds), loop, begin, end, piece, left - 1)
+
+    def _condition(self, body: Scalar, loop: str) -> tuple[Scalar, Scalar, bool] | None:
+        """A comparison that chooses by the loop's index: it, the index from which on it changes, whether it holds below."""
+        for s in walk(body):
+            if not isinstance(s, Select) or loop not in loops_of(s.condition):
+                continue
+            for c in walk(s.condition):
+                if not (isinstance(c, Binary) and c.op in COMPARISONS and is_index(c.left) and is_index(c.right)):
+                    continue
+                affine = Affine.of(c.left).plus(Affine.of(c.right).scaled(sympy.Integer(-1)))
+                step = affine.terms.get(Loop(loop))
+                rest = Affine({a: k for a, k in affine.terms.items() if a is not Loop(loop)}, affine.const)
+                if step not in (1, -1) or any(loop in loops_of(a) for a in rest.terms) or c.op in ("eq", "ne"):
+                    continue
+                if any(reads_of(a) for a in rest.terms):
+                    continue
+                # below `point`: loop < point, where loop + rest < 0 or rest - loop > 0
+                inclusive = c.op in (("le", "gt") if step == 1 else ("lt", "ge"))
+                point = rest.scaled(sympy.Integer(-1)) if step == 1 else rest
+                if inclusive:
+                    point = point.plus(Affine({}, sympy.Integer(1)))
+                below = c.op in (("lt", "le") if step == 1 else ("gt", "ge"))
+                return c, point.scalar(), below
+        return None
+
+    def _invariants(self, body: Scalar, loop: str) -> Env:
+        env: Env = {}
+        for n in self.x.invariants(body, loop):
+            self.x.scalar(n, self.w, env)
+        return env
+
+    # ---- without a reduction ----
+
+    def _map(self) -> None:
+        if self.target.value or not self.tile:
+            self._loops(self.tile, self._element)
+            return
+        *outer, loop = self.tile
+        self._loops(outer, lambda: self._row(loop))
+
+    def _element(self) -> None:
+        env: Env = {}
+        self._put(self.x.scalar(self.stage.body, self.w, env), env)
+
+    def _put(self, value: str, env: Env) -> None:
+        if self.target.value:
+            self.w.line(f"{self.target.value} = {value};")
+        else:
+            self.x.store(self.target, self.index, value, self.w, env, None)
+
+    def _row(self, loop: str) -> None:
+        first, last = self._range(loop)
+        self._pieces(self.stage.body, loop, first, last, lambda body, a, b: self._map_piece(body, loop, a, b))
+
+    def _map_piece(self, body: Scalar, loop: str, first: str, last: str) -> None:
+        w, i = self.w, self.x.loops[loop]
+        known = self._invariants(body, loop)
+        if not (self._vector_target(loop) and self.x.vectorizable(body, loop) and self._worth(body, loop)):
+            with w.block(f"for (long {i} = {first}; {i} < {last}; {i}++)"):
+                env = dict(known)
+                self._put(self.x.scalar(body, w, env), env)
+            return
+        w.line(f"long {i} = {first};")
+        with w.block(f"for (; {i} + MI_W <= {last}; {i} += MI_W)"):
+            env = dict(known)
+            value = self.x.vector(body, w, env, loop, "")
+            self.x.store(self.target, self.index, value, w, env, "")
+        with w.block(f"if ({i} < {last})"):
+            w.line(f"const int lanes = (int)({last} - {i});")
+            env = dict(known)
+            value = self.x.vector(body, w, env, loop, "lanes")
+            self.x.store(self.target, self.index, value, w, env, "lanes")
+
+    def _vector_target(self, loop: str) -> bool:
+        """Whether a vector along the loop is stored as one."""
+        t = self.target
+        if t.dtype not in (self.frame.real, self.frame.half, "bool", "int32", "int64"):
+            return False
+        return t.strides[self.stage.loops.index(loop)] == "1L"
+
+    def _worth(self, body: Scalar, loop: str) -> bool:
+        """Whether the body has floating-point numbers: the compiler vectorizes loops over integers and booleans itself."""
+        return any(n.dtype == self.frame.real for n in walk(body)) or loop not in loops_of(body)
+
+    # ---- reductions ----
+
+    def _reduce(self) -> None:
+        self._loops(self.tile, self._reduce_element)
+
+    def _identity(self) -> str:
+        dtype = self._result_dtype()
+        return constant_text(constant(identity(self.stage.combiner, dtype), dtype))
+
+    def _result_dtype(self) -> str:
+        return "int64" if self.stage.combiner.startswith("arg") else self.stage.body.dtype
+
+    def _reduce_element(self) -> None:
+        """One element: vectors along the innermost reduction loop, in several partial results."""
+        w, combiner = self.w, self.stage.combiner
+        *outer, loop = [r for r, _ in self.stage.reduce]
+        if (
+            self.stage.extents[loop] == 1
+            or combiner not in _VECTOR_COMBINE
+            or not self._vector_reduction(self.stage.body, loop)
+        ):
+            self._reduce_plainly()
+            return
+        initial = self._identity()
+        w.line("mi_vec parts[MI_PARTS];")
+        w.line(f"{_EACH_PART} parts[part] = mi_broadcast({initial});")
+
+        def run() -> None:
+            extent = self.frame.dim(self.stage.extents[loop])
+            self._pieces(
+                self.stage.body, loop, "0L", extent, lambda body, a, b: self._reduce_piece(body, loop, a, b, initial)
+            )
+
+        self._loops(outer, run)
+        both = [_VECTOR_COMBINE[combiner].format(a=f"parts[{k}]", b=f"parts[{k + 1}]") for k in (0, 2)]
+        total = f"{_HORIZONTAL[combiner]}({_VECTOR_COMBINE[combiner].format(a=both[0], b=both[1])})"
+        self._put(total, {})
+
+    def _vector_reduction(self, body: Scalar, loop: str) -> bool:
+        return self.stage.body.dtype == self.frame.real and self._pieces_vectorizable(body, loop, _MOST_SPLITS)
+
+    def _pieces_vectorizable(self, body: Scalar, loop: str, left: int) -> bool:
+        found = self._condition(body, loop) if left else None
+        if found is None:
+            return self.x.vectorizable(body, loop)
+        return all(self._pieces_vectorizable(resolve(body, found[0], holds), loop, left - 1) for holds in (True, False))
+
+    def _reduce_piece(self, body: Scalar, loop: str, first: str, last: str, initial: str) -> None:
+        w, i, combine = self.w, self.x.loops[loop], _VECTOR_COMBINE[self.stage.combiner]
+        known = self._invariants(body, loop)
+        w.line(f"long {i} = {first};")
+        with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"), w.block(_EACH_PART):
+            self.x.loops[loop] = f"({i} + part * MI_W)"
+            value = self.x.vector(body, w, dict(known), loop, "")
+            w.line(f"parts[part] = {combine.format(a='parts[part]', b=value)};")
+            self.x.loops[loop] = i
+        with w.block(f"for (; {i} < {last}; {i} += MI_W)"):
+            w.line(f"const int lanes = (int)mi_least({last} - {i}, MI_W);")
+            value = self.x.vector(body, w, dict(known), loop, "lanes")
+            w.line(f"const mi_vec rest = mi_fill_tail({value}, lanes, mi_broadcast({initial}));")
+            w.line(f"parts[0] = {combine.format(a='parts[0]', b='rest')};")
+
+    def _reduce_plainly(self) -> None:
+        """One element, one step at a time."""
+        w, combiner = self.w, self.stage.combiner
+        result, dtype = self.frame.local("result"), self._result_dtype()
+        w.line(f"{VALUES[dtype]} {result} = {self._identity()};")
+        best = ""
+        if combiner.startswith("arg"):
+            best = self.frame.local("best")
+            w.line(f"{VALUES[self.stage.body.dtype]} {best} = 0;")
+
+        def step() -> None:
+            env: Env = {}
+            value = self.x.scalar(self.stage.body, w, env)
+            if best:
+                i = self.x.loops[self.stage.reduce[0][0]]
+                relation = ">" if combiner == "argmax" else "<"
+                # the first NaN is the extreme of all
+                w.line(f"if ({i} == 0 || (!({best} != {best}) && ({value} {relation} {best} || {value} != {value})))")
+                with w.block():
+                    w.line(f"{best} = {value};")
+                    w.line(f"{result} = {i};")
+            else:
+                w.line(f"{result} = {self._combined(result, value)};")
+
+        self._loops([r for r, _ in self.stage.reduce], step)
+        self._put(result, {})
+
+    def _combined(self, a: str, b: str) -> str:
+        combiner, dtype = self.stage.combiner, self.stage.body.dtype
+        if combiner in ("any", "all"):
+            return f"{a} {'|' if combiner == 'any' else '&'} {b}"
+        if dtype.startswith("float"):
+            named = {"max": "mi_maximum", "min": "mi_minimum"}
+            return (
+                f"{named[combiner]}_{VALUES[dtype]}({a}, {b})"
+                if combiner in named
+                else f"{a} {'+' if combiner == 'sum' else '*'} {b}"
+            )
+        bits = "32" if dtype == "int32" else "64"
+        if combiner in ("sum", "prod"):
+            return f"mi_{'add' if combiner == 'sum' else 'mul'}{bits}({a}, {b})"
+        return f"{a} {'>' if combiner == 'max' else '<'} {b} ? {a} : {b}"
+
+    def _reduce_along_output(self) -> None:
+        """Elements along the last output loop at once, each vector of them with a result of its own."""
+        w, combiner = self.w, self.stage.combiner
+        *outer, loop = self.tile
+        body = self.stage.body
+        fits = self._vector_target(loop) and combiner in _VECTOR_COMBINE and body.dtype == self.frame.real
+        if not fits or not self.x.vectorizable(body, loop):
+            self._loops(self.tile, self._reduce_plainly)
+            return
+        combine, initial = _VECTOR_COMBINE[combiner], self._identity()
+        i = self.x.loops[loop]
+        reduce = [r for r, _ in self.stage.reduce]
+
+        def columns() -> None:
+            first, last = self._range(loop)
+            w.line(f"long {i} = {first};")
+            with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"):
+                w.line("mi_vec parts[MI_PARTS];")
+                w.line(f"{_EACH_PART} parts[part] = mi_broadcast({initial});")
+                self.x.loops[loop] = f"({i} + part * MI_W)"
+
+                def step() -> None:
+                    known = self._invariants(body, loop)
+                    with w.block(_EACH_PART):
+                        value = self.x.vector(body, w, known, loop, "")
+                        w.line(f"parts[part] = {combine.format(a='parts[part]', b=value)};")
+
+                self._loops(reduce, step)
+                with w.block(_EACH_PART):
+                    self.x.store(self.target, self.index, "parts[part]", w, {}, "")
+                self.x.loops[loop] = i
+            with w.block(f"for (; {i} < {last}; {i} += MI_W)"):
+                w.line(f"const int lanes = (int)mi_least({last} - {i}, MI_W);")
+                w.line(f"mi_vec total = mi_broadcast({initial});")
+
+                def rest() -> None:
+                    value = self.x.vector(body, w, self._invariants(body, loop), loop, "lanes")
+                    w.line(f"total = {combine.format(a='total', b=value)};")
+
+                self._loops(reduce, rest)
+                self.x.store(self.target, self.index, "total", w, {}, "lanes")
+
+        self._loops(outer, columns)
