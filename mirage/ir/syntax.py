@@ -66,7 +66,9 @@ def read_type(node: ast.expr) -> TensorType:
     expected(node, "a type such as float32[n, 64] or float32[()]")
 
 
-_ANNOTATION = "an annotation such as float32[n, 64], float32[n, _], Shape[n], Tuple[...], Object or Callable[[...], ...]"
+_ANNOTATION = (
+    "an annotation such as float32[n, 64], float32[n, _], Shape[n], Tuple[...], Object or Callable[[...], ...]"
+)
 
 
 def read_annotation(node: ast.expr) -> Annotation:

@@ -109,7 +109,9 @@ class _Check:
         try:
             self.operand(f.result)
             if _has_scalar(f.returns):
-                raise GraphError(f"{f.returns} has no element type of its own; return a tensor: mirage.full((), value, dtype)")
+                raise GraphError(
+                    f"{f.returns} has no element type of its own; return a tensor: mirage.full((), value, dtype)"
+                )
         except GraphError as e:
             raise GraphError(f"{f.name}: the result: {e}") from None
 
@@ -123,7 +125,9 @@ class _Check:
         for p in f.parameters:
             self.define(p, f"{f.name}: parameter {p.name!r}")
             if _has_scalar(p.annotation):
-                raise GraphError(f"{f.name}: parameter {p.name!r} is {p.annotation}, without an element type; give it one")
+                raise GraphError(
+                    f"{f.name}: parameter {p.name!r} is {p.annotation}, without an element type; give it one"
+                )
             self.bound(p.annotation, f"{f.name}: parameter {p.name!r} is {p.annotation}")
         for _, value in f.attrs:
             free_text(value)
@@ -172,7 +176,9 @@ class _Check:
         self.known |= new
         found = deduce(value, self.functions)
         if not at_least(b.var.annotation, found):
-            raise GraphError(f"is annotated as {b.var.annotation}, but its value is {found}; only a match_cast may say more")
+            raise GraphError(
+                f"is annotated as {b.var.annotation}, but its value is {found}; only a match_cast may say more"
+            )
         self.define(b.var, b.var.name)
 
     def expression(self, value: Expr) -> None:
@@ -180,7 +186,9 @@ class _Check:
             case OpCall(op, _, attrs):
                 operator = get_operator(op)
                 if operator.check_attrs(dict(attrs)) != dict(attrs):
-                    raise GraphError(f"{op}: attributes {dict(attrs)} are not as the operator gives them; use check_attrs")
+                    raise GraphError(
+                        f"{op}: attributes {dict(attrs)} are not as the operator gives them; use check_attrs"
+                    )
             case MatchCast((given,), wanted):
                 check_cast(given.annotation, wanted, "match_cast: the value")
             case KernelCall(name, args, out, dims):
@@ -192,7 +200,9 @@ class _Check:
                     raise GraphError(f"kernel {name}: {given_dims}; pass one for each")
                 wanted_out = [(t.rank, t.dtype) for t in kernel.output_types]
                 if [(t.rank, t.dtype) for t in out] != wanted_out:
-                    raise GraphError(f"kernel {name}: results {_types(out)}, but it computes {_types(kernel.output_types)}")
+                    raise GraphError(
+                        f"kernel {name}: results {_types(out)}, but it computes {_types(kernel.output_types)}"
+                    )
                 _tensors(f"kernel {name}", args)
             case LibraryCall(name, args, out, attrs):
                 if not out or any(t.dtype not in ELEMENTS for t in out):
@@ -203,13 +213,17 @@ class _Check:
             case PackedCall(name, args, annotation, attrs, in_place):
                 for i in in_place:
                     if not 0 <= i < len(args) or not isinstance(args[i], Var) or not _is_tensor(args[i].annotation):
-                        raise GraphError(f"packed function {name!r}: argument {i}, written in place, is no tensor variable")
+                        raise GraphError(
+                            f"packed function {name!r}: argument {i}, written in place, is no tensor variable"
+                        )
                 for _, v in attrs:
                     free_text(v)
                 if name in EFFECTS:
                     effect = EFFECTS[name]
                     if in_place != (0,) or effect.check_attrs(dict(attrs)) != dict(attrs):
-                        raise GraphError(f"effect {name!r} writes to its first argument, and takes attributes that it has checked")
+                        raise GraphError(
+                            f"effect {name!r}: use in_place=(0,) and the attributes that its check_attrs gives"
+                        )
                     given_to = effect.annotate([a.annotation for a in args], dict(attrs))
                     if given_to != annotation:
                         raise GraphError(f"effect {name!r} gives {given_to}, not {annotation}")
@@ -243,7 +257,7 @@ def _has_scalar(annotation: Annotation) -> bool:
 def at_least(coarse: Annotation, fine: Annotation) -> bool:
     """Whether every value of the second annotation is one of the first, as far as the text of the dims tells."""
     match coarse, fine:
-        case (TensorType() | PartialTensor()), (TensorType() | PartialTensor()):
+        case ((TensorType() | PartialTensor()), (TensorType() | PartialTensor())):
             return coarse.dtype in (None, fine.dtype) and _shape_at_least(coarse.shape, fine.shape)
         case ShapeType(x), ShapeType(y):
             return _shape_at_least(x, y)

@@ -56,9 +56,9 @@ def run_module(
     """The result of the main function.
 
     `packed` holds packed functions, called as `fn(*args, **attrs)`, besides the built-in effects, and shape functions;
-    `library` library functions, called as `fn(inputs, outputs, **attrs)`. A kernel that is no loop program is called as `kernel(inputs, sizes, outputs)`. With
-    `wide`, every floating-point tensor is kept and computed in float64, whatever its type: arguments of other types are
-    converted, so that what the program writes in place does not reach them.
+    `library` library functions, called as `fn(inputs, outputs, **attrs)`. A kernel that is no loop program is called as
+    `kernel(inputs, sizes, outputs)`. With `wide`, every floating-point tensor is kept and computed in float64, whatever its
+    type: arguments of other types are converted, so that what the program writes in place does not reach them.
 
     Raises GuardError where a size breaks a constraint of a function or match_cast, naming the dim; InputError for
     arguments of another number, kind or type; UnknownFunction; and what operators raise.
@@ -117,7 +117,8 @@ class _Machine:
                 if not isinstance(value, tuple | list) or len(value) != len(fields):
                     raise InputError(f"{what} is not a tuple of {len(fields)} values; pass one, {annotation}")
                 return tuple(
-                    self.converted(f, v, f"{what}, field {i}") for i, (f, v) in enumerate(zip(fields, value, strict=True))
+                    self.converted(f, v, f"{what}, field {i}")
+                    for i, (f, v) in enumerate(zip(fields, value, strict=True))
                 )
             case ShapeType():
                 if not isinstance(value, tuple | list) or not all(isinstance(v, int | np.integer) for v in value):
@@ -200,7 +201,9 @@ class _Frame:
                 machine.registered(machine.library, function, "library")(tuple(args), results, **self.attrs(attrs))
                 return results if len(results) != 1 else results[0]
             case PackedCall(function, annotation=annotation, attrs=attrs):
-                found = machine.registered({**EFFECTS, **machine.packed}, function, "packed")(*args, **self.attrs(attrs))
+                found = machine.registered({**EFFECTS, **machine.packed}, function, "packed")(
+                    *args, **self.attrs(attrs)
+                )
                 return machine.converted(annotation, found, f"the result of {function!r}")
             case ShapeCall(function, rank=rank):
                 found = machine.registered(machine.packed, function, "shape")(*args)
@@ -259,12 +262,16 @@ class _Frame:
             results = self.outputs(out)
             kernel(args, sizes, results)
         else:
-            raise GraphError(f"kernel {name} of kind {kernel.kind} cannot be run here; run the module before it is lowered")
+            raise GraphError(
+                f"kernel {name} of kind {kernel.kind} cannot be run here; run the module before it is lowered"
+            )
         return results[0] if len(results) == 1 else results
 
 
 def match_sizes(
-    given: Iterable[tuple[str, Annotation, Any]], sizes: dict[str, int], dtype: Callable[[str], np.dtype] = ELEMENTS.__getitem__
+    given: Iterable[tuple[str, Annotation, Any]],
+    sizes: dict[str, int],
+    dtype: Callable[[str], np.dtype] = ELEMENTS.__getitem__,
 ) -> None:
     """Match values with their annotations: bind the dim symbols that are new, and check all else.
 
@@ -297,8 +304,8 @@ def match_sizes(
     for what, dim, size in found:
         must = evaluate(dim, sizes)
         if must != size:
-            given = ", ".join(f"{s}={sizes[s]}" for s in sorted(symbols_of(dim)))
-            wanted = f"{dim_text(dim)}, which is {must} for {given}" if given else str(must)
+            known = ", ".join(f"{s}={sizes[s]}" for s in sorted(symbols_of(dim)))
+            wanted = f"{dim_text(dim)}, which is {must} for {known}" if known else str(must)
             raise GuardError(f"{what} is {size}, not {wanted}; make them equal")
 
 
@@ -309,7 +316,9 @@ def _collect(
         if shape is None:
             return
         if len(shape) != len(actual):
-            raise GuardError(f"{what} has shape {list(actual)} of rank {len(actual)}, not {len(shape)}: it must be {annotation}")
+            raise GuardError(
+                f"{what} has shape {list(actual)} of rank {len(actual)}, not {len(shape)}: it must be {annotation}"
+            )
         found.extend(
             (f"{what} has shape {list(actual)}: dim {i}", d, int(n))
             for i, (d, n) in enumerate(zip(shape, actual, strict=True))

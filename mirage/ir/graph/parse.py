@@ -72,7 +72,9 @@ def _kernel(call: ast.Call, readers: KernelReaders) -> Kernel:
         case ast.Call(args=[ast.Constant(value=str() as kind), ast.Constant(value=str() as text)], keywords=[]):
             if kind not in readers:
                 known = ", ".join(sorted(readers)) or "none"
-                raise ParseError(f"line {call.lineno}: kernels of kind {kind!r} are not known here; known kinds: {known}")
+                raise ParseError(
+                    f"line {call.lineno}: kernels of kind {kind!r} are not known here; known kinds: {known}"
+                )
             try:
                 return readers[kind](text)
             except MirageError as e:
@@ -154,7 +156,9 @@ class _FunctionParser:
     def _parameters(self) -> Iterator[Var]:
         a = self.tree.args
         if a.vararg or a.kwarg or a.posonlyargs or a.defaults or any(a.kw_defaults):
-            expected(self.tree, "parameters of the form x: float32[n, 64], and behind a * extra shape parameters k: Dim")
+            expected(
+                self.tree, "parameters of the form x: float32[n, 64], and behind a * extra shape parameters k: Dim"
+            )
         for p in a.kwonlyargs:
             if not isinstance(p.annotation, ast.Name) or p.annotation.id != "Dim":
                 expected(p, f"{p.arg}: Dim, an extra shape parameter")

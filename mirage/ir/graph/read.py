@@ -71,7 +71,9 @@ def read_expression(node: ast.expr, scope: Scope) -> Expr:
         case ast.Call(func=ast.Subscript(value=ast.Name(id=form), slice=index)) if form in _FORMS:
             return _FORMS[form](node, index.elts if isinstance(index, ast.Tuple) and index.elts else [index], scope)
         case ast.Call(func=ast.Subscript(value=ast.Name(id=form))) if form not in ELEMENTS:
-            expected(node, f"one of the forms {', '.join(_FORMS)}, or a constant of an element type, before the brackets")
+            expected(
+                node, f"one of the forms {', '.join(_FORMS)}, or a constant of an element type, before the brackets"
+            )
     return read_atom(node, scope)
 
 
@@ -115,7 +117,9 @@ def _constant(call: ast.Call) -> Constant:
         case [ast.Constant(value=str() as text)]:
             array = _decoded(call, text, dtype, count)
         case [ast.Constant(value=v)] if v is ...:
-            raise ParseError(f"line {call.lineno}: the data of this constant was left out; print the module without elide")
+            raise ParseError(
+                f"line {call.lineno}: the data of this constant was left out; print the module without elide"
+            )
         case args:
             values = [literal(a) for a in args]
             if len(values) != count:
