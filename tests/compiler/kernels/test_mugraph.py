@@ -41,7 +41,7 @@ def _hints(program: Program) -> list[dict[str, int]]:
 
 @cache
 def kernel(name: str) -> MuGraphKernel:
-    found = fused_kernel(group(name), _hints(group(name)), MODEL)
+    found = fused_kernel(group(name), _hints(group(name)), MODEL, bounds=dict.fromkeys("nmk", 256))
     assert found is not None
     return found
 
@@ -97,7 +97,7 @@ def test_other_types(dtype: str) -> None:
 
 def test_random_programs_on_arrays_of_any_strides() -> None:
     built = 0
-    for seed in range(25):
+    for seed in range(12):
         rng = Random(seed)
         program = random_program(rng, 4)
         k = fused_kernel(program, [dict.fromkeys(program.symbols(), 32)], MODEL)
@@ -113,7 +113,7 @@ def test_random_programs_on_arrays_of_any_strides() -> None:
         for o, e in zip(out, exact, strict=True):
             fits = np.abs(e) < 1e30
             np.testing.assert_allclose(o[fits], e[fits], rtol=0, atol=2e-3 * max(np.abs(e[fits]).max(initial=0), 1e-6))
-    assert built > 10
+    assert built > 5
 
 
 def test_results_that_c_code_cannot_write() -> None:
