@@ -23,6 +23,7 @@ bench: .venv/bench
 
 docs: .venv/test
 	$(BIN)/python -m benchmarks.drawings
+	$(BIN)/python -m benchmarks.operator_table
 
 clean:
 	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache

@@ -108,6 +108,11 @@ class Attribute:
     kind: str
     default: Any = _REQUIRED
 
+    @property
+    def required(self) -> bool:
+        """Whether it has no default."""
+        return self.default is _REQUIRED
+
 
 def checked_attrs(op: str, attributes: Sequence[Attribute], given: Attrs) -> dict[str, Any]:
     """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones, DimError for wrong dims."""
