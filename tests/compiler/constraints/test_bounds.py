@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from mirage.errors import DimError
 
 
 def test_bounds_are_ranges() -> None:
-    c = from_bounds({"n": 4096, "b": (1, 16), "m": (2, None), "k": np.int64(7)})
+    bounds: dict[str, Any] = {"n": 4096, "b": (1, 16), "m": (2, None), "k": np.int64(7)}
+    c = from_bounds(bounds)
     assert [(c.lower_bound(s), c.upper_bound(s)) for s in ("n", "b", "m", "k", "other")] == [
         (0, 4096),
         (1, 16),
