@@ -15,7 +15,7 @@ from mirage.frontends.proxy import TRACE, caller, fail, located
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.trace import check_parameters, program_name
 from mirage.ir.annotations import Annotation, symbols_in
-from mirage.ir.dims import Dim, symbol, to_dim
+from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
 from mirage.ir.graph.deduce import match_dims, solve_dims
 from mirage.ir.graph.nodes import FunctionCall, Module
 from mirage.ir.program import identifier
@@ -123,6 +123,7 @@ def _call_function(t: GraphTrace, f: GraphFunction, args: Sequence[Any], kwargs:
     with located():
         for d, value in passed.items():
             bound[d] = to_dim(value, f"call of {f.name}: {d}")
+            t.check_symbols(symbols_of(bound[d]))
         for p, a, atom in zip(f.specs, f.specs.values(), atoms, strict=True):
             match_dims(a, atom.annotation, bound, f"call of {f.name}: argument {p!r}")
         for a, atom in zip(f.specs.values(), atoms, strict=True):

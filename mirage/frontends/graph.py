@@ -143,7 +143,11 @@ class GraphTrace:
     def adopt(self, name: str, value: Traced) -> Atom:
         found = self._reach(value)
         if found is None:
-            fail(f"{name}: {value!r} belongs to another trace; pass it as an argument of this function")
+            inside = value._trace.graph
+            while inside is not None and inside is not self:
+                inside = inside.parent
+            how = "return it from there" if inside is self else "pass it as an argument of this function"
+            fail(f"{name}: {value!r} belongs to another trace, of {value._trace.name}; {how}")
         if isinstance(found, ShapeValue):
             self.check_symbols(symbols_in(found.annotation))
         return found

@@ -16,8 +16,8 @@ from mirage.ir.dims import DimLike
 from mirage.ir.types import DTYPES
 
 
-def constant(value: Scalar) -> Proxy:
-    """A number, or a dim used as one, as a rank-0 tensor."""
+def constant(value: Scalar | np.ndarray) -> Proxy:
+    """A number, or a dim used as one, as a rank-0 tensor; in functions for `mirage.compile` also an array."""
     return _tensor("constant", value)
 
 

@@ -109,6 +109,16 @@ def caller() -> str:
     return _line(frame.f_code.co_filename, frame.f_lineno, frame.f_globals)
 
 
+def raised_at(error: BaseException) -> str:
+    """The user's line that led to an error of a library."""
+    found, trace = "", error.__traceback__
+    while trace is not None:
+        if not trace.tb_frame.f_globals.get("__name__", "").startswith((*_NOT_THE_USER, "sympy.")):
+            found = _line(trace.tb_frame.f_code.co_filename, trace.tb_lineno, trace.tb_frame.f_globals)
+        trace = trace.tb_next
+    return found
+
+
 def _line(file: str, line: int, names: dict[str, Any] | None) -> str:
     code = linecache.getline(file, line, names).strip()
     return f"{os.path.basename(file)}:{line}: {code}" if code else f"{os.path.basename(file)}:{line}"

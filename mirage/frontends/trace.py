@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from mirage.errors import MirageError, TraceError
-from mirage.frontends.proxy import TRACE, Proxy, Trace, Traced, fail
+from mirage.frontends.proxy import TRACE, Proxy, Trace, Traced, fail, raised_at
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import TensorType
 
@@ -73,6 +73,12 @@ def record(t: Trace, fn: Callable[..., Any], args: Sequence[Any], named: Mapping
     except MirageError:
         raise
     except Exception as e:
+        if isinstance(e, TypeError) and "truth value of Relational" in str(e):
+            # sympy's refusal to compare what is not known
+            raise TraceError(
+                f"{raised_at(e)}: {e}; a dim has no value while {t.name} is traced: move this decision out of the function, or "
+                "use mirage.cond with mirage.dim_value"
+            ) from None
         e.add_note(f"raised by {t.name} while mirage traced it")
         raise
     finally:
