@@ -14,7 +14,7 @@ from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.memory.liveness import Step, analyze
 from mirage.compiler.memory.plan import plan
 from mirage.errors import GraphError
-from mirage.ir.annotations import symbols_in
+from mirage.ir.annotations import ObjectType, symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph import nodes
 from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, Module, ShapeValue, Var
@@ -176,10 +176,12 @@ class _Lowering:
                 return Step(views=((b.var.name, used),))
             case nodes.PackedCall(function, attrs=attrs, in_place=in_place):
                 code.append(vm.CallPacked(self._register(b.var.name), function, args, attrs, in_place, where=b.where))
+                self._check_result(b)
                 written = self._names([value.args[i] for i in in_place])
                 return Step(uses=used, views=((b.var.name, written),))
             case nodes.ShapeCall(function):
                 code.append(vm.CallPacked(self._register(b.var.name), function, args, where=b.where))
+                self._check_result(b)
                 return Step(uses=used, views=((b.var.name, ()),))
             case nodes.FunctionCall(callee, dims=dims):
                 memory = self._arena([callee], number)
@@ -213,6 +215,11 @@ class _Lowering:
                 code.append(vm.GetItem(self._register(b.var.name), args[0], index, where=b.where))
                 return Step(views=((b.var.name, used),))
         raise GraphError(f"{self.function.name}: {b.var.name}: {type(value).__name__} cannot be lowered")
+
+    def _check_result(self, b: Binding) -> None:
+        """A Python function may give anything: what kernels get is checked."""
+        if not isinstance(b.var.annotation, ObjectType):
+            self.code[-1].append(vm.MatchShape(self.registers[b.var.name], b.var.annotation, b.var.name, where=b.where))
 
     def _called(self, b: Binding, used: tuple[str, ...], number: int) -> Step:
         """A call of a function: its result may be one of the arguments, and its arena is in use meanwhile."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from mirage.errors import MirageError
 from mirage.kernels.cpu.memory import aligned
 
 _BYTE = np.dtype(np.uint8)
@@ -26,17 +27,29 @@ class Arena:
         return (0 if self._own is None else self._own.nbytes) + sum(m.nbytes for m in self._grown.values())
 
     def planned(self) -> np.ndarray:
-        """The planned memory."""
+        """The planned memory; raises MirageError if there is not as much."""
         if self._own is None:
-            self._own = aligned(self.size, _BYTE)
+            self._own = _allocate(self.size)
         return self._own
 
     def grow(self, storage: int, size: int) -> np.ndarray:
-        """At least so many bytes for a storage: the same memory as long as it is large enough."""
+        """At least so many bytes for a storage: the same memory as long as it is large enough.
+
+        Raises MirageError if there is not as much.
+        """
         memory = self._grown.get(storage)
         if memory is None or memory.size < size:
             # a little more, as lengths often grow by one from call to call; what is outgrown is dropped first
             more = 0 if memory is None else memory.size + memory.size // 4
             self._grown.pop(storage, None)
-            memory = self._grown[storage] = aligned(max(size, more), _BYTE)
+            memory = self._grown[storage] = _allocate(max(size, more))
         return memory
+
+
+def _allocate(size: int) -> np.ndarray:
+    try:
+        return aligned(size, _BYTE)
+    except (MemoryError, ValueError):
+        raise MirageError(
+            f"there is no memory for {size} bytes of intermediate tensors; use smaller sizes or bounds"
+        ) from None

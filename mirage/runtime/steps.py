@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import sympy
 
-from mirage.errors import GuardError
+from mirage.errors import GuardError, MirageError
 from mirage.ir.dims import Dim, symbol, symbols_of, value_at
 from mirage.ir.operator import get_operator
 from mirage.ir.program import AttrItems
@@ -72,7 +72,10 @@ class Steps:
 
         def step(registers: list[Any], frame: Frame) -> None:
             s = shape(frame.slots)
-            registers[out] = (lease if prod(s) > most else np.empty)(s, dtype)
+            try:
+                registers[out] = (lease if prod(s) > most else np.empty)(s, dtype)
+            except (MemoryError, ValueError):
+                raise MirageError(f"{self.owner}: there is no memory for {dtype}{list(s)}; use smaller sizes") from None
 
         return step
 

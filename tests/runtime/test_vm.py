@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.errors import GuardError, InputError
+from mirage.errors import GuardError, InputError, MirageError
 from mirage.ir.annotations import ObjectType, PartialTensor, ShapeType, TupleType
 from mirage.ir.dims import to_dim
 from mirage.ir.types import ELEMENTS, TensorType, tensor
@@ -533,6 +533,17 @@ def test_a_program_may_call_itself_by_way_of_python() -> None:
     runs.append(machine(function({"x": N}, *code)))
     # each level doubles what it got from the one above it
     assert runs[0](np.ones(3, F32)).tolist() == [2] * 3 + [4] * 2 + [8]
+
+
+@pytest.mark.parametrize("wanted", ["n**10", "n**15"])
+def test_sizes_for_which_there_is_no_memory(wanted: str) -> None:
+    with pytest.raises(MirageError, match="no memory for float32"):
+        machine(function({"x": N}, MakeTensor(1, None, 0, dims(wanted), "float32"), Return(1)))(ramp(18))
+    grown, planned = AllocStorage(0, to_dim(wanted)), AllocStorage(0, to_dim(64), 0)
+    for storage, arena in ((grown, 0), (planned, 1 << 62)):
+        run = machine(function({"x": N}, storage, MakeTensor(1, 0, 0, dims(1), "float32"), Return(0), arena=arena))
+        with pytest.raises(MirageError, match=r"no memory for [0-9]+ bytes of intermediate tensors"):
+            run(ramp(18))
 
 
 def test_large_results_and_many_shapes() -> None:

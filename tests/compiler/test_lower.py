@@ -1,0 +1,57 @@
+"""Lowered programs check what Python functions give before anything reads it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.errors import GuardError, InputError
+from mirage.runtime.packed import register_packed
+
+X = np.arange(5, dtype=np.float32)
+
+
+@pytest.mark.parametrize(
+    ("give", "error", "message"),
+    [
+        (lambda x: x[:2], GuardError, r"value 'v0' has shape \[2\]: dim 0 is 2, but n is 5 here"),
+        (lambda x: x.astype(np.float64), GuardError, r"value 'v0' has dtype float64, but must be float32\[n\]"),
+        (lambda x: x[None], GuardError, r"value 'v0' has shape \[1, 5\], but must be float32\[n\]"),
+        (lambda x: None, InputError, r"value 'v0': NoneType is not an array"),
+    ],
+)
+def test_results_of_packed_functions_are_checked(give: Any, error: type[Exception], message: str) -> None:
+    answers = [lambda x: x[::-1], give]
+    name = f"test.lower.{message}".replace("\\", "")
+    register_packed(name, lambda x: answers[0](x))
+
+    def f(x: Any) -> Any:
+        return mi.exp(mi.call_packed(name, x, result=mi.tensor("n"))) + x
+
+    run = mi.compile(f, {"x": mi.tensor("n")}, without=["superoptimize"], cache=False)
+    assert np.allclose(run(X), np.exp(X[::-1]) + X)
+    answers.pop(0)
+    with pytest.raises(error, match=rf"f, test_lower\.py:[0-9]+.*: {message}"):
+        run(X)
+
+
+def test_results_of_shape_functions_are_checked() -> None:
+    answers: list[Any] = [(3,), (1, 2), (-1,), "three"]
+    register_packed("test.lower.shape", lambda shape: answers[0])
+
+    def f(x: Any) -> Any:
+        return mi.match_cast(mi.call_shape("test.lower.shape", mi.shape_of(x), rank=1), mi.shape("m"))
+
+    run = mi.compile(f, {"x": mi.tensor("n")}, cache=False)
+    assert run(X) == (3,)
+    for error, message in (
+        (GuardError, "match the rank"),
+        (GuardError, "sizes are 0 or more"),
+        (InputError, "not a shape"),
+    ):
+        answers.pop(0)
+        with pytest.raises(error, match=rf"f, test_lower\.py:[0-9]+.*: value 'v1' .*{message}"):
+            run(X)
