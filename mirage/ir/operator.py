@@ -239,7 +239,7 @@ class Operator(ABC):
         """What is known of the result where the operands' shapes do not say more."""
         return PartialTensor(None, common_dtype(args))
 
-    def scalar_dtype(self, types: Sequence[TensorType]) -> str:
+    def scalar_dtype(self, types: Sequence[Annotation]) -> str:
         """The element type that scalar constants among the operands take: float64 where all are."""
         return common_dtype(types) or "float64"
 

@@ -12,6 +12,7 @@ import pytest
 import mirage as mi
 from mirage.errors import AttributeValueError, DimError, DTypeError, MirageError, ShapeError, TraceError
 from mirage.frontends import graph_ops
+from mirage.ir.graph.check import check
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.interpret import run_reference
 
@@ -195,6 +196,21 @@ def test_refusals_name_the_line(fn: Callable[..., Any], error: type[MirageError]
         run(fn)
     for part in parts:
         assert part in str(e.value)
+
+
+@pytest.mark.parametrize(
+    ("fn", "what"),
+    [
+        (lambda i: i + 0.5, r"v1: add: 0\.5 is no int64; cast the tensor"),
+        (lambda i: mi.where(i > 2**70, i, 0), "v1: greater: 1180591620717411303424 is no int64"),
+        (lambda b: mi.equal(b, 2), "v1: equal: 2 is no bool"),
+    ],
+)
+def test_numbers_that_an_integer_type_lacks(fn: Callable[..., Any], what: str) -> None:
+    name = inspect.signature(fn).parameters
+    module = mi.trace_module(fn, {n: SPECS[n] for n in name}, name="f")
+    with pytest.raises(DTypeError, match=r"test_graph_ops\.py:\d+: .*f: " + what):
+        check(module)
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from mirage.ir.dims import (
     to_dim,
     value_at,
 )
-from mirage.ir.types import DTYPES, TensorType, between_dtype, check_dtype, compute_dtype, epsilon, tensor
+from mirage.ir.types import DTYPES, ELEMENTS, TensorType, between_dtype, check_dtype, check_float, compute_dtype, epsilon, tensor
 
 NAMES = ["a", "b", "n"]
 
@@ -131,6 +131,22 @@ def test_intervals_hold_every_value(text: str, s: dict[str, int]) -> None:
         assert interval(d, ranges).has(value_at(d, s))
     except DimError as e:
         assert "choose sizes that make no divisor 0" in str(e)
+
+
+def test_intervals_of_quotients() -> None:
+    n, m = symbol("n"), symbol("m")
+    for b, quotients, remainders in [
+        ((0, 0), (None, None), (None, None)),
+        ((2, 4), (1, 5), (0, 3)),
+        ((0, 4), (1, 10), (0, 3)),
+        ((2, None), (0, 5), (0, 10)),
+        ((20, 30), (0, 0), (5, 10)),
+    ]:
+        ranges = {n: Interval(5, 10), m: Interval(*b)}
+        assert interval(to_dim("n // m"), ranges) == Interval(*quotients)
+        assert interval(to_dim("n % m"), ranges) == Interval(*remainders)
+    assert interval(to_dim("(n - 20) // m"), {n: Interval(5, 10), m: Interval(2, 4)}) == Interval(-8, -3)
+    assert interval(to_dim("n // (3 - m)"), {n: Interval(5, 10), m: Interval(5, 7)}) == Interval(-5, -2)
 
 
 @given(expressions, expressions, sizes)
@@ -348,9 +364,9 @@ def test_evaluate_names_what_is_missing() -> None:
         evaluate(to_dim("n - 3"), {"n": 2})
 
 
-@pytest.mark.parametrize("name", DTYPES)
+@pytest.mark.parametrize("name", ELEMENTS)
 def test_element_types_have_the_names_of_every_library(name: str) -> None:
-    spellings: list[Any] = [name, DTYPES[name], DTYPES[name].type]
+    spellings: list[Any] = [name, ELEMENTS[name], ELEMENTS[name].type]
     torch = pytest.importorskip("torch")
     for dtype in (*spellings, getattr(torch, name)):
         assert tensor("n", dtype=dtype).dtype == name
@@ -369,6 +385,15 @@ def test_what_element_types_are_computed_in() -> None:
         "bfloat16": ("float32", "bfloat16"),
     }
     assert [epsilon(t) for t in DTYPES.values()] == [2.0**-23, 2.0**-52, 2.0**-10, 2.0**-7]
+
+
+def test_only_floating_point_types_are_superoptimized() -> None:
+    assert [check_float(name, "x") for name in DTYPES] == list(DTYPES)
+    for name in ELEMENTS.keys() - DTYPES.keys():
+        with pytest.raises(DTypeError, match=f"the input is {name}; only float32, float64, .* are superoptimized: cast it"):
+            check_float(name, "the input")
+    with pytest.raises(DTypeError, match="'int8' is not supported"):
+        check_float("int8", "the input")
 
 
 def test_tensor_types() -> None:

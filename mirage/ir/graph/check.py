@@ -12,6 +12,7 @@ A check is linear in the size of the module. Errors name the function and the bi
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import NoReturn
 
 import numpy as np
@@ -40,6 +41,7 @@ from mirage.ir.graph.nodes import (
 from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.text import free_text
 from mirage.ir.graph.traverse import atoms, determined, signature_symbols, symbols_used, value_dims
+from mirage.ir.graph_operator import check_number
 from mirage.ir.operator import get_operator
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import identifier
@@ -65,6 +67,8 @@ def check_module(module: Module) -> None:
     if module.main not in module.functions:
         known = ", ".join(module.functions) or "none"
         raise GraphError(f"the module has no function {module.main!r} to begin with; its functions are {known}")
+    if dims := module.functions[module.main].dims:
+        raise GraphError(f"{module.main}: nothing gives the extra shape parameters {', '.join(dims)} of the main function")
     for function in module:
         for b in function.bindings:
             for name in callees(b.value):
@@ -93,6 +97,8 @@ class _Check:
         self.kernels = kernels
         self.defined: set[Var] = set()
         self.names: set[str] = set()
+        #: scalar constants
+        self.numbers: dict[Atom, Fraction] = {}
         self.known = signature_symbols(function)
 
     def run(self) -> None:
@@ -180,11 +186,17 @@ class _Check:
                 f"is annotated as {b.var.annotation}, but its value is {found}; only a match_cast may say more"
             )
         self.define(b.var, b.var.name)
+        if isinstance(value, OpCall) and value.op == "constant":
+            self.numbers[b.var] = dict(value.attrs)["value"]
 
     def expression(self, value: Expr) -> None:
         match value:
-            case OpCall(op, _, attrs):
+            case OpCall(op, args, attrs):
                 operator = get_operator(op)
+                met = operator.scalar_dtype([a.annotation for a in args])
+                for a in args:
+                    if a in self.numbers:
+                        check_number(op, self.numbers[a], met)
                 if operator.check_attrs(dict(attrs)) != dict(attrs):
                     raise GraphError(
                         f"{op}: attributes {dict(attrs)} are not as the operator gives them; use check_attrs"

@@ -86,7 +86,7 @@ class Where(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return tensor_annotation(broadcast_partial("where", args), common_dtype(args[1:]))
 
-    def scalar_dtype(self, types: Sequence[TensorType]) -> str:
+    def scalar_dtype(self, types: Sequence[Annotation]) -> str:
         return super().scalar_dtype(types[1:])
 
     def given(self, arrays: Sequence[Any]) -> list[np.ndarray]:
