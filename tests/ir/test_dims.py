@@ -30,7 +30,17 @@ from mirage.ir.dims import (
     to_dim,
     value_at,
 )
-from mirage.ir.types import DTYPES, ELEMENTS, TensorType, between_dtype, check_dtype, check_float, compute_dtype, epsilon, tensor
+from mirage.ir.types import (
+    DTYPES,
+    ELEMENTS,
+    TensorType,
+    between_dtype,
+    check_dtype,
+    check_float,
+    compute_dtype,
+    epsilon,
+    tensor,
+)
 
 NAMES = ["a", "b", "n"]
 
