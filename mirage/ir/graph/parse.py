@@ -50,7 +50,7 @@ def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
     try:
         check_module(module)
     except MirageError as e:
-        raise at(trees[main], e) from None
+        raise at(trees.get(main, next(iter(trees.values()))), e) from None
     return module
 
 

@@ -169,7 +169,10 @@ def constant_text(array: np.ndarray, elide: int | None = None) -> str:
     """The elements of a constant, exactly: numbers, or the text of the bytes in base64; `...` for elided ones."""
     if elide is not None and array.size > elide:
         return "..."
-    if 0 < array.size <= READABLE and bool(np.all(np.isfinite(array.astype(np.float64)))):
+    # of 16 bits, some NaNs warn
+    with np.errstate(invalid="ignore"):
+        finite = bool(np.all(np.isfinite(array)))
+    if 0 < array.size <= READABLE and finite:
         return ", ".join(_element(v) for v in array.ravel())
     little = np.ascontiguousarray(array).astype(array.dtype.newbyteorder("<"), copy=False)
     return f'"{base64.b64encode(little.tobytes()).decode("ascii")}"'
