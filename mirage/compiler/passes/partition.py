@@ -103,6 +103,8 @@ class _Partitioner:
                 if v in self.position:
                     self.users[self.position[v]].add(i)
         self.taken: set[int] = set()
+        # views that groups read through, so that what they are of has to be there
+        self.copied: set[int] = set()
 
     def groups(self) -> list[_Grown]:
         found = []
@@ -183,7 +185,7 @@ class _Partitioner:
         """Take in the views of the result that no other group wanted."""
         while self.bindings[g.root].var not in self.live and len(self.users[g.root]) == 1:
             (user,) = self.users[g.root]
-            if user in self.taken or not is_movement(self.bindings[user]) or self._op(user) == "repeat":
+            if user in self.taken | self.copied or not is_movement(self.bindings[user]) or self._op(user) == "repeat":
                 return
             g.members.add(user)
             g.root = user
@@ -204,8 +206,13 @@ class _Partitioner:
             if above == 2 and only:
                 # rows that are streamed against weights should be contiguous: the producer writes them so
                 return False
+            if self.bindings[i].var in self.live:
+                # it is made anyway
+                return False
             # a view costs nothing: it may be read again elsewhere
             (g.members if only else g.copied).add(i)
+            if not only:
+                self.copied.add(i)
             g.through[i] = above
             return True
         if not only or g.operators + self._size(i) > MAX_OPERATORS or not self._worthwhile(i, above):
