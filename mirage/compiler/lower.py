@@ -22,6 +22,7 @@ from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.traverse import signature_symbols
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime import program as vm
+from mirage.runtime.check import arguments_in_result
 
 
 @dataclass(frozen=True)
@@ -172,8 +173,8 @@ class _Lowering:
                 return Step(views=((b.var.name, used),))
             case nodes.OpCall(op, attrs=attrs):
                 code.append(vm.CallOperator(self._register(b.var.name), op, args, attrs, where=b.where))
-                # NumPy may give a view of an operand
-                return Step(views=((b.var.name, used),))
+                # in memory of its own: the machine copies what NumPy gives as a view of an operand
+                return Step(uses=used, views=((b.var.name, ()),))
             case nodes.PackedCall(function, attrs=attrs, in_place=in_place):
                 code.append(vm.CallPacked(self._register(b.var.name), function, args, attrs, in_place, where=b.where))
                 self._check_result(b)
@@ -186,11 +187,11 @@ class _Lowering:
             case nodes.FunctionCall(callee, dims=dims):
                 memory = self._arena([callee], number)
                 code.append(vm.CallFunction(self._register(b.var.name), callee, args, dims, memory, where=b.where))
-                return self._called(b, used, number)
+                return self._called(b, [callee], value.args, used, number)
             case nodes.If(then=then, orelse=orelse, dims=dims):
                 memory = self._arena([then, orelse], number)
                 code.append(vm.If(self._register(b.var.name), args[0], then, orelse, args[1:], dims, memory, where=b.where))
-                return self._called(b, used, number)
+                return self._called(b, [then, orelse], value.args[1:], used, number)
             case nodes.Loop(body=body, carried=carried, count=count, bound=bound, dims=dims):
                 memory = self._arena([body], number)
                 times, args = (args[0], args[1:]) if count is None else (None, args)
@@ -200,7 +201,9 @@ class _Lowering:
                         where=b.where,
                     )
                 )
-                return self._called(b, used, number)
+                # what is carried may come out as it went in
+                given = value.args if count is not None else value.args[1:]
+                return self._called(b, [body], [None, *given], used, number, given[:carried])
             case nodes.MatchCast((given,), annotation):
                 code.append(vm.MatchShape(args[0], annotation, getattr(given, "name", b.var.name), where=b.where))
                 self.registers[b.var.name] = args[0]
@@ -221,10 +224,21 @@ class _Lowering:
         if not isinstance(b.var.annotation, ObjectType):
             self.code[-1].append(vm.MatchShape(self.registers[b.var.name], b.var.annotation, b.var.name, where=b.where))
 
-    def _called(self, b: Binding, used: tuple[str, ...], number: int) -> Step:
-        """A call of a function: its result may be one of the arguments, and its arena is in use meanwhile."""
+    def _called(
+        self,
+        b: Binding,
+        callees: Sequence[str],
+        args: Sequence[Atom | None],
+        used: tuple[str, ...],
+        number: int,
+        through: Sequence[Atom] = (),
+    ) -> Step:
+        """A call of one of these functions: its arena is in use meanwhile, and its result may be in arguments' memory."""
+        program = vm.VMProgram(self.functions, tuple(self.kernels), tuple(c.annotation for c in self.constants))
+        places = set().union(*(arguments_in_result(program, c) for c in callees))
+        shared = [*through, *(a for k, a in enumerate(args) if k in places and a is not None)]
         workspace = (self.arenas[number][0],) if number in self.arenas else ()
-        return Step(views=((b.var.name, used),), workspace=workspace)
+        return Step(uses=used, views=((b.var.name, self._names(shared)),), workspace=workspace)
 
     def _arena(self, callees: Sequence[str], number: int) -> int | None:
         """A storage for the arena of a callee, None where it needs none. Its number is settled with the plan."""

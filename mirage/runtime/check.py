@@ -49,6 +49,12 @@ def check_program(program: vm.VMProgram) -> dict[str, Facts]:
     return found
 
 
+def arguments_in_result(program: vm.VMProgram, function: str) -> frozenset[int]:
+    """Positions of the arguments whose memory the result of a function may be in; raises FormatError as `check_program`."""
+    facts = _facts(program, program.functions[function], {}, ())
+    return frozenset(s for s in facts.sources if isinstance(s, int))
+
+
 def _facts(program: vm.VMProgram, function: vm.VMFunction, found: dict[str, Facts], callers: tuple[str, ...]) -> Facts:
     if function.name in callers:
         raise FormatError(

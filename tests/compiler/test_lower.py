@@ -55,3 +55,40 @@ def test_results_of_shape_functions_are_checked() -> None:
         answers.pop(0)
         with pytest.raises(error, match=rf"f, test_lower\.py:[0-9]+.*: value 'v1' .*{message}"):
             run(X)
+
+
+def test_memory_of_arguments_is_kept_while_a_branch_may_have_given_it_back() -> None:
+    """One branch gives its argument back, another one a tensor of its own; later tensors overwrite neither."""
+
+    def f(x: Any, w: Any, p: Any) -> Any:
+        h = mi.exp(x) @ w
+        g = mi.cond(p, lambda h, w: mi.tanh(h @ w), lambda h, w: h, h, w)
+        return mi.loop(2, lambda i, s, w: mi.tanh(s @ w), g, invariant=(w,)) @ w + g
+
+    spec = {
+        "x": mi.tensor("n", 8, dtype="float64"),
+        "w": mi.tensor(8, 8, dtype="float64"),
+        "p": mi.tensor(dtype="bool"),
+    }
+    run = mi.compile(f, spec, bounds={"n": 64}, without=["superoptimize"], cache=False)
+    rng = np.random.default_rng(0)
+    w = rng.standard_normal((8, 8))
+    for n in (64, 1, 20):
+        x = rng.standard_normal((n, 8))
+        for p in (True, False):
+            h = np.exp(x) @ w
+            g = np.tanh(h @ w) if p else h
+            assert np.allclose(run(x, w, np.array(p)), np.tanh(np.tanh(g @ w) @ w) @ w + g)
+    # the branch's tensors are in the arena of the caller: a second function needs no memory of its own
+    plans = run.memory_plan
+    assert plans["f"].arena >= 2 * 64 * 8 * 8 and plans["then"].arena == 64 * 8 * 8
+
+
+def test_a_result_that_a_function_allocates_keeps_no_argument_alive() -> None:
+    def f(x: Any, p: Any) -> Any:
+        return mi.cond(p, lambda h: mi.exp(h) @ h, lambda h: mi.tanh(h) @ h, mi.exp(x) @ x)
+
+    spec = {"x": mi.tensor("n", "n"), "p": mi.tensor(dtype="bool")}
+    run = mi.compile(f, spec, bounds={"n": 16}, without=["superoptimize"], cache=False)
+    # the branches' argument is planned, though the result of the branch is that of the function
+    assert run.memory_plan["f"].arena >= 2 * 16 * 16 * 4
