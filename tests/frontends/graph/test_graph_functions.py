@@ -14,6 +14,7 @@ from mirage.ir.graph.check import check_module
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import FunctionCall, If, Loop, Module
 from mirage.ir.graph.parse import parse_module
+from mirage.ir.operators.in_place import EFFECTS
 
 RNG = np.random.default_rng(0)
 
@@ -206,6 +207,49 @@ def test_a_loop_that_changes_a_dim() -> None:
     assert str(module.functions["f"].returns) == "Tuple[float32[_, 2], float32[1, 2]]"
     y, _ = run_module(module, [np.ones((2, 2), np.float32)])
     assert y.shape == (5, 2)
+
+
+def test_functions_of_their_own_as_branches() -> None:
+    def f(x: Any) -> Any:
+        first, second = mi.cond(x.sum() > 0, halves, lambda x: (x["n":], x[:"n"]), x)
+        return first - second
+
+    module = traced(f, x=mi.tensor("2*n", 1))
+    x = np.array([[1], [2]], np.float32)
+    np.testing.assert_array_equal(run_module(module, [x]), [[-1]])
+    np.testing.assert_array_equal(run_module(module, [-x]), [[-1]])
+
+
+def test_nested_loops_reach_through_the_functions_around_them() -> None:
+    def f(x: Any) -> Any:
+        scale = 1 / mi.sqrt(x.shape[1])
+
+        def outer(i: Any, total: Any) -> Any:
+            return mi.loop("n", lambda j, t: t + (i * j).astype("float32") * x * scale, total)
+
+        return mi.loop(3, outer, mi.zeros(x.shape))
+
+    module = traced(f, x=mi.tensor("n", "4*m"))
+    x = RNG.random((4, 4), np.float32)
+    np.testing.assert_allclose(run_module(module, [x]), x / 2 * (0 + 1 + 2) * (0 + 1 + 2 + 3), rtol=1e-6)
+
+
+def test_effects_in_branches_and_loops() -> None:
+    def f(x: Any, flag: Any) -> Any:
+        mi.cond(flag, lambda: mi.fill_(x, 1), lambda: x)
+        before = x + 0
+
+        def step(i: Any, y: Any) -> Any:
+            return mi.update_(y, y[:1] + 1, start=(1, 0))
+
+        return before, mi.loop(3, step, x)
+
+    module = traced(f, x=mi.tensor(3, 2), flag=mi.tensor(dtype="bool"))
+    x = np.zeros((3, 2), np.float32)
+    before, after = run_module(module, [x, np.bool_(True)], packed=EFFECTS)
+    np.testing.assert_array_equal(before, np.ones((3, 2)))
+    np.testing.assert_array_equal(after, [[1, 1], [2, 2], [1, 1]])
+    np.testing.assert_array_equal(x, after)
 
 
 def test_names_of_dims_and_parameters_do_not_meet() -> None:
