@@ -14,7 +14,7 @@ from mirage.errors import InputError, MirageError
 from mirage.ir.dim_values import value_at
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.types import ELEMENTS
+from mirage.ir.types import ELEMENTS, TensorType
 from mirage.kernels.cpu import pool, toolchain
 from mirage.kernels.cpu.loops.access import last_long
 from mirage.kernels.cpu.loops.emit import emit
@@ -93,6 +93,11 @@ class LoopKernel:
     def symbols(self) -> tuple[str, ...]:
         """The dim symbols whose sizes a call gives."""
         return self.program.symbols
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """Types of the results, over the dim symbols."""
+        return self.program.output_types
 
     def to_text(self) -> str:
         """The text of the loop program."""

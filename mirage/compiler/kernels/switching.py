@@ -31,6 +31,11 @@ class SwitchingKernel:
         return self._current.symbols
 
     @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """Types of the results, over the dim symbols."""
+        return self._current.output_types
+
+    @property
     def current(self) -> MuGraphKernel:
         """What calls run at the moment."""
         return self._current
