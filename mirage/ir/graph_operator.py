@@ -16,12 +16,11 @@ import sympy
 
 from mirage.errors import DTypeError, InputError, ShapeError
 from mirage.ir.annotations import Annotation, tensor_annotation
-from mirage.ir.dims import Dim, ceil_div, evaluate, is_polynomial, to_dim
+from mirage.ir.dims import Dim, ceil_div, evaluate, to_dim
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import (
     ANY_ELEMENT,
-    AtMost,
     Attrs,
     Level,
     Operator,
@@ -31,6 +30,7 @@ from mirage.ir.operator import (
     common_dtype,
     same_dtype,
 )
+from mirage.ir.requirements import never
 from mirage.ir.types import ELEMENTS, INTEGERS, TensorType, compute_dtype, shape_text
 
 
@@ -78,9 +78,9 @@ class GraphOperator(Operator):
         """Raises InputError where the sizes of a run do not fulfil the requirements."""
         types = [TensorType(tuple(map(sympy.Integer, a.shape)), a.dtype.name) for a in arrays]
         for need in self.requirements(types, attrs):
-            if need.small > need.large:
+            if problem := need.problem({}):
                 shapes = " and ".join(str(list(a.shape)) for a in arrays)
-                raise InputError(f"{self.name} of {shapes}: needs {need}; pass arrays and sizes that fulfil it")
+                raise InputError(f"{self.name} of {shapes}: {problem}")
 
 
 def number_dtype(arrays: Sequence[Any]) -> np.dtype:
@@ -95,40 +95,6 @@ def _bind(value: Any, sizes: Mapping[str, int]) -> Any:
     if isinstance(value, tuple):
         return tuple(_bind(v, sizes) for v in value)
     return evaluate(value, sizes) if isinstance(value, sympy.Expr) else value
-
-
-def _coefficients(need: AtMost) -> list[tuple[Dim, int]] | None:
-    """The terms of `large - small` with their coefficients; None where it is no polynomial."""
-    difference = to_dim(need.large - need.small)
-    if not is_polynomial(difference):
-        return None
-    return [(term, int(c)) for term, c in difference.as_coefficients_dict().items()]
-
-
-def always(need: AtMost) -> bool:
-    """Whether it holds at all sizes, 0 included, because no term of the difference is negative."""
-    terms = _coefficients(need)
-    return terms is not None and all(c >= 0 for _, c in terms)
-
-
-def never(need: AtMost) -> bool:
-    """Whether it holds at no size, because the difference is a negative number less other terms."""
-    terms = _coefficients(need)
-    return terms is not None and all(c <= 0 for _, c in terms) and any(t == 1 and c < 0 for t, c in terms)
-
-
-def needs(*given: AtMost) -> tuple[AtMost, ...]:
-    """Those that do not hold by themselves."""
-    return tuple(n for n in given if not always(n))
-
-
-def at_most(small: Dim | int, large: Dim | int, what: str) -> AtMost:
-    """A requirement of two dims, of which `requirements` gets integers where a run is checked."""
-    return AtMost(_dim(small), _dim(large), what)
-
-
-def _dim(value: Dim | int) -> Dim:
-    return sympy.Integer(value) if isinstance(value, int) else value
 
 
 def steps_between(start: Dim, stop: Dim, step: int) -> Dim:

@@ -26,9 +26,10 @@ from mirage.ir.annotations import (
     tensor_annotation,
     without_symbols,
 )
-from mirage.ir.dims import dim_text, symbol, to_dim
+from mirage.ir.dims import symbol, to_dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.loops.scalars import ScalarAlgebra
+from mirage.ir.requirements import AtMost
 from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, is_one, shape_text
 
 if TYPE_CHECKING:
@@ -134,21 +135,6 @@ def checked_attrs(op: str, attributes: Sequence[Attribute], given: Attrs) -> dic
         except DimError as e:
             raise DimError(f"{op}: {a.name}={value!r} is wrong: {str(e).removeprefix('dim: ')}") from None
     return attrs
-
-
-@dataclass(frozen=True)
-class AtMost:
-    """What an application of an operator needs of its dims, at every size that it runs at: `small <= large`.
-
-    `what` names the two sides for messages, such as "the end of the window is at most the dim".
-    """
-
-    small: sympy.Expr
-    large: sympy.Expr
-    what: str
-
-    def __str__(self) -> str:
-        return f"{dim_text(self.small)} <= {dim_text(self.large)} ({self.what})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -446,7 +432,10 @@ def broadcast_partial(op: str, args: Sequence[Annotation]) -> PartialShape | Non
         if len(known) > 1:
             both = " and ".join(f"[{partial_text(s)}]" for s in ranked)
             raise ShapeError(f"{op}: shapes {both} do not broadcast: dim {i} is {' or '.join(sorted(map(str, known)))}")
-        result.append(None if None in dims else known.pop() if known else one)
+        dim = known.pop() if known else one
+        # a number other than 1 is the result's, whether the unknown dim is 1 or that
+        sure = None not in dims or (dim.is_Integer and dim != one)
+        result.append(dim if sure else None)
     return tuple(result)
 
 

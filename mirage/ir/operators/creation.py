@@ -9,10 +9,11 @@ import numpy as np
 
 from mirage.errors import AttributeValueError
 from mirage.ir.annotations import Annotation
-from mirage.ir.graph_operator import GraphOperator, at_most, check_number, needs, steps_between
+from mirage.ir.graph_operator import GraphOperator, check_number, steps_between
 from mirage.ir.loops.program import TensorExpr, compute
 from mirage.ir.loops.scalars import cast, constant, size
-from mirage.ir.operator import NUMERIC, AtMost, Attribute, Attrs, register
+from mirage.ir.operator import NUMERIC, Attribute, Attrs, register
+from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import ELEMENTS, TensorType
 
 

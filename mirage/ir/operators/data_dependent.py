@@ -10,9 +10,10 @@ import sympy
 
 from mirage.errors import DTypeError, ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor, TupleType, tensor_annotation
-from mirage.ir.graph_operator import GraphOperator, at_most, needs, wide
-from mirage.ir.operator import NUMERIC, AtMost, Attribute, Attrs, common_dtype, register
+from mirage.ir.graph_operator import GraphOperator, wide
+from mirage.ir.operator import NUMERIC, Attribute, Attrs, common_dtype, register
 from mirage.ir.operators.contraction import normalize_axis
+from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, shape_text
 
 

@@ -12,11 +12,12 @@ import numpy as np
 from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import Dim, to_dim
-from mirage.ir.graph_operator import GraphOperator, at_most, check_number, needs, steps_between
+from mirage.ir.graph_operator import GraphOperator, check_number, steps_between
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar, cast, constant, logical_and, select, size
-from mirage.ir.operator import AtMost, Attribute, Attrs, register, same_dtype
+from mirage.ir.operator import Attribute, Attrs, register, same_dtype
 from mirage.ir.operators.contraction import normalize_axes
+from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, is_one, shape_text
 
 
