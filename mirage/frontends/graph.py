@@ -207,6 +207,8 @@ class GraphTrace:
                 return self.emit(MakeTuple(items), caller())
             case np.ndarray():
                 return self.array(what, x)
+            case sympy.Expr():
+                fail(f"{what}: the dim {x} is no value by itself; use mirage.shape({x}) or mirage.dim_value({x})")
         for types, dtype in _NUMBERS:
             if isinstance(x, types):
                 if isinstance(annotation, TensorType | PartialTensor) and annotation.dtype is not None:

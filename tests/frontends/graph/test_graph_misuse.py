@@ -108,6 +108,7 @@ ERRORS: list[tuple[Callable[..., Any], type[MirageError], str]] = [
     (lambda x, i, p: None, TraceError, "program: returns nothing"),
     (lambda x, i, p: {"y": x}, TraceError, "program: the result: a dict is no value of a graph"),
     (lambda x, i, p: (x, "y"), TraceError, "a str is no value of a graph"),
+    (lambda x, i, p: (x, x.shape[0]), TraceError, "the dim b is no value by itself; use mirage.shape(b)"),
     (lambda x, i, p: mi.sqrt(x.shape[0]), TraceError, "has no element type; give it one with .astype('float32')"),
 ]  # fmt: skip
 

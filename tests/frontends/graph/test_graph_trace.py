@@ -268,6 +268,19 @@ def test_effects_keep_their_order() -> None:
     np.testing.assert_array_equal(x, after)
 
 
+def test_effects_take_numbers_and_arrays() -> None:
+    def f(x: Any, y: Any) -> Any:
+        first = mi.add_(x, 2) * 1
+        second = mi.copy_(x, 1.5) * 1
+        mi.add_(x, x.shape[0])
+        mi.update_(x, np.ones(1, np.float32), start=(0,))
+        return first, second, mi.add_(x, y * x.shape[0])
+
+    module = traced(f, x=mi.tensor("n"), y=mi.tensor())
+    first, second, third = run_module(module, [np.zeros(3, np.float32), np.float32(1)])
+    assert (first.tolist(), second.tolist(), third.tolist()) == ([2, 2, 2], [1.5, 1.5, 1.5], [4, 7.5, 7.5])
+
+
 def test_bindings_know_the_users_line() -> None:
     def f(x: Any) -> Any:
         y = x[1:] // 2
