@@ -1,4 +1,4 @@
-"""Lowered programs check what Python functions give before anything reads it."""
+"""Lowered programs: what Python functions give is checked, and memory is planned around calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ import numpy as np
 import pytest
 
 import mirage as mi
+from mirage.compiler.constraints import from_bounds
+from mirage.compiler.context import Context
+from mirage.compiler.lower import lower
 from mirage.errors import GuardError, InputError
-from mirage.runtime.packed import register_packed
+from mirage.runtime.packed import register_library, register_packed
+from mirage.runtime.vm import VirtualMachine
 
 X = np.arange(5, dtype=np.float32)
 
@@ -92,3 +96,30 @@ def test_a_result_that_a_function_allocates_keeps_no_argument_alive() -> None:
     run = mi.compile(f, spec, bounds={"n": 16}, without=["superoptimize"], cache=False)
     # the branches' argument is planned, though the result of the branch is that of the function
     assert run.memory_plan["f"].arena >= 2 * 16 * 16 * 4
+
+
+def chain(x: Any, w: Any) -> Any:
+    for _ in range(4):
+        x = mi.call_library("test.lower.matmul", x, w, out=mi.tensor("n", 8))
+    return x
+
+
+def test_code_with_and_without_a_plan() -> None:
+    register_library("test.lower.matmul", lambda inputs, outputs: np.matmul(inputs[0], inputs[1], out=outputs[0]))
+    module = mi.trace_module(chain, {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8)})
+    bounded = Context(constraints={"chain": from_bounds({"n": 32})})
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((20, 8)).astype(np.float32), rng.standard_normal((8, 8)).astype(np.float32)
+    for context, planned, arena, storages in (
+        (bounded, True, 2 * 32 * 8 * 4, []),
+        (Context(), True, 0, ["32*n", "32*n"]),
+        (bounded, False, 0, []),
+    ):
+        lowered = lower(module, context, planned=planned)
+        memory = lowered.plans["chain"]
+        assert (memory.arena, list(map(str, memory.storages))) == (arena, storages)
+        # the three tensors between, and not the result
+        assert [(str(b.bytes), b.last - b.first) for b in lowered.buffers["chain"]] == [("32*n", 1)] * 3
+        run = VirtualMachine(lowered.code)
+        assert np.allclose(run(x, w), x @ w @ w @ w @ w, rtol=1e-4)
+        assert run.idle_bytes == arena + len(storages) * 20 * 8 * 4
