@@ -66,7 +66,7 @@ def _content(atom: Atom, contents: dict[int, tuple[np.ndarray, str]]) -> Any:
     if not isinstance(atom, Constant):
         return atom
     if id(atom.array) not in contents:
-        digest = hashlib.sha256(np.ascontiguousarray(atom.array).tobytes()).hexdigest()
+        digest = hashlib.sha256(atom.array.tobytes()).hexdigest()
         # the array is kept with it, so that its identity stays its own
         contents[id(atom.array)] = atom.array, digest
     return str(atom.annotation), contents[id(atom.array)][1]

@@ -76,11 +76,9 @@ def remove_unused(module: Module) -> Module:
 def remove_dead_dims(module: Module) -> Module:
     """The module without extra shape parameters that functions do not use, and the arguments for them.
 
-    The main function keeps its own: users pass them. The two branches of an `if` take the same arguments, so that what one
-    of them uses stays in both.
+    The two branches of an `if` take the same arguments, so that what one of them uses stays in both.
     """
     used: dict[str, set[int]] = {name: set() for name in module.functions}
-    used[module.main] = set(range(len(module.functions[module.main].dims)))
     before = -1
     while before != (before := sum(map(len, used.values()))):
         for f in module:

@@ -16,15 +16,15 @@ returns, and what an effect may write to, is computed anew in every call.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import sympy
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.in_place import written_variables
 from mirage.compiler.passes.rewrite import Rewriter
-from mirage.ir.annotations import dims_of, symbols_in
-from mirage.ir.dims import Dim, symbols_of
+from mirage.ir.annotations import symbols_in
+from mirage.ir.dims import Dim
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Atom, Binding, Function, MakeTuple, Module, OpCall, ShapeValue, Var
 from mirage.ir.graph.traverse import determined, symbols_used, variables, with_atoms
@@ -39,21 +39,21 @@ def run(module: Module, context: Context) -> Module:
     """The module with the constant computations of `main` in a function of their own; extends `context.constants`."""
     main = module.functions[module.main]
     weights = [p for p in main.parameters if p.name in context.constants]
-    lifted = find_lifted(main, weights, module.functions)
-    if PREPARE in main.attr or not lifted:
+    constant = constant_values(main, weights, module.functions)
+    results, kept = choose(main, constant)
+    if PREPARE in main.attr or not results:
         return module
     builder = ModuleBuilder(module)
-    results = [v for v in lifted if v in _read_by_rest(main, lifted)]
-    prepare = _prepare(main, weights, lifted, results, builder)
+    prepare = _prepare(weights, constant, results, builder)
     builder.add(prepare)
     r = Rewriter(main, module.functions)
-    for v in results:
-        r.replace(v, r.builder.fresh_parameter(f"{v.name}_lifted", v.annotation))
+    added = [r.builder.fresh_parameter(f"{v.name}_lifted", v.annotation) for v in results]
+    for v, p in zip(results, added, strict=True):
+        r.replace(v, p)
     for b in main.bindings:
-        if b.var not in lifted:
+        if b.var not in constant or b.var in kept:
             r.keep(b)
     builder.add(r.finish(attrs=(*main.attrs, (PREPARE, prepare.name))))
-    added = builder.functions[module.main].parameters[len(main.parameters) :]
     context.constants = (*context.constants, *(p.name for p in added))
     return builder.finish(module.main)
 
@@ -79,18 +79,23 @@ def constant_values(
     return found
 
 
-def find_lifted(function: Function, weights: Collection[Var], functions: Mapping[str, Function]) -> dict[Var, Binding]:
-    """The bindings that are lifted, in order."""
-    found = constant_values(function, weights, functions)
-    returned = set(_handed_out(function))
-    while True:
-        outside = _read_by_rest(function, found)
-        bad = [v for v in found if v in outside and (v in returned or not _pays(v, found))]
-        unread = [v for v in found if v not in outside and not _read_inside(v, found)]
-        if not bad and not unread:
-            return found
-        for v in (*bad, *unread):
-            found.pop(v, None)
+def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Var], set[Var]]:
+    """Which of the constant values are prepared, in order, and which are computed in every call nevertheless."""
+    handed_out = set(_handed_out(function))
+    results: set[Var] = set()
+    kept: set[Var] = set()
+    todo = [v for b in function.bindings if b.var not in constant for v in variables(b.value)]
+    todo += handed_out
+    while todo:
+        v = todo.pop()
+        if v not in constant or v in results or v in kept:
+            continue
+        if v not in handed_out and _pays(v, constant):
+            results.add(v)
+        else:
+            kept.add(v)
+            todo += variables(constant[v].value)
+    return [v for v in constant if v in results], kept
 
 
 def _handed_out(function: Function) -> Iterator[Var]:
@@ -102,16 +107,7 @@ def _handed_out(function: Function) -> Iterator[Var]:
             yield from variables(b.value)
 
 
-def _read_by_rest(function: Function, lifted: Mapping[Var, Binding]) -> set[Var]:
-    read = {v for b in function.bindings if b.var not in lifted for v in variables(b.value)}
-    return read | ({function.result} if isinstance(function.result, Var) else set())
-
-
-def _read_inside(v: Var, lifted: Mapping[Var, Binding]) -> bool:
-    return any(v in variables(b.value) for b in lifted.values())
-
-
-def _pays(v: Var, lifted: Mapping[Var, Binding]) -> bool:
+def _pays(v: Var, constant: Mapping[Var, Binding]) -> bool:
     """Whether a value is computed, not only read in another order, and no larger than the constants that it is made of."""
     if not isinstance(v.annotation, TensorType) or v.annotation.dtype not in ELEMENTS:
         return False
@@ -124,7 +120,7 @@ def _pays(v: Var, lifted: Mapping[Var, Binding]) -> bool:
         if atom in seen or isinstance(atom, ShapeValue):
             continue
         seen.add(atom)
-        made = lifted.get(atom) if isinstance(atom, Var) else None
+        made = constant.get(atom) if isinstance(atom, Var) else None
         if made is None or not isinstance(made.value, OpCall):
             sources[atom] = None
             continue
@@ -145,20 +141,28 @@ def _never_negative(difference: Dim) -> bool:
 
 
 def _prepare(
-    main: Function, weights: list[Var], lifted: Mapping[Var, Binding], results: list[Var], module: ModuleBuilder
+    weights: Sequence[Var], constant: Mapping[Var, Binding], results: Sequence[Var], module: ModuleBuilder
 ) -> Function:
-    """The function of the lifted bindings: its parameters are the weights that it reads, or needs for a dim."""
-    used = {v for b in lifted.values() for v in variables(b.value)}
-    needed = {s for b in lifted.values() for s in (*symbols_used(b.value), *symbols_in(b.var.annotation))}
-    given = [p for p in weights if p in used]
+    """The function that computes the results: its parameters are the weights that it reads, or needs for a dim."""
+    wanted = set(results)
+    for v in reversed(constant):
+        if v in wanted:
+            wanted |= set(variables(constant[v].value))
+    bindings = [b for v, b in constant.items() if v in wanted]
+    needed = {s for b in bindings for s in (*symbols_used(b.value), *symbols_in(b.var.annotation))}
+    given = [p for p in weights if p in wanted]
     needed |= {s for p in given for s in symbols_in(p.annotation)}
     for p in weights:
-        if p not in given and not needed <= determined(q.annotation for q in given):
-            if needed & {s for d in dims_of(p.annotation) for s in symbols_of(d)}:
-                given.append(p)
+        if (
+            p not in given
+            and not needed <= determined(q.annotation for q in given)
+            and needed & symbols_in(p.annotation)
+        ):
+            given.append(p)
+            needed |= symbols_in(p.annotation)
     builder = FunctionBuilder(module.fresh(PREPARE), module.functions)
     new: dict[Var, Var] = {p: builder.parameter(p.name, p.annotation) for p in weights if p in given}
-    for b in lifted.values():
+    for b in bindings:
         value = with_atoms(b.value, lambda a: new.get(a, a) if isinstance(a, Var) else a)
         new[b.var] = builder.bind(Binding(Var(b.var.name, b.var.annotation), value, b.where))
     packed = builder.emit(MakeTuple(tuple(new[v] for v in results)), name="prepared")

@@ -95,8 +95,10 @@ def destinations(annotation: Annotation) -> tuple[TensorType, ...] | None:
 
 
 def _only_reader(m: Match, root: Expr, definitions: Mapping[Var, Expr], counts: Counter[Var]) -> bool:
-    """Whether nothing but the match reads what it computes below its root."""
+    """Whether nothing but the match reads what it computes below its root, and the match not as an operand of its own."""
     inner = set(m.inner)
+    if any(a in inner for a in m.operands.values()):
+        return False
     # several ways may lead to one application
     within = Counter(v for e in (root, *(definitions[v] for v in inner | set(m.views))) for v in variables(e))
     return all(within[v] == counts[v] for v in inner)

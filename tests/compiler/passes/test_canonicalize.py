@@ -1,0 +1,315 @@
+"""The normal form: every rule with a case where it must not apply."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage.compiler.constraints import Constraints
+from mirage.compiler.context import Context
+from mirage.compiler.passes import canonicalize, collect_constraints, dead_code
+from mirage.ir.graph.nodes import Constant, FunctionCall, Loop, MatchCast, ShapeValue
+from mirage.ir.graph.parse import parse_module
+from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, ops, random_arrays
+
+
+def normal(body: str, signature: str = "x: float32[n, 4]") -> list[str]:
+    """The operators of a function `main` in normal form, without dead code."""
+    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
+    text = f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n"
+    return ops(after(text, canonicalize.run, dead_code.run))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "r = cast(x, dtype='float32')",
+        "r = reshape(x, shape=(n, 4))",
+        "a = transpose(x, perm=(1, 0))\nr = transpose(a, perm=(1, 0))",
+        "r = transpose(x, perm=(0, -1))",
+        "a = reshape(x, shape=(4*n,))\nr = reshape(a, shape=(n, 4))",
+        "one = constant(value=1)\nr = mul(one, x)",
+        "one = constant(value=1)\nr = div(x, one)",
+        "zero = constant(value=0)\nr = sub(x, zero)",
+        "r = pow(x, exponent=1)",
+        "r = repeat(x, axis=0, times=1)",
+        "a = neg(x)\nr = neg(a)",
+        "r = sum(x, axes=())",
+        "r = broadcast_to(x, shape=(n, 4))",
+        "s = x.shape\nr = reshape_to(x, s)",
+        "r = add(x, float32[()](-0.0))",
+        "r = match_cast[float32[n, _]](x)",
+        "r = match_cast[float32[...]](x)",
+        "a = cast(x, dtype='float64')\nr = cast(a, dtype='float32')",
+    ],
+)
+def test_goes_away(body: str) -> None:
+    assert normal(body) == []
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        # -0.0 + 0.0 is 0.0
+        "zero = constant(value=0)\nr = add(x, zero)",
+        # NaN * 0 is NaN
+        "zero = constant(value=0)\nr = mul(x, zero)",
+        "r = sub(x, float32[()](-0.0))",
+        "two = constant(value=2)\nr = mul(x, two)",
+        "one = constant(value=1)\nr = div(one, x)",
+        "r = pow(x, exponent=2)",
+        # the type between has fewer bits
+        "a = cast(x, dtype='float16')\nr = cast(a, dtype='float32')",
+        # dims of equal size that are not the same
+        "a = reshape(x, shape=(4, n))\nr = transpose(a, perm=(1, 0))",
+    ],
+)
+def test_stays(body: str) -> None:
+    assert normal(body)
+
+
+def test_a_neutral_operand_that_broadcasts_stays() -> None:
+    assert normal("r = mul(x, float32[2, 1](1, 1))", "x: float32[4]") == ["mul"]
+
+
+def test_sums_of_integers_with_zero() -> None:
+    assert normal("r = add(x, int64[()](0))", "x: int64[n]") == []
+    assert normal("r = add(x, int64[()](1))", "x: int64[n]") == ["add"]
+
+
+def test_chains_are_merged() -> None:
+    assert normal("a = reshape(x, shape=(2, 2*n))\nr = reshape(a, shape=(4, n))") == ["reshape"]
+    three = "a = transpose(x, perm=(1, 2, 0))\nr = transpose(a, perm=(1, 2, 0))"
+    m = after(
+        f"def main(x: float32[n, 4, k]) -> float32[k, n, 4]:\n    with dataflow():\n        {three.replace(chr(10), chr(10) + 8 * ' ')}\n    return r\n",
+        canonicalize.run,
+        dead_code.run,
+    )
+    assert ops(m) == ["transpose"]
+    (x,) = random_arrays(0, (2, 4, 3))
+    assert_equal(evaluate(m, x), x.transpose(2, 0, 1))
+
+
+def test_values_stay_bit_by_bit() -> None:
+    text = """
+def main(x: float32[n]) -> float32[n]:
+    with dataflow():
+        one = constant(value=1)
+        zero = constant(value=0)
+        a = mul(x, one)
+        b = sub(a, zero)
+        c = add(b, float32[()](-0.0))
+        d = mul(c, zero)
+        e = add(c, d)
+    return e
+"""
+    x = np.array([0.0, -0.0, np.nan, np.inf, -np.inf, 1.5], np.float32)
+    m = after(text, canonicalize.run, dead_code.run)
+    assert ops(m) == ["constant", "mul", "add"]
+    assert_equal(evaluate(m, x), evaluate(parse_module(text), x))
+
+
+def test_items_of_known_tuples() -> None:
+    assert normal("t = (x, x)\nr = item[1](t)") == []
+    assert normal("r = item[1](t)", "t: Tuple[float32[n, 4], float32[n, 4]]") == ["TupleItem"]
+
+
+def test_shapes_become_values_and_attributes() -> None:
+    m = after(
+        """
+def main(x: float32[n, 4], s: Shape[n, 4]) -> Shape[n, 4]:
+    with dataflow():
+        a = x.shape
+        y = full_of(a, value=2, dtype='float32')
+        z = broadcast_to_shape(y, s)
+    return a
+""",
+        canonicalize.run,
+    )
+    assert ops(m) == ["full"]
+    assert isinstance(m.functions["main"].result, ShapeValue)
+
+
+def test_shapes_that_are_not_known_stay() -> None:
+    assert normal("s = x.shape\nr = full_of(s, value=2)", "x: float32[n, _]") == ["ShapeOf", "full_of"]
+    # whether 12 elements are n * 4 is for the run to say
+    assert normal("r = reshape_to(x, s)", "x: float32[12], s: Shape[n, 4]") == ["reshape_to"]
+
+
+def test_a_new_name_of_a_known_dim_is_replaced() -> None:
+    m = after(
+        """
+def main(x: float32[n, 8*n]):
+    with dataflow():
+        y = match_cast[float32[a, 4*b]](x)
+        z = reshape(y, shape=(4*b, a))
+    return z
+""",
+        canonicalize.run,
+    )
+    assert ops(m) == ["reshape"]
+    assert str(m.functions["main"].returns) == "float32[8*n, n]"
+
+
+def test_casts_that_may_fail_stay() -> None:
+    assert normal("r = match_cast[float32[k, 4]](x)", "x: float32[_, 4]") == ["MatchCast"]
+    # two dims of the signature
+    assert normal("r = match_cast[float32[m, 4]](x)", "x: float32[n, 4], y: float32[m]") == ["MatchCast"]
+    # n is 4*b only at some sizes
+    assert normal("r = match_cast[float32[4*b]](x)", "x: float32[n]") == ["MatchCast"]
+    # one new name for two dims
+    assert normal("r = match_cast[float32[b, b]](x)", "x: float32[n, m]") == ["MatchCast"]
+
+
+def test_a_bounded_name_of_a_known_dim_stays() -> None:
+    m = parse_module("def main(x: float32[n]) -> float32[b]:\n    with dataflow():\n        y = match_cast[float32[b]](x)\n    return y\n")
+    store = Constraints()
+    store.add_range("b", 0, 16, "the user")
+    f = canonicalize.canonicalize(m.functions["main"], m.functions, store)
+    assert isinstance(f.bindings[0].value, MatchCast)
+
+
+BROADCAST = """
+def main(x: float32[n], y: float32[m]) -> float32[m]:
+    with dataflow():
+        {check}
+        s = y.shape
+        b = broadcast_to_shape(x, s)
+        r = add(b, y)
+    return r
+"""
+
+
+def test_broadcasts_that_equal_dims_make_unnecessary_disappear() -> None:
+    context = Context()
+    text = BROADCAST.format(check="c = match_cast[float32[m]](x)")
+    m = after(text, collect_constraints.run, canonicalize.run, context=context)
+    assert ops(m) == ["MatchCast", "MatchCast", "add"]
+    x, y = random_arrays(1, (3,), (3,))
+    assert_equal(evaluate(m, x, y), x + y)
+
+
+def test_broadcasts_of_dims_that_may_differ_stay() -> None:
+    m = after(BROADCAST.format(check="c = exp(x)"), collect_constraints.run, canonicalize.run)
+    assert "broadcast_to_shape" in ops(m)
+    x, y = random_arrays(2, (1,), (3,))
+    assert_equal(evaluate(m, x, y), x + y)
+
+
+BRANCHES = """
+def left(x: float32[n]) -> float32[n]:
+    with dataflow():
+        r = exp(x)
+    return r
+
+def right(x: float32[n]) -> float32[n]:
+    with dataflow():
+        r = neg(x)
+    return r
+"""
+
+
+@pytest.mark.parametrize(("condition", "taken"), [("True", "left"), ("False", "right")])
+def test_decided_branches_become_calls(condition: str, taken: str) -> None:
+    text = f"{BRANCHES}\ndef main(x: float32[n]) -> float32[n]:\n    r = if_else[left, right](bool[()]({condition}), x)\n    return r\n"
+    (call,) = expressions(after(text, canonicalize.run))
+    assert isinstance(call, FunctionCall) and call.function == taken
+
+
+def test_open_branches_stay() -> None:
+    text = f"{BRANCHES}\ndef main(p: bool[()], x: float32[n]) -> float32[n]:\n    r = if_else[left, right](p, x)\n    return r\n"
+    assert ops(after(text, canonicalize.run)) == ["If"]
+
+
+LOOP = """
+def body(i: int64[()], x: float32[n], w: float32[n]) -> float32[n]:
+    with dataflow():
+        y = mul(x, w)
+    return y
+
+def main(x: float32[n], w: float32[n], k: float32[c]) -> float32[n]:
+    with dataflow():
+        r = loop[body]({loop})
+    return r
+"""
+
+
+@pytest.mark.parametrize(
+    ("loop", "left", "power"),
+    [
+        ("(x,), (w,), count=0", [], 0),
+        ("(x,), (w,), count=1", ["FunctionCall"], 1),
+        ("int64[()](-2), (x,), (w,)", [], 0),
+        ("int64[()](1), (x,), (w,)", ["FunctionCall"], 1),
+        ("(x,), (w,), count=2", ["Loop"], 2),
+        ("(x,), (w,), count=c", ["Loop"], 3),
+        ("int64[()](2), (x,), (w,)", ["Loop"], 2),
+    ],
+)
+def test_loops_of_no_or_one_round(loop: str, left: list[str], power: int) -> None:
+    m = after(LOOP.format(loop=loop), canonicalize.run)
+    assert ops(m) == left
+    x, w, k = random_arrays(3, (4,), (4,), (3,))
+    assert_equal(evaluate(m, x, w, k), evaluate(parse_module(LOOP.format(loop=loop)), x, w, k))
+    assert_equal(evaluate(m, x, w, k), x * w**power, 1e-6)
+
+
+def test_a_known_count_above_its_bound_is_left_to_the_run() -> None:
+    m = after(LOOP.format(loop="int64[()](3), (x,), (w,), bound=2"), canonicalize.run)
+    (loop,) = expressions(m)
+    assert isinstance(loop, Loop) and loop.count is None
+
+
+EFFECT = """
+def main(x: float32[n]) -> float32[n]:
+    with dataflow():
+        y = reshape(x, shape=(n,))
+    e = packed["clear", Object, in_place[0]]({written})
+    with dataflow():
+        r = exp(y)
+    return r
+"""
+
+
+@pytest.mark.parametrize("written", ["x", "y"])
+def test_what_is_written_to_is_not_shared(written: str) -> None:
+    def clear(a: np.ndarray) -> None:
+        a[...] = 0
+
+    m = after(EFFECT.format(written=written), canonicalize.run)
+    assert "reshape" in ops(m)
+    x = np.ones(3, np.float32)
+    wanted = np.ones(3) if written == "y" else np.exp(np.ones(3))
+    if written == "y":
+        assert_equal(evaluate(m, x.copy(), clear=clear), np.ones(3, np.float32))
+    else:
+        assert_equal(evaluate(m, x.copy(), clear=clear), wanted.astype(np.float32), 1e-6)
+
+
+def test_without_writes_the_same_goes() -> None:
+    text = EFFECT.format(written="x").replace(", in_place[0]", "")
+    assert "reshape" not in ops(after(text, canonicalize.run))
+
+
+def test_callers_see_what_callees_return_now() -> None:
+    m = after(
+        """
+def f(x: float32[n]) -> float32[b]:
+    with dataflow():
+        y = match_cast[float32[b]](x)
+    return y
+
+def main(x: float32[k]) -> float32[_]:
+    with dataflow():
+        y = call[f](x)
+    return y
+""",
+        canonicalize.run,
+    )
+    assert str(m.functions["main"].returns) == "float32[k]"
+
+
+def test_constants_are_untouched() -> None:
+    m = after("def main(x: float32[2]) -> float32[2]:\n    with dataflow():\n        y = add(x, float32[2](1, 2))\n    return y\n", canonicalize.run)
+    (add,) = expressions(m)
+    assert isinstance(add.args[1], Constant)  # type: ignore[union-attr]

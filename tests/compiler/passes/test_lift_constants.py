@@ -1,0 +1,155 @@
+"""Computations over constants move to a function of their own, run once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from mirage.compiler.context import Context
+from mirage.compiler.passes import dead_code, lift_constants
+from mirage.ir.graph.nodes import Module
+from mirage.ir.graph.parse import parse_module
+from mirage.kernels import blas
+from mirage.ir.graph.interpret import run_module
+from tests.compiler.passes.running import after, assert_equal, evaluate, ops, random_arrays
+
+TWO = """
+def main(x: float32[b, k], w: float32[k, n], v: float32[k, m]):
+    with dataflow():
+        two = constant(value=2)
+        s = mul(w, two)
+        c = concat(s, v, axis=1)
+        y = matmul(x, c)
+    return y
+"""
+
+
+def prepared(module: Module) -> list[str] | None:
+    """What the function of constant computations does; None where there is none."""
+    name = module.functions[module.main].attr.get("prepare")
+    return ops(module, str(name)) if name else None
+
+
+def run_prepared(module: Module, *args: Any) -> Any:
+    """The main function behind its preparation, as an executable calls it."""
+    main = module.functions[module.main]
+    name = main.attr.get("prepare")
+    if not name:
+        return evaluate(module, *args)
+    prepare = module.functions[str(name)]
+    values = {p.name: a for p, a in zip(main.parameters, args, strict=False)}
+    alone = Module(module.functions, module.kernels, prepare.name)
+    kept = run_module(alone, [values[p.name] for p in prepare.parameters], library=blas.FUNCTIONS)
+    return evaluate(module, *args, *kept)
+
+
+def test_prepare_and_main() -> None:
+    context = Context(constants=("w", "v"))
+    m = after(TWO, lift_constants.run, dead_code.run, context=context)
+    assert ops(m) == ["matmul"]
+    assert prepared(m) == ["constant", "mul", "concat", "MakeTuple"]
+    assert [p.name for p in m.functions["main"].parameters] == ["x", "w", "v", "c_lifted"]
+    assert str(m.functions["main"].parameters[-1].annotation) == "float32[k, m + n]"
+    assert context.constants == ("w", "v", "c_lifted")
+    args = random_arrays(0, (2, 3), (3, 4), (3, 5))
+    assert_equal(run_prepared(m, *args), evaluate(parse_module(TWO), *args))
+
+
+def test_again_changes_nothing() -> None:
+    context = Context(constants=("w", "v"))
+    m = after(TWO, lift_constants.run, context=context)
+    assert lift_constants.run(m, context) is m
+
+
+def test_only_what_depends_on_constants_alone() -> None:
+    m = after(TWO, lift_constants.run, context=Context(constants=("w",)))
+    assert prepared(m) == ["constant", "mul", "MakeTuple"]
+    args = random_arrays(1, (2, 3), (3, 4), (3, 5))
+    assert_equal(run_prepared(m, *args), evaluate(parse_module(TWO), *args))
+
+
+@pytest.mark.parametrize(
+    ("body", "constants"),
+    [
+        ("y = matmul(x, w)", ("w",)),
+        # no parameter is constant
+        ("s = exp(w)\ny = matmul(x, s)", ()),
+        # free to read in another order
+        ("t = transpose(x, perm=(1, 0))\ns = transpose(w, perm=(1, 0))\ny = matmul(s, t)", ("w",)),
+        # larger than what it is made of
+        ("s = repeat(w, axis=1, times=2)\ny = matmul(x, s)", ("w",)),
+        # users get it, and may write to it
+        ("y = exp(w)", ("w",)),
+        # a size that only x knows
+        ("d = size(dim=b)\ns = div(w, d)\ny = matmul(x, s)", ("w",)),
+    ],
+)
+def test_what_stays(body: str, constants: tuple[str, ...]) -> None:
+    lines = "\n".join(f"        {line}" for line in body.splitlines())
+    text = f"def main(x: float32[b, k], w: float32[k, n]):\n    with dataflow():\n{lines}\n    return y\n"
+    context = Context(constants=constants)
+    assert prepared(after(text, lift_constants.run, context=context)) is None
+    assert context.constants == constants
+
+
+def test_arrays_that_the_compiler_knows() -> None:
+    text = "def main(x: float32[2, n]):\n    with dataflow():\n        s = exp(float32[2, 1](1, 2))\n        y = mul(x, s)\n    return y\n"
+    m = after(text, lift_constants.run)
+    assert prepared(m) == ["exp", "MakeTuple"]
+    (x,) = random_arrays(2, (2, 3))
+    assert_equal(run_prepared(m, x), evaluate(parse_module(text), x))
+
+
+def test_constants_that_an_effect_writes_to_stay() -> None:
+    text = """
+def main(x: float32[k], w: float32[k]):
+    with dataflow():
+        s = exp(w)
+        y = add(x, s)
+    e = packed["clear", Object, in_place[0]](w)
+    with dataflow():
+        t = exp(w)
+        z = add(y, t)
+    return z
+"""
+    m = after(text, lift_constants.run, context=Context(constants=("w",)))
+    assert prepared(m) is None
+
+
+def test_dims_of_constants() -> None:
+    text = """
+def main(x: float32[k, 2], w: float32[2*k], u: float32[k]):
+    with dataflow():
+        e = exp(w)
+        s = reshape(e, shape=(k, 2))
+        z = add(x, s)
+        t = exp(u)
+        r = reshape(t, shape=(1, k))
+        y = matmul(r, z)
+    return y
+"""
+    m = after(text, lift_constants.run, context=Context(constants=("w", "u")))
+    assert prepared(m) == ["exp", "reshape", "exp", "reshape", "MakeTuple"]
+    args = random_arrays(3, (3, 2), (6,), (3,))
+    assert_equal(run_prepared(m, *args), evaluate(parse_module(text), *args))
+
+
+def test_views_stand_on_both_sides() -> None:
+    text = """
+def main(x: float32[b, k], w: float32[n, k], v: float32[n, k]):
+    with dataflow():
+        t = transpose(w, perm=(1, 0))
+        u = add(w, v)
+        s = transpose(u, perm=(1, 0))
+        c = concat(t, s, axis=1)
+        y = matmul(x, t)
+        z = matmul(x, c)
+        r = (y, z)
+    return r
+"""
+    m = after(text, lift_constants.run, context=Context(constants=("w", "v")))
+    assert prepared(m) == ["transpose", "add", "transpose", "concat", "MakeTuple"]
+    assert ops(m) == ["transpose", "matmul", "matmul", "MakeTuple"]
+    args = random_arrays(4, (2, 3), (4, 3), (4, 3))
+    assert_equal(run_prepared(m, *args), evaluate(parse_module(text), *args))
