@@ -137,13 +137,18 @@ def _loop(expr: Loop, functions: Functions) -> Annotation:
     index = TensorType((), "int64")
     carried = given[: expr.carried]
     after: Annotation = carried[0] if len(carried) == 1 else TupleType(tuple(carried))
+
+    def one_round(given_to: Annotation) -> Annotation:
+        fields = given_to.fields if isinstance(given_to, TupleType) and len(carried) != 1 else (given_to,)
+        return signature_result(body, [index, *fields, *given[expr.carried :]], expr.dims)
+
     while True:
-        # the next round starts with what this one returned; each loses a dim or is the last
-        fields = list(after.fields) if isinstance(after, TupleType) and len(carried) != 1 else [after]
-        result = signature_result(body, [index, *fields, *given[expr.carried :]], expr.dims)
+        result = one_round(after)
         joined = join(after, result, f"loop: what goes into and comes out of {expr.body}")
         if joined == after:
             return after
+        # the next round takes what this one returns; each loses a dim or is the last
+        one_round(result)
         after = joined
 
 

@@ -176,6 +176,8 @@ class _Frame:
             try:
                 match_sizes([("its value", b.var.annotation, value)], self.sizes, self.machine.dtype)
             except InputError as e:
+                if isinstance(b.value, PackedCall | ShapeCall):
+                    raise
                 raise GraphError(f"{e}: the annotation {b.var.annotation} is wrong") from None
         return value
 

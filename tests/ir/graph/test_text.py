@@ -64,7 +64,7 @@ def test_functions_stand_in_any_order() -> None:
     text = print_module(showcase())
     head, *functions = text.split("\n\n\n")
     again = parse_module("\n\n\n".join([head, *reversed(functions)]), READERS)
-    assert list(again.functions) == list(reversed(showcase().functions))
+    assert list(again.functions) == list(reversed(list(showcase().functions)))
 
 
 # ---- annotations
@@ -87,7 +87,9 @@ def test_annotations_read_back(annotation: Annotation) -> None:
     assert parse_annotation(str(annotation)) == annotation
 
 
-@pytest.mark.parametrize("text", ["", "float32", "float31[n]", "float32[n", "Tuple", "Callable[float32[n]]", "3", "x = 1"])
+@pytest.mark.parametrize(
+    "text", ["", "float32", "float31[n]", "float32[n", "Tuple", "Callable[float32[n]]", "3", "x = 1"]
+)
 def test_no_annotations(text: str) -> None:
     with pytest.raises(MirageError, match="line 1"):
         parse_annotation(text)
@@ -159,7 +161,9 @@ def test_no_operator_can_have_a_form_of_another_expression() -> None:
         for s in (s for block in function.body if isinstance(block, ast.With) for s in block.body):
             assert isinstance(s, ast.AnnAssign)
             named = isinstance(s.value, ast.Call) and isinstance(s.value.func, ast.Name)
-            binding = next(b for b in showcase().functions[function.name].bindings if b.var.name == ast.unparse(s.target))
+            binding = next(
+                b for b in showcase().functions[function.name].bindings if b.var.name == ast.unparse(s.target)
+            )
             assert named == isinstance(binding.value, OpCall)
 
 
@@ -167,7 +171,6 @@ def test_no_operator_can_have_a_form_of_another_expression() -> None:
 
 _HEAD = "def f(a: float32[p]):\n    return a\n\ndef main(x: float32[n, 4], c: int64[()]):\n"
 _OK = "    return x\n"
-
 
 
 def _y(expression: str) -> str:
