@@ -60,14 +60,6 @@ class Kernel(Protocol):
 class Background(Protocol):
     """Work that goes on beside calls."""
 
-    def forget(self) -> None:
-        """Drop what was computed from constant arguments: needed where somebody wrote to one of them."""
-        if self._prepared is not None:
-            self._prepared.forget()
-        for kernel in self.kernels.values():
-            if hasattr(kernel, "forget"):
-                kernel.forget()
-
     def wait(self, timeout: float | None = None) -> bool:
         """Whether it is done, within so many seconds if a timeout is given."""
         ...
@@ -163,6 +155,14 @@ class Executable:
             why = f"{missing} missing" if missing else f"got {len(args)}"
             raise InputError(f"{name}: takes {len(wanted)} arguments ({', '.join(wanted)}): {why}")
         return tuple(given[p] for p in wanted)
+
+    def forget(self) -> None:
+        """Drop what was computed from constant arguments: needed where somebody wrote to one of them."""
+        if self._prepared is not None:
+            self._prepared.forget()
+        for kernel in self.kernels.values():
+            if hasattr(kernel, "forget"):
+                kernel.forget()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""
