@@ -259,9 +259,12 @@ class Mixtral:
         self, x: np.ndarray, router: np.ndarray, w1: np.ndarray, w3: np.ndarray, w2: np.ndarray
     ) -> np.ndarray:
         found = np.zeros_like(x)
-        for i, token in enumerate(x):
-            logits = token @ router
-            chosen = np.argsort(-logits)[:2]
-            for e, share in zip(chosen, softmax(logits[chosen]), strict=True):
-                found[i] += share * ((silu(token @ w1[e]) * (token @ w3[e])) @ w2[e])
+        logits = x @ router
+        chosen = np.argsort(-logits, axis=1)[:, :2]
+        shares = softmax(np.take_along_axis(logits, chosen, 1))
+        for e in range(self.experts):
+            # each expert sees its own tokens only
+            tokens, rank = np.nonzero(chosen == e)
+            y = x[tokens]
+            found[tokens] += shares[tokens, rank, None] * ((silu(y @ w1[e]) * (y @ w3[e])) @ w2[e])
         return found
