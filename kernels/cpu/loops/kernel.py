@@ -53,6 +53,7 @@ class _Shape:
     """What a call needs that depends on the sizes alone."""
 
     def __init__(self, kernel: LoopKernel, sizes: Mapping[str, int]) -> None:
+        kernel.program.check(sizes)
         self.values = [value_at(d, sizes) for d in kernel.dims]
         self.inputs = [t.bind(sizes) for t in kernel.program.input_types]
         self.outputs = [t.bind(sizes) for t in kernel.program.output_types]

@@ -73,8 +73,9 @@ def fuse(name: str, calls: Sequence[Call], outputs: Sequence[str], equal: Equal 
     stages = _inlined(stages, wanted)
     used = {r.tensor for s in stages.values() for r in reads_of(s.body)}
     types = {n: t for n, t in inputs.items() if n in used}
-    extra = extra_dims(list(types.values()), list(stages.values()))
-    return LoopProgram(name, tuple(types.items()), extra, tuple(stages.items()), tuple(wanted))
+    needs = tuple(dict.fromkeys(n for c in calls for n in c.program.needs))
+    extra = extra_dims(list(types.values()), list(stages.values()), needs)
+    return LoopProgram(name, tuple(types.items()), extra, tuple(stages.items()), tuple(wanted), needs)
 
 
 def can_stitch(calls: Sequence[Call], outputs: Sequence[str], equal: Equal = identical) -> bool:

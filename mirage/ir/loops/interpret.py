@@ -78,8 +78,10 @@ def run_loops(
     """The outputs for arrays of the shapes that `sizes` (dim symbol -> size) binds.
 
     With `dtype` ("float64") every floating-point value is computed and kept in that type; else in the types of the
-    program, intermediate 16-bit results in float32. Raises InputError for a checked index that is out of range.
+    program, intermediate 16-bit results in float32. Raises InputError for a checked index that is out of range, and for
+    sizes that the program cannot have.
     """
+    program.check(sizes)
     run = _Run(sizes, dtype)
     for (name, type), array in zip(program.inputs, inputs, strict=True):
         run.tensors[name] = np.asarray(array).astype(run.kept(type.dtype), copy=False)

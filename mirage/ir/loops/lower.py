@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from mirage.ir.loops.fuse import Call, fuse
-from mirage.ir.loops.program import LoopProgram, single
+from mirage.ir.loops.program import LoopProgram, extra_dims, single
 from mirage.ir.loops.simplify import simplify_program
 from mirage.ir.operator import Attrs, Operator, get_operator
 from mirage.ir.program import Program, ProgramBuilder
@@ -23,7 +24,11 @@ def lower_operator(op: str, types: Sequence[TensorType], attrs: Attrs, out: Tens
     found = get_operator(op).to_loops(typed, attrs, _typed(out, dtype))
     if found is None:
         return None
-    return simplify_program(found if isinstance(found, LoopProgram) else single(op, typed, found))
+    program = found if isinstance(found, LoopProgram) else single(op, typed, found)
+    asked = get_operator(op).requirements(typed, attrs)
+    needs = (*program.needs, *(replace(n, what=f"{op}: {n.what}") for n in asked))
+    extra = extra_dims(program.input_types, [e for _, e in program.stages], needs)
+    return simplify_program(replace(program, needs=needs, dims=extra))
 
 
 def _typed(type: TensorType, dtype: str) -> TensorType:
@@ -49,7 +54,7 @@ def lower_program(program: Program) -> LoopProgram | None:
     missing = tuple((n, t) for n, t in zip(inputs, program.input_types, strict=True) if n not in dict(fused.inputs))
     order = {n: k for k, n in enumerate(inputs)}
     every = tuple(sorted((*fused.inputs, *missing), key=lambda x: order[x[0]]))
-    return LoopProgram(fused.name, every, fused.dims, fused.stages, fused.outputs)
+    return replace(fused, inputs=every)
 
 
 def lower_expansion(op: Operator, types: Sequence[TensorType], attrs: Attrs) -> LoopProgram | None:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import sympy
 
-from mirage.errors import LoopError
+from mirage.errors import InputError, LoopError
 from mirage.ir.dims import Dim, symbols_of, to_dim
 from mirage.ir.dims import substitute as replaced
 from mirage.ir.loops.scalars import (
@@ -25,6 +25,7 @@ from mirage.ir.loops.scalars import (
     value_dtype,
     walk,
 )
+from mirage.ir.requirements import AtMost
 from mirage.ir.types import ELEMENTS, TensorType
 
 #: what reductions combine their elements with; argmax and argmin give the first index (int64) of the extreme element
@@ -106,7 +107,8 @@ class LoopProgram:
     """A kernel at loop level: stages in order, each a `TensorExpr` over the inputs and earlier stages.
 
     `outputs` are names of stages; the others are intermediate, local to the kernel. Every dim symbol is a dim of some
-    input as it stands, or one of `dims`: extra shape parameters (Relax, Fig. 8). Raises LoopError.
+    input as it stands, or one of `dims`: extra shape parameters (Relax, Fig. 8). `needs` must hold of the sizes of a call:
+    reads and writes are within their tensors only then. Raises LoopError.
     """
 
     name: str
@@ -114,6 +116,7 @@ class LoopProgram:
     dims: tuple[str, ...]
     stages: tuple[tuple[str, TensorExpr], ...]
     outputs: tuple[str, ...]
+    needs: tuple[AtMost, ...] = ()
 
     kind = "loops"
 
@@ -149,7 +152,13 @@ class LoopProgram:
     def symbols(self) -> tuple[str, ...]:
         """Every dim symbol, sorted: what a call must give the sizes of."""
         found = set(self.dims).union(*(t.symbols() for _, t in self.inputs), *(s.symbols() for _, s in self.stages))
-        return tuple(sorted(found))
+        return tuple(sorted(found.union(*(n.symbols() for n in self.needs))))
+
+    def check(self, sizes: Mapping[str, int]) -> None:
+        """Raises InputError for sizes that are not as the program needs them."""
+        for need in self.needs:
+            if problem := need.problem(sizes):
+                raise InputError(f"{self.name}: {problem}")
 
     @cached_property
     def expressions(self) -> dict[str, TensorExpr]:
@@ -180,10 +189,12 @@ def single(name: str, types: Sequence[TensorType], expression: TensorExpr) -> Lo
     return LoopProgram(name, inputs, extra_dims(types, [expression]), (("out", expression),), ("out",))
 
 
-def extra_dims(types: Sequence[TensorType], stages: Sequence[TensorExpr]) -> tuple[str, ...]:
+def extra_dims(
+    types: Sequence[TensorType], stages: Sequence[TensorExpr], needs: Sequence[AtMost] = ()
+) -> tuple[str, ...]:
     """The symbols that no input has as a dim, sorted."""
     given = {str(d) for t in types for d in t.shape if d.is_Symbol}
-    used = set().union(*(t.symbols() for t in types), *(s.symbols() for s in stages))
+    used = set().union(*(x.symbols() for x in (*types, *stages, *needs)))
     return tuple(sorted(used - given))
 
 
@@ -265,5 +276,6 @@ def replace_dims(program: LoopProgram, dims: Mapping[str, Dim]) -> LoopProgram:
 
     inputs = tuple((n, TensorType(tuple(map(dim, t.shape)), t.dtype)) for n, t in program.inputs)
     stages = tuple((n, expression(e)) for n, e in program.stages)
-    extra = extra_dims([t for _, t in inputs], [e for _, e in stages])
-    return LoopProgram(program.name, inputs, extra, stages, program.outputs)
+    needs = tuple(AtMost(dim(n.small), dim(n.large), n.what) for n in program.needs)
+    extra = extra_dims([t for _, t in inputs], [e for _, e in stages], needs)
+    return LoopProgram(program.name, inputs, extra, stages, program.outputs, needs)

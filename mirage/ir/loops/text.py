@@ -13,7 +13,8 @@
 
 One function per stage, from the indices of an element to its value; a reduction combines what its loops yield. Names
 such as `t0` are values that are used several times. Extra dims follow a `*`; `dim(2*n)` is a dim as a value. A number
-takes the type of what it is combined with, or is written `float32(2.0)`. Text is read with `ast`; nothing in it is ever
+takes the type of what it is combined with, or is written `float32(2.0)`. What sizes have to fulfil is written before the
+stages: `assert k <= n, "slice: the stop is within the dim"`. Text is read with `ast`; nothing in it is ever
 executed.
 """
 
@@ -58,6 +59,7 @@ from mirage.ir.loops.scalars import (
     size,
     walk,
 )
+from mirage.ir.requirements import AtMost
 from mirage.ir.types import ELEMENTS, TensorType, check_dtype
 
 T = TypeVar("T")
@@ -100,6 +102,7 @@ def print_loops(program: LoopProgram) -> str:
     while any(n.startswith(prefix) and n[len(prefix) :].isdigit() for n in used):
         prefix += "t"
     lines = [f"def {program.name}({', '.join(parameters)}) -> {returns}:"]
+    lines += [f"    assert {dim_text(n.small)} <= {dim_text(n.large)}, {n.what!r}" for n in program.needs]
     for name, stage in program.stages:
         lines += [f"    {line}" for line in _stage_lines(name, stage, prefix)]
     lines.append(f"    return {', '.join(program.outputs)}")
@@ -242,7 +245,11 @@ class _Parser:
             self.tensors[p.arg] = _type(p.annotation)
         inputs = tuple(self.tensors.items())
         *stages, last = self.tree.body
+        needs: list[AtMost] = []
         for s in stages:
+            if isinstance(s, ast.Assert):
+                needs.append(_need(s))
+                continue
             if not isinstance(s, ast.FunctionDef):
                 _expected(s, "def STAGE(i0, ...) -> float32[n]:")
             expression = _at(s, partial(self.stage, s))
@@ -258,7 +265,7 @@ class _Parser:
             case _:
                 _expected(last, "return STAGE, ... as the last line")
         dims = tuple(p.arg for p in a.kwonlyargs)
-        program = _at(last, lambda: LoopProgram(self.tree.name, inputs, dims, tuple(self.stages), outputs))
+        program = _at(last, lambda: LoopProgram(self.tree.name, inputs, dims, tuple(self.stages), outputs, tuple(needs)))
         returns = self.tree.returns
         types = returns.elts if isinstance(returns, ast.Tuple) else [returns]
         if tuple(_type(t) for t in types if t is not None) != program.output_types:
@@ -380,6 +387,15 @@ class _Parser:
         if not isinstance(a, Scalar) and not isinstance(b, Scalar):
             self.typed(a, where)
         return binary(op, a, b)
+
+
+def _need(s: ast.Assert) -> AtMost:
+    match s:
+        case ast.Assert(
+            test=ast.Compare(left=small, ops=[ast.LtE()], comparators=[large]), msg=ast.Constant(value=str() as what)
+        ):
+            return _at(s, lambda: AtMost(to_dim(ast.unparse(small)), to_dim(ast.unparse(large)), what))
+    _expected(s, 'assert DIM <= DIM, "what it is needed for"')
 
 
 def _name(table: Mapping[str, ast.AST], op: ast.AST, where: ast.AST) -> str:
