@@ -49,7 +49,7 @@ class Arena:
 def _allocate(size: int) -> np.ndarray:
     try:
         return aligned(size, _BYTE)
-    except (MemoryError, ValueError):
+    except (MemoryError, ValueError, OverflowError):
         raise MirageError(
             f"there is no memory for {size} bytes of intermediate tensors; use smaller sizes or bounds"
         ) from None

@@ -81,6 +81,8 @@ class _Checker:
 
     def check(self) -> Facts:
         f = self.function
+        if f.registers > len(f.parameters) + len(f.constants) + len(f.code):
+            self.wrong(f"it has {f.registers} registers, more than values")
         for k in range(len(f.parameters)):
             self.define(k, frozenset({k}))
         for register, constant in f.constants:

@@ -46,7 +46,7 @@ class TensorLayout:
         shape = self.shape(slots)
         try:
             return np.ndarray(shape, self.dtype, memory, self.offset)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise FormatError(
                 f"{owner}: r{self.out}, {self.dtype}{list(shape)} at {self.offset} bytes, does not fit storage "
                 f"{self.storage} of {memory.nbytes} bytes; compile the program again"

@@ -39,6 +39,8 @@ class SizeTable:
         if dim not in self._slots:
             self._slots[dim] = self._count
             if dim.is_Integer:
+                if abs(int(dim)) >= 1 << 63:
+                    raise FormatError(f"{self.owner}: dim {dim} is larger than a size can be")
                 self._constants.append((self._count, int(dim)))
             else:
                 self._computed[known].append((self._count, dim))

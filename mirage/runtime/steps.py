@@ -74,7 +74,7 @@ class Steps:
             s = shape(frame.slots)
             try:
                 registers[out] = (lease if prod(s) > most else np.empty)(s, dtype)
-            except (MemoryError, ValueError):
+            except (MemoryError, ValueError, OverflowError):
                 raise MirageError(f"{self.owner}: there is no memory for {dtype}{list(s)}; use smaller sizes") from None
 
         return step

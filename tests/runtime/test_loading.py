@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -12,7 +14,7 @@ import numpy as np
 import pytest
 import sympy
 
-from mirage.errors import DuplicateFunction, FormatError, UnknownFunction, UnknownOperator
+from mirage.errors import DuplicateFunction, FormatError, MirageError, UnknownFunction, UnknownOperator
 from mirage.ir.annotations import Annotation, CallableType, ObjectType, PartialTensor, ShapeType, TupleType
 from mirage.ir.dims import to_dim
 from mirage.ir.types import tensor
@@ -118,6 +120,57 @@ def test_json_that_is_wrong(path: list[Any], value: Any, message: str) -> None:
         program_from_json(edited(path, value))
 
 
+def places(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Paths to all values in a JSON object."""
+    inside = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    return [path] + [p for key, value in inside for p in places(value, (*path, key))]
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_altered_json_is_refused_or_loads(name: str) -> None:
+    """Nothing but errors of ours: numbers beyond all bounds, parts in wrong places, parts left out."""
+    text, rng = json.dumps(program_to_json(PROGRAMS[name]().program)), random.Random(name)
+    refused = 0
+    for _ in range(150):
+        data = json.loads(text)
+        where = places(data)[1:]
+        *path, last = rng.choice(where)
+        at = data
+        for key in path:
+            at = at[key]
+        wrong = [
+            None,
+            -1,
+            0,
+            7,
+            1 << 70,
+            1.5,
+            "n",
+            "float32",
+            [],
+            {},
+            [0, 0],
+            {"dim": "n"},
+            {"dim": "m // n"},
+            {"dim": str(1 << 62)},
+        ]
+        other = json.loads(text)
+        for key in rng.choice(where):
+            other = other[key]
+        if rng.random() < 0.1:
+            del at[last]
+        else:
+            at[last] = rng.choice([*wrong, other])
+        try:
+            run = VirtualMachine(program_from_json(data), list(KERNELS.values()))
+        except MirageError:
+            refused += 1
+            continue
+        with contextlib.suppress(MirageError, TypeError, ValueError, IndexError):
+            run(ramp(3))
+    assert refused > 75
+
+
 def test_json_that_nests_without_end() -> None:
     data: Any = {"is": "ObjectType"}
     for _ in range(5000):
@@ -141,6 +194,7 @@ IN_ARENA = vm.MakeTensor(1, 0, 0, dims("n"), "float32")
         ([vm.Return(0), vm.Return(0)], r"Return\(value=0\): it is not the last instruction"),
         ([vm.Return(7)], "r7 is used before it is written"),
         ([MADE, replace(MADE), vm.Return(1)], "r1 is written twice"),
+        ([vm.MakeShape(1, (to_dim(1 << 63),)), vm.Return(1)], "dim 9223372036854775808 is larger than a size can be"),
         ([vm.MakeTensor(-1, None, 0, (), "bool"), vm.Return(0)], "there is no register r-1"),
         ([MADE, vm.Free((1,)), vm.Return(1)], "r1 is used after it is freed"),
         ([IN_ARENA, vm.Return(1)], "storage 0 is not allocated before"),
@@ -255,6 +309,8 @@ def test_kernels_constants_and_main_must_fit() -> None:
         machine(function({"x": N}, vm.Return(0), extra=("k",)))
     with pytest.raises(FormatError, match="a guard has none of the relations"):
         machine(function({"x": N}, vm.Return(0), guards=(vm.Guard(to_dim("n"), "<", to_dim(3)),)))
+    with pytest.raises(FormatError, match="it has 9 registers, more than values"):
+        machine(vm.VMFunction("main", (), (vm.MakeShape(0, ()), vm.Return(0)), 9))
     with pytest.raises(FormatError, match="there is no constant 1"):
         machine(function({}, vm.Return(0), constants=((0, 1),)))
 
