@@ -13,6 +13,7 @@ from mirage.cache import ResultStore
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, LaxKernel, Sizes
+from mirage.compiler.kernels.fused import fused_kernel, machine_model
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.text import kernel_from_text
@@ -230,10 +231,13 @@ def _now(
     seed: int,
     say: Say,
 ) -> tuple[LaxKernel, str]:
-    """The kernel of a subprogram that `mirage.superoptimize` finds; library calls where there is no time for a search."""
+    """The kernel of a subprogram that `mirage.superoptimize` finds; a fused one where there is no time for a search."""
     from mirage.api import superoptimize as search
 
     if budget < MIN_BUDGET:
+        fused = fused_kernel(program, sizes, machine_model(), constants=constants)
+        if fused is not None:
+            return fused, "fused without a search, for which no time was left"
         return MuGraphKernel.of_library(program), "library calls: no time was left for a search"
     result = search(
         program, target=target, sizes=list(sizes)[:8], constants=constants, budget=budget, cache=cache, seed=seed, progress=say
@@ -257,7 +261,7 @@ def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Fa
     main = module.functions[module.main]
     parameters = ", ".join(f"{p.name}: {p.annotation}" for p in main.parameters[:given])
     outcomes = {s.kernel: f"{s.operators} operators, {s.outcome}" for s in context.report.subprograms}
-    texts = {name: outcomes.get(name, _describe(k)) for name, k in module.kernels.items()}
+    texts = {name: outcomes.get(name, k.kind) for name, k in module.kernels.items()}
     plans = {
         name: MemoryPlan(p.arena, p.most_live, tuple(map(str, p.storages))) for name, p in lowered.plans.items()
     }
@@ -273,5 +277,3 @@ def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Fa
     )
 
 
-def _describe(kernel: Any) -> str:
-    return f"fused, {kernel.kind}"

@@ -15,6 +15,7 @@ import numpy as np
 
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.folders import write_whole
+from mirage.ir.graph import nodes
 from mirage.ir.types import ELEMENTS
 from mirage.runtime.arrays import like
 from mirage.runtime.prepared import Prepared
@@ -35,18 +36,8 @@ FORMAT, SCHEMA = "mirage executable", 1
 _CODE = "executable.json"
 
 
-class Kernel(Protocol):
-    """A kernel of an executable: code in destination-passing style, and text from which it can be made again."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def symbols(self) -> Sequence[str]:
-        """The dim symbols whose sizes a call gives, in order."""
-        ...
-
-    def to_text(self) -> str: ...
+class Kernel(nodes.Kernel, Protocol):
+    """A kernel of an executable: code in destination-passing style."""
 
     def __call__(
         self,

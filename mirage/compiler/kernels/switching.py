@@ -27,7 +27,8 @@ class SwitchingKernel:
         self._current = MuGraphKernel.of_library(program)
 
     @property
-    def symbols(self) -> Sequence[str]:
+    def symbols(self) -> tuple[str, ...]:
+        """The dim symbols that calls give the sizes of."""
         return self._current.symbols
 
     @property

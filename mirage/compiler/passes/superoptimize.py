@@ -1,15 +1,15 @@
 """Lax subprograms become calls of verified kernels, found by a search or in the results cache (Mirage, Fig. 1).
 
 The function of a subprogram keeps its signature and calls the kernel; inlining then puts the call into its callers. Equal
-subprograms, as the layers of a model have them, share one kernel. The budget that is left is divided evenly among those
-that are still to be searched.
+subprograms, as the layers of a model have them, share one kernel. The budget that is left is divided among those that are still
+to be searched by the square root of the time that each takes at least: large ones gain most, but small ones gain, too.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from mirage.compiler.context import Context, Sizes, Subprogram
@@ -20,7 +20,13 @@ from mirage.ir.dims import Dim, evaluate, substitute
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Function, FunctionCall, KernelCall, Module, Var
 from mirage.ir.types import TensorType
+from mirage.kernels.cpu.limits import program_cost
 from mirage.progress import Step
+
+#: what the memory moves is compared with what is computed as if a byte took as long as so many operations
+_FLOPS_PER_BYTE = 16
+#: bytes that the smallest subprogram is taken for: its launch counts, too
+_LEAST_BYTES = 1 << 17
 
 
 def run(module: Module, context: Context) -> Module:
@@ -29,25 +35,47 @@ def run(module: Module, context: Context) -> Module:
         return module
     sizes = sizes_of_functions(module, context.sizes)
     builder = ModuleBuilder(module)
+    works = [_work(module, f, sizes, context) for f in found]
+    # equal ones are one piece of work
+    shares = {w.key: w.share for w in works}
     kernels: dict[Any, str] = {}
-    for k, function in enumerate(found):
-        lax = lax_program(function)
-        constants = _constants(module, function, context)
-        anchors = _anchors(lax, sizes.get(function.name, []))
-        key = (_structure(lax), constants, tuple(tuple(a.items()) for a in anchors))
-        if key not in kernels:
+    for k, w in enumerate(works):
+        if w.key not in kernels:
             start = time.perf_counter()
-            context.say(Step("subprograms", function.name, k, len(found)))
-            names = lax.program.input_names
+            context.say(Step("subprograms", w.function.name, k, len(found)))
+            names = w.lax.program.input_names
+            budget = context.seconds_left * w.share / sum(s for key, s in shares.items() if key not in kernels)
             kernel, outcome = context.superoptimizer(
-                lax.program, anchors, [names[i] for i in constants], context.seconds_left / (len(found) - k)
+                w.lax.program, w.anchors, [names[i] for i in w.constants], budget
             )
-            kernels[key] = builder.add_kernel(f"{function.name}_kernel", kernel)
+            kernels[w.key] = builder.add_kernel(f"{w.function.name}_kernel", kernel)
             spent = time.perf_counter() - start
-            operators = sum(n.op not in ("input", "constant", "size") for n in lax.axes.nodes)
-            context.report.subprograms.append(Subprogram(kernels[key], operators, outcome, spent))
-        builder.add(calling(function, builder, kernels[key], lax.dims))
+            operators = sum(n.op not in ("input", "constant", "size") for n in w.lax.axes.nodes)
+            context.report.subprograms.append(Subprogram(kernels[w.key], operators, outcome, spent))
+        builder.add(calling(w.function, builder, kernels[w.key], w.lax.dims))
     return builder.finish(module.main)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """A subprogram to search: `key` is equal for equal ones, `share` its part of the budget."""
+
+    function: Function
+    lax: LaxProgram
+    anchors: list[Sizes]
+    constants: tuple[int, ...]
+    key: Any
+    share: float
+
+
+def _work(module: Module, function: Function, sizes: Mapping[str, list[dict[str, int]]], context: Context) -> _Work:
+    lax = lax_program(function)
+    constants = _constants(module, function, context)
+    anchors = _anchors(lax, sizes.get(function.name, []))
+    key = (_structure(lax), constants, tuple(tuple(a.items()) for a in anchors))
+    costs = [program_cost(lax.axes, a) for a in anchors]
+    share = sum(_LEAST_BYTES + moved + flops / _FLOPS_PER_BYTE for moved, flops in costs) ** 0.5
+    return _Work(function, lax, anchors, constants, key, share or 1.0)
 
 
 def _structure(lax: LaxProgram) -> Any:
