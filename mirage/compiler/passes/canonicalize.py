@@ -32,7 +32,7 @@ from mirage.ir.annotations import (
     symbols_in,
 )
 from mirage.ir.dims import Dim, divide, symbol
-from mirage.ir.graph.deduce import deduce, located
+from mirage.ir.graph.deduce import located
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
@@ -113,7 +113,7 @@ class _Canonicalizer(Rewriter):
             case OpCall():
                 if {var.name, *(v.name for v in variables(value))} & self.written:
                     return None
-                return simplify(value, deduce(value, self.functions), self.definitions, self.constraints)
+                return simplify(value, self.definitions, self.constraints)
             case TupleItem((Var() as whole,), index):
                 made = self.definitions.get(whole)
                 return made.args[index] if isinstance(made, MakeTuple) else None

@@ -52,7 +52,8 @@ def run(module: Module, context: Context) -> Module:
     for name in reversed(callees_first(module)):
         function = module.functions[name]
         if name == module.main:
-            store = context.bounds.copy()
+            # later passes hide operators in kernels: what these needed is still to be checked
+            store = context.constraints.get(name, context.bounds).copy()
         else:
             store = Constraints()
             _from_calls(function, calls[name], module.functions, context, store)

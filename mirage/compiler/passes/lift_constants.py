@@ -145,7 +145,7 @@ def _prepare(
 ) -> Function:
     """The function that computes the results: its parameters are the weights that it reads, or needs for a dim."""
     wanted = set(results)
-    for v in reversed(constant):
+    for v in reversed(list(constant)):
         if v in wanted:
             wanted |= set(variables(constant[v].value))
     bindings = [b for v, b in constant.items() if v in wanted]

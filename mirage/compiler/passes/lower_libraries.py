@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 
 from mirage.compiler.context import Context
-from mirage.compiler.patterns import Match, Rule, builtin, rules
+from mirage.compiler.patterns import Match, Rule, rules
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.builder import FunctionBuilder
 from mirage.ir.graph.nodes import Binding, Block, Expr, Function, LibraryCall, Module, OpCall, Var
@@ -19,8 +19,6 @@ from mirage.ir.types import ELEMENTS, TensorType
 
 #: functions that have their own way to kernels
 _OTHERS = ("lax", "fused")
-
-builtin.register_builtin()
 
 
 def run(module: Module, context: Context) -> Module:

@@ -203,9 +203,10 @@ _RULES: dict[str, Callable[[Site], Expr | None]] = {
 }  # fmt: skip
 
 
-def simplify(
-    call: OpCall, annotation: Annotation, definitions: Mapping[Var, Expr], constraints: Constraints
-) -> Expr | None:
-    """What an application of an operator is equal to, a step simpler; None where no rule applies."""
+def simplify(call: OpCall, definitions: Mapping[Var, Expr], constraints: Constraints) -> Expr | None:
+    """What an application of an operator is equal to, a step simpler; None where no rule applies.
+
+    `definitions` are the right-hand sides of earlier variables. Raises what the deduction raises.
+    """
     rule = _RULES.get(call.op)
-    return rule(Site(call, annotation, definitions, constraints)) if rule is not None else None
+    return rule(Site(call, deduce(call, {}), definitions, constraints)) if rule is not None else None

@@ -73,22 +73,22 @@ def _ends(m: Match) -> bool:
     return "bias" not in m.calls or deduce(m.calls["product"], {}) == deduce(m.calls["bias"], {})
 
 
-def register_builtin() -> None:
-    """Register the built-in pairs; `lower_libraries` does so once, when it is imported."""
-    register_pattern(
-        "matmul_relu",
-        op("relu", optional(_product(), _bias), name="relu"),
-        "blas.matmul",
-        _ends,
-        priority=20,
-        attributes=_matmul_attributes,
-    )
-    register_pattern("matmul_bias", _bias(_product()), "blas.matmul", _ends, priority=10, attributes=_matmul_attributes)
-    register_pattern("matmul", _product(), "blas.matmul", attributes=_matmul_attributes)
-    register_pattern(
-        "contraction",
-        _contraction(),
-        "blas.contraction",
-        lambda m: contraction_labels(m) is not None,
-        attributes=lambda m: contraction_labels(m) or {},
-    )
+# below what users register without a priority
+register_pattern(
+    "matmul_relu",
+    op("relu", optional(_product(), _bias), name="relu"),
+    "blas.matmul",
+    _ends,
+    priority=-10,
+    attributes=_matmul_attributes,
+)
+register_pattern("matmul_bias", _bias(_product()), "blas.matmul", _ends, priority=-20, attributes=_matmul_attributes)
+register_pattern("matmul", _product(), "blas.matmul", priority=-30, attributes=_matmul_attributes)
+register_pattern(
+    "contraction",
+    _contraction(),
+    "blas.contraction",
+    lambda m: contraction_labels(m) is not None,
+    priority=-30,
+    attributes=lambda m: contraction_labels(m) or {},
+)

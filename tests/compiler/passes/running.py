@@ -27,6 +27,12 @@ def after(text: str | Module, *passes: Run, context: Context | None = None) -> M
     return module
 
 
+def main_text(body: str, signature: str) -> str:
+    """A main function of one dataflow block, which returns `r`."""
+    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
+    return f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n"
+
+
 def expressions(module: Module, function: str = "main") -> list[Expr]:
     return [b.value for b in module.functions[function].bindings]
 

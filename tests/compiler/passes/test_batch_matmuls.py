@@ -8,7 +8,7 @@ from mirage.compiler.constraints import from_bounds
 from mirage.compiler.context import Context
 from mirage.compiler.passes import batch_matmuls, collect_constraints
 from mirage.ir.graph.parse import parse_module
-from tests.compiler.passes.running import after, assert_equal, evaluate, ops, random_arrays
+from tests.compiler.passes.running import after, assert_equal, evaluate, main_text, ops, random_arrays
 
 PASSES = (collect_constraints.run, batch_matmuls.run)
 
@@ -26,8 +26,8 @@ def experts(count: int, rows: str = "m", *, chained: bool = False, read: str = "
     for i in range(count):
         lines.append(f"y{i} = matmul({f'z{i - 1}' if chained and i else f'x{i}'}, w{i})")
         lines.append(f"z{i} = {read}(y{i})")
-    body = "\n".join(f"        {line}" for line in lines)
-    return f"def main({parameters}):\n    with dataflow():\n{body}\n        r = ({', '.join(f'z{i}' for i in range(count))})\n    return r\n"
+    lines.append(f"r = ({', '.join(f'z{i}' for i in range(count))})")
+    return main_text("\n".join(lines), parameters)
 
 
 def arguments(count: int, rows: int) -> list[object]:
@@ -55,7 +55,10 @@ def test_shapes_that_are_proved_equal() -> None:
     [
         (experts(3), context(m=8)),
         # nothing says that these are equal
-        ("".join(line for line in experts(4, "m{i}").splitlines(keepends=True) if "match_cast" not in line), context(m0=8)),
+        (
+            "".join(line for line in experts(4, "m{i}").splitlines(keepends=True) if "match_cast" not in line),
+            context(m0=8),
+        ),
         # large, or perhaps
         (experts(4), context(m=4096)),
         (experts(4), context()),
@@ -76,12 +79,23 @@ def test_groups_that_wait_for_each_other() -> None:
     # p3 waits for s0 and s3 for p0: only one of the two groups can be a batch
     lines = []
     for i in range(3):
-        lines += [f"p{i} = matmul(x{i}, w{i})", f"q{i} = relu(p{i})", f"s{i} = matmul(x{i}, w{4 + i})", f"t{i} = relu(s{i})"]
-    lines += ["s3 = matmul(q0, w7)", "t3 = relu(s3)", "tt = concat(t0, t0, axis=1)", "p3 = matmul(tt, w3)", "q3 = relu(p3)"]
+        lines += [
+            f"p{i} = matmul(x{i}, w{i})",
+            f"q{i} = relu(p{i})",
+            f"s{i} = matmul(x{i}, w{4 + i})",
+            f"t{i} = relu(s{i})",
+        ]
+    lines += [
+        "s3 = matmul(q0, w7)",
+        "t3 = relu(s3)",
+        "tt = concat(t0, t0, axis=1)",
+        "p3 = matmul(tt, w3)",
+        "q3 = relu(p3)",
+    ]
     parameters = [f"x{i}: float32[m, 16]" for i in range(3)]
     parameters += [f"w{i}: float32[16, {16 if i < 4 else 8}]" for i in range(8)]
-    body = "\n".join(f"        {line}" for line in lines)
-    text = f"def main({', '.join(parameters)}):\n    with dataflow():\n{body}\n        r = (q0, q1, q2, q3, t0, t1, t2, t3)\n    return r\n"
+    lines.append("r = (q0, q1, q2, q3, t0, t1, t2, t3)")
+    text = main_text("\n".join(lines), ", ".join(parameters))
     m = after(text, *PASSES, context=context(8, m=8))
     assert ops(m).count("matmul") == 5
     args = random_arrays(9, *[(3, 16)] * 3, *[(16, 16)] * 4, *[(16, 8)] * 4)

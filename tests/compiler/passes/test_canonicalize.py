@@ -8,16 +8,14 @@ import pytest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
 from mirage.compiler.passes import canonicalize, collect_constraints, dead_code
-from mirage.ir.graph.nodes import Constant, FunctionCall, Loop, MatchCast, ShapeValue
+from mirage.ir.graph.nodes import Constant, FunctionCall, Loop, MatchCast, OpCall, ShapeValue
 from mirage.ir.graph.parse import parse_module
-from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, ops, random_arrays
+from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, main_text, ops, random_arrays
 
 
 def normal(body: str, signature: str = "x: float32[n, 4]") -> list[str]:
     """The operators of a function `main` in normal form, without dead code."""
-    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
-    text = f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n"
-    return ops(after(text, canonicalize.run, dead_code.run))
+    return ops(after(main_text(body, signature), canonicalize.run, dead_code.run))
 
 
 @pytest.mark.parametrize(
@@ -80,11 +78,7 @@ def test_sums_of_integers_with_zero() -> None:
 def test_chains_are_merged() -> None:
     assert normal("a = reshape(x, shape=(2, 2*n))\nr = reshape(a, shape=(4, n))") == ["reshape"]
     three = "a = transpose(x, perm=(1, 2, 0))\nr = transpose(a, perm=(1, 2, 0))"
-    m = after(
-        f"def main(x: float32[n, 4, k]) -> float32[k, n, 4]:\n    with dataflow():\n        {three.replace(chr(10), chr(10) + 8 * ' ')}\n    return r\n",
-        canonicalize.run,
-        dead_code.run,
-    )
+    m = after(main_text(three, "x: float32[n, 4, k]"), canonicalize.run, dead_code.run)
     assert ops(m) == ["transpose"]
     (x,) = random_arrays(0, (2, 4, 3))
     assert_equal(evaluate(m, x), x.transpose(2, 0, 1))
@@ -162,7 +156,7 @@ def test_casts_that_may_fail_stay() -> None:
 
 
 def test_a_bounded_name_of_a_known_dim_stays() -> None:
-    m = parse_module("def main(x: float32[n]) -> float32[b]:\n    with dataflow():\n        y = match_cast[float32[b]](x)\n    return y\n")
+    m = parse_module(main_text("r = match_cast[float32[b]](x)", "x: float32[n]"))
     store = Constraints()
     store.add_range("b", 0, 16, "the user")
     f = canonicalize.canonicalize(m.functions["main"], m.functions, store)
@@ -211,13 +205,13 @@ def right(x: float32[n]) -> float32[n]:
 
 @pytest.mark.parametrize(("condition", "taken"), [("True", "left"), ("False", "right")])
 def test_decided_branches_become_calls(condition: str, taken: str) -> None:
-    text = f"{BRANCHES}\ndef main(x: float32[n]) -> float32[n]:\n    r = if_else[left, right](bool[()]({condition}), x)\n    return r\n"
+    text = BRANCHES + main_text(f"r = if_else[left, right](bool[()]({condition}), x)", "x: float32[n]")
     (call,) = expressions(after(text, canonicalize.run))
     assert isinstance(call, FunctionCall) and call.function == taken
 
 
 def test_open_branches_stay() -> None:
-    text = f"{BRANCHES}\ndef main(p: bool[()], x: float32[n]) -> float32[n]:\n    r = if_else[left, right](p, x)\n    return r\n"
+    text = BRANCHES + main_text("r = if_else[left, right](p, x)", "p: bool[()], x: float32[n]")
     assert ops(after(text, canonicalize.run)) == ["If"]
 
 
@@ -310,6 +304,5 @@ def main(x: float32[k]) -> float32[_]:
 
 
 def test_constants_are_untouched() -> None:
-    m = after("def main(x: float32[2]) -> float32[2]:\n    with dataflow():\n        y = add(x, float32[2](1, 2))\n    return y\n", canonicalize.run)
-    (add,) = expressions(m)
-    assert isinstance(add.args[1], Constant)  # type: ignore[union-attr]
+    (add,) = expressions(after(main_text("r = add(x, float32[2](1, 2))", "x: float32[2]"), canonicalize.run))
+    assert isinstance(add, OpCall) and isinstance(add.args[1], Constant)

@@ -8,7 +8,7 @@ from mirage.compiler.constraints import from_bounds
 from mirage.compiler.context import Context
 from mirage.compiler.passes import collect_constraints
 from mirage.errors import ConstraintError
-from tests.compiler.passes.running import after
+from tests.compiler.passes.running import after, main_text
 
 
 def collected(text: str, **bounds: int) -> Context:
@@ -17,30 +17,27 @@ def collected(text: str, **bounds: int) -> Context:
     return context
 
 
-def main(body: str, signature: str) -> str:
-    lines = "\n".join(f"        {line}" for line in body.splitlines())
-    return f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n"
-
-
-def test_bounds_of_the_user_are_those_of_main() -> None:
-    context = collected(main("r = exp(x)", "x: float32[n]"), n=32)
+def test_bounds_of_the_user_are_those_of_main_text() -> None:
+    context = collected(main_text("r = exp(x)", "x: float32[n]"), n=32)
     assert context.of("main").upper_bound("2*n") == 64
     assert context.bounds is not context.of("main")
 
 
 def test_what_operators_need() -> None:
-    known = collected(main("r = slice(x, axes=(0,), starts=(k,), stops=(2*k,))", "x: float32[n], y: float32[k]")).of("main")
+    known = collected(
+        main_text("r = slice(x, axes=(0,), starts=(k,), stops=(2*k,))", "x: float32[n], y: float32[k]")
+    ).of("main")
     assert known.at_most("2*k", "n")
     assert any("slice" in f.reason for f in known.guards())
 
 
 def test_what_casts_of_the_signature_need() -> None:
-    known = collected(main("r = match_cast[float32[m]](x)", "x: float32[n], y: float32[m]")).of("main")
+    known = collected(main_text("r = match_cast[float32[m]](x)", "x: float32[n], y: float32[m]")).of("main")
     assert known.equal("n", "m")
 
 
 def test_what_reshapes_need() -> None:
-    known = collected(main("r = reshape_to(x, s)", "x: float32[n], s: Shape[a, b]")).of("main")
+    known = collected(main_text("r = reshape_to(x, s)", "x: float32[n], s: Shape[a, b]")).of("main")
     assert known.same_elements(["n"], ["a", "b"])
 
 
@@ -57,12 +54,16 @@ def main(x: float32[n], y: float32[m], p: bool[()]):
 """
     assert collected(text.format(line="with dataflow():\n        r = call[f](x, y)")).of("main").equal("n", "m")
     # the branch may not run
-    assert not collected(text.format(line="with dataflow():\n        r = if_else[f, f](p, x, y)")).of("main").equal("n", "m")
+    assert (
+        not collected(text.format(line="with dataflow():\n        r = if_else[f, f](p, x, y)"))
+        .of("main")
+        .equal("n", "m")
+    )
 
 
 def test_checks_of_dims_of_the_middle_prove_nothing_of_what_ran_before() -> None:
     body = "u = unique(x)\na = match_cast[float32[c]](u)\nb = match_cast[float32[c]](y)\nr = add(a, b)"
-    known = collected(main(body, "x: float32[n], y: float32[m]")).of("main")
+    known = collected(main_text(body, "x: float32[n], y: float32[m]")).of("main")
     assert not known.equal("c", "m") and not known.equal("n", "m")
 
 
@@ -75,7 +76,7 @@ def test_checks_of_dims_of_the_middle_prove_nothing_of_what_ran_before() -> None
     ],
 )
 def test_dims_that_depend_on_data_are_bounded(body: str, bound: str) -> None:
-    known = collected(main(body, "x: float32[n, k], p: bool[n]"), n=10, k=3).of("main")
+    known = collected(main_text(body, "x: float32[n, k], p: bool[n]"), n=10, k=3).of("main")
     assert known.at_most("c", bound)
     assert known.upper_bound("c") == (10 if bound == "n" else 30)
 
@@ -126,6 +127,6 @@ def main(x: float32[n], w: float32[n]):
 
 
 def test_contradictions_name_both_sides() -> None:
-    text = main("r = slice(x, axes=(0,), starts=(0,), stops=(64,))", "x: float32[n]")
+    text = main_text("r = slice(x, axes=(0,), starts=(0,), stops=(64,))", "x: float32[n]")
     with pytest.raises(ConstraintError, match=r"bounds\['n'\]"):
         collected(text, n=32)

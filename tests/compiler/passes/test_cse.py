@@ -7,12 +7,11 @@ import pytest
 
 from mirage.compiler.passes import cse
 from mirage.ir.graph.parse import parse_module
-from tests.compiler.passes.running import after, assert_equal, evaluate, ops, random_arrays
+from tests.compiler.passes.running import after, assert_equal, evaluate, main_text, ops, random_arrays
 
 
 def shared(body: str, signature: str = "x: float32[n, 4], y: float32[n, 4]") -> list[str]:
-    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
-    return ops(after(f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n", cse.run))
+    return ops(after(main_text(body, signature), cse.run))
 
 
 def test_equal_expressions_are_one() -> None:
@@ -21,7 +20,10 @@ def test_equal_expressions_are_one() -> None:
 
 
 def test_constants_are_equal_by_content() -> None:
-    assert shared("a = add(x, float32[4](1, 2, 3, 4))\nb = add(x, float32[4](1, 2, 3, 4))\nr = add(a, b)") == ["add", "add"]
+    assert shared("a = add(x, float32[4](1, 2, 3, 4))\nb = add(x, float32[4](1, 2, 3, 4))\nr = add(a, b)") == [
+        "add",
+        "add",
+    ]
 
 
 @pytest.mark.parametrize(

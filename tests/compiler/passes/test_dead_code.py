@@ -45,7 +45,10 @@ def main(x: float32[a], y: float32[b]) -> float32[a]:
     [
         ("    with dataflow():\n        r = exp(x)\n        d = exp(r)\n        e = exp(d)", ["exp"]),
         ("    with dataflow():\n        r = exp(x)\n        d = call[pure](x)", ["exp"]),
-        ("    with dataflow():\n        r = exp(x)\n        d = (x, y)\n        e = item[0](d)\n        s = x.shape", ["exp"]),
+        (
+            "    with dataflow():\n        r = exp(x)\n        d = (x, y)\n        e = item[0](d)\n        s = x.shape",
+            ["exp"],
+        ),
         # checks
         ("    with dataflow():\n        r = exp(x)\n        d = match_cast[float32[a]](y)", ["exp", "MatchCast"]),
         ("    with dataflow():\n        r = exp(x)\n        d = call[checked](x)", ["exp", "FunctionCall"]),

@@ -9,13 +9,11 @@ from mirage.compiler.passes import dead_code, fold_constants
 from mirage.errors import InputError
 from mirage.ir.graph.nodes import Constant, MakeTuple
 from mirage.ir.graph.parse import parse_module
-from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, ops, random_arrays
+from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, main_text, ops, random_arrays
 
 
 def folded(body: str, signature: str = "x: float32[n]") -> list[str]:
-    lines = "\n".join(f"        {line}" for line in body.strip().splitlines())
-    text = f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n"
-    return ops(after(text, fold_constants.run, dead_code.run))
+    return ops(after(main_text(body, signature), fold_constants.run, dead_code.run))
 
 
 def test_chains_of_constants() -> None:
@@ -37,10 +35,7 @@ def main(x: float32[n, 2]) -> float32[n, 2]:
 
 
 def test_results_of_several_tensors() -> None:
-    m = after(
-        "def main(x: float32[n]):\n    with dataflow():\n        t = topk(float32[3](5, 7, 6), k=2)\n        r = item[0](t)\n    return r\n",
-        fold_constants.run,
-    )
+    m = after(main_text("t = topk(float32[3](5, 7, 6), k=2)\nr = item[0](t)", "x: float32[n]"), fold_constants.run)
     made = expressions(m)[0]
     assert isinstance(made, MakeTuple)
     values, places = made.args
@@ -67,8 +62,7 @@ def test_what_stays(body: str, left: list[str]) -> None:
 
 
 def test_what_fails_is_left_to_the_run() -> None:
-    text = "def main(x: float32[n]):\n    with dataflow():\n        r = take(float32[2](1, 2), int64[1](5))\n    return r\n"
-    m = after(text, fold_constants.run)
+    m = after(main_text("r = take(float32[2](1, 2), int64[1](5))", "x: float32[n]"), fold_constants.run)
     assert ops(m) == ["take"]
     with pytest.raises(InputError, match="take"):
         evaluate(m, np.zeros(1, np.float32))

@@ -8,11 +8,11 @@ import pytest
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes import dead_code, lift_constants
+from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Module
 from mirage.ir.graph.parse import parse_module
 from mirage.kernels import blas
-from mirage.ir.graph.interpret import run_module
-from tests.compiler.passes.running import after, assert_equal, evaluate, ops, random_arrays
+from tests.compiler.passes.running import after, assert_equal, evaluate, main_text, ops, random_arrays
 
 TWO = """
 def main(x: float32[b, k], w: float32[k, n], v: float32[k, m]):
@@ -72,29 +72,28 @@ def test_only_what_depends_on_constants_alone() -> None:
 @pytest.mark.parametrize(
     ("body", "constants"),
     [
-        ("y = matmul(x, w)", ("w",)),
+        ("r = matmul(x, w)", ("w",)),
         # no parameter is constant
-        ("s = exp(w)\ny = matmul(x, s)", ()),
+        ("s = exp(w)\nr = matmul(x, s)", ()),
         # free to read in another order
-        ("t = transpose(x, perm=(1, 0))\ns = transpose(w, perm=(1, 0))\ny = matmul(s, t)", ("w",)),
+        ("t = transpose(x, perm=(1, 0))\ns = transpose(w, perm=(1, 0))\nr = matmul(s, t)", ("w",)),
         # larger than what it is made of
-        ("s = repeat(w, axis=1, times=2)\ny = matmul(x, s)", ("w",)),
+        ("s = repeat(w, axis=1, times=2)\nr = matmul(x, s)", ("w",)),
         # users get it, and may write to it
-        ("y = exp(w)", ("w",)),
+        ("r = exp(w)", ("w",)),
         # a size that only x knows
-        ("d = size(dim=b)\ns = div(w, d)\ny = matmul(x, s)", ("w",)),
+        ("d = size(dim=b)\ns = div(w, d)\nr = matmul(x, s)", ("w",)),
     ],
 )
 def test_what_stays(body: str, constants: tuple[str, ...]) -> None:
-    lines = "\n".join(f"        {line}" for line in body.splitlines())
-    text = f"def main(x: float32[b, k], w: float32[k, n]):\n    with dataflow():\n{lines}\n    return y\n"
+    text = main_text(body, "x: float32[b, k], w: float32[k, n]")
     context = Context(constants=constants)
     assert prepared(after(text, lift_constants.run, context=context)) is None
     assert context.constants == constants
 
 
 def test_arrays_that_the_compiler_knows() -> None:
-    text = "def main(x: float32[2, n]):\n    with dataflow():\n        s = exp(float32[2, 1](1, 2))\n        y = mul(x, s)\n    return y\n"
+    text = main_text("s = exp(float32[2, 1](1, 2))\nr = mul(x, s)", "x: float32[2, n]")
     m = after(text, lift_constants.run)
     assert prepared(m) == ["exp", "MakeTuple"]
     (x,) = random_arrays(2, (2, 3))

@@ -8,7 +8,7 @@ from mirage.compiler.constraints import from_bounds
 from mirage.compiler.context import Context
 from mirage.compiler.passes import collect_constraints, lift_constants, merge_matmuls
 from mirage.ir.graph.parse import parse_module
-from tests.compiler.passes.running import after, assert_equal, evaluate, ops, random_arrays
+from tests.compiler.passes.running import after, assert_equal, evaluate, main_text, ops, random_arrays
 from tests.compiler.passes.test_lift_constants import prepared, run_prepared
 
 QKV = """
@@ -61,10 +61,10 @@ def main(x: float32[k, b], w: float32[8, k], u: float32[4, k]):
     assert_equal(evaluate(m, *args), evaluate(parse_module(text), *args), 1e-6)
 
 
-def products(body: str, known: Context, signature: str = "x: float32[b, 64], w: float32[64, n], u: float32[64, n]") -> int:
-    lines = "\n".join(f"        {line}" for line in body.splitlines())
-    text = f"def main({signature}):\n    with dataflow():\n{lines}\n    return r\n"
-    return ops(after(text, *PASSES, context=known)).count("matmul")
+def products(
+    body: str, known: Context, signature: str = "x: float32[b, 64], w: float32[64, n], u: float32[64, n]"
+) -> int:
+    return ops(after(main_text(body, signature), *PASSES, context=known)).count("matmul")
 
 
 APART = "y = matmul(x, w)\nz = matmul(x, u)\na = exp(y)\nc = exp(z)\nr = (a, c)"
