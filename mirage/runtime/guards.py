@@ -9,7 +9,7 @@ import numpy as np
 
 from mirage.errors import DimError, GuardError, InputError
 from mirage.ir.annotations import Annotation
-from mirage.ir.dims import Dim, dim_text, solve, symbols_of
+from mirage.ir.dims import Dim, DimFunction, dim_text, solve, symbols_of
 from mirage.runtime.leaves import Leaf, Shape, leaves_of
 from mirage.runtime.program import Guard
 from mirage.runtime.sizes import SizeTable, Slots
@@ -61,7 +61,9 @@ class Pattern:
             rest = []
             for k, i, d in open_:
                 unknown = symbols_of(d) - known
-                if len(unknown) > 1:
+                # n // 2 does not determine n
+                inside = {s for f in d.atoms(DimFunction) for s in symbols_of(f)}
+                if len(unknown) > 1 or unknown & inside:
                     rest.append((k, i, d))
                 elif unknown:
                     (name,) = unknown

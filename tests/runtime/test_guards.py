@@ -107,6 +107,9 @@ def test_dims_that_no_shape_determines_are_found_on_loading() -> None:
         DimError, match=r"main: input 'a', dim 0: m\*n does not determine m, n; pass one as an extra shape"
     ):
         sizes_of([("m*n",)])
+    with pytest.raises(DimError, match=r"main: input 'a', dim 0: n // 2 does not determine n"):
+        sizes_of([("n // 2", "min(n, 4)")])
+    assert sizes_of([("m + n // 2", "n")], "m")(ramp(5, 4)) == (3,)
     with pytest.raises(FormatError, match="main: no shape gives the size of k"):
         sizes_of([("n",)], "k")
 
