@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import sympy
 
-from mirage.compiler.constraints import Constraints
+from mirage.compiler.constraints import Constraints, Fact, Relation
 from mirage.compiler.context import Context
 from mirage.compiler.memory.buffers import Buffer, Plan
 from mirage.compiler.memory.liveness import Step, analyze
@@ -62,6 +62,22 @@ def bytes_of(t: TensorType) -> Dim:
     return sympy.expand(sympy.Mul(*t.shape) * ELEMENTS[t.dtype].itemsize)
 
 
+#: relations with their sides exchanged
+_EXCHANGED = {Relation.EQUAL: Relation.EQUAL, Relation.AT_LEAST: Relation.AT_MOST, Relation.AT_MOST: Relation.AT_LEAST}
+
+
+def _guard(fact: Fact) -> vm.Guard:
+    """The guard of a fact, without negative terms (n >= 5 for n - 5 >= 0): each side of it is a size."""
+    dim, relation, value = fact.dim, fact.relation, fact.value
+    if relation in _EXCHANGED:
+        difference = sympy.expand(dim - value)
+        dim = sympy.Add(*(t for t in sympy.Add.make_args(difference) if t.as_coeff_Mul()[0] > 0))
+        value = sympy.expand(dim - difference)
+        if dim.is_Integer:
+            dim, relation, value = value, _EXCHANGED[relation], dim
+    return vm.Guard(dim, str(relation), value, fact.reason)
+
+
 @dataclass
 class _Lowering:
     function: Function
@@ -88,7 +104,7 @@ class _Lowering:
         known = signature_symbols(f)
         # what passes may have assumed of the dims, and the user's bounds
         facts = self.constraints.guards(known)
-        guards = tuple(vm.Guard(g.dim, str(g.relation), g.value, g.reason) for g in facts)
+        guards = tuple(map(_guard, facts))
         for number, b in enumerate(f.bindings):
             self.code.append([])
             self.tensors.append([])

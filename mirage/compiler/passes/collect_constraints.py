@@ -18,7 +18,7 @@ from collections.abc import Mapping
 
 import sympy
 
-from mirage.compiler.constraints import Constraints
+from mirage.compiler.constraints import Constraints, Fact, Relation
 from mirage.compiler.context import Context
 from mirage.compiler.passes.signatures import call_fits, calls_by_callee, fit
 from mirage.errors import MirageError
@@ -46,14 +46,28 @@ from mirage.ir.types import TensorType
 Call = FunctionCall | If | Loop
 
 
+def _add(fact: Fact, store: Constraints) -> None:
+    match fact.relation:
+        case Relation.EQUAL:
+            store.add_equal(fact.dim, fact.value, fact.reason)
+        case Relation.AT_LEAST:
+            store.add_range(fact.dim, int(fact.value), None, fact.reason)
+        case Relation.AT_MOST:
+            store.add_range(fact.dim, None, int(fact.value), fact.reason)
+        case Relation.DIVISIBLE:
+            store.add_divisible(fact.dim, int(fact.value), fact.reason)
+
+
 def run(module: Module, context: Context) -> Module:
     """Fills `context.constraints`; the module is unchanged. Raises ConstraintError where facts contradict each other."""
     calls = calls_by_callee(module)
     for name in reversed(callees_first(module)):
         function = module.functions[name]
         if name == module.main:
-            # later passes hide operators in kernels: what these needed is still to be checked
-            store = context.constraints.get(name, context.bounds).copy()
+            store = context.bounds.copy()
+            # passes hide operators in kernels: what these needed is still to be checked
+            for fact in context.of(name).guards():
+                _add(fact, store)
         else:
             store = Constraints()
             _from_calls(function, calls[name], module.functions, context, store)
