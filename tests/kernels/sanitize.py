@@ -59,9 +59,10 @@ typedef struct {
     const long *sizes;
     void *const *tensors;
     const long *strides;
+    long report[3]; /* of loop programs: the check that failed, which must be none */
 } arguments;
 mi_pool_run_fn mi_pool_run; /* of pool.c */
-typedef int launcher(const arguments *args, mi_pool_run_fn *pool, int threads);
+typedef int launcher(arguments *args, mi_pool_run_fn *pool, int threads);
 
 typedef struct {
     char *memory, *mapped;
@@ -155,11 +156,11 @@ int main(int argc, char **argv)
             for (long g = 0; g < n_gaps; g += 2)
                 ASAN_POISON_MEMORY_REGION(blocks[t].memory + gaps[t][g], (size_t)gaps[t][g + 1]);
         }
-        const arguments args = {sizes, tensors, strides};
+        arguments args = {sizes, tensors, strides, {0, 0, 0}};
         for (int k = 4; k < argc; k++) {
             launcher *launch = (launcher *)dlsym(library, argv[k]);
             must(launch != NULL, "no such launcher");
-            must(!launch(&args, threads ? mi_pool_run : run_backwards, threads ? (int)threads : 1), "no scratch");
+            must(!launch(&args, threads ? mi_pool_run : run_backwards, threads ? (int)threads : 1), "no scratch, or a check");
         }
         for (long t = 0; t < n; t++) {
             for (long g = 0; g < counts[t]; g += 2)
@@ -232,7 +233,7 @@ def run(main: Path, *arguments: str) -> Outcome:
     return Outcome(done.returncode, done.stderr)
 
 
-class _Tensor:
+class Tensor:
     """The memory of a kernel-level tensor over these axes (dims of several axes are contiguous): NaN, and NaN in gaps."""
 
     def __init__(self, extents: Sequence[int], strides: Sequence[int], dtype: np.dtype) -> None:
@@ -250,10 +251,10 @@ class _Tensor:
     def record(self) -> bytes:
         edges = np.flatnonzero(self.outside[1:] != self.outside[:-1]) + 1
         gaps = np.stack([edges[::2], edges[1::2] - edges[::2]], axis=1).ravel() * self.elements.itemsize
-        return _numbers(self.image.size) + self.image.tobytes() + _numbers(gaps.size, *gaps.tolist())
+        return numbers(self.image.size) + self.image.tobytes() + numbers(gaps.size, *gaps.tolist())
 
 
-def _numbers(*values: int) -> bytes:
+def numbers(*values: int) -> bytes:
     return struct.pack(f"<{len(values)}q", *values)
 
 
@@ -268,6 +269,25 @@ def _strides(dims: AxisDims, extents: Mapping[str, int], itemsize: int, gap: int
         if k == 0:
             step = -(-(step * itemsize + gap) // 8) * 8 // itemsize if gap else step
     return found
+
+
+def compiled(build: str, source: str, name: str, parts: Sequence[str] = ()) -> Path:
+    """The library of generated C with the flags of a build."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRAGE_CFLAGS", " ".join(BUILDS[build]))
+        return toolchain.compile(source, name=name, parts=parts)
+
+
+def run_launchers(
+    build: str, library: Path, launchers: Sequence[str], records: Sequence[bytes], threads: int
+) -> tuple[Outcome, np.ndarray]:
+    """Run launchers of a library on cases (see `HARNESS`), and the bytes of all tensors as they leave them."""
+    main = program(build, HARNESS)
+    with tempfile.TemporaryDirectory() as folder:
+        given, results = Path(folder, "cases"), Path(folder, "results")
+        given.write_bytes(b"".join(numbers(threads) + r for r in records))
+        done = run(main, str(library), str(given), str(results), *launchers)
+        return done, np.fromfile(results, np.uint8) if done.status == 0 else np.empty(0, np.uint8)
 
 
 class Kernels:
@@ -291,18 +311,11 @@ class Kernels:
 
     def run(self, build: str, cases: Sequence[Case], threads: int = 0) -> Outcome:
         """Run the cases, which take the results. With 0 threads, each cell runs alone, the last one first."""
-        main = program(build, HARNESS)
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("MIRAGE_CFLAGS", " ".join(BUILDS[build]))
-            library = toolchain.compile(self.emitted.source, name=self.graph.name[:40], parts=self.emitted.parts)
-        with tempfile.TemporaryDirectory() as folder:
-            given, results = Path(folder, "cases"), Path(folder, "results")
-            given.write_bytes(b"".join(_numbers(threads) + c.record() for c in cases))
-            done = run(main, str(library), str(given), str(results), *self.launchers)
-            if done.status == 0:
-                data = np.fromfile(results, np.uint8)
-                for c in cases:
-                    data = c.take(data)
+        library = compiled(build, self.emitted.source, self.graph.name[:40], self.emitted.parts)
+        done, data = run_launchers(build, library, self.launchers, [c.record() for c in cases], threads)
+        if done.status == 0:
+            for c in cases:
+                data = c.take(data)
         return done
 
     def check(self, build: str, sizes: Iterable[Mapping[str, int]], threads: int = 0) -> None:
@@ -336,7 +349,7 @@ class Case:
         self.inputs = [rng.uniform(-0.25, 1.0, t.bind(sizes)).astype(kernels.dtype) for t in types]
         stored = dict(enumerate(x.dims for x in graph.inputs))
         stored |= {t: o.dims for t, o in zip(emitted.outputs, graph.outputs, strict=True) if t >= emitted.inputs}
-        self.tensors: list[_Tensor] = []
+        self.tensors: list[Tensor] = []
         read = read_arguments(graph.name, argument_places(graph.inputs), self.inputs)
         packings = {p.tensor: p for p in emitted.packed}
         for t, (axes, dtype) in enumerate(zip(emitted.tensors, emitted.dtypes, strict=True)):
@@ -344,7 +357,7 @@ class Case:
                 p = packings[t]
                 array = p.pack(read[p.input], graph.inputs[p.input].axes, self.axes)
                 steps = [s // array.itemsize for s in array.strides]
-                self.tensors.append(_Tensor(array.shape, steps, dtype))
+                self.tensors.append(Tensor(array.shape, steps, dtype))
                 self.tensors[-1].elements[...] = array
                 self.tensors[-1].strides = p.strides(self.axes)
                 continue
@@ -352,14 +365,14 @@ class Case:
             if [a for d in dims for a in d] != list(axes):
                 dims = tuple((a,) for a in axes)
             strides = _strides(dims, self.axes, dtype.itemsize, gap)
-            self.tensors.append(_Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype))
+            self.tensors.append(Tensor([self.axes[a] for a in axes], [strides[a] for a in axes], dtype))
         for tensor, array in zip(self.tensors, read, strict=False):
             tensor.elements[...] = array.reshape(tensor.elements.shape)
         self.before = [t.image.copy() for t in self.tensors]
 
     def record(self) -> bytes:
         strides = [s for t in self.tensors for s in t.strides]
-        head = _numbers(len(self.sizes), *self.sizes, len(strides), *strides, len(self.tensors))
+        head = numbers(len(self.sizes), *self.sizes, len(strides), *strides, len(self.tensors))
         return head + b"".join(t.record() for t in self.tensors)
 
     def __str__(self) -> str:

@@ -55,6 +55,11 @@ def pattern_kind(program: LoopProgram) -> Kind:
 
 
 def _read_kind(r: Read, stage: TensorExpr) -> Kind:
+    own = [Const(0, "int64") if d == 1 else Loop(n) for n, d in zip(stage.loops, stage.shape, strict=True)]
+    if len(own) == len(r.index) and all(
+        i is w or i is Loop(n) for i, w, n in zip(r.index, own, stage.loops, strict=True)
+    ):
+        return Kind.ELEMENTWISE
     at: list[int] = []
     for i in r.index:
         match i:
@@ -64,8 +69,6 @@ def _read_kind(r: Read, stage: TensorExpr) -> Kind:
                 at.append(stage.loops.index(i.name))
             case _:
                 return Kind.INJECTIVE
-    if len(r.index) == len(stage.loops) and at == list(range(len(stage.loops))):
-        return Kind.ELEMENTWISE
     return Kind.BROADCAST if at == sorted(set(at)) else Kind.INJECTIVE
 
 

@@ -37,8 +37,8 @@ def nests(program: LoopProgram) -> tuple[Nest, ...]:
 def _group(stages: Mapping[str, TensorExpr], names: Sequence[str]) -> int | None:
     """How many first dims all of these stages share; None if they cannot share a nest.
 
-    An element of a stage may depend only on elements of the others with the same index in these dims. Stages of rank 0 and
-    1 may do without any: they are short, or there is nothing to run in parallel.
+    An element of a stage may depend only on elements of the others with the same index in these dims. Stages that are one
+    loop, or none, may do without any: vectors and their reductions are short.
     """
     own = [stages[n] for n in names]
     group = min(len(s.shape) for s in own)
@@ -53,4 +53,4 @@ def _group(stages: Mapping[str, TensorExpr], names: Sequence[str]) -> int | None
                         break
                     same += 1
                 group = min(group, same)
-    return group if group or all(len(s.shape) <= 1 for s in own) else None
+    return group if group or all(len(s.extents) <= 1 for s in own) else None

@@ -6,13 +6,14 @@ remainders or anything else. Ranges are those of loops that run, so that a loop'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
 import sympy
 
-from mirage.ir.dims import Dim, divide
+from mirage.ir.dim_functions import FloorDiv, Maximum, Minimum, Modulo
+from mirage.ir.dims import Dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import (
     COMPARISONS,
@@ -27,6 +28,7 @@ from mirage.ir.loops.scalars import (
     constant,
     transform,
 )
+from mirage.ir.polynomials import divide
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)
 _INDEX_OPERATORS = ("add", "sub", "mul", "floordiv", "mod")
@@ -35,8 +37,23 @@ _INDEX_OPERATORS = ("add", "sub", "mul", "floordiv", "mod")
 @lru_cache(maxsize=8192)
 def nonnegative(d: Dim) -> bool:
     """Whether a dim expression is 0 or more at all sizes, as far as the signs of its terms tell."""
-    terms = sympy.expand(d).as_coefficients_dict().items()
-    return all(c >= 0 and (t == 1 or bool(t.is_nonnegative)) for t, c in terms)
+    return all(c >= 0 and _factors_nonnegative(t) for t, c in sympy.expand(d).as_coefficients_dict().items())
+
+
+def _factors_nonnegative(term: Dim) -> bool:
+    """Whether no factor of a product is negative: sizes are not, nor quotients and remainders of what is not."""
+    for f in sympy.Mul.make_args(term):
+        match f.as_base_exp()[0]:
+            case FloorDiv() | Modulo() | Minimum() as function:
+                if not all(nonnegative(x) for x in function.args):
+                    return False
+            case Maximum() as function:
+                if not any(nonnegative(x) for x in function.args):
+                    return False
+            case base:
+                if not (base.is_Symbol or base == 1):
+                    return False
+    return True
 
 
 class Affine:
@@ -90,23 +107,21 @@ class Affine:
         return self
 
     def scalar(self) -> Scalar:
-        """As an expression: one form for equal sums."""
-        found: Scalar | None = None
-        for a, c in sorted(self.terms.items(), key=lambda t: _order(t[0])):
-            if c == 1:
-                found = a if found is None else Binary("add", found, a)
-            elif c == -1 and found is not None:
-                found = Binary("sub", found, a)
-            else:
-                term = Binary("mul", a, size_of(c))
-                found = term if found is None else Binary("add", found, term)
-        if found is None:
-            return size_of(self.const)
-        if self.const == 0:
-            return found
-        if self.const.is_Integer and self.const < 0:
-            return Binary("sub", found, size_of(-self.const))
-        return Binary("add", found, size_of(self.const))
+        """As an expression: one form for equal sums, what is added before what is subtracted."""
+        added = [(a, c) for a, c in self.terms.items() if not nonnegative(-c)]
+        taken = [(a, -c) for a, c in self.terms.items() if nonnegative(-c)]
+        found = _sum([_times(a, c) for a, c in sorted(added, key=_order)])
+        const = self.const
+        if const != 0 and (found is None or not nonnegative(-const)):
+            found = size_of(const) if found is None else Binary("add", found, size_of(const))
+        elif const != 0 and found is not None:
+            found = Binary("sub", found, size_of(-const))
+        if found is None and taken:
+            found = size_of(_ZERO)
+        for a, c in sorted(taken, key=_order):
+            assert found is not None
+            found = Binary("sub", found, _times(a, c))
+        return size_of(_ZERO) if found is None else found
 
     def bounds(self, extents: Mapping[str, Dim]) -> tuple[Dim, Dim] | None:
         """The least and the largest value while the loops run; None where that is not known."""
@@ -149,7 +164,19 @@ def _top(atom: Scalar, extents: Mapping[str, Dim]) -> Dim | None:
     return None
 
 
-def _order(atom: Scalar) -> tuple[int, str]:
+def _times(atom: Scalar, factor: Dim) -> Scalar:
+    return atom if factor == 1 else Binary("mul", atom, size_of(factor))
+
+
+def _sum(terms: Sequence[Scalar]) -> Scalar | None:
+    found: Scalar | None = None
+    for t in terms:
+        found = t if found is None else Binary("add", found, t)
+    return found
+
+
+def _order(term: tuple[Scalar, Dim]) -> tuple[int, str]:
+    atom = term[0]
     return (0, atom.name) if isinstance(atom, Loop) else (1, str(atom))
 
 
@@ -222,10 +249,29 @@ def _divided(n: Binary, extents: Mapping[str, Dim]) -> Scalar:
     bounds = r.bounds(extents)
     if bounds is not None and nonnegative(bounds[0]) and nonnegative(d - 1 - bounds[1]):
         return (Affine(quotient, whole) if n.op == "floordiv" else r).scalar()
-    if not quotient and whole == 0:
+    factored = _factored(n.op, r, d, extents)
+    if factored is None and not quotient and whole == 0:
         return _nested(n, r, d)
-    inner = _nested(Binary(n.op, r.scalar(), size_of(d)), r, d)
+    inner = _nested(Binary(n.op, r.scalar(), size_of(d)), r, d) if factored is None else factored
     return Affine(quotient, whole).plus(Affine.of(inner)).recombined().scalar() if n.op == "floordiv" else inner
+
+
+def _factored(op: str, e: Affine, d: Dim, extents: Mapping[str, Dim]) -> Scalar | None:
+    """Of `e = g a + r` with r in [0, g) and `d = g b`: the quotient is `a // b`, the remainder `(a % b) g + r`."""
+    for g in dict.fromkeys(e.terms.values()):
+        b = divide(d, g) if g != 1 else None
+        if b is None or not nonnegative(g):
+            continue
+        times = {a: divide(c, g) for a, c in e.terms.items()}
+        const = divide(e.const, g)
+        r = Affine({a: e.terms[a] for a, t in times.items() if t is None}, e.const if const is None else _ZERO)
+        bounds = r.bounds(extents)
+        if bounds is None or not nonnegative(bounds[0]) or not nonnegative(g - 1 - bounds[1]):
+            continue
+        whole = Affine({a: t for a, t in times.items() if t is not None}, _ZERO if const is None else const)
+        part = simplify(Binary(op, whole.scalar(), size_of(b)), extents)
+        return part if op == "floordiv" else Affine.of(part).scaled(g).plus(r).recombined().scalar()
+    return None
 
 
 def _nested(n: Binary, e: Affine, d: Dim) -> Scalar:

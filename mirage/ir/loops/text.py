@@ -265,7 +265,9 @@ class _Parser:
             case _:
                 _expected(last, "return STAGE, ... as the last line")
         dims = tuple(p.arg for p in a.kwonlyargs)
-        program = _at(last, lambda: LoopProgram(self.tree.name, inputs, dims, tuple(self.stages), outputs, tuple(needs)))
+        program = _at(
+            last, lambda: LoopProgram(self.tree.name, inputs, dims, tuple(self.stages), outputs, tuple(needs))
+        )
         returns = self.tree.returns
         types = returns.elts if isinstance(returns, ast.Tuple) else [returns]
         if tuple(_type(t) for t in types if t is not None) != program.output_types:

@@ -1,0 +1,329 @@
+"""Loop programs that tests of the IR, of fusion and of generated code share, with random inputs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+import numpy as np
+
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.loops.text import parse_loops
+from mirage.ir.types import DTYPES, ELEMENTS
+
+TEXTS = [
+    # several reductions in one nest, an inlined choice
+    """\
+def masked_softmax(x: float32[n, m], mask: bool[n, m]) -> float32[n, m]:
+    @max
+    def greatest(i0) -> float32[n]:
+        for r0 in range(m):
+            yield x[i0, r0] if mask[i0, r0] else -1000000000.0
+    def e(i0, i1) -> float32[n, m]:
+        return exp((x[i0, i1] if mask[i0, i1] else -1000000000.0) - greatest[i0])
+    @sum
+    def total(i0) -> float32[n]:
+        for r0 in range(m):
+            yield e[i0, r0]
+    def out(i0, i1) -> float32[n, m]:
+        return e[i0, i1] / total[i0]
+    return out
+""",
+    """\
+def doubled(x: float32[n, m]) -> float32[n, m]:
+    def out(i0, i1) -> float32[n, m]:
+        return x[i0, i1] * 2.0
+    return out
+""",
+    # a comparison of loops
+    """\
+def causal(x: float32[b, n, m]) -> float32[b, n, m]:
+    def out(i0, i1, i2) -> float32[b, n, m]:
+        return x[i0, i1, i2] * 2.0 if i2 <= i1 else -inf
+    return out
+""",
+    """\
+def rotary(x: float32[b, n, 2*m], cosine: float32[n, 2*m], sine: float32[n, 2*m], *, m) -> float32[b, n, 2*m]:
+    def out(i0, i1, i2) -> float32[b, n, 2*m]:
+        return x[i0, i1, i2] * cosine[i1, i2] + (-x[i0, i1, i2 + m] if i2 < m else x[i0, i1, i2 - m]) * sine[i1, i2]
+    return out
+""",
+    """\
+def embedding(table: float32[k, m], ids: int64[b, n]) -> float32[b, n, m]:
+    def out(i0, i1, i2) -> float32[b, n, m]:
+        return table[checked(ids[i0, i1], k, 'gather, axis 0'), i2]
+    return out
+""",
+    # data chooses elements along the innermost loop
+    """\
+def take_along(x: float32[n, m], at: int32[n, k]) -> float32[n, k]:
+    def out(i0, i1) -> float32[n, k]:
+        return x[i0, checked(int64(at[i0, i1]), m, 'gather, axis 1')]
+    return out
+""",
+    # three pieces along the innermost loop
+    """\
+def concatenated(x: float32[n, m], y: float32[n, k], z: float32[n, 3]) -> float32[n, k + m + 3]:
+    def out(i0, i1) -> float32[n, k + m + 3]:
+        return x[i0, i1] if i1 < m else y[i0, i1 - m] if i1 < dim(k + m) else z[i0, i1 - k - m]
+    return out
+""",
+    """\
+def padded(x: float32[n, m]) -> float32[n, m + 5]:
+    def out(i0, i1) -> float32[n, m + 5]:
+        return x[i0, i1 - 2] if i1 >= 2 and i1 < dim(m + 2) else 0.5
+    return out
+""",
+    """\
+def reversed_rows(x: float32[n, m]) -> float32[n, m]:
+    def out(i0, i1) -> float32[n, m]:
+        return x[n - 1 - i0, m - 1 - i1]
+    return out
+""",
+    """\
+def steps(x: float32[n, 2*m + 1], *, m) -> float32[n, m]:
+    def out(i0, i1) -> float32[n, m]:
+        t0 = i1 * 2
+        return x[i0, t0] - x[i0, t0 + 1]
+    return out
+""",
+    """\
+def transposed(x: float32[n, m], y: float32[m, n]) -> float32[m, n]:
+    def out(i0, i1) -> float32[m, n]:
+        return x[i1, i0] + y[i0, i1]
+    return out
+""",
+    # a NaN is the greatest element
+    """\
+def extremes(x: float32[n, m]) -> (float32[n], float32[n], int64[n], int64[n]):
+    @max
+    def high(i0) -> float32[n]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    @min
+    def low(i0) -> float32[n]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    @argmax
+    def where_high(i0) -> int64[n]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    @argmin
+    def where_low(i0) -> int64[n]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    return high, low, where_high, where_low
+""",
+    """\
+def columns(x: float32[n, m], y: float32[n, m]) -> (float32[m], float32[m], float32[m]):
+    @sum
+    def total(i0) -> float32[m]:
+        for r0 in range(n):
+            yield x[r0, i0] * y[r0, i0]
+    @max
+    def greatest(i0) -> float32[m]:
+        for r0 in range(n):
+            yield x[r0, i0]
+    def mean(i0) -> float32[m]:
+        return total[i0] / float32(n) + greatest[i0]
+    return total, greatest, mean
+""",
+    """\
+def matmul_relu(x: float32[b, n, k], y: float32[k, m]) -> float32[b, n, m]:
+    @sum
+    def product(i0, i1, i2) -> float32[b, n, m]:
+        for r0 in range(k):
+            yield x[i0, i1, r0] * y[r0, i2]
+    def out(i0, i1, i2) -> float32[b, n, m]:
+        return max(product[i0, i1, i2], 0.0)
+    return out
+""",
+    """\
+def rows_times_rows(x: float32[n, k], y: float32[m, k]) -> float32[n, m]:
+    @sum
+    def out(i0, i1) -> float32[n, m]:
+        for r0 in range(k):
+            yield x[i0, r0] * y[i1, r0]
+    return out
+""",
+    # integers: divisors are 0 at times
+    """\
+def integers(x: int64[n, m], y: int32[n, m]) -> (int64[n, m], int32[n, m], bool[n, m]):
+    def quotient(i0, i1) -> int64[n, m]:
+        t0 = x[i0, i1]
+        t1 = int64(y[i0, i1])
+        return t0 // t1 * 3 - t0 % t1
+    def small(i0, i1) -> int32[n, m]:
+        t0 = y[i0, i1]
+        return max(t0 // 7, int32(x[i0, i1]) % t0) + int32(i1)
+    def test(i0, i1) -> bool[n, m]:
+        t0 = y[i0, i1]
+        return x[i0, i1] > int64(t0) or not t0 == 3
+    return quotient, small, test
+""",
+    """\
+def counts(x: int64[n, m], mask: bool[n, m]) -> (int64[n], bool[n], bool[n], int64[n]):
+    @sum
+    def total(i0) -> int64[n]:
+        for r0 in range(m):
+            yield x[i0, r0] * int64(mask[i0, r0])
+    @any
+    def some(i0) -> bool[n]:
+        for r0 in range(m):
+            yield mask[i0, r0]
+    @all
+    def every(i0) -> bool[n]:
+        for r0 in range(m):
+            yield mask[i0, r0] or x[i0, r0] > 0
+    @max
+    def greatest(i0) -> int64[n]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    return total, some, every, greatest
+""",
+    # integers and booleans beside floating-point numbers in vectors
+    """\
+def mixed(x: float32[n, m], y: int64[n, m], z: int32[m], mask: bool[n, m]) -> (float32[n, m], bool[n, m], int64[n, m]):
+    def value(i0, i1) -> float32[n, m]:
+        return x[i0, i1] * float32(y[i0, i1]) + float32(z[i1]) * float32(mask[i0, i1]) + float32(i1)
+    def test(i0, i1) -> bool[n, m]:
+        return (value[i0, i1] < x[i0, i1]) == mask[i0, i1]
+    def choice(i0, i1) -> int64[n, m]:
+        return y[i0, i1] + 1 if value[i0, i1] > 0.5 and (not mask[i0, i1]) else int64(z[i1])
+    return value, test, choice
+""",
+    """\
+def cast_layer_norm(y: int32[n, m], weight: float32[m]) -> float32[n, m]:
+    def x(i0, i1) -> float32[n, m]:
+        return float32(y[i0, i1]) * 0.125
+    @sum
+    def total(i0, i1) -> float32[n, 1]:
+        for r0 in range(m):
+            yield x[i0, r0]
+    @sum
+    def squares(i0, i1) -> float32[n, 1]:
+        for r0 in range(m):
+            t0 = x[i0, r0] - total[i0, 0] / float32(m)
+            yield t0 * t0
+    def out(i0, i1) -> float32[n, m]:
+        t0 = float32(m)
+        return (x[i0, i1] - total[i0, 0] / t0) / sqrt(squares[i0, 0] / t0 + 1e-05) * weight[i1]
+    return out
+""",
+    # nests of their own, with a tensor between them
+    """\
+def normalized_by_all(x: float32[n, m]) -> (float32[n, m], float32[()]):
+    def e(i0, i1) -> float32[n, m]:
+        return exp(x[i0, i1])
+    @sum
+    def total() -> float32[()]:
+        for r0 in range(n):
+            for r1 in range(m):
+                yield e[r0, r1]
+    def out(i0, i1) -> float32[n, m]:
+        return e[i0, i1] / total[()]
+    return out, total
+""",
+    """\
+def halves(x: float16[n, m], y: float16[m]) -> float16[n, m]:
+    @sum
+    def total(i0) -> float16[n]:
+        for r0 in range(m):
+            yield x[i0, r0] * y[r0]
+    def out(i0, i1) -> float16[n, m]:
+        return x[i0, i1] + total[i0] * float16(y[i1] * 3.0)
+    return out
+""",
+    """\
+def conversions(x: bfloat16[n, m], y: float16[n, m], z: float64[n, m]) -> (float16[n, m], float64[n, m], float32[n, m]):
+    def narrow(i0, i1) -> float16[n, m]:
+        return x[i0, i1] + y[i0, i1]
+    def wide(i0, i1) -> float64[n, m]:
+        return tanh(z[i0, i1]) * float64(x[i0, i1])
+    def middle(i0, i1) -> float32[n, m]:
+        t0 = z[i0, i1]
+        return sigmoid(float32(t0)) if t0 > 0.0 else float32(int64(t0 * 8.0))
+    return narrow, wide, middle
+""",
+    """\
+def doubles(x: float64[n, m]) -> float64[n]:
+    @prod
+    def product(i0) -> float64[n]:
+        for r0 in range(m):
+            yield x[i0, r0] * 0.25 + 1.0
+    def out(i0) -> float64[n]:
+        t0 = product[i0]
+        return log(t0 * t0 + 1.0)
+    return out
+""",
+    """\
+def keep_ones(x: float32[1, n, 1, m, 1], y: float32[n, 1, 1]) -> float32[1, n, 1, m, 1]:
+    def out(i0, i1, i2, i3, i4) -> float32[1, n, 1, m, 1]:
+        return x[0, i1, 0, i3, 0] * y[i1, 0, 0]
+    return out
+""",
+    """\
+def scalars(x: float32[()], y: float32[n]) -> (float32[()], float32[n]):
+    def twice() -> float32[()]:
+        return x[()] * 2.0
+    def out(i0) -> float32[n]:
+        return y[i0] - twice[()]
+    return twice, out
+""",
+    # indices that do not cancel
+    """\
+def regrouped(x: float32[n, 6]) -> float32[2*n, 3]:
+    def out(i0, i1) -> float32[2*n, 3]:
+        t0 = i0 * 3 + i1
+        return x[t0 // 6, t0 % 6]
+    return out
+""",
+    # a branch that reads, chosen by a row
+    """\
+def stacked(x: float32[n, m], y: float32[k, m]) -> float32[k + n, m]:
+    def out(i0, i1) -> float32[k + n, m]:
+        return x[i0, i1] if i0 < n else y[i0 - n, i1] * 2.0
+    return out
+""",
+    """\
+def softmax_columns(x: float32[n, m, k]) -> float32[n, m, k]:
+    @max
+    def greatest(i0, i1) -> float32[n, k]:
+        for r0 in range(m):
+            yield x[i0, r0, i1]
+    def e(i0, i1, i2) -> float32[n, m, k]:
+        return exp(x[i0, i1, i2] - greatest[i0, i2])
+    @sum
+    def total(i0, i1) -> float32[n, k]:
+        for r0 in range(m):
+            yield e[i0, r0, i1]
+    def out(i0, i1, i2) -> float32[n, m, k]:
+        return e[i0, i1, i2] / total[i0, i2]
+    return out
+""",
+]
+
+
+@cache
+def programs() -> dict[str, LoopProgram]:
+    """The programs by name."""
+    found = [parse_loops(t) for t in TEXTS]
+    return {p.name: p for p in found}
+
+
+def inputs(program: LoopProgram, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
+    """Random inputs: indices are in range, counted from either end; integers are small, some of them 0."""
+    rng = np.random.default_rng(seed)
+    arrays = []
+    for name, t in program.inputs:
+        shape = t.bind(sizes)
+        if t.dtype in DTYPES:
+            # sums are far from 0, and errors small relative to them
+            array = np.asarray(rng.uniform(-0.25, 1.0, shape))
+        elif t.dtype == "bool":
+            array = np.asarray(rng.random(shape) < 0.7)
+        else:
+            extent = sizes["k"] if name == "ids" else sizes["m"] if name == "at" else 9
+            array = np.asarray(rng.integers(-extent, extent, shape) if extent else np.zeros(shape))
+        arrays.append(array.astype(ELEMENTS[t.dtype]))
+    return arrays
