@@ -296,9 +296,10 @@ def ones(shape: Shape, dtype: object = "float32") -> Proxy:
     return full(shape, 1, dtype)
 
 
-def arange(stop: DimLike, start: DimLike = 0, step: int = 1, dtype: object = "int64") -> Proxy:
-    """start, start + step, ... below `stop`, as a tensor of rank 1. Mind the order of the arguments."""
-    return apply("arange", stop=stop, start=start, step=step, dtype=dtype)
+def arange(start: DimLike, stop: DimLike | None = None, step: int = 1, dtype: object = "int64") -> Proxy:
+    """start, start + step, ... below `stop`, as a tensor of rank 1; `arange(n)` is 0, 1, ... below n."""
+    first, last = (0, start) if stop is None else (start, stop)
+    return apply("arange", stop=last, start=first, step=step, dtype=dtype)
 
 
 def dim_value(dim: DimLike) -> Proxy:
@@ -309,7 +310,7 @@ def dim_value(dim: DimLike) -> Proxy:
 def causal_mask(queries: DimLike, keys: DimLike) -> Proxy:
     """Booleans `[queries, keys]`: which keys a query attends to, if the last query is at the position of the last key."""
     rows, columns = _dim("causal_mask", "queries", queries), _dim("causal_mask", "keys", keys)
-    positions = arange(columns, start=sympy.expand(columns - rows))
+    positions = arange(sympy.expand(columns - rows), columns)
     return greater_equal(expand_dims(positions, 1), arange(columns))
 
 
