@@ -102,7 +102,7 @@ class Llama:
     def _attend(self, q: Any, k: Any, v: Any) -> Any:
         """Attention of the last tokens to all before them."""
         s, t = q.shape[2], k.shape[2]
-        seen = mi.arange(t) <= mi.arange(t, start=t - s)[:, None]
+        seen = mi.arange(t) <= mi.arange(t - s, t)[:, None]
         mask = mi.where(seen, mi.zeros(()), _NEVER)
         groups = self.heads // self.shared
         scores = q @ mi.repeat(k, groups, axis=1).mT * self.head**-0.5
