@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 import ml_dtypes
@@ -191,12 +191,10 @@ def random_cut(p: Program, rng: Random, longest: int = 3) -> MuGraph:
 
 
 def in_threads(work: Callable[[int], None], count: int = 4) -> None:
-    """`work(seed)` in so many threads at once, a seed each, until all are done."""
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    """`work(seed)` in so many threads at once, a seed each, until all are done; raises what one of them raised."""
+    with ThreadPoolExecutor(count) as pool:
+        for running in [pool.submit(work, seed) for seed in range(count)]:
+            running.result()
 
 
 def call_from_threads(call: Callable[[int, int], bool]) -> None:

@@ -1,0 +1,294 @@
+"""Whole programs: compiled once, called at any sizes, saved, loaded in another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from benchmarks.graph_programs import SMALL, GraphProgram
+from mirage.compilation import OPTIMIZATIONS, PIPELINE
+from mirage.errors import (
+    BudgetError,
+    DimError,
+    FormatError,
+    GuardError,
+    InputError,
+    MirageError,
+    ParseError,
+    SettingError,
+    ShapeError,
+    TraceError,
+    UnknownTarget,
+)
+from tests.compiler.layers import DECODER, WEIGHTS
+from tests.kernels.kernels import in_threads
+
+#: without a search, so that a test takes a second
+QUICK: dict[str, Any] = {"without": ("superoptimize",)}
+
+
+def compiled(p: GraphProgram, **options: Any) -> mi.Executable:
+    return mi.compile(p.fn, p.specs, bounds=p.bounds, constants=p.constants, **{**QUICK, **options})
+
+
+def copies(arguments: list[Any]) -> list[Any]:
+    return [a.copy() if isinstance(a, np.ndarray) else a for a in arguments]
+
+
+def check_numbers(executable: mi.Executable, p: GraphProgram, count: int, seed: int = 0) -> None:
+    """Results at random sizes against the float64 yardstick."""
+    rng = np.random.default_rng(seed)
+    for _ in range(count):
+        sizes = p.random_sizes(rng)
+        arguments = p.arguments(sizes, rng)
+        want = p.expected(arguments)
+        got = executable(*copies(arguments))
+        for g, w in zip(got if isinstance(got, tuple) else (got,), want, strict=True):
+            scale = np.abs(w).max(initial=0) + 1e-3
+            assert g.shape == w.shape and np.abs(g - w).max(initial=0) < 3e-4 * scale, (p.name, sizes)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Path) -> None:
+    p = SMALL[name]
+    executable = compiled(p)
+    check_numbers(executable, p, 20)
+    executable.save(tmp_path / "program.mirage")
+    check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 3, seed=1)
+
+
+@pytest.mark.parametrize("name", ["llama_decode", "mixtral_moe"])
+def test_superoptimized_programs_compute_the_same(name: str, tmp_path: Path) -> None:
+    p = SMALL[name]
+    executable = compiled(p, without=(), budget=8.0)
+    assert "lax_kernel" in executable.explain()
+    check_numbers(executable, p, 20)
+    executable.save(tmp_path / "program.mirage")
+    check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 5, seed=1)
+
+
+@pytest.mark.parametrize("left_out", [(), *((name,) for name in OPTIMIZATIONS), tuple(OPTIMIZATIONS)])
+def test_every_optimization_can_be_left_out(left_out: tuple[str, ...]) -> None:
+    p = SMALL["llama_prefill"]
+    executable = compiled(p, without=("superoptimize", *left_out))
+    check_numbers(executable, p, 4)
+
+
+LOADING = """
+import sys
+import numpy as np
+import mirage as mi
+executable = mi.load_executable(sys.argv[1])
+arrays = np.load(sys.argv[2])
+got = executable(*(arrays[f"arr_{k}"] for k in range(len(arrays.files) - 1)))
+want = arrays["want"]
+assert np.array_equal(got, want), np.abs(got - want).max()
+"""
+
+
+def test_another_process_gets_the_same_bits(tmp_path: Path) -> None:
+    executable = mi.compile(DECODER, constants=WEIGHTS, bounds={"b": 2, "s": 16}, **QUICK)
+    rng = np.random.default_rng(0)
+    types = executable.program.functions["main"].parameters
+    arrays = [0.2 * rng.standard_normal(p.annotation.bind({"b": 2, "s": 9})).astype(np.float32) for p in types]  # type: ignore[union-attr]
+    np.savez(tmp_path / "arrays.npz", *arrays, want=executable(*arrays))
+    executable.save(tmp_path / "program.mirage")
+    subprocess.run(
+        [sys.executable, "-c", LOADING, str(tmp_path / "program.mirage"), str(tmp_path / "arrays.npz")], check=True
+    )
+
+
+def double(x: Any) -> Any:
+    return mi.exp(x) * 2
+
+
+TWICE = {"x": mi.tensor("n", 4)}
+
+
+def test_arguments_by_name_and_arrays_of_torch() -> None:
+    torch = pytest.importorskip("torch")
+    executable = mi.compile(double, TWICE, **QUICK)
+    x = torch.randn(3, 4)
+    got = executable(x=x)
+    assert isinstance(got, torch.Tensor)
+    torch.testing.assert_close(got, torch.exp(x) * 2)
+
+
+def test_several_threads_call_one_executable() -> None:
+    p = SMALL["bert_encoder"]
+    executable = compiled(p)
+    in_threads(lambda seed: check_numbers(executable, p, 8, seed))
+
+
+def test_constants_are_prepared_again_when_they_are_forgotten() -> None:
+    def scaled(x: Any, w: Any, v: Any) -> Any:
+        return mi.exp(x @ w), mi.exp(x @ v)
+
+    specs = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 4), "v": mi.tensor(8, 4)}
+    executable = mi.compile(scaled, specs, constants=("w", "v"), **QUICK)
+    assert executable.parameters == ("x", "w", "v") and "prepare" in executable.explain()
+    x, w, v = (np.ones(s, np.float32) for s in ((2, 8), (8, 4), (8, 4)))
+    executable(x, w, v)
+    w[:] = 0
+    executable.forget()
+    np.testing.assert_array_equal(executable(x, w, v)[0], 1)
+
+
+def test_a_bound_is_a_guard() -> None:
+    executable = mi.compile(double, TWICE, bounds={"n": (2, 6)}, **QUICK)
+    assert executable(np.zeros((6, 4), np.float32)).shape == (6, 4)
+    with pytest.raises(GuardError, match=r"n is 7, but n <= 6 is required"):
+        executable(np.zeros((7, 4), np.float32))
+    with pytest.raises(GuardError, match=r"n is 1, but n >= 2 is required"):
+        executable(np.zeros((1, 4), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ((), "x missing"),
+        ((np.zeros((2, 4), np.float32),) * 2, "takes 1 arguments"),
+        ((np.zeros((2, 5), np.float32),), "5"),
+        ((np.zeros(4, np.float32),), "rank|shape"),
+        ((np.zeros((2, 4)),), "float64"),
+        (("text",), "not an array"),
+        ((None,), "not an array"),
+    ],
+)
+def test_wrong_arguments_are_named(arrays: tuple[Any, ...], message: str) -> None:
+    executable = mi.compile(double, TWICE, **QUICK)
+    with pytest.raises(InputError, match=message):
+        executable(*arrays)
+
+
+def test_wrong_names_of_arguments() -> None:
+    executable = mi.compile(double, TWICE, **QUICK)
+    x = np.zeros((2, 4), np.float32)
+    with pytest.raises(InputError, match="no argument 'y'"):
+        executable(y=x)
+    with pytest.raises(InputError, match="given twice"):
+        executable(x, x=x)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"bounds": {"k": 3}}, DimError, "'k' is not a dim"),
+        ({"bounds": {"n": -1}}, DimError, "n"),
+        ({"bounds": {"n": (5, 2)}}, DimError, "swap"),
+        ({"bounds": 7}, DimError, "mapping"),
+        ({"sizes": {"m": 3}}, DimError, "'m' is not a dim"),
+        ({"sizes": {"n": 0}}, DimError, "n=0"),
+        ({"sizes": {"n": "many"}}, DimError, "many"),
+        ({"sizes": [{"n": k} for k in range(1, 12)]}, DimError, "11 sets"),
+        ({"sizes": 5}, DimError, "mapping"),
+        ({"constants": ("w",)}, InputError, "not parameters"),
+        ({"constants": "x"}, InputError, "not parameters"),
+        ({"budget": 0}, BudgetError, "budget"),
+        ({"budget": "long"}, BudgetError, "budget"),
+        ({"target": "tpu"}, UnknownTarget, "tpu"),
+        ({"without": ("magic",)}, InputError, "magic"),
+        ({"without": "fuse"}, InputError, "collection"),
+    ],
+)
+def test_wrong_options_are_named(options: dict[str, Any], error: type[MirageError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        mi.compile(double, TWICE, **{**QUICK, **options})
+
+
+def branches(x: Any) -> Any:
+    if x > 0:
+        return x
+    return -x
+
+
+def mismatched(x: Any) -> Any:
+    return x @ x
+
+
+@pytest.mark.parametrize(
+    ("program", "error", "message"),
+    [
+        (5, TraceError, "not a program"),
+        ("def main(x: float32[n]):\n    y = nonsense(x)\n    return y\n", MirageError, "line 2.*nonsense"),
+        ("import os", ParseError, "line 1"),
+        (branches, TraceError, r"test_compile.py:\d+: if x > 0"),
+        (mismatched, ShapeError, r"test_compile.py:\d+: return x @ x"),
+    ],
+)
+def test_programs_outside_of_the_ir_name_the_line(program: Any, error: type[MirageError], message: str) -> None:
+    with pytest.raises(error, match=message):
+        mi.compile(program, TWICE if callable(program) else None, **QUICK)
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"PK\x03\x04 nothing"])
+def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "program.mirage"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=r"program\.mirage"):
+        mi.load_executable(path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mirage executable", "something else"),
+        ('"schema": 1', '"schema": 99'),
+        ("CallKernel", "CallAnything"),
+        ('"kind": "loops"', '"kind": "python"'),
+        ("float32[n, 4]", "exec('1')"),
+        ("seconds", "moments"),
+    ],
+)
+def test_altered_files_are_refused(old: str, new: str, tmp_path: Path) -> None:
+    def gather(x: Any, i: Any) -> Any:
+        return mi.take(x, i, axis=0) * 2
+
+    executable = mi.compile(gather, {"x": mi.tensor("n", 4), "i": mi.tensor("m", dtype="int64")}, **QUICK)
+    executable.save(tmp_path / "a.mirage")
+    with zipfile.ZipFile(tmp_path / "a.mirage") as archive:
+        text = archive.read("executable.json").decode()
+    assert old in text
+    with zipfile.ZipFile(tmp_path / "b.mirage", "w") as archive:
+        archive.writestr("executable.json", text.replace(old, new))
+    with pytest.raises(MirageError, match=r"b\.mirage"):
+        mi.load_executable(tmp_path / "b.mirage")
+
+
+def test_files_of_the_other_kind_say_which_function_reads_them(tmp_path: Path) -> None:
+    mi.compile(double, TWICE, **QUICK).save(tmp_path / "a.mirage")
+    with pytest.raises(FormatError, match="load_executable"):
+        mi.load(tmp_path / "a.mirage")
+    with pytest.raises(InputError, match="cannot be read"):
+        mi.load_executable(tmp_path / "absent.mirage")
+    with pytest.raises(InputError, match="cannot be written"):
+        mi.compile(double, TWICE, **QUICK).save(tmp_path / "absent" / "a.mirage")
+
+
+def test_explaining_says_what_became_of_each_part() -> None:
+    p = SMALL["select_rows"]
+    text = compiled(p, without=(), budget=3.0).explain()
+    for part in ("select_rows(x: float32[n, d]", "guards", "kernels", "fused into", "memory", "compiled in"):
+        assert part in text
+
+
+def test_modules_are_printed_after_passes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("MIRAGE_PRINT_AFTER", "cse, fuse")
+    mi.compile(double, TWICE, **QUICK)
+    printed = capsys.readouterr().err
+    assert printed.index("# after cse") < printed.index("# after fuse") and "def double(x: float32[n, 4])" in printed
+    monkeypatch.setenv("MIRAGE_PRINT_AFTER", "polish")
+    with pytest.raises(SettingError, match="polish.*canonicalize"):
+        mi.compile(double, TWICE, **QUICK)
+
+
+def test_every_pass_has_a_file_of_its_own() -> None:
+    folder = Path(mi.__file__).parent / "compiler" / "passes"
+    assert all((folder / f"{p.__module__.rpartition('.')[2]}.py").is_file() for p in PIPELINE)

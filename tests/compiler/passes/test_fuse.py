@@ -1,0 +1,147 @@
+"""Which operators become one kernel, and what it computes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage.compiler.context import Context
+from mirage.compiler.passes import canonicalize, collect_constraints, fuse, generate, inline
+from mirage.ir.graph.check import check
+from mirage.ir.graph.interpret import run_module
+from mirage.ir.graph.nodes import Module, OpCall
+from mirage.ir.graph.parse import parse_module
+
+
+def fused(text: str) -> Module:
+    context = Context()
+    module = parse_module(text)
+    for p in (canonicalize, collect_constraints, fuse):
+        module = p.run(module, context)
+        check(module)
+    return module
+
+
+def groups(text: str) -> list[list[str]]:
+    """The operators of every kernel, but for scalars."""
+    return [
+        [b.value.op for b in f.bindings if isinstance(b.value, OpCall) and b.value.op not in ("constant", "size")]
+        for f in fused(text)
+        if f.attr.get("origin") == "fused"
+    ]
+
+
+def body(lines: str, parameters: str = "x: float32[n, m], y: float32[n, m], w: float32[m]", result: str = "r") -> str:
+    inside = "\n".join(f"        {line.strip()}" for line in lines.strip().splitlines())
+    return f"def main({parameters}):\n    with dataflow():\n{inside}\n    return {result}\n"
+
+
+def test_elementwise_chains_are_one_kernel() -> None:
+    assert groups(body("a = exp(x)\nb = add(a, w)\nr = mul(b, y)")) == [["exp", "add", "mul"]]
+
+
+def test_a_diamond_is_one_kernel() -> None:
+    assert groups(body("a = exp(x)\nb = neg(a)\nc = square(a)\nr = add(b, c)")) == [["exp", "neg", "square", "add"]]
+
+
+def test_elementwise_operators_join_the_reduction_behind_them() -> None:
+    assert groups(body("a = exp(x)\nb = mul(a, y)\nr = max(b, axes=(1,), keepdims=False)")) == [["exp", "mul", "max"]]
+
+
+def test_rows_are_stitched_whatever_their_lengths() -> None:
+    text = body(
+        """
+        m1 = max(x, axes=(1,), keepdims=True)
+        d = sub(x, m1)
+        e = exp(d)
+        s = sum(e, axes=(1,), keepdims=True)
+        r = div(e, s)
+        """
+    )
+    assert groups(text) == [["max", "sub", "exp", "sum", "div"]]
+
+
+def test_reductions_over_other_dims_are_not_stitched() -> None:
+    text = body("a = max(x, axes=(0,), keepdims=True)\nb = sub(x, a)\nr = max(b, axes=(1,), keepdims=False)")
+    assert len(groups(text)) == 2
+
+
+def test_what_two_kernels_read_is_a_result_of_one() -> None:
+    text = body("a = exp(x)\nb = max(a, axes=(0,), keepdims=False)\nc = neg(a)\nr = (b, c)")
+    found = groups(text)
+    assert sorted(op for g in found for op in g) == ["exp", "max", "neg"]
+
+
+def test_opaque_operators_separate_kernels() -> None:
+    text = body("a = exp(x)\nb = sort(a, axis=-1)\nr = neg(b)")
+    assert groups(text) == [["exp"], ["neg"]]
+
+
+def test_no_kernel_waits_for_itself() -> None:
+    # a -> sort -> c and a -> c: a and c must not be one kernel
+    text = body("a = exp(x)\nb = sort(a, axis=-1)\nr = add(a, b)")
+    assert groups(text) == [["exp"], ["add"]]
+
+
+CASES = {
+    "masked softmax": (
+        """
+        i = arange(start=0, stop=n, step=1, dtype='int64')
+        row = reshape(i, shape=(n, 1))
+        j = arange(start=0, stop=m, step=1, dtype='int64')
+        seen = less_equal(j, row)
+        zero = full(shape=(), value=-1000000000.0, dtype='float32')
+        masked = where(seen, x, zero)
+        r = softmax(masked, axis=-1)
+        """,
+        "x: float32[n, m]",
+    ),
+    "gather and norm": (
+        """
+        e = take(t, i, axis=0)
+        f = cast(i, dtype='float32')
+        g = reshape(f, shape=(n, 1))
+        h = add(e, g)
+        r = layer_norm(h, axis=-1, eps=1e-05)
+        """,
+        "t: float32[9, m], i: int64[n]",
+    ),
+    "rotation": (
+        """
+        a = slice(x, axes=(1,), starts=(0,), stops=(m,), steps=(1,))
+        b = slice(x, axes=(1,), starts=(m,), stops=(2*m,), steps=(1,))
+        nb = neg(b)
+        c = concat(nb, a, axis=1)
+        d = mul(c, y)
+        e = mul(x, y)
+        r = add(d, e)
+        """,
+        "k: Shape[m], x: float32[n, 2*m], y: float32[2*m]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("n", "m"), [(1, 1), (5, 7), (16, 33), (0, 3)])
+def test_kernels_compute_what_the_operators_do(name: str, n: int, m: int) -> None:
+    lines, parameters = CASES[name]
+    text = body(lines, parameters)
+    context = Context(sizes=({"n": 5, "m": 7},))
+    module = parse_module(text)
+    for p in (canonicalize, collect_constraints, fuse, generate, inline):
+        module = p.run(module, context)
+        check(module)
+    assert module.kernels and not context.report.fallbacks
+    rng = np.random.default_rng(0)
+    arguments = []
+    for p in parse_module(text).functions["main"].parameters:
+        if p.name == "k":
+            arguments.append((m,))
+        elif p.name == "i":
+            arguments.append(rng.integers(0, 9, n))
+        else:
+            shape = p.annotation.bind({"n": n, "m": m})  # type: ignore[union-attr]
+            arguments.append(rng.standard_normal(shape).astype(np.float32))
+    got = run_module(module, arguments)
+    want = run_module(parse_module(text), arguments, wide=True)
+    np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
