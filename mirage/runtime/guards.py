@@ -57,29 +57,23 @@ class Pattern:
             (k, i, d) for k, leaf in enumerate(self._leaves) for i, d in enumerate(leaf.dims or ()) if d is not None
         ]
         open_.sort(key=lambda item: not item[2].is_Symbol)
-        while open_:
-            rest = []
-            for k, i, d in open_:
-                unknown = symbols_of(d) - known
-                # n // 2 does not determine n
-                inside = {s for f in d.atoms(DimFunction) for s in symbols_of(f)}
-                if len(unknown) > 1 or unknown & inside:
-                    rest.append((k, i, d))
-                elif unknown:
-                    (name,) = unknown
-                    known.add(name)
-                    self._origin[name] = k, i
-                    self._solvers.append(self._solver(k, i, d, name))
-            if len(rest) == len(open_):
-                k, i, d = rest[0]
+        while open_ := [e for e in open_ if not symbols_of(e[2]) <= known]:
+            given = [(e, _determines(e[2], known)) for e in open_]
+            name = next((found for _, found in given if found is not None), None)
+            if name is None:
+                k, i, d = open_[0]
                 raise DimError(
                     f"{self.owner}: {self._leaves[k].what}, dim {i}: {dim_text(d)} does not determine "
-                    f"{', '.join(sorted(symbols_of(d) - known))}; pass one as an extra shape argument"
+                    f"{', '.join(sorted(symbols_of(d) - known))}; make one of these a dim of its own"
                 )
-            open_ = rest
+            known.add(name)
+            equations = [e for e, found in given if found == name]
+            self._origin[name] = equations[0][:2]
+            self._solvers.append(self._solver(name, equations))
 
-    def _solver(self, k: int, i: int, dim: Dim, name: str) -> Solver:
-        """What binds a symbol so that a dim of a leaf is as given."""
+    def _solver(self, name: str, equations: Sequence[tuple[int, int, Dim]]) -> Solver:
+        """What binds a symbol so that dims of leaves are as given: (leaf, place, dim), of which the first that can decides."""
+        k, i, dim = equations[0]
         if dim.is_Symbol:
 
             def bind(shapes: Sequence[Shape], sizes: dict[str, int]) -> None:
@@ -88,18 +82,17 @@ class Pattern:
             return bind
 
         def find(shapes: Sequence[Shape], sizes: dict[str, int]) -> None:
-            found = solve(dim, shapes[k][i], sizes)
-            if found is None:
-                raise self._unsolved(k, i, dim, name, shapes)
-            sizes[name] = found[1]
+            for leaf, place, d in equations:
+                # m*n does not say what n is where m is 0
+                found = solve(d, shapes[leaf][place], sizes)
+                if found is not None:
+                    sizes[name] = found[1]
+                    return
+            raise GuardError(
+                f"{self.owner}: {self._leaves[k].what}, dim {i}: no size of {name} makes {dim_text(dim)} equal {shapes[k][i]}"
+            )
 
         return find
-
-    def _unsolved(self, k: int, i: int, dim: Dim, name: str, shapes: Sequence[Shape]) -> GuardError:
-        return GuardError(
-            f"{self.owner}: {self._leaves[k].what} has shape {list(shapes[k])}: no size of {name} makes dim {i}, "
-            f"{dim_text(dim)}, equal {shapes[k][i]}"
-        )
 
     def read(self, values: list[Any]) -> tuple[Shape, ...]:
         """The shapes in the values; replaces those that are not C-contiguous arrays of NumPy by such.
@@ -147,6 +140,13 @@ class Pattern:
         ]
         reason = f" ({guard.reason})" if guard.reason else ""
         return f"{self.owner}: {dim_text(guard.dim)} is {size}, but {guard} is required{reason}; {', '.join(given)}"
+
+
+def _determines(dim: Dim, known: set[str]) -> str | None:
+    """The symbol that a dim gives, with those that are known; n // 2 does not determine n."""
+    unknown = symbols_of(dim) - known
+    inside = {s for f in dim.atoms(DimFunction) for s in symbols_of(f)}
+    return next(iter(unknown)) if len(unknown) == 1 and not unknown & inside else None
 
 
 _HOLDS: Mapping[str, Callable[[int, int], bool]] = {

@@ -93,8 +93,8 @@ def test_dims_that_disagree_are_named_with_both_sizes() -> None:
     x, w, v = arrays(adapter.trace(), {"b": 3, "n": 5})
     for args, message in (
         ((x, w, v[:4]), r"input 'v' has shape \[4, 8\]: dim 0 is 4, but n is 5 here"),
-        ((x, w[:7], v), r"input 'w' has shape \[7, 5\]: dim 0 is 7, but 8 is 8 here"),
-        ((x, v, w), r"input 'w' has shape \[5, 8\]: dim 0 is 5, but 8 is 8 here"),
+        ((x, w[:7], v), r"input 'w' has shape \[7, 5\]: dim 0 is 7, but must be 8"),
+        ((x, v, w), r"input 'w' has shape \[5, 8\]: dim 0 is 5, but must be 8"),
         ((x[:, :6], w, v), r"input 'x' has shape \[3, 6\]: dim 1 is 6"),
     ):
         with pytest.raises(InputError, match=message):
@@ -106,7 +106,7 @@ def test_a_dim_expression_that_no_size_solves() -> None:
     r = mi.superoptimize(program, sizes={"n": 2, "m": 3}, budget=0.5, cache=False)
     x = np.ones((12, 2), np.float32)
     np.testing.assert_allclose(r(x), np.exp(x).sum(axis=0), rtol=1e-5)
-    with pytest.raises(InputError, match=r"input 'x', dim 0: no size of \['n'\] makes 4\*n equal 10"):
+    with pytest.raises(InputError, match=r"input 'x', dim 0: no size of n makes 4\*n equal 10"):
         r(x[:10])
 
 

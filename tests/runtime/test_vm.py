@@ -182,9 +182,7 @@ def test_a_call_checks_the_callees_signature() -> None:
     inner = function({"x": tensor("2*m")}, MakeTensor(1, None, 0, dims("m"), "float32"), Return(1), name="inner")
     run = machine(function({"x": tensor("n")}, CallFunction(1, "inner", (0,), where="line 7"), Return(1)), inner)
     assert run(ramp(4)).shape == (2,)
-    with pytest.raises(
-        GuardError, match=r"inner: input 'x' has shape \[5\]: no size of m makes dim 0, 2\*m, equal 5"
-    ) as e:
+    with pytest.raises(GuardError, match=r"inner: input 'x', dim 0: no size of m makes 2\*m equal 5") as e:
         run(ramp(5))
     assert e.value.__notes__ == [
         "in function 'main', line 7: r1 = CallFunction(function='inner', args=[0], dims=[], memory=None)"
