@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import sympy
 
-from mirage.errors import DimError, GraphError, GuardError, InputError, MirageError, UnknownFunction
-from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, TupleType
-from mirage.ir.dims import Dim, dim_text, evaluate, solve, symbols_of
+from mirage.errors import GraphError, GuardError, InputError, MirageError, UnknownFunction
+from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType
+from mirage.ir.dims import Dim, dim_text, evaluate
+from mirage.ir.graph.match import match_sizes
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
@@ -196,8 +197,8 @@ class _Frame:
                 return machine.call(machine.module.functions[name], args[1:], self.shape(dims))
             case Loop():
                 return self.loop(expr, args)
-            case KernelCall(kernel, out=out, dims=dims):
-                return self.kernel(kernel, args, out, self.shape(dims))
+            case KernelCall():
+                return self.kernel(expr, args)
             case LibraryCall(function, out=out, attrs=attrs):
                 results = self.outputs(out)
                 machine.registered(machine.library, function, "library")(tuple(args), results, **self.attrs(attrs))
@@ -255,90 +256,24 @@ class _Frame:
     def outputs(self, types: Iterable[TensorType]) -> tuple[np.ndarray, ...]:
         return tuple(np.empty(self.shape(t.shape), self.machine.dtype(t.dtype)) for t in types)
 
-    def kernel(self, name: str, args: list[Any], out: tuple[TensorType, ...], dims: tuple[int, ...]) -> Any:
-        kernel = self.machine.module.kernels[name]
-        sizes = dict(zip(kernel.symbols, dims, strict=True))
+    def narrowed(self, array: np.ndarray, annotation: Annotation) -> np.ndarray:
+        """An array in the element type of its annotation."""
+        dtype = annotation.dtype if self.machine.wide and isinstance(annotation, TensorType | PartialTensor) else None
+        return array.astype(ELEMENTS[dtype], copy=False) if dtype else array
+
+    def kernel(self, expr: KernelCall, args: list[Any]) -> Any:
+        kernel = self.machine.module.kernels[expr.kernel]
+        sizes = dict(zip(kernel.symbols, self.shape(expr.dims), strict=True))
         if isinstance(kernel, LoopProgram):
             results = tuple(run_loops(kernel, args, sizes, "float64" if self.machine.wide else None))
         elif callable(kernel):
-            results = self.outputs(out)
-            kernel(args, sizes, results)
+            # kernels have types of their own
+            given = [self.narrowed(x, a.annotation) for x, a in zip(args, expr.args, strict=True)]
+            results = tuple(np.empty(self.shape(t.shape), ELEMENTS[t.dtype]) for t in expr.out)
+            kernel(given, sizes, results)
+            results = self.machine.widened(results)
         else:
             raise GraphError(
-                f"kernel {name} of kind {kernel.kind} cannot be run here; run the module before it is lowered"
+                f"kernel {expr.kernel} of kind {kernel.kind} cannot be run here; run the module before it is lowered"
             )
         return results[0] if len(results) == 1 else results
-
-
-def match_sizes(
-    given: Iterable[tuple[str, Annotation, Any]],
-    sizes: dict[str, int],
-    dtype: Callable[[str], np.dtype] = ELEMENTS.__getitem__,
-) -> None:
-    """Match values with their annotations: bind the dim symbols that are new, and check all else.
-
-    `given` are (what it is called in errors, annotation, value); `sizes` grows. Raises InputError for another kind or element
-    type, and GuardError for shapes that do not fit, naming the dim, what it has to be, and its size.
-    """
-    found: list[tuple[str, Dim, int]] = []
-    for what, annotation, value in given:
-        _collect(what, annotation, value, found, dtype)
-    # plain dims give sizes first, so that others are checked against them
-    for _, dim, size in found:
-        if dim.is_Symbol:
-            sizes.setdefault(dim.name, size)
-    left = [entry for entry in found if symbols_of(entry[1]) - sizes.keys()]
-    while left:
-        rest = []
-        for what, dim, size in left:
-            new = symbols_of(dim) - sizes.keys()
-            if len(new) > 1:
-                rest.append((what, dim, size))
-            elif new:
-                solved = solve(dim, size, sizes)
-                if solved is None:
-                    raise GuardError(f"{what} is {size}: no size of {new.pop()} makes {dim_text(dim)} that")
-                sizes[solved[0]] = solved[1]
-        if len(rest) == len(left):
-            what, dim, _ = rest[0]
-            raise DimError(f"{what}: {dim_text(dim)} has several unknown sizes; pass one as an extra shape argument")
-        left = rest
-    for what, dim, size in found:
-        must = evaluate(dim, sizes)
-        if must != size:
-            known = ", ".join(f"{s}={sizes[s]}" for s in sorted(symbols_of(dim)))
-            wanted = f"{dim_text(dim)}, which is {must} for {known}" if known else str(must)
-            raise GuardError(f"{what} is {size}, not {wanted}; make them equal")
-
-
-def _collect(
-    what: str, annotation: Annotation, value: Any, found: list[tuple[str, Dim, int]], dtype: Callable[[str], np.dtype]
-) -> None:
-    def dims(shape: PartialShape | None, actual: Sequence[int]) -> None:
-        if shape is None:
-            return
-        if len(shape) != len(actual):
-            raise GuardError(
-                f"{what} has shape {list(actual)} of rank {len(actual)}, not {len(shape)}: it must be {annotation}"
-            )
-        found.extend(
-            (f"{what} has shape {list(actual)}: dim {i}", d, int(n))
-            for i, (d, n) in enumerate(zip(shape, actual, strict=True))
-            if d is not None
-        )
-
-    match annotation:
-        case TensorType(dtype="scalar"):
-            if not isinstance(value, int | float):
-                raise GuardError(f"{what} is {type(value).__name__}, not a number")
-        case TensorType(shape, name) | PartialTensor(shape, name):
-            if not isinstance(value, np.ndarray | np.generic):
-                raise InputError(f"{what} is {type(value).__name__}, not {annotation}; pass an array of NumPy")
-            if name is not None and value.dtype != dtype(name):
-                raise InputError(f"{what} has elements of {value.dtype}, not of {name}: it must be {annotation}")
-            dims(shape, value.shape)
-        case ShapeType(shape):
-            dims(shape, value)
-        case TupleType(fields):
-            for i, (f, v) in enumerate(zip(fields, value, strict=True)):
-                _collect(f"{what}, field {i}", f, v, found, dtype)

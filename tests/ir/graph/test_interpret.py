@@ -17,7 +17,8 @@ from mirage.errors import (
     UnknownFunction,
 )
 from mirage.ir.dims import symbol
-from mirage.ir.graph.interpret import match_sizes, run_module
+from mirage.ir.graph.interpret import run_module
+from mirage.ir.graph.match import match_sizes
 from mirage.ir.graph.nodes import Binding, Block, Function, KernelCall, Module, Var
 from mirage.ir.graph.parse import parse_annotation, parse_module
 from mirage.ir.types import tensor
@@ -263,3 +264,14 @@ def test_a_wrong_annotation_is_found() -> None:
         GraphError, match=r"its value has shape \[2, 3\] of rank 2.*the annotation float32\[n\] is wrong"
     ):
         run_module(Module({"main": Function("main", (x,), (Block((wrong,)),), wrong.var)}, {"k": Copy()}), [X])
+
+
+def test_kernels_compute_in_their_own_types() -> None:
+    """Even where all around them is computed in float64."""
+    x = Var("x", tensor("n", "m"))
+    call = KernelCall("k", (x,), (tensor("n", "m"),), (symbol("n"), symbol("m")))
+    b = Binding(Var("y", tensor("n", "m")), call)
+    module = Module({"main": Function("main", (x,), (Block((b,)),), b.var)}, {"k": Copy()})
+    x64 = X.astype(np.float64) + 1 / 3
+    y = run_module(module, [x64], wide=True)
+    assert y.dtype == np.float64 and np.array_equal(y, x64.astype(np.float32))
