@@ -10,7 +10,7 @@ import sympy
 
 from mirage.compiler.constraints import Constraints, Fact, Relation
 from mirage.compiler.context import Context
-from mirage.compiler.memory.buffers import Buffer, Plan
+from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.memory.liveness import Step, analyze
 from mirage.compiler.memory.plan import plan
 from mirage.errors import GraphError
@@ -27,15 +27,11 @@ from mirage.runtime.check import arguments_in_result
 
 @dataclass(frozen=True)
 class Lowered:
-    """Code of a module, the arrays of its constants, and of each function the memory plan and what it is for.
-
-    `buffers` are what the function needs memory for during a call, but for its results: a memory pool would be asked for them.
-    """
+    """Code of a module, the arrays of its constants, and the memory plan of each function."""
 
     code: vm.VMProgram
     constants: tuple[np.ndarray, ...]
     plans: Mapping[str, Plan]
-    buffers: Mapping[str, tuple[Buffer, ...]]
 
 
 def lower(module: Module, context: Context, *, planned: bool = True) -> Lowered:
@@ -47,13 +43,12 @@ def lower(module: Module, context: Context, *, planned: bool = True) -> Lowered:
     constants: list[Constant] = []
     functions: dict[str, vm.VMFunction] = {}
     plans: dict[str, Plan] = {}
-    buffers: dict[str, tuple[Buffer, ...]] = {}
     for name in callees_first(module):
         lowering = _Lowering(module.functions[name], kernels, constants, functions, context.of(name), planned)
-        functions[name], plans[name], buffers[name] = lowering.run()
+        functions[name], plans[name] = lowering.run()
     types = tuple(c.annotation for c in constants)
     return Lowered(
-        vm.VMProgram(functions, tuple(kernels), types, module.main), tuple(c.array for c in constants), plans, buffers
+        vm.VMProgram(functions, tuple(kernels), types, module.main), tuple(c.array for c in constants), plans
     )
 
 
@@ -97,7 +92,7 @@ class _Lowering:
     arenas: dict[int, tuple[str, int]] = field(default_factory=dict)
     introduced: dict[str, int] = field(default_factory=dict)
 
-    def run(self) -> tuple[vm.VMFunction, Plan, tuple[Buffer, ...]]:
+    def run(self) -> tuple[vm.VMFunction, Plan]:
         f = self.function
         for p in f.parameters:
             self._register(p.name)
@@ -120,8 +115,8 @@ class _Lowering:
         live = analyze(self.steps, self._names([f.result]))
         sizes = {value: bytes_of(t) for group in self.tensors for value, _, t in group}
         sizes |= {value: sympy.Integer(n) for value, n in self.arenas.values()}
-        buffers = live.buffers(sizes)
-        memory = plan(buffers if self.planned else [], self.constraints, self.introduced)
+        buffers = live.buffers(sizes) if self.planned else []
+        memory = plan(buffers, self.constraints, self.introduced)
         code: list[vm.Instruction] = []
         allocated: set[int] = set()
         planned = {self.registers[v] for v in memory.places if v in self.registers}
@@ -142,7 +137,7 @@ class _Lowering:
         made = vm.VMFunction(
             f.name, parameters, tuple(code), len(self.registers), f.dims, tuple(self.own_constants), guards, memory.arena
         )
-        return made, memory, tuple(buffers)
+        return made, memory
 
     def _register(self, name: str) -> int:
         return self.registers.setdefault(name, len(self.registers))

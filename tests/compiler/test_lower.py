@@ -118,8 +118,6 @@ def test_code_with_and_without_a_plan() -> None:
         lowered = lower(module, context, planned=planned)
         memory = lowered.plans["chain"]
         assert (memory.arena, list(map(str, memory.storages))) == (arena, storages)
-        # the three tensors between, and not the result
-        assert [(str(b.bytes), b.last - b.first) for b in lowered.buffers["chain"]] == [("32*n", 1)] * 3
         run = VirtualMachine(lowered.code)
         assert np.allclose(run(x, w), x @ w @ w @ w @ w, rtol=1e-4)
         assert run.idle_bytes == arena + len(storages) * 20 * 8 * 4
