@@ -41,10 +41,14 @@ def matmul(
     """
     x, y = _permuted(inputs[0], left), _permuted(inputs[1], right)
     (out,) = outputs
+    if y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous:
+        # one product of all rows, not one per batch
+        x, out = x.reshape(prod(x.shape[:-1]), x.shape[-1]), out.reshape(prod(out.shape[:-1]), out.shape[-1])
     # a result of fewer bits is rounded once, at the end
     found = np.matmul(x, y, out=out if out.dtype == x.dtype else None)
     if bias:
-        np.add(found, _wide(inputs[2]), out=found)
+        whole = found.reshape(outputs[0].shape)
+        np.add(whole, _wide(inputs[2]), out=whole)
     if relu:
         np.maximum(found, found.dtype.type(0), out=found)
     if found is not out:

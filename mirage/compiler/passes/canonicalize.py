@@ -124,8 +124,12 @@ class _Canonicalizer(Rewriter):
                 return self._cast(value)
             case If((Constant(array=condition), *args), then, orelse, dims):
                 return FunctionCall(then if bool(condition) else orelse, tuple(args), dims)
-            case Loop(count=count) if count is not None and count.is_Integer and count <= 1:
-                return self._unrolled(value, int(count))
+            case Loop(count=count, bound=bound) if count is not None and count.is_Integer and count <= 1:
+                return (
+                    self._unrolled(value, int(count))
+                    if bound is None or (bound.is_Integer and count <= bound)
+                    else None
+                )
             case Loop(args=(Constant(array=count), *args), count=None, bound=bound):
                 known = sympy.Integer(max(int(count), 0))
                 if bound is None or (bound.is_Integer and known <= bound):

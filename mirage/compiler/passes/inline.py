@@ -7,16 +7,17 @@ would check at run time is checked by casts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter
-from mirage.compiler.passes.signatures import calls_by_callee, fit
+from mirage.compiler.passes.signatures import Fit, calls_by_callee, fit
+from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import Dim, substitute, symbol
 from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.nodes import Atom, Binding, Function, FunctionCall, MatchCast, Module, ShapeValue, Var
 from mirage.ir.graph.order import callees_first
-from mirage.ir.graph.traverse import signature_symbols, symbols_used, with_atoms, with_dims
+from mirage.ir.graph.traverse import determined, signature_symbols, symbols_used, with_atoms, with_dims
 
 #: bindings of a function that is inlined wherever it is called
 FEW = 8
@@ -51,6 +52,19 @@ def is_inlined(callee: Function, once: set[str]) -> bool:
     return callee.name in once or len(callee.bindings) <= FEW
 
 
+def _in_order(callee: Function, found: Fit) -> Iterator[int]:
+    """The arguments to check, each behind those that determine the symbols in its dims."""
+    known = set(found.values)
+    left = list(found.unchecked)
+    while left:
+        annotations = {i: callee.parameters[i].annotation for i in left}
+        ready = (i for i in left if symbols_in(annotations[i]) <= determined([annotations[i]], known))
+        i = next(ready, left[0])
+        known |= determined([annotations[i]], known)
+        left.remove(i)
+        yield i
+
+
 class _Inliner(Rewriter):
     def __init__(self, function: Function, functions: Mapping[str, Function]) -> None:
         super().__init__(function, functions)
@@ -63,7 +77,7 @@ class _Inliner(Rewriter):
         values = self._symbols(callee, found.values)
         new: dict[Var, Atom] = {}
         args = list(call.args)
-        for i in found.unchecked:
+        for i in _in_order(callee, found):
             args[i] = self._checked(callee.parameters[i], args[i], values, site)
         new.update(zip(callee.parameters, args, strict=True))
 

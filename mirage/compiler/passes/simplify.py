@@ -18,7 +18,7 @@ from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Atom, Constant, Expr, MatchCast, OpCall, ShapeValue, Var
-from mirage.ir.types import ELEMENTS, INTEGERS, TensorType
+from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,9 @@ def _cast(site: Site) -> Expr | None:
     # there and back loses nothing where every value has a place in the type between
     source, between = inner.args[0].annotation, dict(inner.attrs)["dtype"]
     known = isinstance(source, TensorType | PartialTensor) and source.dtype in ELEMENTS
+    # which NumPy calls safe, though a float64 has 53 bits
+    if known and source.dtype == "int64" and between in DTYPES:  # type: ignore[union-attr]
+        return None
     if known and source == site.annotation and np.can_cast(ELEMENTS[source.dtype], ELEMENTS[between], "safe"):  # type: ignore[union-attr,index]
         return inner.args[0]
     return None
@@ -156,11 +159,16 @@ def _reshape(site: Site) -> Expr | None:
     return None
 
 
+def _rank(annotation: Annotation) -> int | None:
+    shape = annotation.shape if isinstance(annotation, TensorType | PartialTensor) else None
+    return None if shape is None else len(shape)
+
+
 def _transpose(site: Site) -> Expr | None:
     perm = site.attrs["perm"]
     perm = tuple(p % len(perm) for p in perm)
-    if perm == tuple(range(len(perm))):
-        return site.call.args[0]
+    if perm == tuple(range(len(perm))) and _rank(site.annotation) is not None:
+        return site.operand_if(0)
     inner = site.producer(0, "transpose")
     if inner is not None:
         first = dict(inner.attrs)["perm"]

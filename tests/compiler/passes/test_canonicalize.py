@@ -58,7 +58,7 @@ def test_goes_away(body: str) -> None:
         "r = pow(x, exponent=2)",
         # the type between has fewer bits
         "a = cast(x, dtype='float16')\nr = cast(a, dtype='float32')",
-        # dims of equal size that are not the same
+        # dims in another order
         "a = reshape(x, shape=(4, n))\nr = transpose(a, perm=(1, 0))",
     ],
 )
@@ -73,6 +73,18 @@ def test_a_neutral_operand_that_broadcasts_stays() -> None:
 def test_sums_of_integers_with_zero() -> None:
     assert normal("r = add(x, int64[()](0))", "x: int64[n]") == []
     assert normal("r = add(x, int64[()](1))", "x: int64[n]") == ["add"]
+
+
+def test_there_and_back_where_the_type_between_has_fewer_bits() -> None:
+    there_and_back = "a = cast(x, dtype='float64')\nr = cast(a, dtype='{}')"
+    assert normal(there_and_back.format("int32"), "x: int32[n]") == []
+    assert normal(there_and_back.format("bfloat16"), "x: bfloat16[n]") == []
+    assert normal(there_and_back.format("int64"), "x: int64[n]") == ["cast", "cast"]
+
+
+def test_a_rank_that_only_the_run_knows_is_still_checked() -> None:
+    assert normal("r = transpose(x, perm=(0, 1))", "x: float32[...]") == ["transpose"]
+    assert normal("r = transpose(x, perm=(0, 1))", "x: float32[_, _]") == []
 
 
 def test_chains_are_merged() -> None:
@@ -252,6 +264,7 @@ def test_a_known_count_above_its_bound_is_left_to_the_run() -> None:
     m = after(LOOP.format(loop="int64[()](3), (x,), (w,), bound=2"), canonicalize.run)
     (loop,) = expressions(m)
     assert isinstance(loop, Loop) and loop.count is None
+    assert ops(after(LOOP.format(loop="(x,), (w,), count=1, bound=0"), canonicalize.run)) == ["Loop"]
 
 
 EFFECT = """

@@ -79,6 +79,26 @@ def main(x: float32[m], y: float32[_], z: float32[_]):
     assert_equal(evaluate(m, x, y, z), evaluate(parse_module(text), x, y, z))
 
 
+def test_checks_wait_for_the_dims_in_them() -> None:
+    text = """
+def f(x: float32[k*m], y: float32[k], z: float32[m]) -> float32[k, m]:
+    with dataflow():
+        r = reshape(x, shape=(k, m))
+    return r
+
+def main(x: float32[_], y: float32[_], z: float32[_]):
+    with dataflow():
+        r = call[f](x, y, z)
+    return r
+"""
+    m = after(text, inline.run)
+    assert ops(m) == ["MatchCast", "MatchCast", "MatchCast", "reshape"]
+    x, y, z = random_arrays(4, (6,), (2,), (3,))
+    assert_equal(evaluate(m, x, y, z), evaluate(parse_module(text), x, y, z))
+    with pytest.raises(GuardError):
+        evaluate(m, x, y, y)
+
+
 def large(calls: str) -> str:
     steps = "\n".join(f"        v{i + 1} = exp(v{i})" for i in range(inline.FEW + 1))
     return f"""

@@ -66,6 +66,22 @@ def test_batches_with_permuted_operands() -> None:
     assert_equal(evaluate(m, *args), evaluate(parse_module(text), *args), 1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("shape", [(2, 3, 8), (0, 3, 8), (1, 1, 8), (2, 3, 4, 8)])
+def test_batches_of_rows_are_one_product(shape: tuple[int, ...], dtype: str) -> None:
+    dims = ", ".join("abc"[: len(shape) - 1])
+    signature = f"x: float32[{dims}, 8], w: float32[m, 8], b: float32[{dims}, m]"
+    text = main_text("t = transpose(w, perm=(1, 0))\np = matmul(x, t)\nq = add(b, p)\nr = relu(q)", signature)
+    text = text.replace("float32", dtype)
+    m = after(text, lower_libraries.run)
+    (call,) = [e for e in expressions(m) if isinstance(e, LibraryCall)]
+    assert dict(call.attrs) == {"right": (1, 0), "bias": True, "relu": True}
+    args = [a.astype(dtype) for a in random_arrays(8, shape, (5, 8), (*shape[:-1], 5))]
+    found, wanted = (evaluate(each, *args) for each in (m, parse_module(text)))
+    assert found.dtype == wanted.dtype
+    assert_equal(found.astype("float64"), wanted.astype("float64"), 1e-6 if dtype == "float32" else 2e-3)
+
+
 @pytest.mark.parametrize(
     "body",
     [
