@@ -194,8 +194,8 @@ def extra_dims(
 ) -> tuple[str, ...]:
     """The symbols that no input has as a dim, sorted."""
     given = {str(d) for t in types for d in t.shape if d.is_Symbol}
-    used = set().union(*(x.symbols() for x in (*types, *stages, *needs)))
-    return tuple(sorted(used - given))
+    used = [*(t.symbols() for t in types), *(s.symbols() for s in stages), *(n.symbols() for n in needs)]
+    return tuple(sorted(set().union(*used) - given))
 
 
 def operands(types: Sequence[TensorType]) -> tuple[Operand, ...]:
