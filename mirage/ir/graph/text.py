@@ -221,9 +221,9 @@ def free_text(value: Any) -> str:
     )
 
 
-def _escaped(text: str) -> str:
-    """Python's escapes for all that is not a plain character or the end of a line."""
-    plain = (c if c == "\n" or (c.isprintable() and c not in '\\"') else _escape(c) for c in text)
+def _escaped(text: str, kept: str = "") -> str:
+    """Python's escapes for all that is not a plain character or one of `kept`."""
+    plain = (c if c in kept or (c.isprintable() and c not in '\\"') else _escape(c) for c in text)
     return "".join(plain)
 
 
@@ -232,9 +232,11 @@ def _escape(c: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    return '"' + _escaped(text).replace("\n", "\\n") + '"'
+    return f'"{_escaped(text)}"'
 
 
 def _block_text(text: str) -> str:
-    """Text of several lines as a literal that keeps the lines."""
-    return f'"""{_escaped(text)}"""'
+    """Text of several lines as a literal that keeps the lines, and quotes that do not end it."""
+    body = text.rstrip('"')
+    found = _escaped(body, '\n"').replace('"""', '\\"\\"\\"')
+    return f'"""{found}{_escaped(text[len(body) :])}"""'

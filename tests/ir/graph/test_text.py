@@ -9,7 +9,7 @@ from random import Random
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from mirage.errors import GraphError, MirageError, ParseError, ShapeError
@@ -268,3 +268,20 @@ def test_damaged_text_is_refused_or_read(position: int, insert: str) -> None:
         assert "line " in str(e)
     else:
         assert print_module(parse_module(print_module(module), READERS)) == print_module(module)
+
+
+@given(st.text(st.sampled_from('"\\\n'), max_size=9) | st.text(max_size=12))
+@example('\\"')
+def test_texts_of_kernels_are_exact(text: str) -> None:
+    class Kept:
+        kind, symbols, output_types = 'a "kind"\n', (), ()
+
+        def __init__(self, kept: str) -> None:
+            self.kept = kept
+
+        def to_text(self) -> str:
+            return self.kept
+
+    module = parse_module("def main(x: float32[n]):\n    return x\n")
+    again = parse_module(print_module(Module(module.functions, {"k": Kept(text)})), {Kept.kind: Kept})
+    assert again.kernels["k"].to_text() == text
