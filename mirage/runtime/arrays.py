@@ -48,7 +48,7 @@ def to_numpy(x: Any, what: str) -> np.ndarray:
 
 def like(result: np.ndarray, x: Any) -> Any:
     """A result as the kind of array that `x` is, sharing memory where that kind can hold the strides."""
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray | np.generic):
         return result
     if any(s < 0 for s in result.strides):
         result = result.copy()

@@ -66,14 +66,12 @@ def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) ->
 
     def read(value: Any, shapes: list[Shape]) -> np.ndarray:
         a = value
-        if type(a) is not np.ndarray:
-            number = isinstance(a, bool | int | float) and rank == 0
-            a = np.asarray(a) if number else to_numpy(a, f"{owner}: {leaf.what}")
-            if (
-                number
-                and dtype is not None
-                and dtype.kind in {"bool": "b", "int": "i", "float": "fV"}[type(value).__name__]
-            ):
+        if isinstance(a, np.generic):
+            a = np.asarray(a)
+        elif type(a) is not np.ndarray:
+            kinds = next((k for t, k in _NUMBERS if isinstance(a, t)), "") if rank == 0 else ""
+            a = np.asarray(a) if kinds else to_numpy(a, f"{owner}: {leaf.what}")
+            if dtype is not None and dtype.kind in kinds:
                 a = a.astype(dtype)
         if (a.dtype != dtype) if dtype is not None else (a.dtype not in _KNOWN):
             raise GuardError(f"{owner}: {leaf.what} has dtype {a.dtype}, but must be {annotation}; convert it")
@@ -91,6 +89,8 @@ def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) ->
 
 
 _KNOWN = frozenset(ELEMENTS.values())
+#: numbers of Python, which stand for tensors of rank 0, and the kinds of element types that they may have; a bool is an int, too
+_NUMBERS: tuple[tuple[type, str], ...] = ((bool, "b"), (int, "i"), (float, "fV"))
 
 
 def _shape(owner: str, what: str, annotation: ShapeType) -> Reader:

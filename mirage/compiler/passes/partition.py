@@ -8,8 +8,8 @@ subprogram has one result and repeats no work. Two rules bound it:
   kernel would gain nothing; only products of activations (attention) grow through each other. What stands between two
   products goes to the one that makes it.
 
-Operators without an axis rule, concats, which a kernel of the search only makes inside of products, and groups without
-reduction or product stay for fusion.
+Operators without an axis rule, concats, which a kernel of the search only makes inside of products, single reductions, and
+groups without reduction or product stay for fusion.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ class _Partitioner:
                 continue
             g = self._grow(root)
             self.taken |= g.members
-            if any(self._reduces(i) for i in g.members):
+            if any(self._op(i) in PRODUCTS for i in g.members) or (
+                g.operators > 1 and any(self._reduces(i) for i in g.members)
+            ):
                 found.append(g)
         return found
 
