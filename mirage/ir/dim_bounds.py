@@ -40,7 +40,7 @@ class Interval(NamedTuple):
     def times(self, other: Interval) -> Interval:
         """The products of an integer of each."""
         ends = [_product(x, y) for x in self._ends() for y in other._ends()]
-        return Interval(*(None if abs(x) == _INFINITY else int(x) for x in (min(ends), max(ends))))
+        return Interval(*(None if abs(x) > _LARGEST else int(x) for x in (min(ends), max(ends))))
 
     def power(self, exponent: int) -> Interval:
         """The powers of its integers; exponent >= 1."""
@@ -58,12 +58,17 @@ def _product(x: float, y: float) -> float:
 
 
 _INFINITY = float("inf")
+#: ends of products beyond this are no bounds: a size has 63 bits, and ranges that narrow each other would grow for ever
+_LARGEST = 2**128
+_ZERO = Interval(0, 0)
 #: what a size may be
 SIZE = Interval(0, None)
 
 
 def floor_div_interval(a: Interval, b: Interval) -> Interval:
     """The values of a // b; a divisor is never 0."""
+    if b == _ZERO:
+        return Interval()
     if b.high is not None and b.high <= 0:
         minus = Interval(-1, -1)
         return floor_div_interval(a.times(minus), b.times(minus))
@@ -81,7 +86,7 @@ def floor_div_interval(a: Interval, b: Interval) -> Interval:
 
 def modulo_interval(a: Interval, b: Interval) -> Interval:
     """The values of a % b, which has the sign of b; a divisor is never 0."""
-    if b.low is None or b.low < 0:
+    if b.low is None or b.low < 0 or b == _ZERO:
         return Interval()
     if a.low is not None and a.low >= 0:
         if a.high is not None and a.high < max(b.low, 1):

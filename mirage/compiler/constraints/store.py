@@ -194,10 +194,11 @@ def _assumed(solved: Solved, fact: Fact) -> Solved | None:
     new = solved.copy()
     try:
         new.assume(fact)
-    except Contradiction:
+        related = sympy.Add(*new.reduce(sympy.Add(fact.dim, fact.value)).free_symbols)
+    except (Contradiction, DimError):
+        # or a divisor in the fact is 0
         return None
     # solving finds most contradictions; Z3 is asked only where none of the sizes tried satisfies what is left
-    related = sympy.Add(*new.reduce(sympy.Add(fact.dim, fact.value)).free_symbols)
     if new.about(related) and next(Prover(new, Stats()).sizes(related), None) is None:
         return None if refuted(new, related, Interval()) else new
     return new

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from itertools import product
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from mirage.compiler.constraints import Constraints, Fact, Relation, from_bounds
@@ -67,6 +67,8 @@ def read_all(*texts: str) -> None:
 
 @settings(max_examples=300)
 @given(st.lists(facts, max_size=4), dims, dims, st.integers(1, 6))
+@example([("at most", "k // m", 0), ("equal", "k", "k + m")], "k", "k", 1)
+@example([("divisible", "k % 2 % k", 2)], "k", "k", 1)
 def test_what_is_proved_is_true_of_all_sizes(given: list[tuple[str, str, str | int]], a: str, b: str, k: int) -> None:
     read_all(a, b, *(str(x) for f in given for x in f[1:]))
     c = Constraints()
@@ -104,6 +106,8 @@ def test_what_is_proved_is_true_of_all_sizes(given: list[tuple[str, str, str | i
 
 @settings(max_examples=100)
 @given(st.lists(facts, min_size=1, max_size=4))
+@example([("equal", "n - k", "max(n, 1) * max(n, 2)")])
+@example([("equal", "k", "0"), ("equal", "m", "k // m")])
 def test_guards_are_the_facts(given: list[tuple[str, str, str | int]]) -> None:
     read_all(*(str(x) for f in given for x in f[1:]))
     c = Constraints()
