@@ -147,6 +147,14 @@ def running(name: str) -> Trace:
     return found
 
 
+def tensor_operand(name: str, x: Operand) -> Proxy:
+    """The operand where it is a traced tensor, whose type a function needs to know; raises TraceError for anything else."""
+    if not isinstance(x, Proxy):
+        running(name)
+        fail(f"{name}: a {type(x).__name__} is not a tensor of the trace; pass what is computed from the parameters")
+    return x
+
+
 def apply(name: str, *operands: Operand, **attrs: Any) -> Proxy:
     """Apply a registered operator to tensors and numbers, also one that users registered.
 

@@ -11,7 +11,7 @@ import pytest
 
 import mirage as mi
 from mirage.errors import AttributeValueError, DimError, DTypeError, MirageError, ShapeError, TraceError
-from mirage.frontends import graph_ops
+from mirage.frontends import array_ops, graph_ops
 from mirage.ir.graph.check import check
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.interpret import run_reference
@@ -144,8 +144,10 @@ def test_split_gives_slices() -> None:
 
 
 def test_every_function_is_exported() -> None:
-    names = [n for n, f in inspect.getmembers(graph_ops, inspect.isfunction) if f.__module__ == graph_ops.__name__]
-    public = {n for n in names if not n.startswith("_")}
+    modules = (array_ops, graph_ops)
+    found = [(m, n, f) for m in modules for n, f in inspect.getmembers(m, inspect.isfunction)]
+    public = {n for m, n, f in found if f.__module__ == m.__name__ and not n.startswith("_")}
+    assert len(public) > 50
     assert public <= set(mi.__all__)
     sources = "".join(inspect.getsource(f) for f, _ in CASES) + inspect.getsource(test_split_gives_slices)
     assert {n for n in public if f"mi.{n}(" not in sources} == set()
