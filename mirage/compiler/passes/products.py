@@ -74,14 +74,14 @@ class Block:
     def _fused(self, v: Var) -> bool:
         return all(b is not None and is_elementwise(b.value) for b in self.readers[v])
 
-    def reached(self, v: Var) -> set[Var]:
-        """The results of elementwise operators that a variable flows into through such operators."""
-        found: set[Var] = set()
+    def reached(self, v: Var) -> dict[Var, str]:
+        """The elementwise operators that a variable flows into through such operators, by their results."""
+        found: dict[Var, str] = {}
         todo = [v]
         while todo:
             for b in self.readers[todo.pop()]:
-                if b is not None and b.var not in found and is_elementwise(b.value):
-                    found.add(b.var)
+                if b is not None and b.var not in found and isinstance(b.value, OpCall) and is_elementwise(b.value):
+                    found[b.var] = b.value.op
                     todo.append(b.var)
         return found
 

@@ -18,7 +18,7 @@ def main(x: float32[b, 64], q: float32[64, 32], k: float32[64, n], v: float32[64
         kt = tanh(k)
         xk = matmul(x, kt)
         xv = matmul(x, v)
-        a = relu(xq)
+        a = sigmoid(xq)
         c = tanh(xk)
         d = neg(xv)
         r = (a, c, d)
@@ -50,8 +50,8 @@ def main(x: float32[k, b], w: float32[8, k], u: float32[4, k]):
     with dataflow():
         y = matmul(w, x)
         z = matmul(u, x)
-        a = relu(y)
-        c = relu(z)
+        a = tanh(y)
+        c = tanh(z)
         r = (a, c)
     return r
 """
@@ -72,6 +72,7 @@ APART = "y = matmul(x, w)\nz = matmul(x, u)\na = exp(y)\nc = exp(z)\nr = (a, c)"
 
 def test_what_pays() -> None:
     assert products(APART, context(n=64)) == 1
+    assert products(APART, context(n=64, b=128)) == 1
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,10 @@ def test_what_pays() -> None:
         (APART, context()),
         # weights that may change
         (APART, Context(bounds=from_bounds({"n": 64}))),
+        # too few rows
+        (APART, context(n=64, b=64)),
+        # a library call computes these with its product
+        ("y = matmul(x, w)\nz = matmul(x, u)\na = relu(y)\nc = relu(z)\nr = (a, c)", context(n=64)),
         # slices would be copied
         ("y = matmul(x, w)\nz = matmul(x, u)\nr = (y, z)", context(n=64)),
         # a search makes one kernel of these
