@@ -77,6 +77,8 @@ class Writer:
         #: values that a tuple, cast or call may share the memory of
         self.shared: set[Var] = set()
         self.casts = 0
+        #: how many functions call each other around it
+        self.depth = 0
 
     def parameter(self, name: str, annotation: TensorType) -> None:
         var = self.builder.parameter(name, annotation)

@@ -129,7 +129,7 @@ def random_module(rng: Random, operators: int) -> Module:
         set().union(*(t.symbols() for t in annotations if isinstance(t, TensorType))) - determined(annotations)
     ):
         w.parameter(f"size_{name}", TensorType((symbol(name),), float_))
-    _fill(w, operators, [*STEPS, (3, _call), (2, _if_else), (2, _loop), (2, IN_PLACE)])
+    _fill(w, operators, [*STEPS, *_CALLS, *_CALLS, (2, IN_PLACE)])
     functions["main"] = w.builder.finish(_result(w))
     module = Module(functions)
     check(module)
@@ -160,9 +160,9 @@ def _result(w: Writer) -> Var:
 def _callee(w: Writer, hint: str, given: list[TensorType], steps: int, index: bool = False) -> Writer:
     """A function of `w` under construction, with parameters to which its values fit."""
     functions = w.builder.functions
-    assert isinstance(functions, dict)
-    name = f"{hint}_{len(functions)}"
-    callee = Writer(w.rng, name, functions)
+    # callees of the new function are added before it
+    callee = Writer(w.rng, f"{hint}_{w.depth}_{len(functions)}", functions)
+    callee.depth = w.depth + 1
     if index:
         callee.builder.parameter("i", TensorType((), "int64"))
     for i, t in enumerate(given):
@@ -170,7 +170,7 @@ def _callee(w: Writer, hint: str, given: list[TensorType], steps: int, index: bo
     bound = determined(p.annotation for p in callee.builder.parameters)
     if not set().union(*(t.symbols() for t in given)) <= bound:
         raise ShapeError("a dim that the arguments do not tell")
-    _fill(callee, steps, STEPS)
+    _fill(callee, steps, [*STEPS, *_CALLS] if callee.depth < 3 else STEPS)
     return callee
 
 
@@ -248,6 +248,10 @@ def _loop(w: Writer) -> None:
     items = [found] if len(carried) == 1 else [w.builder.emit(TupleItem((found,), k)) for k in range(len(carried))]
     for var in items:
         _known(w, var)
+
+
+#: the steps that call functions
+_CALLS = ((2, _call), (1, _if_else), (1, _loop))
 
 
 def assert_close(case: Case, found: Any, args: list[np.ndarray] | None = None) -> None:
