@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,8 +11,9 @@ from mirage.compiler.context import Context
 from mirage.compiler.passes import canonicalize, collect_constraints, fuse, generate, inline
 from mirage.ir.graph.check import check
 from mirage.ir.graph.interpret import run_module
-from mirage.ir.graph.nodes import Module, OpCall
+from mirage.ir.graph.nodes import KernelCall, Module, OpCall
 from mirage.ir.graph.parse import parse_module
+from mirage.ir.types import TensorType
 
 
 def fused(text: str) -> Module:
@@ -128,20 +131,33 @@ def test_kernels_compute_what_the_operators_do(name: str, n: int, m: int) -> Non
     text = body(lines, parameters)
     context = Context(sizes=({"n": 5, "m": 7},))
     module = parse_module(text)
-    for p in (canonicalize, collect_constraints, fuse, generate, inline):
-        module = p.run(module, context)
+    for step in (canonicalize, collect_constraints, fuse, generate, inline):
+        module = step.run(module, context)
         check(module)
     assert module.kernels and not context.report.fallbacks
     rng = np.random.default_rng(0)
-    arguments = []
+    arguments: list[Any] = []
     for p in parse_module(text).functions["main"].parameters:
         if p.name == "k":
             arguments.append((m,))
         elif p.name == "i":
             arguments.append(rng.integers(0, 9, n))
         else:
-            shape = p.annotation.bind({"n": n, "m": m})  # type: ignore[union-attr]
+            assert isinstance(p.annotation, TensorType)
+            shape = p.annotation.bind({"n": n, "m": m})
             arguments.append(rng.standard_normal(shape).astype(np.float32))
     got = run_module(module, arguments)
     want = run_module(parse_module(text), arguments, wide=True)
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=2e-6)
+
+
+def test_equal_groups_share_a_kernel() -> None:
+    text = body(
+        "a = exp(x)\na2 = neg(a)\nb = sort(a2, axis=-1)\nc = exp(b)\nd = neg(c)\ne = sort(d, axis=-1)\nr = neg(e)", "x: float32[n, m]"
+    )
+    context = Context(sizes=({"n": 5, "m": 7},))
+    module = parse_module(text)
+    for step in (collect_constraints, fuse, generate):
+        module = step.run(module, context)
+    calls = [b.value.kernel for f in module for b in f.bindings if isinstance(b.value, KernelCall)]
+    assert len(calls) == 3 and len(set(calls)) == 2
