@@ -71,7 +71,7 @@ class DuplicateFunction(MirageError):
 
 
 class GraphError(MirageError):
-    """A muGraph that breaks a rule of its level."""
+    """A muGraph that breaks a rule of its level, or a graph module that is not well-formed; names the binding."""
 
 
 class LoopError(MirageError):
