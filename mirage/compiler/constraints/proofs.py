@@ -16,7 +16,7 @@ from mirage.compiler.constraints.solved import Solved
 from mirage.errors import DimError
 from mirage.ir.dim_bounds import Interval, interval
 from mirage.ir.dims import Dim, FloorDiv, Modulo, value_at
-from mirage.ir.polynomials import divide, terms
+from mirage.ir.polynomials import common_monomial, divide, terms
 
 #: sizes that are tried, and sympy nodes of a dim that Z3 is asked about
 _TRIED, _LARGEST = 32, 100
@@ -69,7 +69,7 @@ class Prover:
         if d.is_Integer:
             self.stats.normalization += 1
             return bool(d >= 0)
-        if values.low is not None and values.low >= 0:
+        if (values.low is not None and values.low >= 0) or self._factor_not_negative(d):
             self.stats.intervals += 1
             return True
         return self._search(d, lambda value: value < 0, Interval(None, -1))
@@ -89,6 +89,13 @@ class Prover:
                 rest = interval(sympy.expand(dim - times * bounded), self.facts.ranges)
                 found = found.meet(rest.plus(allowed.times(Interval(times, times))))
         return found
+
+    def _factor_not_negative(self, d: Dim) -> bool:
+        """Whether d is a product of sizes and what is 0 or more where they are 1 or more: where one is 0, d is 0."""
+        sizes = [s for f in sympy.Mul.make_args(common_monomial(d)) if (s := f.as_base_exp()[0]).is_Symbol]
+        positive = {s: self.facts.range(s).meet(Interval(1, None)) for s in sizes}
+        low = interval(sympy.expand(d / sympy.Mul(*sizes)), {**self.facts.ranges, **positive}).low
+        return low is not None and low >= 0
 
     def _by_equations(self, dim: Dim) -> Dim:
         """The dim with the first term of each equation replaced by the others, wherever it is a factor of a term."""

@@ -139,13 +139,20 @@ class Constraints:
             return None
 
     def _ask(self, query: str, dim: Dim, proved: Callable[[Prover, Dim], bool], k: int = 0) -> bool:
-        key = query, sympy.expand(dim), k
-        if key in self._answers:
+        given = query, sympy.expand(dim), k
+        if given in self._answers:
+            self.stats.cached += 1
+            return self._answers[given]
+        reduced = self._reduced(given[1])
+        if reduced is None:
+            return False
+        normal = query, reduced, k
+        if normal in self._answers:
             self.stats.cached += 1
         else:
-            reduced = self._reduced(key[1])
-            self._answers[key] = reduced is not None and proved(Prover(self._solved, self.stats), reduced)
-        return self._answers[key]
+            self._answers[normal] = proved(Prover(self._solved, self.stats), reduced)
+        self._answers[given] = self._answers[normal]
+        return self._answers[given]
 
     # --- what is known -----------------------------------------------------------------------------------
 
@@ -208,13 +215,15 @@ def _conflict(facts: Sequence[Fact], fact: Fact) -> str:
     """The message for a fact that contradicts others: those of them that are enough for it."""
     core = [fact]
     while (solved := _all_assumed(core)) is not None:
-        for other in facts:
+        for other in [f for f in facts if f not in core]:
             extended = _assumed(solved, other)
             if extended is None:
                 core.append(other)
                 break
             solved = extended
         else:
+            # together they contradict each other only in the order in which they were added
+            core.extend(f for f in facts if f not in core)
             break
     if len(core) == 1:
         return f"{fact.reason}: {fact} is true of no sizes; correct it"

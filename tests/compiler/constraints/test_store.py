@@ -69,6 +69,12 @@ def read_all(*texts: str) -> None:
 @given(st.lists(facts, max_size=4), dims, dims, st.integers(1, 6))
 @example([("at most", "k // m", 0), ("equal", "k", "k + m")], "k", "k", 1)
 @example([("divisible", "k % 2 % k", 2)], "k", "k", 1)
+@example(
+    [("equal", "n", "3"), ("equal", "m", "4"), ("equal", "2", "min(k, m + 4)"), ("equal", "4 % k", "max(n, m)")],
+    "n",
+    "m",
+    1,
+)
 def test_what_is_proved_is_true_of_all_sizes(given: list[tuple[str, str, str | int]], a: str, b: str, k: int) -> None:
     read_all(a, b, *(str(x) for f in given for x in f[1:]))
     c = Constraints()
