@@ -112,6 +112,17 @@ MI_INLINE unsigned short mi_to_float16(float f)
 typedef long mi_long __attribute__((vector_size(8 * MI_W)));
 typedef int mi_narrow_int __attribute__((vector_size(4 * MI_W)));
 typedef signed char mi_bytes __attribute__((vector_size(MI_W)));
+typedef short mi_shorts __attribute__((vector_size(2 * MI_W)));
+
+/* Conversions in steps of a factor of 2: GCC 12 takes lane by lane what does more. */
+MI_INLINE mi_ivec mi_widen_bytes(mi_bytes v)
+{
+    return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(v, mi_shorts), mi_narrow_int), mi_ivec);
+}
+MI_INLINE mi_bytes mi_narrow_bytes(mi_ivec v)
+{
+    return __builtin_convertvector(__builtin_convertvector(__builtin_convertvector(v, mi_narrow_int), mi_shorts), mi_bytes);
+}
 
 #define MI_LANE_ACCESS(name, type, vector, lanes_t, widen, narrow) \
     MI_INLINE vector mi_load_##name##_n(const type *p, long n) \
@@ -139,8 +150,21 @@ typedef signed char mi_bytes __attribute__((vector_size(MI_W)));
 MI_LANE_ACCESS(int64, long, mi_long, mi_long, v, given)
 MI_LANE_ACCESS(int32, int, mi_long, mi_narrow_int, __builtin_convertvector(v, mi_long),
     __builtin_convertvector(given, mi_narrow_int))
-MI_LANE_ACCESS(bool, unsigned char, mi_ivec, mi_bytes, -__builtin_convertvector(v, mi_ivec),
-    -__builtin_convertvector(given, mi_bytes))
+MI_LANE_ACCESS(bool, unsigned char, mi_ivec, mi_bytes, -mi_widen_bytes(v), -mi_narrow_bytes(given))
+
+/* int32 elements as numbers, without a detour through int64 */
+MI_INLINE mi_vec mi_load_int32_real(const int *p)
+{
+    mi_narrow_int v;
+    __builtin_memcpy(&v, p, sizeof v);
+    return __builtin_convertvector(v, mi_vec);
+}
+MI_INLINE mi_vec mi_load_int32_real_n(const int *p, long n)
+{
+    mi_narrow_int v = {0};
+    __builtin_memcpy(&v, p, (size_t)n * sizeof(int));
+    return __builtin_convertvector(v, mi_vec);
+}
 
 MI_INLINE mi_long mi_lanes_from(long first)
 {

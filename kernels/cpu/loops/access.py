@@ -41,3 +41,18 @@ def along_output(stage: TensorExpr) -> bool:
     """Whether a reduction is vectorized along its last output loop rather than its last reduction loop."""
     k = last_long(stage.shape)
     return k >= 0 and _votes(stage.body, stage.loops[k]) > _votes(stage.body, stage.reduce[-1][0])
+
+
+def strides_through(stage: TensorExpr) -> bool:
+    """Whether a stage reads memory that is not contiguous along its last output loop, but is along another."""
+    k = last_long(stage.shape)
+    if k < 0:
+        return False
+    last = stage.loops[k]
+    return any(
+        len(r.index) > 1
+        and last not in loops_of(r.index[-1])
+        and any(last in loops_of(i) for i in r.index[:-1])
+        and any(step(r.index[-1], n) == 1 for n in stage.loops[:k])
+        for r in reads_of(stage.body)
+    )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from mirage.ir.dims import Dim
 from mirage.ir.loops.nests import nests
 from mirage.ir.loops.program import LoopProgram
+from mirage.ir.loops.regroup import regrouped
 from mirage.ir.loops.scalars import reads_of, walk
 from mirage.ir.loops.simplify import simplify_program
 from mirage.ir.types import TensorType
@@ -41,7 +42,7 @@ class Source:
 
 def emit(program: LoopProgram) -> Source:
     """The C source of a loop program."""
-    program = simplify_program(program)
+    program = regrouped(simplify_program(program))
     values = {n.dtype for _, s in program.stages for n in walk(s.body)}
     stored = [t.dtype for t in (*program.input_types, *(s.type for _, s in program.stages))]
     real = "float64" if "float64" in (*values, *stored) else "float32"

@@ -301,6 +301,8 @@ class Expressions:
                 return f"mi_lanes_from({self.loops[loop]})"
             case Read():
                 return self._load(x, w, env, loop, lanes)
+            case Cast(x=Read(type="int32") as read) if x.to == self.frame.real:
+                return self._load(read, w, env, loop, lanes, "_real")
         a = [self.vector(o, w, env, loop, lanes) for o in x.operands]
         match x:
             case Unary():
@@ -333,13 +335,13 @@ class Expressions:
             return f"mi_bool_to_real({a})" if source == "bool" else f"mi_int_to_real({a})"
         return f"mi_bool_to_int({a})" if source == "bool" else a
 
-    def _load(self, x: Read, w: Writer, env: Env, loop: str, lanes: str) -> str:
+    def _load(self, x: Read, w: Writer, env: Env, loop: str, lanes: str, to: str = "") -> str:
         t = self.tensors[x.tensor]
         at = f"{t.pointer} + {self._offset(t, x.index, w, env)}"
         n = ", " + lanes if lanes else ""
         tail = "_n" if lanes else ""
         if t.dtype in ("bool", *INTEGERS):
-            return f"mi_load_{t.dtype}{tail}({at}{n})"
+            return f"mi_load_{t.dtype}{to}{tail}({at}{n})"
         half = "_half" if is_half(t.dtype) else ""
         steps = []
         for i, stride in zip(x.index, t.strides, strict=True):

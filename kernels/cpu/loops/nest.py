@@ -15,7 +15,7 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.nests import Nest
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import value_dtype
-from mirage.kernels.cpu.loops.access import along_output, last_long
+from mirage.kernels.cpu.loops.access import along_output, last_long, strides_through
 from mirage.kernels.cpu.loops.expressions import Expressions
 from mirage.kernels.cpu.loops.frame import STORAGE, VALUES, Frame, Tensor, buffer_name, loop_name
 from mirage.kernels.cpu.loops.stage import StageEmitter
@@ -25,6 +25,8 @@ from mirage.kernels.cpu.writer import Writer, without_unused
 CELL = 16384
 #: of them along the last dim, where a stage reduces others: so many columns at a time
 COLUMNS = 256
+#: columns of a cell where reads stride through memory along them: the next rows find these cache lines again
+BLOCK = 64
 
 
 class NestEmitter:
@@ -98,8 +100,12 @@ class NestEmitter:
         work, rows, columns = (self.frame.dim(d) for d in (self.work(), self.rows, self.columns))
         w.line("mi_split s = {1, 1, 1, 1};")
         if self.split:
-            least = COLUMNS if any(s.reduce for s in self.stages.values()) else CELL
-            w.line(f"s.columns = mi_clamp({CELL} / mi_clamp({work}, 1, {CELL}), {least}, {CELL});")
+            stages = self.stages.values()
+            least = COLUMNS if any(s.reduce for s in stages) else CELL
+            if any(strides_through(s) for s in stages):
+                w.line(f"s.columns = {BLOCK};")
+            else:
+                w.line(f"s.columns = mi_clamp({CELL} / mi_clamp({work}, 1, {CELL}), {least}, {CELL});")
             w.line(f"s.column_cells = mi_blocks({columns}, s.columns);")
             work = f"{work} * mi_least(s.columns, {columns})"
         w.line(f"s.rows = {CELL} / mi_clamp({work}, 1, {CELL});")

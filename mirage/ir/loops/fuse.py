@@ -15,6 +15,7 @@ from mirage.ir.functions import FUNCTIONS
 from mirage.ir.loops.analysis import one_to_one
 from mirage.ir.loops.nests import nests
 from mirage.ir.loops.program import LoopProgram, TensorExpr, extra_dims
+from mirage.ir.loops.regroup import regrouped
 from mirage.ir.loops.scalars import Apply, Checked, Read, Scalar, reads_of, substitute, transform, walk
 from mirage.ir.loops.simplify import simplify_stage
 from mirage.ir.types import TensorType
@@ -80,7 +81,7 @@ def fuse(name: str, calls: Sequence[Call], outputs: Sequence[str], equal: Equal 
 
 def can_stitch(calls: Sequence[Call], outputs: Sequence[str], equal: Equal = identical) -> bool:
     """Whether the fused program runs in one loop nest, each intermediate value staying in a buffer of its tile dims."""
-    return len(nests(fuse("stitched", calls, outputs, equal))) == 1
+    return len(nests(regrouped(fuse("stitched", calls, outputs, equal)))) == 1
 
 
 def _fresh(name: str, taken: set[str]) -> str:

@@ -285,6 +285,30 @@ def stacked(x: float32[n, m], y: float32[k, m]) -> float32[k + n, m]:
         return x[i0, i1] if i0 < n else y[i0 - n, i1] * 2.0
     return out
 """,
+    # dims that are equal when they are collapsed
+    """\
+def merged_heads(x: float32[b, n, m]) -> float32[b*n, m]:
+    @sum
+    def total(i0, i1) -> float32[b, n]:
+        for r0 in range(m):
+            yield exp(x[i0, i1, r0])
+    def out(i0, i1) -> float32[b*n, m]:
+        t0 = i0 // n
+        t1 = i0 % n
+        return exp(x[t0, t1, i1]) / total[t0, t1]
+    return out
+""",
+    """\
+def split_heads(x: float32[b*n, m], *, b, n) -> float32[b, n, m]:
+    @sum
+    def total(i0) -> float32[b*n]:
+        for r0 in range(m):
+            yield exp(x[i0, r0])
+    def out(i0, i1, i2) -> float32[b, n, m]:
+        t0 = i0 * n + i1
+        return exp(x[t0, i2]) / total[t0]
+    return out
+""",
     """\
 def softmax_columns(x: float32[n, m, k]) -> float32[n, m, k]:
     @max
