@@ -38,6 +38,7 @@ from mirage.compiler.pipeline import Pass, run_passes
 from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, TraceError
 from mirage.frontends.functions import trace_module
+from mirage.frontends.spec import TensorFunction
 from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import Module
@@ -48,6 +49,10 @@ from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
 from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, read_executable
+from mirage.search.versions import MAX_VERSIONS
+
+#: sets of sizes to tune at
+MAX_SETS = MAX_VERSIONS
 
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
@@ -108,8 +113,8 @@ def compile(
 ) -> Executable:
     """One executable for all sizes of a program's symbolic dims.
 
-    `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a module of
-    the graph IR, or its text. `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper
+    `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a function
+    under `@mi.program` or `@mi.function`, which has them, a module of the graph IR, or its text. `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper
     bound for every dim all intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are
     those to tune at, a set or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters
     whose contents never change between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms
@@ -136,6 +141,9 @@ def compile(
     symbols = sorted(set().union(*(symbols_in(p.annotation) for p in main.parameters)))
     _check_names("bounds", bounds or {}, symbols, main.name)
     names = [p.name for p in main.parameters]
+    if isinstance(program, TensorFunction):
+        constants = constants or program.constants
+        sizes = sizes or list(program.sizes.values())[:MAX_SETS]
     if isinstance(constants, str) or not all(c in names for c in constants):
         raise InputError(f"constants={constants!r}: not parameters of {main.name}; these are {', '.join(names)}")
     beside = Background(budget=budget, target=target, cache=cache, seed=seed) if background else None
@@ -190,8 +198,8 @@ def _check_names(what: str, given: Mapping[str, Any], symbols: Sequence[str], na
 def _anchors(sizes: Any, symbols: Sequence[str], bounds: Constraints, name: str) -> list[dict[str, int]]:
     """Complete sets of sizes to tune at."""
     several = list(sizes) if isinstance(sizes, list | tuple) else [sizes or {}]
-    if not 0 < len(several) <= 8:
-        raise DimError(f"sizes: {len(several)} sets; pass 1 to 8 sets of sizes to tune at")
+    if not 0 < len(several) <= MAX_SETS:
+        raise DimError(f"sizes: {len(several)} sets; pass 1 to {MAX_SETS} sets of sizes to tune at")
     found = []
     for one in several:
         if not isinstance(one, Mapping):
@@ -216,7 +224,7 @@ def _later(
 ) -> tuple[LaxKernel, str]:
     """A kernel that runs library calls until its subprogram is superoptimized."""
     kernel = SwitchingKernel(program)
-    beside.add(Job(kernel, program, tuple(sizes)[:8], tuple(constants)))
+    beside.add(Job(kernel, program, tuple(sizes)[:MAX_SETS], tuple(constants)))
     return kernel, kernel.outcome
 
 
@@ -240,7 +248,7 @@ def _now(
             return fused, "fused without a search, for which no time was left"
         return MuGraphKernel.of_library(program), "library calls: no time was left for a search"
     result = search(
-        program, target=target, sizes=list(sizes)[:8], constants=constants, budget=budget, cache=cache, seed=seed, progress=say
+        program, target=target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget, cache=cache, seed=seed, progress=say
     )
     where = "from the cache" if result.cache_hit else f"{result.stats.stop_reason}"
     library = result.baselines.get("library")

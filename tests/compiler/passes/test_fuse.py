@@ -153,7 +153,8 @@ def test_kernels_compute_what_the_operators_do(name: str, n: int, m: int) -> Non
 
 def test_equal_groups_share_a_kernel() -> None:
     text = body(
-        "a = exp(x)\na2 = neg(a)\nb = sort(a2, axis=-1)\nc = exp(b)\nd = neg(c)\ne = sort(d, axis=-1)\nr = neg(e)", "x: float32[n, m]"
+        "a = exp(x)\na2 = neg(a)\nb = sort(a2, axis=-1)\nc = exp(b)\nd = neg(c)\ne = sort(d, axis=-1)\nr = neg(e)",
+        "x: float32[n, m]",
     )
     context = Context(sizes=({"n": 5, "m": 7},))
     module = parse_module(text)
