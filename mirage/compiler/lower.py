@@ -91,6 +91,8 @@ class _Lowering:
     #: per step, a storage that a callee's arena is in: (value, bytes)
     arenas: dict[int, tuple[str, int]] = field(default_factory=dict)
     introduced: dict[str, int] = field(default_factory=dict)
+    #: by the name of a tuple made here, the values in it: an item is in the memory of one of them only
+    fields: dict[str, tuple[Atom | str, ...]] = field(default_factory=dict)
 
     def run(self) -> tuple[vm.VMFunction, Plan]:
         f = self.function
@@ -229,10 +231,15 @@ class _Lowering:
                 return Step(uses=used, views=((b.var.name, ()),))
             case nodes.MakeTuple():
                 code.append(vm.MakeTuple(self._register(b.var.name), args, where=b.where))
+                self.fields[b.var.name] = value.args
                 return Step(views=((b.var.name, used),))
             case nodes.TupleItem(_, index):
                 code.append(vm.GetItem(self._register(b.var.name), args[0], index, where=b.where))
-                return Step(views=((b.var.name, used),))
+                fields = self.fields.get(used[0]) if used else None
+                if fields is None:
+                    return Step(views=((b.var.name, used),))
+                of = fields[index]
+                return Step(uses=used, views=((b.var.name, (of,) if isinstance(of, str) else self._names([of])),))
         raise GraphError(f"{self.function.name}: {b.var.name}: {type(value).__name__} cannot be lowered")
 
     def _check_result(self, b: Binding) -> None:
@@ -284,6 +291,7 @@ class _Lowering:
         if len(outputs) == 1:
             return Step(defines=names, uses=used, workspace=workspace)
         code.append(vm.MakeTuple(self._register(b.var.name), outputs, where=b.where))
+        self.fields[b.var.name] = names
         return Step(defines=names, uses=used, views=((b.var.name, names),), workspace=workspace)
 
     def _memory(self, number: int, memory: Plan, allocated: set[int]) -> list[vm.Instruction]:

@@ -12,6 +12,7 @@ from mirage.compiler.constraints import from_bounds
 from mirage.compiler.context import Context
 from mirage.compiler.lower import lower
 from mirage.errors import GuardError, InputError
+from mirage.runtime import program as vm
 from mirage.runtime.packed import register_library, register_packed
 from mirage.runtime.vm import VirtualMachine
 
@@ -121,3 +122,22 @@ def test_code_with_and_without_a_plan() -> None:
         run = VirtualMachine(lowered.code)
         assert np.allclose(run(x, w), x @ w @ w @ w @ w, rtol=1e-4)
         assert run.idle_bytes == arena + len(storages) * 20 * 8 * 4
+
+
+def test_only_the_results_among_what_a_kernel_writes_are_out_of_the_plan() -> None:
+    def f(x: Any, w: Any) -> Any:
+        kept = mi.cos(x)
+        return kept, mi.repeat(kept, 3, axis=0) @ w
+
+    spec = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8)}
+    run = mi.compile(f, spec, bounds={"n": 64}, without=["superoptimize"], cache=False)
+    # the kernel writes both, and the repeated one is dropped in the call
+    writes = [i for i in run.program.functions["f"].code if isinstance(i, vm.CallKernel)]
+    assert [len(i.outputs) for i in writes] == [2]
+    made = [i for i in run.program.functions["f"].code if isinstance(i, vm.MakeTensor)]
+    assert len(made) == 3 and sum(i.storage is None for i in made) == 2
+    assert run.memory_plan["f"].arena == 3 * 64 * 8 * 4
+    rng = np.random.default_rng(0)
+    x, w = np.float32(rng.standard_normal((5, 8))), np.float32(rng.standard_normal((8, 8)))
+    for found, expected in zip(run(x, w), (np.cos(x), np.repeat(np.cos(x), 3, 0) @ w), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
