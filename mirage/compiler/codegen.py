@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import LaxKernel
+from mirage.compiler.dim_names import with_own_names
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
 from mirage.compiler.kinds import lowered_binding
 from mirage.compiler.lax import lax_program
 from mirage.compiler.outline import is_scalar
 from mirage.errors import LoopError, MirageError
-from mirage.ir.dims import Dim, evaluate, symbol
+from mirage.ir.dims import Dim, evaluate, substitute, symbol
 from mirage.ir.graph.nodes import Binding, Function, MakeTuple, OpCall, Var
 from mirage.ir.loops.fuse import Call, can_stitch, fuse
 from mirage.ir.loops.program import LoopProgram
@@ -24,7 +25,7 @@ from mirage.kernels.cpu.loops.kernel import LoopKernel
 def fusible(function: Function) -> bool:
     """Whether one kernel can compute a function of operators."""
     try:
-        return loop_program(function) is not None
+        return loop_program(with_own_names(function)[0]) is not None
     except MirageError:
         return False
 
@@ -36,17 +37,23 @@ def stitchable(function: Function, constraints: Constraints) -> bool:
     """
     if any(isinstance(b.value, OpCall) and b.value.op in PRODUCTS for b in function.bindings):
         return False
-    calls = _calls(function)
+    own, dims = with_own_names(function)
+    calls = _calls(own)
     if calls is None:
         return False
     try:
-        return can_stitch(calls, _results(function), constraints.equal)
+        return can_stitch(
+            calls, _results(own), lambda a, b: constraints.equal(substitute(a, dims), substitute(b, dims))
+        )
     except LoopError:
         return False
 
 
 def loop_program(function: Function, equal: Callable[[Dim, Dim], bool] | None = None) -> LoopProgram | None:
-    """The loop program of a function of operators, its inputs the function's parameters; None where one has no definition."""
+    """The loop program of a function of operators, its inputs the function's parameters; None where one has no definition.
+
+    Raises LoopError for dim symbols with names of the program (see `with_own_names`).
+    """
     calls = _calls(function)
     if calls is None:
         return None
@@ -124,7 +131,8 @@ def generate(
         kernel = fused_kernel(lax.program, sizes, machine_model(), bounds=most)
         if kernel is not None:
             return kernel, lax.dims
-    program = loop_program(function, constraints.equal)
+    own, dims = with_own_names(function)
+    program = loop_program(own, lambda a, b: constraints.equal(substitute(a, dims), substitute(b, dims)))
     if program is None:
         raise LoopError(f"{function.name}: no kernel can compute it; it has operators without a loop-level definition")
-    return LoopKernel(program), {s: symbol(s) for s in program.symbols}
+    return LoopKernel(program), {s: dims.get(s, symbol(s)) for s in program.symbols}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from mirage.ir.graph.nodes import Binding, OpCall
+from mirage.compiler.dim_names import with_own_names
+from mirage.ir.graph.nodes import Binding, Block, Function, OpCall, Var
+from mirage.ir.graph.traverse import atoms
 from mirage.ir.loops.analysis import Kind, pattern_kind
 from mirage.ir.loops.lower import lower_operator
 from mirage.ir.loops.program import LoopProgram
@@ -14,7 +16,9 @@ from mirage.ir.types import TensorType
 
 def binding_kind(binding: Binding) -> Kind:
     """The kind of a binding; opaque where it is no operator, or one without a loop-level definition."""
-    program = lowered_binding(binding)
+    args = tuple(a for a in atoms(binding.value) if isinstance(a, Var))
+    alone = Function("alone", tuple(dict.fromkeys(args)), (Block((binding,)),), binding.var)
+    program = lowered_binding(with_own_names(alone)[0].bindings[0])
     return Kind.OPAQUE if program is None else pattern_kind(program)
 
 
