@@ -1,7 +1,7 @@
 """Facts in solved form: symbols replaced by what they equal, ranges of the others, and what is left.
 
 An equality that is linear in a symbol eliminates it; `s % k == t` replaces s by k*q + t for a new symbol q, the quotient,
-which the outside never sees (`Solved.shown`). What cannot be solved stays as equation, bound or congruence.
+which the outside never sees (`NormalForm.shown`). What cannot be solved stays as equation, bound or congruence.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Callable
 import sympy
 
 from mirage.compiler.constraints.facts import Fact, Relation
+from mirage.compiler.constraints.normal import NormalForm
 from mirage.errors import DimError
 from mirage.ir.dim_bounds import SIZE, Interval, interval
-from mirage.ir.dims import Dim, DimFunction, FloorDiv, Maximum, Minimum, Modulo
+from mirage.ir.dims import Dim, Modulo
 from mirage.ir.polynomials import common_monomial, content, divide, terms
 
 #: ranges narrowed by one fact: two facts can narrow each other without end, as n < m and m < n do
@@ -25,12 +26,11 @@ class Contradiction(Exception):
     """No sizes satisfy the facts."""
 
 
-class Solved:
+class Solved(NormalForm):
     """Facts in solved form; every dim in it is over the symbols that are left."""
 
     def __init__(self) -> None:
-        self.substitution: dict[sympy.Symbol, Dim] = {}
-        self.ranges: dict[sympy.Symbol, Interval] = {}
+        super().__init__()
         #: dims that are 0
         self.equations: list[Dim] = []
         #: dims without constant term, and where they stay
@@ -39,8 +39,6 @@ class Solved:
         self.congruences: list[tuple[Dim, int]] = []
         #: symbols in the order in which facts name them first
         self.order: dict[sympy.Symbol, int] = {}
-        #: quotient symbol -> (symbol, divisor, remainder)
-        self.quotients: dict[sympy.Symbol, tuple[sympy.Symbol, int, int]] = {}
         self._pending: list[Callable[[], None]] = []
         self._narrowings = 0
 
@@ -50,9 +48,6 @@ class Solved:
         new.equations, new.bounds, new.congruences = list(self.equations), list(self.bounds), list(self.congruences)
         new.order = dict(self.order)
         return new
-
-    def range(self, s: sympy.Symbol) -> Interval:
-        return self.ranges.get(s, SIZE)
 
     def connected(self, dim: Dim) -> set[sympy.Symbol]:
         """The symbols of a dim, and those that a fact that could not be solved relates to them, also over others."""
@@ -69,55 +64,6 @@ class Solved:
 
     def _left(self) -> list[Dim]:
         return [*self.equations, *(e for e, _ in self.bounds), *(e for e, _ in self.congruences)]
-
-    # --- normal form -------------------------------------------------------------------------------------
-
-    def reduce(self, dim: Dim) -> Dim:
-        """The dim over the symbols that are left, simplified by their ranges; raises DimError for a divisor that is 0."""
-        return self._narrowed(sympy.expand(dim.xreplace(self.substitution)))
-
-    def _narrowed(self, dim: Dim) -> Dim:
-        if not dim.has(DimFunction):
-            return dim
-        args = [self._narrowed(a) for a in dim.args]
-        if not isinstance(dim, DimFunction):
-            return sympy.expand(dim.func(*args))
-        if isinstance(dim, Minimum | Maximum):
-            sign = 1 if isinstance(dim, Minimum) else -1
-            kept: list[Dim] = []
-            for x in args:
-                if not any(self._not_negative(sign * (x - y)) for y in kept):
-                    kept = [y for y in kept if not self._not_negative(sign * (y - x))] + [x]
-            return dim.func(*kept)
-        value = dim.func(*args)
-        found = interval(value, self.ranges)
-        if found.low is not None and found.low == found.high:
-            return sympy.Integer(found.low)
-        if isinstance(value, Modulo) and self._not_negative(args[0]) and self._not_negative(args[1] - args[0] - 1):
-            return args[0]
-        return value
-
-    def _not_negative(self, dim: Dim) -> bool:
-        low = interval(sympy.expand(dim), self.ranges).low
-        return low is not None and low >= 0
-
-    def shown(self, dim: Dim) -> Dim:
-        """A reduced dim without quotient symbols: q is s // k, and k*q + t is s."""
-        for q, (s, k, t) in reversed(self.quotients.items()):
-            if q not in dim.free_symbols:
-                continue
-            if dim.has(DimFunction):
-                functions = {f: f.func(*(self.shown(a) for a in f.args)) for f in _outermost(dim)}
-                dim = dim.xreplace(functions)
-            parts = []
-            for c, monomial in terms(sympy.expand(dim)):
-                power = sympy.degree(monomial, q) if monomial.has(q) else 0
-                rest = monomial / q**power
-                g = math.gcd(c, k) if power == 1 else k if c % k**power == 0 else 1
-                # g**power * q**power = ((s - t) // (k / g)) ** power, and the division is exact
-                parts.append(c // g**power * rest * FloorDiv(s - t, k // g) ** power)
-            dim = sympy.expand(sympy.Add(*parts))
-        return dim
 
     # --- facts -------------------------------------------------------------------------------------------
 
@@ -218,7 +164,7 @@ class Solved:
             others = interval(monomial / s, self.ranges)
             if monomial == s:
                 self._tighten(s, Interval(low, high))
-            elif high is not None and others.low is not None and others.low > 0 and self._not_negative(s):
+            elif high is not None and others.low is not None and others.low > 0 and self.not_negative(s):
                 self._tighten(s, Interval(None, high // others.low) if high >= 0 else Interval(0, -1))
 
     def _tighten(self, s: sympy.Symbol, allowed: Interval) -> None:
@@ -270,10 +216,3 @@ class Solved:
 
 def _negated(x: int | None) -> int | None:
     return None if x is None else -x
-
-
-def _outermost(dim: Dim) -> list[DimFunction]:
-    """The functions in a dim that are not operands of others in it."""
-    if isinstance(dim, DimFunction):
-        return [dim]
-    return [f for a in dim.args for f in _outermost(a)]

@@ -60,6 +60,9 @@ class Constraints:
     def add_range(self, dim: DimLike, low: int | None, high: int | None, reason: str) -> None:
         """low <= dim <= high; None is no bound."""
         d = to_dim(dim, reason)
+        for bound in (low, high):
+            if bound is not None and (isinstance(bound, bool) or not hasattr(bound, "__index__")):
+                raise DimError(f"{reason}: {bound!r} is not a bound of {d}; use an integer or None")
         if low is not None and high is not None and low > high:
             raise ConstraintError(f"{reason}: {d} from {low} to {high} is an empty range; swap the bounds")
         for relation, bound in ((Relation.AT_LEAST, low), (Relation.AT_MOST, high)):

@@ -306,6 +306,12 @@ def test_divisors_are_positive_integers(k: object) -> None:
         c.divisible("n", k)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("bound", ["4", 1.5, True])
+def test_bounds_are_integers(bound: object) -> None:
+    with pytest.raises(DimError, match=r"top_k 3: .* is not a bound of n; use an integer or None"):
+        Constraints().add_range("n", bound, None, "top_k 3")  # type: ignore[arg-type]
+
+
 def test_dims_are_read_as_everywhere() -> None:
     c = Constraints()
     for bad in ("n /", "f(n)", -1):
