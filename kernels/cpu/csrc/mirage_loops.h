@@ -45,8 +45,7 @@ MI_INLINE long mi_to_int64(double x)
     return x >= -9223372036854775808.0 && x < 9223372036854775808.0 ? (long)x : -0x7fffffffffffffffL - 1;
 }
 
-/* An index that is not known to be in range: negative ones count from the end. Others are reported, and read as 0 by
- * what must not be empty then. */
+/* Reports an index that is out of range: the first one, whichever thread finds it. The cell that found it ends. */
 MI_NOINLINE void mi_report(mi_loops *args, long number, long index, long extent)
 {
     long none = 0;

@@ -101,23 +101,31 @@ class Frame:
 
 def dim_name(d: Dim, number: int) -> str:
     """The C variable of a dim: readable for a symbol and simple expressions."""
-    text = re.sub(r"\W+", "_", dim_text(d).replace("**", "p").replace("*", "x"), flags=re.ASCII)
-    return f"n_{text}" if d.is_Symbol else f"n{number}_{text[:24].strip('_')}"
+    text = dim_text(d)
+    if d.is_Symbol and text.isascii():
+        return f"n_{text}"
+    readable = re.sub(r"\W+", "_", text.replace("**", "p").replace("*", "x"), flags=re.ASCII)
+    return f"n{number}_{readable[:24].strip('_')}"
 
 
 def tensor_name(name: str) -> str:
     """The C variable of a tensor's elements."""
-    return f"t_{re.sub(r'[^A-Za-z0-9_]', '_', name)}"
+    return f"t_{_ascii(name)}"
 
 
 def buffer_name(name: str, what: str) -> str:
     """The C variable of what a nest keeps of a stage."""
-    return f"{tensor_name(name)}_{what}"
+    return f"{what}_{_ascii(name)}"
 
 
 def loop_name(name: str) -> str:
     """The C variable of a loop."""
-    return name if re.fullmatch(r"[ir]\d+", name) else f"l_{re.sub(r'[^A-Za-z0-9_]', '_', name)}"
+    return name if re.fullmatch(r"[ir][0-9]+", name) else f"l_{_ascii(name)}"
+
+
+def _ascii(name: str) -> str:
+    """A Python name as part of one of C; different names stay different."""
+    return "".join(c if c.isascii() else f"_u{ord(c):x}_" for c in name)
 
 
 def is_half(dtype: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -146,6 +147,8 @@ class LoopProgram:
     def _add(self, known: dict[str, TensorType], name: str, type: TensorType) -> None:
         if name in known:
             raise LoopError(f"{self.name}: {name!r} is defined twice; give each tensor its own name")
+        if not name.isidentifier() or keyword.iskeyword(name):
+            raise LoopError(f"{self.name}: {name!r} is not an identifier; use letters, digits and _")
         known[name] = type
 
     @cached_property

@@ -327,13 +327,15 @@ class _Parser:
                 return constant(value, "bool")
             case ast.Constant(value=int() | float() as value):
                 return Fraction(value)
+            case ast.Name(id=name) if name in self.names:
+                return self.names[name]
             case ast.Name(id="inf"):
                 return math.inf
             case ast.Name(id="nan"):
                 return math.nan
             case ast.Name(id=name):
-                # a dim that only a body uses is no dim of the stage
-                return self.names[name] if name in self.names else size(symbol(name))
+                # a dim that only the body uses, and not the shape
+                return size(symbol(name))
             case ast.Subscript(value=ast.Name(id=name), slice=i) if name in self.tensors:
                 elements = i.elts if isinstance(i, ast.Tuple) else [i]
                 return Operand(name, self.tensors[name])[tuple(self.index(x) for x in elements)]

@@ -104,6 +104,7 @@ def f(x: float32[n, m]) -> float32[n]:
         ("-> float32[n]:\n    @", "-> float32[m]:\n    @", ParseError, "line 1: expected the types of the outputs"),
         ("def out(i0)", "def out(i0, i1)", LoopError, "loops i0, i1, r0 for a tensor of rank 1"),
         ("def out(i0)", "def x(i0)", ParseError, "expected another name"),
+        ("out", "x y", ParseError, "line"),
         ("range(m)", "range(m, k)", ParseError, "line"),
         ("x[i0, r0]", "(" * 300 + "x[i0, r0]" + ")" * 300, ParseError, "line"),
     ],
@@ -117,3 +118,11 @@ def test_bad_text(old: str, new: str, error: type[MirageError], message: str) ->
 def test_long_text() -> None:
     with pytest.raises(ParseError, match="at most 1000000"):
         parse_loops("#" * 1_000_001)
+
+
+def test_names_that_are_no_identifiers() -> None:
+    (x,) = operands([tensor("n")])
+    expression = compute(tensor("n"), lambda i: x[i])
+    for name in ("a b", "lambda", "1", "a.b"):
+        with pytest.raises(LoopError, match="is not an identifier"):
+            LoopProgram("f", (("x0", tensor("n")),), (), ((name, expression),), (name,))

@@ -10,6 +10,7 @@ import pytest
 
 from mirage.errors import InputError
 from mirage.ir.loops.interpret import run_loops
+from mirage.ir.loops.text import parse_loops
 from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from tests.ir.loops.programs import inputs, programs
@@ -168,3 +169,18 @@ def test_several_threads_at_once() -> None:
 
     with ThreadPoolExecutor(len(cases)) as executor:
         list(executor.map(calls, cases))
+
+
+def test_names_of_other_scripts_and_of_c() -> None:
+    text = """\
+def naïve(α: float32[ñ, int], β: float32[ñ, int], row_e: float32[ñ]) -> float32[ñ, int]:
+    @max
+    def e(long, γ) -> float32[ñ, 1]:
+        for δ in range(int):
+            yield α[long, δ] * β[long, δ]
+    def out(long, register) -> float32[ñ, int]:
+        return e[long, 0] - α[long, register] + row_e[long]
+    return out
+"""
+    kernel = LoopKernel(parse_loops(text))
+    check(kernel, inputs(kernel.program, sizes := {"ñ": 5, "int": 40}), sizes)
