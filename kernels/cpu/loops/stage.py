@@ -12,6 +12,7 @@ from mirage.ir.loops.scalars import (
     COMPARISONS,
     Binary,
     Loop,
+    Read,
     Scalar,
     Select,
     constant,
@@ -35,6 +36,8 @@ _VECTOR_COMBINE = {
     "max": "mi_maximum({a}, {b})",
     "min": "mi_minimum({a}, {b})",
 }
+#: the reductions whose result the indices found are of
+_VALUE_OF = {"argmax": "max", "argmin": "min"}
 _HORIZONTAL = {"sum": "mi_hsum", "prod": "mi_hproduct", "max": "mi_hmaximum", "min": "mi_hminimum"}
 _EACH_PART = "MI_UNROLL for (int part = 0; part < MI_PARTS; part++)"
 
@@ -201,29 +204,57 @@ class StageEmitter:
 
     def _reduce_element(self) -> None:
         """One element: vectors along the innermost reduction loop, in several partial results."""
-        w, combiner = self.w, self.stage.combiner
-        *outer, loop = [r for r, _ in self.stage.reduce]
+        combiner = _VALUE_OF.get(self.stage.combiner, self.stage.combiner)
+        loop = self.stage.reduce[-1][0]
         if (
             self.stage.extents[loop] == 1
             or combiner not in _VECTOR_COMBINE
             or not self._vector_reduction(self.stage.body, loop)
         ):
             self._reduce_plainly()
-            return
-        initial = self._identity()
+        elif combiner == self.stage.combiner:
+            self._put(self._reduce_vectors(combiner), {})
+        elif isinstance(self.stage.body, Read):
+            self._find(self._reduce_vectors(combiner))
+        else:
+            # computed twice, a value may be rounded in two ways
+            self._reduce_plainly()
+
+    def _reduce_vectors(self, combiner: str) -> str:
+        """C text of the reduction of all elements to a number."""
+        w = self.w
+        *outer, loop = [r for r, _ in self.stage.reduce]
+        dtype = self.stage.body.dtype
+        initial = constant_text(constant(identity(combiner, dtype), dtype))
+        combine = _VECTOR_COMBINE[combiner]
         w.line("mi_vec parts[MI_PARTS];")
         w.line(f"{_EACH_PART} parts[part] = mi_broadcast({initial});")
 
         def run() -> None:
             extent = self.frame.dim(self.stage.extents[loop])
-            self._pieces(
-                self.stage.body, loop, "0L", extent, lambda body, a, b: self._reduce_piece(body, loop, a, b, initial)
-            )
+
+            def piece(body: Scalar, first: str, last: str) -> None:
+                self._reduce_piece(body, loop, first, last, initial, combine)
+
+            self._pieces(self.stage.body, loop, "0L", extent, piece)
 
         self._loops(outer, run)
-        both = [_VECTOR_COMBINE[combiner].format(a=f"parts[{k}]", b=f"parts[{k + 1}]") for k in (0, 2)]
-        total = f"{_HORIZONTAL[combiner]}({_VECTOR_COMBINE[combiner].format(a=both[0], b=both[1])})"
-        self._put(total, {})
+        both = [combine.format(a=f"parts[{k}]", b=f"parts[{k + 1}]") for k in (0, 2)]
+        return f"{_HORIZONTAL[combiner]}({combine.format(a=both[0], b=both[1])})"
+
+    def _find(self, extreme: str) -> None:
+        """The first index at which the elements are the extreme one; a NaN is that of all."""
+        w, loop = self.w, self.stage.reduce[0][0]
+        best, result = self.frame.local("best"), self.frame.local("result")
+        w.line(f"const {VALUES[self.stage.body.dtype]} {best} = {extreme};")
+        w.line(f"long {result} = 0;")
+        i = self.x.loops[loop]
+        with w.block(f"for (long {i} = 0; {i} < {self.frame.dim(self.stage.extents[loop])}; {i}++)"):
+            value = self.x.scalar(self.stage.body, w, {})
+            with w.block(f"if ({value} == {best} || {value} != {value})"):
+                w.line(f"{result} = {i};")
+                w.line("break;")
+        self._put(result, {})
 
     def _vector_reduction(self, body: Scalar, loop: str) -> bool:
         return self.stage.body.dtype == self.frame.real and self._pieces_vectorizable(body, loop, _MOST_SPLITS)
@@ -234,8 +265,8 @@ class StageEmitter:
             return self.x.vectorizable(body, loop)
         return all(self._pieces_vectorizable(resolve(body, found[0], holds), loop, left - 1) for holds in (True, False))
 
-    def _reduce_piece(self, body: Scalar, loop: str, first: str, last: str, initial: str) -> None:
-        w, i, combine = self.w, self.x.loops[loop], _VECTOR_COMBINE[self.stage.combiner]
+    def _reduce_piece(self, body: Scalar, loop: str, first: str, last: str, initial: str, combine: str) -> None:
+        w, i = self.w, self.x.loops[loop]
         body = with_inverses(body, loop)
         known = self._invariants(body, loop)
         w.line(f"long {i} = {first};")
