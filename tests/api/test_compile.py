@@ -285,7 +285,7 @@ def test_modules_are_printed_after_passes(monkeypatch: pytest.MonkeyPatch, capsy
     printed = capsys.readouterr().err
     assert printed.index("# after cse") < printed.index("# after fuse") and "def double(x: float32[n, 4])" in printed
     monkeypatch.setenv("MIRAGE_PRINT_AFTER", "polish")
-    with pytest.raises(SettingError, match="polish.*canonicalize"):
+    with pytest.raises(SettingError, match=r"polish.*canonicalize"):
         mi.compile(double, TWICE, **QUICK)
 
 

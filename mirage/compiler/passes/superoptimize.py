@@ -39,7 +39,8 @@ def run(module: Module, context: Context) -> Module:
     # equal ones are one piece of work
     shares = {w.key: w.share for w in works}
     kernels: dict[Any, str] = {}
-    for k, w in enumerate(works):
+    # the largest first: what takes longer than its share is missing at the end
+    for k, w in enumerate(sorted(works, key=lambda w: -w.share)):
         if w.key not in kernels:
             start = time.perf_counter()
             context.say(Step("subprograms", w.function.name, k, len(found)))

@@ -56,7 +56,7 @@ def test_every_subprogram_is_searched_at_the_sizes_of_main() -> None:
     # the projections of keys and values are one piece of work
     assert len(asked.programs) == 7 and len(kernels_called(module)) == 8
     assert all(s == [{"b": 2, "s": 16}] for s in asked.sizes)
-    assert [c[-1:] for c in asked.constants] == [["norm"], ["wq"], ["wk"], [], ["wo"], ["w3"], ["w2"]]
+    assert sorted(c[-1:] for c in asked.constants) == [[], ["norm"], ["w2"], ["w3"], ["wk"], ["wo"], ["wq"]]
     assert len(context.report.subprograms) == 7 and 0 < min(asked.budgets) <= max(asked.budgets) <= 100
 
 
@@ -64,7 +64,8 @@ def test_dims_that_mean_nothing_to_a_search_are_symbols_of_its_own() -> None:
     text = """
 def main(x: float32[s + t, 64]):
     with dataflow():
-        a = sum(x, axes=(1,), keepdims=False)
+        y = exp(x)
+        a = sum(y, axes=(1,), keepdims=False)
     return a
 """
     module, asked, _ = searched(text.replace("x:", "k: Shape[s, t], x:"), [{"s": 3, "t": 5}])
@@ -78,7 +79,7 @@ def test_without_a_search_nothing_changes() -> None:
     assert superoptimize.run(module, Context()) is module
 
 
-def test_larger_subprograms_get_more_time() -> None:
+def test_larger_subprograms_come_first_and_get_more_time() -> None:
     text = """
 def main(x: float32[n, 64], w: float32[64, 4096]):
     with dataflow():
@@ -91,8 +92,9 @@ def main(x: float32[n, 64], w: float32[64, 4096]):
     return t
 """
     _, asked, _ = searched(text, [{"n": 512}])
-    small, large = asked.budgets
-    assert small < 40 < 60 < large <= 100
+    large, small = asked.budgets
+    # no time was spent, so that the last gets all
+    assert 70 < large < 99 < small <= 100
 
 
 @pytest.mark.parametrize("size", [0, 1])
@@ -100,7 +102,8 @@ def test_a_tuned_size_is_at_least_one(size: int) -> None:
     text = """
 def main(x: float32[n, 64]):
     with dataflow():
-        a = sum(x, axes=(1,), keepdims=False)
+        y = exp(x)
+        a = sum(y, axes=(1,), keepdims=False)
     return a
 """
     _, asked, _ = searched(text, [{"n": size}])
