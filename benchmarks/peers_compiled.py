@@ -31,15 +31,15 @@ def compiled_versions(
         versions[label] = Form(torch.compile(form.run, mode="max-autotune", dynamic=False), form.arguments)
     if weights:
         versions["constant weights"] = _with_constants(forms[""], [n in weights for n in inputs])
-    return {label: run for label, run in versions.items() if _compile(f"{name}: torch.compile {label}", run, say)}
+    return {label: run for label, run in versions.items() if compiles(f"{name}: torch.compile {label}", run, say)}
 
 
 def _with_constants(form: Form, constant: Sequence[bool]) -> Form:
     arguments = tuple(a for a, is_constant in zip(form.arguments, constant, strict=True) if not is_constant)
-    return Form(torch.compile(_Frozen(form, constant).eval(), mode="max-autotune", dynamic=False), arguments)
+    return Form(torch.compile(Frozen(form, constant).eval(), mode="max-autotune", dynamic=False), arguments)
 
 
-class _Frozen(torch.nn.Module):
+class Frozen(torch.nn.Module):
     """A form whose constant arguments are the parameters of a module, as a model has them."""
 
     def __init__(self, form: Form, constant: Sequence[bool]) -> None:
@@ -54,7 +54,7 @@ class _Frozen(torch.nn.Module):
         return self._run(*(next(weights if is_constant else rest) for is_constant in self._constant))
 
 
-def _compile(what: str, run: Callable[[], Tensor], say: Callable[[str], None]) -> bool:
+def compiles(what: str, run: Callable[[], Tensor], say: Callable[[str], None]) -> bool:
     """Whether the first call, which compiles, succeeds."""
     # one process compiles: workers that wait for more would share the cores with what is measured
     settings = {"freezing": True, "compile_threads": 1, "autotune_num_choices_displayed": 0}

@@ -11,6 +11,8 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from benchmarks.compiler import MODELS, CompilerRow
+from benchmarks.compiler_memory import MemoryRow
 from benchmarks.kernels import KernelRow
 from benchmarks.peers import PEERS
 from benchmarks.pruning import PruningRow
@@ -81,6 +83,50 @@ def plot_scaling(rows: Sequence[ScalingRow], path: Path) -> None:
     _lines(panels, path)
 
 
+def plot_compiler(rows: Sequence[CompilerRow], path: Path) -> None:
+    """How many times faster models' layers are than by library calls: ours a bar; fused only and the best peer a mark."""
+    groups: dict[str, dict[str, CompilerRow]] = {}
+    for r in rows:
+        if r.program in MODELS:
+            groups.setdefault(f"{r.program}, {r.sizes}", {})[r.version] = r
+    full = [g["full"] for g in groups.values()]
+    peers = [max((r for r in g.values() if r.peer), key=lambda r: r.speedup, default=None) for g in groups.values()]
+    marks = {"fused only": [g["fused only"].speedup for g in groups.values()]}
+    if found := [p.speedup for p in peers if p is not None]:
+        marks["best peer"] = found
+    _bars(
+        list(groups),
+        [r.speedup for r in full],
+        [_PLAIN] * len(full),
+        [
+            f"{r.median_us / 1e3:.3g} ms" + (f"; {p.version} {p.median_us / 1e3:.3g} ms" if p else "")
+            for r, p in zip(full, peers, strict=True)
+        ],
+        "time by library calls / superoptimized",
+        path,
+        origin=1.0,
+        marks=marks,
+    )
+
+
+def plot_memory(rows: Sequence[MemoryRow], path: Path) -> None:
+    """MiB that a program holds after calls of successive sizes: by a static plan a bar, by pools and a symbolic plan a mark."""
+    mib = 2**20
+    _bars(
+        [f"{r.program}, {r.version}" for r in rows],
+        [r.static / mib for r in rows],
+        [_PLAIN] * len(rows),
+        [f"{r.static / mib:,.0f} MiB, {r.saved:.0%} less than the caching pool" for r in rows],
+        "memory of intermediate tensors, static plan (MiB)",
+        path,
+        marks={
+            "symbolic plan": [r.symbolic / mib for r in rows],
+            "caching pool": [r.caching / mib for r in rows],
+            "pool of size classes": [r.size_class / mib for r in rows],
+        },
+    )
+
+
 def _lines(panels: Sequence[_Panel], path: Path) -> None:
     """Panels beside each other, with one logarithmic scale of seconds; a search that was cut is a hollow mark."""
     figure = Figure(figsize=(4.4 * len(panels), 3.4), layout="constrained")
@@ -127,7 +173,7 @@ def _bars(
     ends = [max(base, *of_bar) for of_bar in zip(values, *marks.values(), strict=True)]
     for i, (end, note) in enumerate(zip(ends, notes, strict=True)):
         axes.annotate(note, (end, i), (6, 0), textcoords="offset points", va="center", fontsize=8)
-    for (label, found), marker in zip(marks.items(), "|d", strict=False):
+    for (label, found), marker in zip(marks.items(), "|dx", strict=False):
         axes.plot(found, range(len(labels)), marker=marker, linestyle="none", markersize=7, color="black", label=label)
     if marks:
         axes.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), ncols=len(marks), frameon=False)

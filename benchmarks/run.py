@@ -15,10 +15,13 @@ from typing import Annotated
 
 import typer
 
+from benchmarks.compiler import as_data as compiler_data
+from benchmarks.compiler import measure as measure_compiler
+from benchmarks.compiler import sections
 from benchmarks.kernels import BUDGET, kernel_table, measure, summary
 from benchmarks.overhead import measure as measure_overhead
 from benchmarks.overhead import overhead_table
-from benchmarks.plot import plot_pruning, plot_ratios, plot_scaling, plot_search
+from benchmarks.plot import plot_compiler, plot_memory, plot_pruning, plot_ratios, plot_scaling, plot_search
 from benchmarks.pruning import ablation, pruning_table
 from benchmarks.scaling import scaling, scaling_table
 from benchmarks.search import measure as measure_searches
@@ -81,11 +84,14 @@ def main(
     text, load = page.read_text(encoding="utf-8"), os.getloadavg()[0]
     latency, limits = measure(names or [], budget, _say)
     overhead = list(measure_overhead(_say))
+    whole = measure_compiler([], say=_say)
     search = list(measure_searches(names or [], say=_say))
     pruning = list(ablation(cut, _say))
     scaled = list(scaling(cut, _say))
     text = fill(text, "conditions", conditions(limits, load, budget, cut))
     text = fill(text, "latency", f"{kernel_table(latency).markdown()}\n\n{summary(latency)}")
+    for name, body in sections(whole).items():
+        text = fill(text, name, body)
     tables = {
         "overhead": overhead_table(overhead),
         "search": search_table(search),
@@ -96,12 +102,15 @@ def main(
     for name, table in tables.items():
         text = fill(text, name, table.markdown())
     plot_ratios(latency, figures / "latency.svg")
+    plot_compiler(whole.programs, figures / "compiler.svg")
+    plot_memory(whole.memory, figures / "activation-memory.svg")
     plot_search(search, figures / "search.svg")
     plot_pruning(pruning, figures / "pruning.svg")
     plot_scaling(scaled, figures / "scaling.svg")
     data = {
         "latency": [asdict(r) for r in latency],
         "overhead": [asdict(r) for r in overhead],
+        **compiler_data(whole),
         "search": [asdict(r) for r in search],
         "pruning": [asdict(r) for r in pruning],
         "scaling": [asdict(r) for r in scaled],

@@ -9,6 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from benchmarks.compiler import CompilerRow
+from benchmarks.compiler_memory import MemoryRow
 from benchmarks.kernels import KernelRow
 from benchmarks.pruning import PruningRow
 from benchmarks.scaling import SERIES, WORKERS, ScalingRow
@@ -56,6 +58,29 @@ def test_charts_of_ablation_and_scaling(tmp_path: Path) -> None:
     text = drawn(partial(plot_scaling, scaled), tmp_path)
     assert all(label in text for label in (*SERIES, WORKERS, "operators", "axes", "&gt; 1.5 s"))
     assert "&gt; 1.5 s" not in drawn(partial(plot_scaling, [r for r in scaled if not r.cut]), tmp_path)
+
+
+def test_charts_of_whole_programs(tmp_path: Path) -> None:
+    from benchmarks.plot import plot_compiler, plot_memory
+
+    def row(program: str, version: str, us: float, peer: bool = False) -> CompilerRow:
+        return CompilerRow(program, "large", version, peer, 9, 9, 0, 1.5, us, us, 1000 / us, 10.0, 1.0, 1e-6)
+
+    def of(program: str) -> list[CompilerRow]:
+        return [row(program, version, us) for version, us in (("library only", 1000), ("fused only", 800), ("full", 500))]
+
+    rows = [*of("bert_encoder"), *of("refinement"), row("bert_encoder", "PyTorch", 700, peer=True)]
+    text = drawn(partial(plot_compiler, rows), tmp_path)
+    assert "bert_encoder, large" in text and "0.5 ms; PyTorch 0.7 ms" in text and "best peer" in text
+    assert "refinement" not in text
+    # without any peer there is no such mark
+    text = drawn(partial(plot_compiler, of("bert_encoder")), tmp_path)
+    assert "0.5 ms" in text and "peer" not in text
+    mib = 2**20
+    memory = MemoryRow("p", "full", ("s=1", "s=2"), 5, 9 * mib, 8 * mib, 7 * mib, 6 * mib, 4 * mib, 0, 4 * mib, 0.5, 0.4, 0)
+    text = drawn(partial(plot_memory, [memory]), tmp_path)
+    assert "p, full" in text and "4 MiB, 50% less than the caching pool" in text
+    assert all(label in text for label in ("symbolic plan", "caching pool", "pool of size classes"))
 
 
 def drawn(plot: Callable[[Path], None], folder: Path) -> str:

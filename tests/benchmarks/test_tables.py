@@ -28,7 +28,8 @@ def test_fill_names_the_missing_marker() -> None:
 
 def test_the_page_has_all_markers() -> None:
     text = Path(DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    for name in ("conditions", "latency", "search", "phases", "pruning", "scaling"):
+    names = ("conditions", "latency", "overhead", "search", "phases", "pruning", "scaling")
+    for name in (*names, "compiler", "activation memory", "dispatch"):
         assert fill(text, name, "unlikely") != text
 
 
