@@ -12,7 +12,7 @@ from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
-from mirage.compiler.context import Context, LaxKernel, Sizes
+from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
@@ -29,6 +29,7 @@ from mirage.compiler.passes import (
     generate,
     inline,
     lift_constants,
+    lift_workspaces,
     lower_libraries,
     merge_matmuls,
     partition,
@@ -86,6 +87,7 @@ PIPELINE: tuple[Pass, ...] = (
     generate.run,
     inline.run,
     dead_code.run,
+    lift_workspaces.run,
     collect_constraints.run,
 )
 
@@ -114,13 +116,14 @@ def compile(
     """One executable for all sizes of a program's symbolic dims.
 
     `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a function
-    under `@mi.program` or `@mi.function`, which has them, a module of the graph IR, or its text. `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper
-    bound for every dim all intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are
-    those to tune at, a set or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters
-    whose contents never change between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms
-    together; what is in the results store costs less. With `background` the executable is returned at once: subprograms run as
-    library calls until a process beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge",
-    "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
+    under `@mi.program` or `@mi.function`, which has them, a module of the graph IR, or its text. `bounds` limits dims of the
+    main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all intermediate memory is one block
+    planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set or up to 8; the default is the
+    bounds, and 128 where there is none. `constants` names parameters whose contents never change between calls, such as
+    weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the results store costs less. With
+    `background` the executable is returned at once: subprograms run as library calls until a process beside has found better
+    (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for
+    ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
@@ -221,7 +224,7 @@ def _anchors(sizes: Any, symbols: Sequence[str], bounds: Constraints, name: str)
 
 def _later(
     beside: Background, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-) -> tuple[LaxKernel, str]:
+) -> tuple[Kernel, str]:
     """A kernel that runs library calls until its subprogram is superoptimized."""
     kernel = SwitchingKernel(program)
     beside.add(Job(kernel, program, tuple(sizes)[:MAX_SETS], tuple(constants)))
@@ -238,7 +241,7 @@ def _now(
     cache: ResultStore | bool,
     seed: int,
     say: Say,
-) -> tuple[LaxKernel, str]:
+) -> tuple[Kernel, str]:
     """The kernel of a subprogram that `mirage.superoptimize` finds; a fused one where there is no time for a search."""
     from mirage.api import superoptimize as search
 
@@ -248,8 +251,9 @@ def _now(
             return fused, "fused without a search, for which no time was left"
         return MuGraphKernel.of_library(program), "library calls: no time was left for a search"
     result = search(
-        program, target=target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget, cache=cache, seed=seed, progress=say
-    )
+        program, target=target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget, cache=cache, seed=seed,
+        progress=say,
+    )  # fmt: skip
     where = "from the cache" if result.cache_hit else f"{result.stats.stop_reason}"
     library = result.baselines.get("library")
     gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""

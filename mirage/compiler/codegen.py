@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from mirage.compiler.constraints import Constraints
-from mirage.compiler.context import LaxKernel
 from mirage.compiler.dim_names import with_own_names
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
 from mirage.compiler.kinds import lowered_binding
@@ -14,7 +13,7 @@ from mirage.compiler.lax import lax_program
 from mirage.compiler.outline import is_scalar
 from mirage.errors import LoopError, MirageError
 from mirage.ir.dims import Dim, evaluate, substitute, symbol
-from mirage.ir.graph.nodes import Binding, Function, MakeTuple, OpCall, Var
+from mirage.ir.graph.nodes import Binding, Function, Kernel, MakeTuple, OpCall, Var
 from mirage.ir.loops.fuse import Call, can_stitch, fuse
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.operator import PRODUCTS
@@ -115,7 +114,7 @@ def _calls(function: Function) -> list[Call] | None:
 
 def generate(
     function: Function, hints: Sequence[Mapping[str, int]], bounds: Mapping[str, int], constraints: Constraints
-) -> tuple[LaxKernel, dict[str, Dim]]:
+) -> tuple[Kernel, dict[str, Dim]]:
     """The kernel of a function of operators, and per dim symbol of the kernel the dim of the function that it is.
 
     `hints` are typical sizes of the function's dim symbols, at which schedules are chosen, and `bounds` the most that they

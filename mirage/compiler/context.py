@@ -10,19 +10,9 @@ from typing import Protocol
 from mirage.compiler.constraints import Constraints
 from mirage.ir.graph.nodes import Kernel
 from mirage.ir.program import Program
-from mirage.ir.types import TensorType
 
 #: sizes of dim symbols, in elements
 Sizes = Mapping[str, int]
-
-
-class LaxKernel(Kernel, Protocol):
-    """A kernel that runs a Lax subprogram in destination-passing style."""
-
-    @property
-    def workspace_types(self) -> tuple[TensorType, ...]:
-        """Tensors that a call needs besides arguments and results, over the program's dims."""
-        ...
 
 
 class Superoptimizer(Protocol):
@@ -33,7 +23,7 @@ class Superoptimizer(Protocol):
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> tuple[LaxKernel, str]: ...
+    ) -> tuple[Kernel, str]: ...
 
 
 @dataclass

@@ -3,14 +3,43 @@
 from __future__ import annotations
 
 import operator
+import sys
 from collections.abc import Mapping
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from mirage.compiler.constraints.store import Constraints
 from mirage.errors import DimError
 from mirage.ir.dims import symbol
 
 Bound: TypeAlias = int | tuple[int, int | None]
+
+
+class ValueRange(Protocol):
+    """A range constraint of `torch.export`: ends are numbers, infinite ones where there is no bound."""
+
+    lower: Any
+    upper: Any
+
+
+def from_range_constraints(constraints: Mapping[Any, ValueRange]) -> dict[str, Bound]:
+    """The bounds that the range constraints of a program of `torch.export` say, by the names of its symbols.
+
+    `mi.compile(..., bounds=from_range_constraints(exported.range_constraints))`. Raises DimError for ends that are no sizes.
+    """
+    found: dict[str, Bound] = {}
+    for name, r in constraints.items():
+        low, high = (_end(str(name), end) for end in (r.lower, r.upper))
+        found[str(name)] = max(low or 0, 0), high
+    return found
+
+
+def _end(name: str, end: Any) -> int | None:
+    """An end of a range; None where it is infinite, or larger than any size."""
+    try:
+        number = float(end)
+        return None if abs(number) >= sys.maxsize // 2 else int(number)
+    except (TypeError, ValueError, OverflowError):
+        raise DimError(f"range constraint of {name}: {end!r} is not a size; use integers or infinity") from None
 
 
 def from_bounds(bounds: Mapping[str, Bound]) -> Constraints:

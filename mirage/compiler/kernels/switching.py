@@ -45,6 +45,10 @@ class SwitchingKernel:
         """Run this kernel, of the same program, from now on."""
         self._current, self.outcome = kernel, outcome
 
+    def forget(self) -> None:
+        """Drop the packed copies of constants: needed where somebody wrote to one."""
+        self._current.forget()
+
     def to_text(self) -> str:
         """The text of the kernel that it has at the moment."""
         return self._current.to_text()

@@ -16,7 +16,7 @@ from mirage.compiler.context import Context, Sizes, Subprogram
 from mirage.compiler.lax import LaxProgram, lax_program
 from mirage.compiler.sizes import sizes_of_functions
 from mirage.ir.annotations import TupleType
-from mirage.ir.dims import Dim, evaluate, substitute
+from mirage.ir.dims import Dim, evaluate
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Function, FunctionCall, KernelCall, Module, Var
 from mirage.ir.types import TensorType
@@ -117,13 +117,11 @@ def calling(function: Function, builder: ModuleBuilder, kernel: str, dims: Mappi
     returns = function.returns
     out = returns.fields if isinstance(returns, TupleType) else (returns,)
     tensors = tuple(t for t in out if isinstance(t, TensorType))
-    workspace: tuple[TensorType, ...] = builder.kernels[kernel].workspace_types  # type: ignore[attr-defined]
-    given = tuple(TensorType(tuple(substitute(d, dims) for d in t.shape), t.dtype) for t in workspace)
     b = FunctionBuilder(function.name, builder.functions)
     for p in function.parameters:
         b.names.add(p.name)
         b.parameters.append(p)
-    call = KernelCall(kernel, tuple(function.parameters), tensors, tuple(dims.values()), given)
+    call = KernelCall(kernel, tuple(function.parameters), tensors, tuple(dims.values()))
     result = b.emit(call, where=function.bindings[-1].where)
     # an ordinary function now, which inlining may write out
     return b.finish(result, dims=function.dims)

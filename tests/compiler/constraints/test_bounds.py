@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mirage.compiler.constraints import from_bounds
+from mirage.compiler.constraints.bounds import from_range_constraints
 from mirage.errors import DimError
 
 
@@ -46,3 +48,23 @@ def test_bounds_are_ranges() -> None:
 def test_what_is_not_a_bound(bounds: object, message: str) -> None:
     with pytest.raises(DimError, match=message):
         from_bounds(bounds)  # type: ignore[arg-type]
+
+
+def test_range_constraints_of_an_exported_program_are_bounds() -> None:
+    torch = pytest.importorskip("torch")
+
+    class Double(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            return x * 2
+
+    length = torch.export.Dim("length", min=2, max=4096)
+    exported = torch.export.export(Double(), (torch.zeros(8, 4),), dynamic_shapes={"x": {0: length}})
+    (bound,) = from_range_constraints(exported.range_constraints).values()
+    assert bound == (2, 4096)
+
+
+def test_open_ranges_have_no_bound() -> None:
+    open_, wrong = SimpleNamespace(lower=0, upper=float("inf")), SimpleNamespace(lower="few", upper=3)
+    assert from_range_constraints({"n": open_}) == {"n": (0, None)}
+    with pytest.raises(DimError, match="few"):
+        from_range_constraints({"n": wrong})

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from mirage.compiler.context import Context, LaxKernel, Sizes
+from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.passes import partition, superoptimize
 from mirage.ir.graph.check import check
-from mirage.ir.graph.nodes import KernelCall, Module
+from mirage.ir.graph.nodes import Kernel, KernelCall, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.program import Program
 from tests.compiler.layers import DECODER, WEIGHTS
@@ -29,7 +29,7 @@ class Asked:
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> tuple[LaxKernel, str]:
+    ) -> tuple[Kernel, str]:
         self.programs.append(program)
         self.sizes.append(list(sizes))
         self.constants.append(list(constants))
