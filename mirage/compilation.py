@@ -279,7 +279,7 @@ def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Fa
     }
     return Facts(
         f"{main.name}({parameters}) -> {main.returns}",
-        tuple(f"{f} ({f.reason})" for f in context.bounds.guards()),
+        tuple(f"{g} ({g.reason})" for g in lowered.code.functions[module.main].guards),
         texts,
         tuple(context.report.fallbacks),
         plans,
