@@ -1,0 +1,139 @@
+"""A muGraph as Triton source: what the emitter gives, and the compiler and the launcher take. Plain data only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from mirage.ir.axes import AxisDims
+from mirage.ir.dims import Dim
+
+#: the multiple of which a pointer (in bytes), stride (in elements) or size may be assumed to be: Triton's tt.divisibility
+DIVISIBILITY = 16
+
+
+class ArgumentKind(Enum):
+    """What an argument of a Triton function is; the value is its type in a Triton signature, but for pointers."""
+
+    POINTER = "pointer"
+    SIZE = "i32"
+    STRIDE = "i64"
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument of a Triton function that is not constexpr.
+
+    - POINTER: the address of the first element of tensor `tensor` (an index into `EmittedTriton.tensors`).
+    - SIZE: the value of `value` at the sizes of the dim symbols: the size of an axis, or a dim that is computed with.
+    - STRIDE: the stride of dim `dim` of tensor `tensor`, in elements, times `value` (a dim that is a product of axes has
+      one stride; that of an outer axis is a multiple of it).
+
+    Every argument may be declared to be a multiple of `DIVISIBILITY` where it is: without it loads are narrow.
+    """
+
+    name: str
+    kind: ArgumentKind
+    value: Dim
+    tensor: int = -1
+    dim: int = -1
+
+    def __post_init__(self) -> None:
+        if (self.kind is ArgumentKind.SIZE) != (self.tensor < 0) or (self.kind is ArgumentKind.STRIDE) == (
+            self.dim < 0
+        ):
+            raise ValueError(
+                f"argument {self.name}: a {self.kind.name} has no such tensor {self.tensor}, dim {self.dim}"
+            )
+
+
+@dataclass(frozen=True)
+class DeviceTensor:
+    """A tensor in global memory: an input, or what a step writes.
+
+    `shape` is symbolic; `axes` gives every dim as a product of the muGraph's axes. `dtype` is a name as in
+    `mirage.ir.types.DTYPES`. The stride of dim `unit` must be 1 (no such demand where it is -1); the other strides are
+    free for inputs, and those of a contiguous array for everything else.
+    """
+
+    name: str
+    shape: tuple[Dim, ...]
+    axes: AxisDims
+    dtype: str
+    unit: int
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A kernel of this schedule serves sizes at which `value`, the size of an axis, is at most `most` elements."""
+
+    axis: str
+    value: Dim
+    most: int
+
+
+@dataclass(frozen=True)
+class TritonKernel:
+    """One launch: the Triton function `name` of the source.
+
+    `arguments` are its arguments in order, before the constexprs, which follow by name. `grid` gives the numbers of
+    programs along x, y and z; `reads` and `writes` are the tensors that it loads from and stores to (all of each).
+    """
+
+    name: str
+    arguments: tuple[Argument, ...]
+    constexprs: Mapping[str, int]
+    grid: tuple[Dim, Dim, Dim]
+    num_warps: int
+    num_stages: int
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class PredefinedStep:
+    """A predefined kernel-level operator, a library's to run: node `node` of the muGraph's kernel graph.
+
+    `reads` are its operands in order (-1 for a scalar constant of the kernel graph), `writes` its one result.
+    """
+
+    node: int
+    reads: tuple[int, ...]
+    writes: int
+
+
+@dataclass(frozen=True)
+class DeviceOutput:
+    """A result of the muGraph: tensor `tensor` under the program's dims, each a product of axes, of shape `shape`.
+
+    Where `dims` has the tensor's axes in the tensor's order the result is that memory; else the launcher transposes, and
+    broadcasts along axes that the tensor lacks.
+    """
+
+    tensor: int
+    dims: AxisDims
+    shape: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
+class EmittedTriton:
+    """The Triton source of a muGraph under one schedule.
+
+    `source` is a Python module that imports triton and defines a `@triton.jit` function per kernel. `steps` run in order
+    on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write. All `limits`
+    must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included.
+    """
+
+    source: str
+    steps: tuple[TritonKernel | PredefinedStep, ...]
+    tensors: tuple[DeviceTensor, ...]
+    inputs: int
+    outputs: tuple[DeviceOutput, ...]
+    limits: tuple[Limit, ...]
+    axes: Mapping[str, Dim]
+
+    @property
+    def kernels(self) -> tuple[TritonKernel, ...]:
+        """The steps that are Triton functions."""
+        return tuple(s for s in self.steps if isinstance(s, TritonKernel))

@@ -1,0 +1,164 @@
+"""Schedules for CUDA: the tiles and splits that a muGraph leaves open, and how a block's threads compute them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from mirage.errors import FormatError, ScheduleError
+from mirage.ir.dims import Dim
+from mirage.mugraph.graph import Graph, MuGraph, Role
+from mirage.mugraph.schedule import KernelSchedule, Schedule
+
+#: elements of one block tensor: what Triton allows
+MAX_ELEMENTS = 1 << 20
+WARPS = (1, 2, 4, 8, 16, 32)
+MAX_STAGES = 8
+
+
+@dataclass(frozen=True)
+class CudaKernelSchedule:
+    """Choices for one graph-defined kernel.
+
+    `tiles` gives, in elements and as powers of two, the tile of every parallel, loop and split axis, and the room for
+    every whole axis whose size is no literal (the kernel serves sizes up to it; a literal size has the next power of
+    two unless a larger room is given). `splits` is the grid size of every split axis, any positive number.
+
+    Thread-level choices: `num_warps` warps compute a block, loads run `num_stages` iterations ahead. `dot`: products use
+    tensor cores (`tl.dot`, rows padded where there are few); else they are sums of elementwise products, which reads few
+    rows faster. `rounded`: operands of products that the kernel computes are rounded to the 16-bit type that the program
+    is stored in, as its tensor cores take them; else such a product is computed in float32. `order` are the grid axes,
+    the one whose neighbours run together last; () is the muGraph's order.
+    """
+
+    tiles: tuple[tuple[str, int], ...] = ()
+    splits: tuple[tuple[str, int], ...] = ()
+    num_warps: int = 4
+    num_stages: int = 3
+    dot: bool = True
+    rounded: bool = True
+    order: tuple[str, ...] = ()
+
+    @cached_property
+    def tile(self) -> dict[str, int]:
+        return dict(self.tiles)
+
+    @cached_property
+    def split(self) -> dict[str, int]:
+        return dict(self.splits)
+
+    def room(self, graph: Graph, axis: str, size: Dim) -> int:
+        """Elements of a block tensor along an axis of that (symbolic) size, in one iteration.
+
+        Raises ScheduleError for a whole axis that has no literal size and no tile.
+        """
+        given = self.tile.get(axis)
+        if graph.role[axis] is not Role.WHOLE:
+            assert given is not None  # see CudaSchedule.check
+            return min(given, next_power(int(size))) if size.is_Integer else given
+        if size.is_Integer:
+            return max(given or 1, next_power(int(size)))
+        if given is None:
+            raise ScheduleError(
+                f"axis {axis} is seen whole and its size {size} is not known; give it a tile: its largest size"
+            )
+        return given
+
+    def grid(self, graph: Graph) -> tuple[str, ...]:
+        """The grid axes in the order in which blocks are numbered."""
+        return self.order or graph.grid
+
+    @cached_property
+    def plain(self) -> KernelSchedule:
+        """What a muGraph's own schedule knows of it."""
+        return KernelSchedule(self.tiles, self.splits)
+
+
+@dataclass(frozen=True)
+class CudaSchedule:
+    """One `CudaKernelSchedule` per graph-defined kernel, in order."""
+
+    kernels: tuple[CudaKernelSchedule, ...]
+
+    @property
+    def plain(self) -> Schedule:
+        """As a schedule of `mirage.mugraph`, for its meaning (`run_mugraph`) and the sizes of partial axes."""
+        return Schedule(tuple(k.plain for k in self.kernels))
+
+    def check(self, mugraph: MuGraph) -> None:
+        """Raises ScheduleError where a size is missing, no power of two, or impossible."""
+        self.plain.check(mugraph)
+        for k, (s, node) in enumerate(zip(self.kernels, mugraph.kernels, strict=True)):
+            assert node.graph is not None
+            for axis, tile in s.tiles:
+                if tile < 1 or tile & (tile - 1):
+                    raise ScheduleError(f"kernel {k}: axis {axis} has a tile of {tile}; CUDA tiles are powers of two")
+            if s.num_warps not in WARPS:
+                raise ScheduleError(f"kernel {k}: num_warps is {s.num_warps}; use one of {', '.join(map(str, WARPS))}")
+            if not 1 <= s.num_stages <= MAX_STAGES:
+                raise ScheduleError(f"kernel {k}: num_stages is {s.num_stages}; use 1 to {MAX_STAGES}")
+            if s.order and sorted(s.order) != sorted(node.graph.grid):
+                raise ScheduleError(
+                    f"kernel {k}: order {', '.join(s.order)} does not name the grid axes {', '.join(node.graph.grid)}"
+                )
+
+    def to_json(self) -> list[dict[str, Any]]:
+        return [
+            {
+                "tiles": dict(s.tiles),
+                "splits": dict(s.splits),
+                "num_warps": s.num_warps,
+                "num_stages": s.num_stages,
+                "dot": s.dot,
+                "rounded": s.rounded,
+                "order": list(s.order),
+            }
+            for s in self.kernels
+        ]
+
+    @staticmethod
+    def from_json(obj: Any) -> CudaSchedule:
+        """Raises FormatError for anything but what `to_json` writes."""
+        if not isinstance(obj, list):
+            raise FormatError(f"CUDA schedule: expected a list with an object per kernel, got {obj!r}")
+        return CudaSchedule(tuple(_kernel_from_json(k) for k in obj))
+
+
+_FIELDS: Mapping[str, type] = {
+    "tiles": dict,
+    "splits": dict,
+    "num_warps": int,
+    "num_stages": int,
+    "dot": bool,
+    "rounded": bool,
+    "order": list,
+}
+
+
+def _kernel_from_json(obj: Any) -> CudaKernelSchedule:
+    if not isinstance(obj, dict) or obj.keys() != _FIELDS.keys():
+        raise FormatError(f"CUDA schedule: expected an object with {', '.join(_FIELDS)}, got {obj!r}")
+    for name, kind in _FIELDS.items():
+        if type(obj[name]) is not kind:
+            raise FormatError(f"CUDA schedule: {name} must be of type {kind.__name__}, got {obj[name]!r}")
+    for name in ("tiles", "splits"):
+        if not all(isinstance(a, str) and type(n) is int for a, n in obj[name].items()):
+            raise FormatError(f"CUDA schedule: {name} must map axis names to integers, got {obj[name]!r}")
+    if not all(isinstance(a, str) for a in obj["order"]):
+        raise FormatError(f"CUDA schedule: order must list axis names, got {obj['order']!r}")
+    return CudaKernelSchedule(
+        tuple(obj["tiles"].items()),
+        tuple(obj["splits"].items()),
+        obj["num_warps"],
+        obj["num_stages"],
+        obj["dot"],
+        obj["rounded"],
+        tuple(obj["order"]),
+    )
+
+
+def next_power(n: int) -> int:
+    """The smallest power of two that is at least n, and at least 1."""
+    return 1 << max(n - 1, 0).bit_length()
