@@ -24,7 +24,7 @@ from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Certificate, Check, Draw
-from mirage.verify.field import FieldArithmetic, Primes, draw_primes
+from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, check_module, draw_primes
 from mirage.verify.lowering import check_lowering
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
 from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, one_batch, summary, tests_needed
@@ -39,14 +39,18 @@ class Verifier:
     """Checks many muGraphs against one program, whose own results are computed once.
 
     The program may be given over named axes, as that of a muGraph is (`mirage.mugraph.whole`). `seed` makes every
-    random choice; `delta` is the error probability to reach. Raises AxisError if the program has no axis form, and
-    InputError if delta is not a probability.
+    random choice; `delta` is the error probability to reach. The tests run on arrays of the module `xp`, NumPy or CuPy:
+    the verdict and its bound are the same. Raises AxisError if the program has no axis form, and InputError if delta is
+    not a probability or `xp` no module of arrays.
     """
 
-    def __init__(self, program: Program | AxisProgram, seed: int = 0, delta: float = DELTA) -> None:
+    def __init__(
+        self, program: Program | AxisProgram, seed: int = 0, delta: float = DELTA, xp: ArrayModule = np
+    ) -> None:
         self.source = program
         self.seed = seed
         self.delta = _probability(delta)
+        self.xp = check_module(xp)
         self.axis_program = to_axes(program) if isinstance(program, Program) else program
         self.reference = reference_graph(self.axis_program)
         self.primes = draw_primes(seed)
@@ -89,7 +93,7 @@ class Verifier:
             )
         maximum = analyze(graph)
         shifted = bool(maximum.sites)
-        if shifted and (why := degree_violation(self.axis_program, graph, maximum, self._second.seed)):
+        if shifted and (why := degree_violation(self.axis_program, graph, maximum, self._second.seed, self.xp)):
             raise VerificationError(f"{name}: {why} ({seeds}); please report this program and both seeds")
         return replace(
             certificate,
@@ -103,17 +107,17 @@ class Verifier:
         """How the axis form was compared with the program; raises VerificationError if they differ."""
         if isinstance(self.source, AxisProgram):
             return "the program was given over named axes"
-        return check_lowering(self.source, self.reference, self.primes, self.seed)
+        return check_lowering(self.source, self.reference, self.primes, self.seed, self.xp)
 
     @cached_property
     def _first(self) -> RandomTester:
-        return RandomTester(self.axis_program, self.reference, self.seed, self.primes, self.delta)
+        return RandomTester(self.axis_program, self.reference, self.seed, self.primes, self.delta, self.xp)
 
     @cached_property
     def _second(self) -> RandomTester:
         seed = Random(f"second check {self.seed}").getrandbits(32)
         primes = draw_primes(seed, apart_from=self.primes)
-        return RandomTester(self.axis_program, self.reference, seed, primes, self.delta)
+        return RandomTester(self.axis_program, self.reference, seed, primes, self.delta, self.xp)
 
     def _check_interface(self, graph: MuGraph) -> None:
         ap = self.axis_program
@@ -150,18 +154,22 @@ def _probability(delta: float) -> float:
     return float(delta)
 
 
-def verify_graph(program: Program, graph: MuGraph, *, seed: int = 0, delta: float = DELTA) -> Certificate:
+def verify_graph(
+    program: Program, graph: MuGraph, *, seed: int = 0, delta: float = DELTA, xp: ArrayModule = np
+) -> Certificate:
     """The certificate of a muGraph for a program; see `Verifier`, which is faster for several graphs."""
-    return Verifier(program, seed, delta).check(graph)
+    return Verifier(program, seed, delta, xp).check(graph)
 
 
-def verify_programs(a: Program, b: Program, *, seed: int = 0, delta: float = DELTA) -> Certificate:
+def verify_programs(
+    a: Program, b: Program, *, seed: int = 0, delta: float = DELTA, xp: ArrayModule = np
+) -> Certificate:
     """Are two programs with inputs and outputs of equal types the same function?
 
-    They run as written, at symbol sizes of 2 and 3 and their own literal sizes. Raises InputError if the
-    types differ.
+    They run as written, at symbol sizes of 2 and 3 and their own literal sizes, on arrays of the module `xp`. Raises
+    InputError if the types differ, `delta` is not a probability, or `xp` no module of arrays.
     """
-    delta = _probability(delta)
+    delta, xp = _probability(delta), check_module(xp)
     if a.input_types != b.input_types or a.output_types != b.output_types:
         raise InputError(
             f"programs {a.name} and {b.name} differ in type: "
@@ -183,7 +191,7 @@ def verify_programs(a: Program, b: Program, *, seed: int = 0, delta: float = DEL
             notes.append(f"{most} tests of {needed} at {sizes}: {largest} elements in a tensor")
         if isinstance(bound, str):
             notes.append(f"no error bound: {bound}")
-        tests = _program_tests(a, sizes, primes, seed + i, min(most, BLOCK))
+        tests = _program_tests(a, sizes, primes, seed + i, min(most, BLOCK), xp)
         trials.append(Trial(tests, _program_runner(b), tests_needed(bound, delta, most), one_batch(bound)))
         if first_difference(trials[-1:]) is not None:
             at = ", ".join(f"{s}={n}" for s, n in sizes.items())
@@ -205,13 +213,15 @@ def _types(program: Program) -> str:
     return f"({ins}) -> ({outs})"
 
 
-def _program_tests(program: Program, sizes: dict[str, int], primes: Primes, seed: int, block: int) -> Tests:
+def _program_tests(
+    program: Program, sizes: dict[str, int], primes: Primes, seed: int, block: int, xp: ArrayModule
+) -> Tests:
     shapes = [t.bind(sizes) for t in program.input_types]
 
     def arithmetic(roots: np.ndarray) -> FieldArithmetic:
-        return FieldArithmetic(sizes, primes, roots, seed)
+        return FieldArithmetic(sizes, primes, roots, seed, xp=xp)
 
-    return Tests(shapes, primes, seed, arithmetic, _program_runner(program), block)
+    return Tests(shapes, primes, seed, arithmetic, _program_runner(program), block, xp)
 
 
 def _program_bound(a: Program, b: Program, sizes: Mapping[str, int], primes: Primes) -> Bound | str:

@@ -4,6 +4,9 @@ A value is a pair (x mod p, x mod q) with primes q | p - 1. `exp` maps x mod q t
 unity mod p; what comes out of it has no part mod q. Any other function is a random one: equal arguments
 have equal results. Where an argument has no part mod q, one test tells different arguments apart too seldom: such a
 function takes the values of all tests together for its argument.
+
+The arrays are those of a module `xp`, NumPy or CuPy: integers below 2^62 and sums of float64 that are exact, so that both
+find the same numbers. Primes, random values and tables are made by NumPy and copied to where `xp` keeps its arrays.
 """
 
 from __future__ import annotations
@@ -13,21 +16,31 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from random import Random
 from typing import Any
 
 import numpy as np
 import sympy
 
-from mirage.errors import FieldError
+from mirage.errors import FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.functions import EXP, ScalarFunction
 
 IntArray = np.ndarray
+#: NumPy, or a module with its functions
+ArrayModule = Any
 
 #: bits of each digit of the tables of powers of the generator
 _DIGIT = 10
+
+
+def check_module(xp: ArrayModule) -> ArrayModule:
+    """`xp` itself; raises InputError for what is no module of arrays."""
+    missing = [f for f in ("arange", "asarray", "matmul", "ones", "where", "zeros") if not hasattr(xp, f)]
+    if missing:
+        raise InputError(f"xp={xp!r} has no {missing[0]}; pass the module numpy or cupy")
+    return xp
 
 
 @dataclass(frozen=True)
@@ -111,7 +124,9 @@ class FieldArithmetic(Arithmetic[Pair]):
     Division by zero is recorded per test in `invalid`, and means nothing there; where a function took all tests
     together (`joined`), it spoils them all. `outside_lax` collects in
     words what the theorem of the paper does not cover. `dims` maps size expressions to values; others come
-    from `sizes`.
+    from `sizes`. `xp` is the module of the arrays; `roots` may be NumPy's.
+
+    Raises InputError if `xp` is no module of arrays.
     """
 
     lead = 1
@@ -123,19 +138,22 @@ class FieldArithmetic(Arithmetic[Pair]):
         roots: IntArray,
         seed: int,
         dims: Callable[[sympy.Expr], int] | None = None,
+        xp: ArrayModule = np,
     ) -> None:
         super().__init__(sizes)
+        self.xp = check_module(xp)
         self.primes = primes
         self.tests = len(roots)
-        self.roots = roots
+        self.roots = xp.asarray(roots)
         self.seed = seed
         self.dims = dims
-        self.invalid = np.zeros(self.tests, dtype=bool)
+        self.invalid = xp.zeros(self.tests, dtype=bool)
         self.joined = False
         self.outside_lax: set[str] = set()
 
     def constant(self, value: Fraction) -> Pair:
-        return Pair(*_residues(value, self.primes))
+        p, q = _residues(value, self.primes)
+        return Pair(self.xp.asarray(p), self.xp.asarray(q))
 
     def dim(self, size: sympy.Expr) -> Pair:
         return super().dim(size) if self.dims is None else self.constant(Fraction(self.dims(size)))
@@ -163,8 +181,8 @@ class FieldArithmetic(Arithmetic[Pair]):
         zero = y == 0
         if zero.any():
             self.invalid |= zero.reshape(self.tests, -1).any(axis=1) if y.ndim else True
-            y = np.where(zero, 1, y)
-        return inverse(y, m)
+            y = self.xp.where(zero, 1, y)
+        return inverse(y, m, self.xp)
 
     def function(self, fn: ScalarFunction, x: Pair, *params: Fraction) -> Pair:
         # a scalar constant has no dim of tests, so its power, which differs from test to test, can't be a
@@ -183,7 +201,7 @@ class FieldArithmetic(Arithmetic[Pair]):
             h = _mix(h ^ x.q.astype(np.uint64))
         else:
             self.joined = True
-            salts = _mix(np.arange(self.tests, dtype=np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
+            salts = _mix(self.xp.arange(self.tests, dtype=np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
             h = _mix(_mix(h ^ salts).sum(axis=0, dtype=np.uint64) ^ salts)
         low = (h % np.uint64(self.primes.p)).astype(np.int64)
         return Pair(low, (_mix(h ^ keys[1]) % np.uint64(self.primes.q)).astype(np.int64))
@@ -192,14 +210,18 @@ class FieldArithmetic(Arithmetic[Pair]):
         p, q = self.primes.p, self.primes.q
         e = x * self.roots.reshape(-1, *(1,) * (x.ndim - 1)) % q
         digits = (e >> (_DIGIT * i) & ((1 << _DIGIT) - 1) for i in range(3))
-        a, b, c = (t[d] for t, d in zip(_power_tables(self.primes), digits, strict=True))
-        return np.asarray(a * b % p * c % p)
+        a, b, c = (t[d] for t, d in zip(self._powers, digits, strict=True))
+        return self.xp.asarray(a * b % p * c % p)
+
+    @cached_property
+    def _powers(self) -> list[IntArray]:
+        return [self.xp.asarray(t) for t in _power_tables(self.primes)]
 
     def apply(self, fn: Callable[..., Any], *xs: Pair) -> Pair:
-        p = np.asarray(fn(*(x.p for x in xs)))
+        p = self.xp.asarray(fn(*(x.p for x in xs)))
         qs = [x.q for x in xs if x.q is not None]
         if len(qs) == len(xs):
-            return Pair(p, np.asarray(fn(*qs)))
+            return Pair(p, self.xp.asarray(fn(*qs)))
         for x in xs:
             # a value without a part mod q was written into zeros: they have none either
             if x.fresh:
@@ -208,20 +230,20 @@ class FieldArithmetic(Arithmetic[Pair]):
 
     def einsum(self, x: Pair, y: Pair, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]) -> Pair:
         def contract(a: IntArray, b: IntArray, m: int) -> IntArray:
-            return _einsum(a, b, list(xl), list(yl), list(ol), m)
+            return _einsum(a, b, list(xl), list(yl), list(ol), m, self.xp)
 
         q = None if x.q is None or y.q is None else contract(x.q, y.q, self.primes.q)
         return Pair(contract(x.p, y.p, self.primes.p), q)
 
     def sum(self, x: Pair, axes: tuple[int, ...]) -> Pair:
         def total(a: IntArray, m: int) -> IntArray:
-            return np.asarray(np.sum(a, axis=axes) % m)
+            return self.xp.asarray(a.sum(axis=axes) % m)
 
         return Pair(total(x.p, self.primes.p), None if x.q is None else total(x.q, self.primes.q))
 
     def zeros(self, shape: Sequence[int]) -> Pair:
         full = (self.tests, *shape)
-        return Pair(np.zeros(full, dtype=np.int64), np.zeros(full, dtype=np.int64), fresh=True)
+        return Pair(self.xp.zeros(full, dtype=np.int64), self.xp.zeros(full, dtype=np.int64), fresh=True)
 
     def shape(self, x: Pair) -> tuple[int, ...]:
         return tuple(x.p.shape[1:])
@@ -238,30 +260,32 @@ def _aligned(x: IntArray, y: IntArray) -> tuple[IntArray, IntArray]:
     return x, y
 
 
-def draw(shape: Sequence[int], tests: int, primes: Primes, rng: np.random.Generator) -> Pair:
-    """Uniform values of shape [tests, *shape]."""
+def draw(
+    shape: Sequence[int], tests: int, primes: Primes, rng: np.random.Generator, xp: ArrayModule = np
+) -> Pair:
+    """Uniform values of shape [tests, *shape], the same ones for every module."""
     p, q = (rng.integers(0, m, (tests, *shape), dtype=np.int64) for m in (primes.p, primes.q))
-    return Pair(p, q)
+    return Pair(xp.asarray(p), xp.asarray(q))
 
 
-def inverse(y: IntArray, m: int) -> IntArray:
+def inverse(y: IntArray, m: int, xp: ArrayModule = np) -> IntArray:
     """Inverses mod the prime m of values that are not 0: one power for all of them (Montgomery's trick,
     as a tree).
     """
     if y.size == 0:
         return y
     size = 1 << math.ceil(math.log2(y.size))
-    level = np.ones(size, dtype=np.int64)
-    level[: y.size] = np.ravel(y)
+    level = xp.ones(size, dtype=np.int64)
+    level[: y.size] = y.ravel()
     levels = [level]
     while len(level) > 1:
         level = level[0::2] * level[1::2] % m
         levels.append(level)
-    inv = np.array([pow(int(level[0]), -1, m)], dtype=np.int64)
+    inv = xp.asarray([pow(int(level[0]), -1, m)], dtype=np.int64)
     for level in reversed(levels[:-1]):
         # the inverse of one factor is that of the product times the other factor
         inv = (level.reshape(-1, 2)[:, ::-1] * inv[:, None] % m).ravel()
-    return inv[: y.size].reshape(np.shape(y))
+    return inv[: y.size].reshape(y.shape)
 
 
 def _mix(h: Any) -> Any:
@@ -274,7 +298,9 @@ def _mix(h: Any) -> Any:
         return h ^ (h >> np.uint64(31))
 
 
-def _einsum(x: IntArray, y: IntArray, xl: list[int], yl: list[int], ol: list[int], m: int) -> IntArray:
+def _einsum(
+    x: IntArray, y: IntArray, xl: list[int], yl: list[int], ol: list[int], m: int, xp: ArrayModule
+) -> IntArray:
     """Sum of products mod m; a tensor with one dim more than labels has the lead in front."""
     lead = -1
     xl, yl = ([lead] * (a.ndim - len(ls)) + ls for a, ls in ((x, xl), (y, yl)))
@@ -293,16 +319,16 @@ def _einsum(x: IntArray, y: IntArray, xl: list[int], yl: list[int], ol: list[int
     nb, nr, nc = len(batch), len(rows), len(cols)
     bs, rs, cs, ss = xt.shape[:nb], xt.shape[nb : nb + nr], yt.shape[nb : nb + nc], xt.shape[nb + nr :]
     k = math.prod(ss)
-    r = _matmul(xt.reshape((*bs, math.prod(rs), k)), yt.reshape((*bs, math.prod(cs), k)), m)
+    r = _matmul(xt.reshape((*bs, math.prod(rs), k)), yt.reshape((*bs, math.prod(cs), k)), m, xp)
     order = batch + rows + cols
     return r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol])
 
 
-def _matmul(x: IntArray, y: IntArray, m: int) -> IntArray:
+def _matmul(x: IntArray, y: IntArray, m: int, xp: ArrayModule) -> IntArray:
     """x @ y^T mod m for [..., i, k] and [..., j, k], batches broadcasting."""
     k = x.shape[-1]
     if k <= 16:
-        r = np.zeros(
+        r = xp.zeros(
             (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), dtype=np.int64
         )
         for i in range(k):
@@ -313,6 +339,6 @@ def _matmul(x: IntArray, y: IntArray, m: int) -> IntArray:
         raise FieldError(f"a contraction over {k} elements is too long to be exact; verify at smaller sizes")
     mask = (1 << 16) - 1
     xs, ys = ([(a >> 16).astype(np.float64), (a & mask).astype(np.float64)] for a in (x, y.swapaxes(-1, -2)))
-    high, low = (np.matmul(xs[i], ys[i]).astype(np.int64) % m for i in (0, 1))
-    cross = (np.matmul(xs[0], ys[1]).astype(np.int64) + np.matmul(xs[1], ys[0]).astype(np.int64)) % m
-    return np.asarray(((((high << 16) + cross) % m << 16) + low) % m)
+    high, low = (xp.matmul(xs[i], ys[i]).astype(np.int64) % m for i in (0, 1))
+    cross = (xp.matmul(xs[0], ys[1]).astype(np.int64) + xp.matmul(xs[1], ys[0]).astype(np.int64)) % m
+    return xp.asarray(((((high << 16) + cross) % m << 16) + low) % m)

@@ -15,7 +15,7 @@ from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
-from mirage.verify.field import FieldArithmetic, Primes, draw
+from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, draw
 from mirage.verify.trial import QUICK, difference, valid_tests
 
 A = TypeVar("A")
@@ -26,17 +26,18 @@ _FLOAT_ELEMENTS = 20_000_000
 _TOLERANCE = 1e-9
 
 
-def check_lowering(program: Program, reference: MuGraph, primes: Primes, seed: int) -> str:
+def check_lowering(program: Program, reference: MuGraph, primes: Primes, seed: int, xp: ArrayModule = np) -> str:
     """How `reference`, the program over named axes, was compared with the program's own operators, in words.
 
-    Symbols get sizes 2 and 3, literal dims their own. Raises VerificationError if the two differ.
+    Symbols get sizes 2 and 3, literal dims their own; the fields' arrays are those of the module `xp`. Raises
+    VerificationError if the two differ.
     """
     sizes = {s: 2 + i % 2 for i, s in enumerate(program.symbols())}
     elements = max(math.prod(n.type.bind(sizes)) for n in program.nodes)
     at = ", ".join(f"{a}={n}" for a, n in sizes.items()) or "its sizes"
     if elements <= _FIELD_ELEMENTS:
         tests = max(1, min(QUICK, _FIELD_ELEMENTS // max(elements, 1)))
-        wrong, how = _field(program, reference, sizes, primes, seed, tests), f"{tests} random tests"
+        wrong, how = _field(program, reference, sizes, primes, seed, tests, xp), f"{tests} random tests"
     elif elements <= _FLOAT_ELEMENTS:
         wrong, how = _floats(program, reference, sizes, seed), "float64"
     else:
@@ -52,12 +53,18 @@ def _read(reference: MuGraph, arguments: list[A]) -> list[A]:
 
 
 def _field(
-    program: Program, reference: MuGraph, sizes: dict[str, int], primes: Primes, seed: int, tests: int
+    program: Program,
+    reference: MuGraph,
+    sizes: dict[str, int],
+    primes: Primes,
+    seed: int,
+    tests: int,
+    xp: ArrayModule,
 ) -> str:
     rng = np.random.default_rng(seed)
     roots = rng.integers(0, primes.q, tests, dtype=np.int64)
-    inputs = [draw(t.bind(sizes), tests, primes, rng) for t in program.input_types]
-    ars = [FieldArithmetic(sizes, primes, roots, seed) for _ in range(2)]
+    inputs = [draw(t.bind(sizes), tests, primes, rng, xp) for t in program.input_types]
+    ars = [FieldArithmetic(sizes, primes, roots, seed, xp=xp) for _ in range(2)]
     wanted = evaluate(program, inputs, ars[0])
     found = run_mugraph(reference, Schedule(()), _read(reference, inputs), ars[1])
     valid = valid_tests(ars[0].invalid | ars[1].invalid, ars[0].joined or ars[1].joined)

@@ -20,7 +20,7 @@ from mirage.ir.program import Program
 from mirage.mugraph.degree import Path, RunningMaximum, analyze, program_is_stable
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.interpret import run_mugraph
-from mirage.verify.field import FieldArithmetic, Pair, draw, draw_primes
+from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, draw, draw_primes
 from mirage.verify.sizes import AxisSizes, draw_schedule
 from mirage.verify.trial import valid_tests
 
@@ -35,10 +35,12 @@ def offered(program: Program, graph: MuGraph) -> bool:
     return analyze(graph).safe or not program_is_stable(program)
 
 
-def degree_violation(program: AxisProgram, graph: MuGraph, maximum: RunningMaximum, seed: int = 0) -> str:
+def degree_violation(
+    program: AxisProgram, graph: MuGraph, maximum: RunningMaximum, seed: int = 0, xp: ArrayModule = np
+) -> str:
     """Test the degrees that `analyze` found; the first tensor that scales otherwise, in words, or "".
 
-    Outputs are tested, and all values of block graphs that exist outside the loop.
+    Outputs are tested, and all values of block graphs that exist outside the loop, on arrays of the module `xp`.
     """
     primes = draw_primes(seed)
     rng = np.random.default_rng(seed)
@@ -48,14 +50,14 @@ def degree_violation(program: AxisProgram, graph: MuGraph, maximum: RunningMaxim
     scaled = _Scaled(graph, maximum)
     roots = rng.integers(0, primes.q, FACTOR_TESTS, dtype=np.int64)
     inputs = [
-        draw([math.prod(full[a] for a in d) for d in x.dims], FACTOR_TESTS, primes, rng) for x in graph.inputs
+        draw([math.prod(full[a] for a in d) for d in x.dims], FACTOR_TESTS, primes, rng, xp) for x in graph.inputs
     ]
     shapes = [[full[a] for a in s.rows] for s in maximum.sites]
-    factors = [draw(shape, FACTOR_TESTS, primes, rng) for shape in shapes]
+    factors = [draw(shape, FACTOR_TESTS, primes, rng, xp) for shape in shapes]
     ones = [Pair(np.ones_like(f.p), np.ones_like(f.p)) for f in factors]
     symbols = {f"axis{i}": n for i, n in enumerate(sizes.values())}
     own = replace(scaled.graph, axes={a: symbol(f"axis{i}") for i, a in enumerate(sizes)})
-    ar = FieldArithmetic(symbols, primes, roots, seed, lambda dim: of_axes.value(dim, sizes, seed))
+    ar = FieldArithmetic(symbols, primes, roots, seed, lambda dim: of_axes.value(dim, sizes, seed), xp)
     plain, changed = (run_mugraph(own, schedule, [*inputs, *f], ar) for f in (ones, factors))
     for (path, out, axes), x, y in zip(scaled.shown, plain, changed, strict=True):
         wanted = x

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
 import numpy as np
@@ -16,7 +17,7 @@ from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Check, Draw
-from mirage.verify.field import FieldArithmetic, Primes
+from mirage.verify.field import ArrayModule, FieldArithmetic, Primes
 from mirage.verify.sizes import AxisSizes, draw_schedule
 from mirage.verify.trial import QUICK, Runner, Tests, Trial
 
@@ -60,15 +61,24 @@ class Outcome:
 class RandomTester:
     """Tests many muGraphs against one program, whose own results are computed once.
 
-    Every draw is to reach the error probability `delta`.
+    Every draw is to reach the error probability `delta`. The tests run on arrays of the module `xp`.
     """
 
-    def __init__(self, program: AxisProgram, reference: MuGraph, seed: int, primes: Primes, delta: float) -> None:
+    def __init__(
+        self,
+        program: AxisProgram,
+        reference: MuGraph,
+        seed: int,
+        primes: Primes,
+        delta: float,
+        xp: ArrayModule = np,
+    ) -> None:
         self.program = program
         self.reference = reference
         self.seed = seed
         self.primes = primes
         self.delta = delta
+        self.xp = xp
         self._sizes = AxisSizes(program)
         self._draws: dict[int, list[_Draw]] = {}
 
@@ -107,10 +117,11 @@ class RandomTester:
         symbols = {_symbol(i): n for i, n in enumerate(sizes.values())}
 
         def arithmetic(roots: np.ndarray) -> FieldArithmetic:
-            return FieldArithmetic(symbols, self.primes, roots, seed, lambda dim: self._sizes.value(dim, sizes, seed))
+            dims = partial(self._sizes.value, sizes=sizes, seed=seed)
+            return FieldArithmetic(symbols, self.primes, roots, seed, dims, self.xp)
 
         program = _runner(self.reference, Schedule(()))
-        tests = Tests(shapes, self.primes, seed, arithmetic, program)
+        tests = Tests(shapes, self.primes, seed, arithmetic, program, xp=self.xp)
         return _Draw(sizes, tests, read_terms(self.reference, Schedule(()), sizes))
 
     def _plan(self, graph: MuGraph) -> tuple[list[_Plan], list[str]]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage.verify.field import FieldArithmetic, Pair, Primes, draw
+from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, Primes, draw
 
 Runner = Callable[[list[Pair], FieldArithmetic], list[Pair]]
 
@@ -59,6 +59,7 @@ def _joined(x: Pair, y: Pair) -> Pair:
 class Tests:
     """The random tests of one program at one table of sizes; they grow on demand, and all candidates
     share them. They are drawn `block` at a time, so the n-th test is the same whichever candidate asks for it first.
+    `xp` is the module of the arithmetic's arrays.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Tests:
         arithmetic: Callable[[np.ndarray], FieldArithmetic],
         program: Runner,
         block: int = BLOCK,
+        xp: ArrayModule = np,
     ) -> None:
         self.shapes = shapes
         self.primes = primes
@@ -76,6 +78,7 @@ class Tests:
         self.arithmetic = arithmetic
         self.program = program
         self.block = block
+        self.xp = xp
         self.outside_lax: set[str] = set()
         self._drawn: Chunk | None = None
         #: by range: joined tests mean something only in the batch in which a candidate runs them
@@ -104,7 +107,7 @@ class Tests:
         drawn = [self._draw() for _ in range(blocks)]
         roots = np.concatenate([r for r, _ in drawn])
         inputs = [
-            Pair(np.concatenate([x.p for x in xs]), np.concatenate([x.q for x in xs if x.q is not None]))
+            Pair(*(self.xp.asarray(np.concatenate(part)) for part in zip(*((x.p, x.q) for x in xs), strict=True)))
             for xs in zip(*(inputs for _, inputs in drawn), strict=True)
         ]
         return self._evaluated(roots, inputs)
@@ -170,5 +173,5 @@ def difference(wanted: Sequence[Pair], found: Sequence[Pair], valid: np.ndarray)
             if wrong.any():
                 at = tuple(int(i) for i in np.argwhere(wrong)[0])
                 where = f"output {k}{list(at[1:])} in test {at[0]}"
-                return f"{where} is {a[at]} for the program and {b[at]} for the graph, modulo {part}"
+                return f"{where} is {int(a[at])} for the program and {int(b[at])} for the graph, modulo {part}"
     return ""
