@@ -6,14 +6,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import mirage as mi
-from benchmarks.compiler_trace import allocations, storages
+from benchmarks.compiler_trace import allocations
 from benchmarks.graph_programs import MEASURED, GraphProgram
 from benchmarks.tables import Table
 from mirage.cache import ResultStore
+from mirage.compiler.constraints import from_bounds
 from mirage.compiler.kernels.mugraph import MuGraphKernel
-from mirage.compiler.memory.buffers import Buffer, round_up
+from mirage.compiler.memory.buffers import round_up
 from mirage.compiler.memory.pool import CachingPool, Pool, SizeClassPool, reserved_after
 from mirage.compiler.memory.static import most_live
+from mirage.compiler.memory.symbolic import plan_symbolic
 from mirage.ir.dims import evaluate
 from mirage.runtime import program as vm
 from mirage.runtime.executable import Executable
@@ -34,12 +36,12 @@ VERSIONS: Mapping[str, tuple[str, ...]] = {"fused only": ("superoptimize",), "fu
 class MemoryRow:
     """Bytes that a program holds for intermediate tensors after calls of successive sizes, arguments and results excluded.
 
-    The pools serve the program as it is compiled without a plan, tensor by tensor, each freed as soon as it is dead:
+    The pools serve the same kernels tensor by tensor, in their order, each freed as soon as it is dead:
     `size_class` is TVM's pool, `caching` PyTorch's caching allocator, `exact` the same without its reserve (segments of 2
-    and 20 MiB). `symbolic` is the plan of a program compiled without bounds, `static` that of one compiled for the largest
-    sizes; both with the tensors that the plan leaves to an allocator, in the `exact` pool: `unplanned` bytes of `static`. `live`
-    is the least of any allocation at the largest sizes. `saved` is what `static` saves of `caching`, `saved_exact` of `exact`.
-    `library_calls` are kernels that run NumPy calls, whose temporary arrays none of these figures has.
+    and 20 MiB). `symbolic` is the plan without bounds, `static` the arena of the program as it is compiled, for the largest
+    sizes, with what its plan leaves to an allocator: `unplanned` bytes in the `exact` pool. `live` is the least of any
+    allocation at the largest sizes. `saved` is what `static` saves of `caching`, `saved_exact` of `exact`. `library_calls`
+    are kernels that run NumPy calls, whose temporary arrays none of these figures has.
     """
 
     program: str
@@ -77,56 +79,37 @@ def row(
     budget: float,
     store: ResultStore,
 ) -> MemoryRow:
-    """The row of a program that leaves these optimizations `out`, after these calls."""
-    # in one call the sizes of all symbols may be the largest
-    bounds = {symbol: max(sizes[symbol] for sizes in calls) for symbol in program.ranges}
-
-    def compiled(*more: str, bounds: Sizes | None) -> Executable:
-        return mi.compile(
-            program.trace(),
-            bounds=bounds,
-            sizes=list(calls),
-            constants=program.constants,
-            budget=budget,
-            without=(*without, *more),
-            cache=store,
-        )
-
-    single = compiled("plan", bounds=bounds)
-    planned, symbolic = compiled(bounds=bounds), compiled(bounds=None)
-    buffers = allocations(_main(single))
-    traces = [_bytes(buffers, sizes) for sizes in calls]
+    """The row of a program that leaves the optimizations `without` out, after these calls."""
+    executable = mi.compile(
+        program.trace(),
+        bounds={symbol: max(sizes[symbol] for sizes in calls) for symbol in program.ranges},
+        sizes=list(calls),
+        constants=program.constants,
+        budget=budget,
+        without=without,
+        cache=store,
+    )
+    main = executable.program.functions[executable.program.main]
+    buffers, left = allocations(main), allocations(main, left_out=True)
+    traces = [{b.id: evaluate(b.bytes, sizes) for b in buffers} for sizes in calls]
     pools: dict[str, Pool] = {"size": SizeClassPool(), "caching": CachingPool(), "exact": CachingPool(exact=True)}
     held = {name: reserved_after(pool, traces, buffers) for name, pool in pools.items()}
-    unplanned = left(planned, calls)
-    static = _main(planned).arena + unplanned
-    growing = storages(_main(symbolic))
-    grown = sum(max(round_up(evaluate(d, sizes)) for sizes in calls) for d in growing) + left(symbolic, calls)
+    unplanned = reserved_after(CachingPool(exact=True), traces, left)
+    static = main.arena + unplanned
+    # without bounds, storages grow to the largest sizes of any call
+    storages, _ = plan_symbolic(buffers, from_bounds({}))
+    symbolic = sum(max(round_up(evaluate(d, sizes)) for sizes in calls) for d in storages)
     live = max(most_live(buffers, trace) for trace in traces)
     return MemoryRow(
-        program.name, version, tuple(labels(calls)), len(buffers), held["size"], held["caching"], held["exact"], grown, static,
-        unplanned, live, 1 - static / held["caching"], 1 - static / held["exact"], library_calls(planned, calls[-1]),
+        program.name, version, tuple(labels(calls)), len(buffers), held["size"], held["caching"], held["exact"], symbolic, static,
+        unplanned, live, 1 - static / held["caching"], 1 - static / held["exact"], library_calls(executable, calls[-1]),
     )  # fmt: skip
-
-
-def _main(executable: Executable) -> vm.VMFunction:
-    return executable.program.functions[executable.program.main]
-
-
-def _bytes(buffers: Sequence[Buffer], sizes: Sizes) -> dict[str, int]:
-    return {b.id: evaluate(b.bytes, sizes) for b in buffers}
-
-
-def left(executable: Executable, calls: Sequence[Sizes]) -> int:
-    """Bytes in a pool without reserve for the tensors that the plan leaves to an allocator."""
-    buffers = allocations(_main(executable))
-    return reserved_after(CachingPool(exact=True), [_bytes(buffers, sizes) for sizes in calls], buffers)
 
 
 def library_calls(executable: Executable, sizes: Sizes) -> int:
     """How many kernels of the main function run as NumPy calls at these sizes."""
     found = 0
-    for i in _main(executable).code:
+    for i in executable.program.functions[executable.program.main].code:
         if isinstance(i, vm.CallKernel):
             kernel = executable.kernels[executable.program.kernels[i.kernel]]
             if isinstance(kernel, MuGraphKernel):

@@ -141,52 +141,58 @@ def _library_bytes(library: LibraryProgram, sizes: Mapping[str, int]) -> int:
 _Held = frozenset[str] | tuple["_Held", ...]
 
 
-def allocations(function: vm.VMFunction) -> list[Buffer]:
-    """The intermediate tensors that a function allocates itself: bytes over its dims, and lifetimes in instructions.
+def allocations(function: vm.VMFunction, left_out: bool = False) -> list[Buffer]:
+    """The intermediate tensors of a function: bytes over its dims, and lifetimes in instructions, in the order of its code.
 
-    That is every tensor of a function compiled without a plan, and those that a plan leaves out. A tensor is free with the
-    instruction that drops the last register that holds it, or a tuple with it; results are not among them.
+    A tensor is taken by the instruction that makes it, and free after the last one that reads or writes it, or a tuple with it:
+    that is where the same code without a plan drops it. Results are not among them. With `left_out`, only those that its
+    memory plan leaves to an allocator.
     Raises InputError for code whose allocations are not written there: calls of functions, and NumPy operators.
     """
     held: dict[int, _Held] = {}
     made: dict[str, tuple[sympy.Expr, int]] = {}
     ends: dict[str, int] = {}
+    planned: set[str] = set()
+
+    def use(at: int, registers: Sequence[int]) -> None:
+        for r in registers:
+            ends.update(dict.fromkeys(_all(held.get(r, frozenset())), at))
+
     for at, i in enumerate(function.code):
         match i:
             case vm.MakeTensor(out, storage, _, shape, dtype):
-                if storage is None:
-                    made[f"r{out}"] = sympy.Mul(*shape) * ELEMENTS[dtype].itemsize, at
-                held[out] = frozenset({f"r{out}"} if storage is None else ())
+                made[f"r{out}"] = sympy.Mul(*shape) * ELEMENTS[dtype].itemsize, at
+                held[out] = frozenset({f"r{out}"})
+                if storage is not None:
+                    planned.add(f"r{out}")
+            case vm.CallKernel(_, inputs, outputs, _, workspace):
+                use(at, (*inputs, *outputs, *workspace))
+            case vm.CallLibrary(_, inputs, outputs):
+                use(at, (*inputs, *outputs))
             case vm.Reshape(out, value):
+                use(at, (value,))
                 held[out] = held.get(value, frozenset())
             case vm.MakeTuple(out, items):
+                use(at, items)
                 held[out] = tuple(held.get(r, frozenset()) for r in items)
             case vm.GetItem(out, value, index):
+                use(at, (value,))
                 whole = held.get(value, frozenset())
                 held[out] = whole[index] if isinstance(whole, tuple) else whole
-            case vm.Free(registers):
-                for r in registers:
-                    held.pop(r, None)
-                alive = frozenset().union(*map(_all, held.values()))
-                ends |= {name: at for name in made if name not in alive and name not in ends}
+            case vm.MatchShape(value) | vm.ShapeOf(_, value):
+                use(at, (value,))
             case vm.CallOperator() | vm.CallPacked() | vm.CallFunction() | vm.If() | vm.Loop():
                 raise InputError(f"{function.name}: the memory of {i} is not known; only calls of kernels are traced")
             case _:
                 pass
     last = function.code[-1]
     assert isinstance(last, vm.Return)
-    results = _all(held.get(last.value, frozenset()))
-    end = len(function.code) - 1
-    return [Buffer(n, size, first, ends.get(n, end)) for n, (size, first) in made.items() if n not in results]
+    skipped = _all(held.get(last.value, frozenset())) | (planned if left_out else set())
+    return [Buffer(n, size, first, ends.get(n, first)) for n, (size, first) in made.items() if n not in skipped]
 
 
 def _all(held: _Held) -> frozenset[str]:
     return frozenset().union(*map(_all, held)) if isinstance(held, tuple) else held
-
-
-def storages(function: vm.VMFunction) -> list[sympy.Expr]:
-    """Bytes, over the dims, of the storages of a function that are not in its arena."""
-    return [i.bytes for i in function.code if isinstance(i, vm.AllocStorage) and i.offset is None]
 
 
 def array_bytes(values: Any) -> int:

@@ -17,6 +17,7 @@ from benchmarks.compiler_trace import allocations, array_bytes, calls_of, inside
 from benchmarks.graph_programs import MEASURED, SMALL, GraphProgram
 from mirage.cache import ResultStore
 from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.memory.buffers import Buffer
 from mirage.compiler.memory.pool import SizeClassPool, reserved_after
 from mirage.errors import InputError, VerificationError
 from mirage.ir.dims import evaluate
@@ -84,32 +85,42 @@ def test_launches_within_a_kernel() -> None:
     assert between == 4 * (4 * 8 * 4)
 
 
-def test_the_trace_is_what_a_run_allocates_and_frees() -> None:
-    run = fused(chain, CHAIN, "plan")
-    (main,) = run.program
-    buffers = allocations(main)
-    # products and results of tanh, but for the last, which the caller gets
-    assert len(buffers) == 5
-    for b in buffers:
-        assert evaluate(b.bytes, {"n": 5}) == 5 * 8 * 4
-        assert isinstance(main.code[b.first], vm.MakeTensor) and isinstance(main.code[b.last], vm.Free)
-    for first, second in zip(buffers, buffers[2:], strict=False):
-        assert first.last < second.first
-    # two tensors are alive at a time
-    pool = SizeClassPool(page=32)
-    assert reserved_after(pool, [{b.id: 160 for b in buffers}] * 3, buffers) == 2 * 160
+def test_the_trace_is_that_of_code_without_a_plan() -> None:
+    for bounds in (None, {"n": 64}):
+        (single,), (planned,) = fused(chain, CHAIN, "plan").program, fused(chain, CHAIN, bounds=bounds).program
+        buffers = allocations(single)
+        # products and results of tanh, but for the last, which the caller gets
+        assert [evaluate(b.bytes, {"n": 5}) for b in buffers] == [5 * 8 * 4] * 5
+        for b in buffers:
+            assert isinstance(single.code[b.first], vm.MakeTensor)
+            dropped = single.code[b.last + 1]
+            assert isinstance(dropped, vm.Free) and b.id in [f"r{r}" for r in dropped.registers]
+        # the same tensors, taken and freed in the same order, wherever a plan puts them
+        assert events(allocations(planned)) == events(buffers)
+        assert allocations(planned, left_out=True) == []
+        assert allocations(single, left_out=True) == buffers
+        # two tensors are alive at a time
+        pool = SizeClassPool(page=32)
+        assert reserved_after(pool, [{b.id: 160 for b in buffers}] * 3, buffers) == 2 * 160
 
 
-def test_tensors_that_a_tuple_holds_are_not_free() -> None:
+def events(buffers: list[Buffer]) -> list[str]:
+    """What is taken and freed, in order."""
+    taken = [(b.first, 0, f"+{b.id} {b.bytes}") for b in buffers]
+    return [what for _, _, what in sorted([*taken, *((b.last, 1, f"-{b.id}") for b in buffers)])]
+
+
+def test_tensors_in_a_tuple_are_in_use_and_results_are_not_counted() -> None:
     def f(x: Any, w: Any) -> Any:
         kept = mi.cos(x)
         return kept, mi.repeat(kept, 3, axis=0) @ w
 
-    (main,) = fused(f, CHAIN, "plan").program
-    assert [str(b.bytes) for b in allocations(main)] == ["96*n"]
-    # a plan leaves nothing to an allocator
-    (main,) = fused(f, CHAIN, bounds={"n": 4}).program
-    assert allocations(main) == []
+    for without, bounds in ((("plan",), None), ((), {"n": 4})):
+        (main,) = fused(f, CHAIN, *without, bounds=bounds).program
+        (repeated,) = allocations(main)
+        assert str(repeated.bytes) == "96*n"
+        calls = [k for k, i in enumerate(main.code) if isinstance(i, vm.CallKernel | vm.CallLibrary)]
+        assert repeated.first < calls[0] < calls[1] == repeated.last
 
 
 def test_memory_that_is_not_in_the_code_is_refused() -> None:
@@ -125,8 +136,7 @@ def test_memory_of_successive_calls(tmp_path: Path) -> None:
     assert row.sizes == ("s=2", "s=4", "s=8", "s=12")
     assert row.unplanned == 0 and row.library_calls == 0
     # nothing holds less than what is in use at once
-    assert row.live <= row.static <= min(row.size_class, row.caching, row.symbolic)
-    assert row.static < row.exact
+    assert row.live <= row.static < min(row.size_class, row.caching, row.exact, row.symbolic)
     assert row.saved == 1 - row.static / row.caching
     # the figures of the plans are what the machine holds
     bert = SMALL["bert_encoder"]
