@@ -1,4 +1,4 @@
-"""The command line: `mirage demo | superoptimize | show | verify | cache`.
+"""The command line: `mirage demo | superoptimize | compile | show | verify | cache`.
 
 Errors are one line and exit code 2; `--debug` shows the traceback.
 """
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import mirage.api as api
 from mirage.cache import ResultStore
+from mirage.cli_compile import compile_
+from mirage.cli_shared import check_writable, err, out, sizes_of
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.evidence import Verdict
 from mirage.frontends.spec import TensorFunction
@@ -35,8 +36,7 @@ from mirage.verify.certificate import power_text
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 cache_app = typer.Typer(help="The results store.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
-out = Console()
-err = Console(stderr=True)
+app.command("compile")(compile_)
 _debug = {"on": False}
 
 
@@ -67,16 +67,6 @@ def load_target(text: str) -> Any:
         raise InputError(f"{text}: no such file; pass FILE.py:function, a program's text or JSON, or a saved result")
     obj = load_program(Path(text))
     return api.load(text) if obj is None else obj
-
-
-def _set_sizes(pairs: list[str]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for pair in pairs:
-        name, eq, value = pair.partition("=")
-        if not eq or not value.strip().isdigit():
-            raise DimError(f"--set {pair!r}: write NAME=SIZE, such as --set t=4096")
-        sizes[name.strip()] = int(value)
-    return sizes
 
 
 def result_json(result: Superoptimized) -> dict[str, Any]:
@@ -136,6 +126,7 @@ def superoptimize(
     sizes: Annotated[list[str] | None, typer.Option(help="Named set of sizes of the program; several are all tuned for.")] = None,
     budget: Annotated[float, typer.Option(help="Seconds for search, verification and tuning.")] = 30.0,
     pruner: Annotated[str, typer.Option(help="normal-form, smt or none.")] = "normal-form",
+    max_kernels: Annotated[int, typer.Option(help="Kernels of a graph at most.")] = 5,
     target: Annotated[str, typer.Option(help="What to compile for.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
@@ -144,8 +135,10 @@ def superoptimize(
     svg: Annotated[Path | None, typer.Option(help="Draw the best graph to this file.")] = None,
 ) -> None:
     """Search, verify and tune a program, and report what was found."""
+    check_writable("--save", save)
+    check_writable("--svg", svg)
     program = load_target(what)
-    given = _set_sizes(set_ or [])
+    given = sizes_of("--set", set_ or [])
     sets: list[dict[str, int]] = [{}]
     if isinstance(program, Superoptimized):
         sets = program.anchors
@@ -155,7 +148,7 @@ def superoptimize(
     with bars(err) as say:
         result = api.superoptimize(
             program, target=target, sizes=[one | given for one in sets], budget=budget, cache=not no_cache, seed=seed,
-            progress=say, pruner=None if pruner == "none" else pruner,
+            progress=say, pruner=None if pruner == "none" else pruner, max_kernels=max_kernels,
         )  # fmt: skip
     if result.interrupted:
         err.print("mirage: interrupted; this is what was found by then, and it is not kept in the cache", markup=False)

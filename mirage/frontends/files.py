@@ -23,6 +23,16 @@ def load_function(path: Path, name: str) -> TensorFunction | Program:
 
     Raises InputError if there is no such file or name, TraceError if it is something else.
     """
+    value = load_member(path, name, (TensorFunction, Program), "decorate the function with @mirage.program(...)")
+    assert isinstance(value, TensorFunction | Program)
+    return value
+
+
+def load_member(path: Path, name: str, kinds: tuple[type, ...], hint: str) -> Any:
+    """What is called `name` in the user's own Python file, which is imported, and is of one of the kinds.
+
+    Raises InputError if there is no such file or name, TraceError, with the hint, if it is something else.
+    """
     if not path.is_file():
         raise InputError(f"{path}: no such file; pass FILE.py:function")
     module_name = f"_mirage_user_{path.stem}"
@@ -37,14 +47,14 @@ def load_function(path: Path, name: str) -> TensorFunction | Program:
         raise
     except (Exception, SystemExit) as e:
         raise InputError(f"{path}: importing it failed: {type(e).__name__}: {e}") from e
-    found = [n for n, v in vars(module).items() if isinstance(v, TensorFunction | Program)]
+    found = [n for n, v in vars(module).items() if isinstance(v, kinds)]
     if not name:
         raise InputError(f"{path}: say which function: {', '.join(f'{path}:{n}' for n in found) or 'it has none'}")
     value = getattr(module, name, None)
     if value is None:
         raise InputError(f"{path}: no {name!r} in it; it has {', '.join(found) or 'no decorated functions'}")
-    if not isinstance(value, TensorFunction | Program):
-        raise TraceError(f"{path}:{name} is a {type(value).__name__}; decorate the function with @mirage.program(...)")
+    if not isinstance(value, kinds):
+        raise TraceError(f"{path}:{name} is a {type(value).__name__}; {hint}")
     return value
 
 
@@ -53,14 +63,7 @@ def load_program(path: Path) -> Program | None:
 
     Raises ParseError or FormatError.
     """
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES} bytes; pass a program or a saved result")
-        text = path.read_text()
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
-    except UnicodeDecodeError:
-        raise FormatError(f"{path}: not a text file; pass a program's text or JSON, or a saved result") from None
+    text = read_text(path, "a program's text or JSON, or a saved result")
     if not text.lstrip().startswith("{"):
         return parse_program(text)
     try:
@@ -68,3 +71,15 @@ def load_program(path: Path) -> Program | None:
     except (ValueError, RecursionError):
         raise FormatError(f"{path}: not valid JSON") from None
     return None if isinstance(obj, dict) and obj.get("format") == "mirage result" else program_from_json(obj)
+
+
+def read_text(path: Path, wanted: str) -> str:
+    """The text of a file; raises InputError if it is too large or cannot be read, FormatError if it is no text."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path}: larger than {MAX_BYTES} bytes; pass {wanted}")
+        return path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: not a text file; pass {wanted}") from None

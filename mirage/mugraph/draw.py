@@ -8,123 +8,34 @@ its end. Thread graphs are smaller frames. Under each operator stands the shape 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from html import escape
 
 import networkx as nx
 
+from mirage.drawing.layout import Box, layered
+from mirage.drawing.pieces import (
+    COLORS,
+    MUTED,
+    PAD,
+    SMALL,
+    TEXT,
+    Picture,
+    box,
+    captioned,
+    document,
+    label,
+    path,
+    rect,
+    text_width,
+)
 from mirage.ir.operator import PRODUCTS, Level
 from mirage.ir.text import attr_text
 from mirage.mugraph.graph import Graph, MuGraph, Node
-from mirage.mugraph.layout import Box, layered
 from mirage.mugraph.text import dims_text, input_text, map_text, operator_text, part_names
-
-_FONT = "DejaVu Sans, Verdana, Helvetica, Arial, sans-serif"
-_TEXT, _SMALL, _LINE, _PAD = 12.0, 9.5, 14.0, 12.0
-_INK, _MUTED, _EDGE = "#1f2a3d", "#5b6880", "#66738c"
-#: fill and stroke by kind of box
-_COLORS = {
-    "card": ("#fcfdff", "#ccd4e0"),
-    "block": ("#f2f5fb", "#6b84b5"),
-    "thread": ("#eef7f0", "#6da47c"),
-    "band": ("#e2ebfa", "#9db3dc"),
-    "input": ("#fff3d6", "#c79a3b"),
-    "output": ("#ece6fb", "#8a74c9"),
-    "accumulator": ("#ffe1d8", "#c9694f"),
-    "matmul": ("#d6e4ff", "#4f74b8"),
-    "operator": ("#ffffff", "#7b879c"),
-}
 
 
 def to_svg(graph: MuGraph) -> str:
     """The muGraph as an SVG document: deterministic, with its own background, without external references."""
-    body = _kernel_graph(graph)
-    width, height = body.width + 2 * _PAD, body.height + 2 * _PAD + 30
-    out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" font-family="{_FONT}">',
-        f"<title>{_safe(graph.name)}</title>",
-        '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
-        f'orient="auto-start-reverse"><path d="M0 0.8L7.4 4L0 7.2z" fill="{_EDGE}"/></marker></defs>',
-        _rect("card", 0.5, 0.5, width - 1, height - 1, 10),
-        _label(graph.name, _PAD + 4, 25, 15, bold=True),
-    ]
-    out += body.at(_PAD, _PAD + 30)
-    return "\n".join([*out, "</svg>"]) + "\n"
-
-
-@dataclass
-class _Picture:
-    """Something drawn with its top left corner at (0, 0): `parts` take that corner's position."""
-
-    width: float
-    height: float
-    parts: list[str] = field(default_factory=list)
-
-    def at(self, x: float, y: float) -> list[str]:
-        return [f'<g transform="translate({x:.1f} {y:.1f})">', *self.parts, "</g>"]
-
-
-def _width(text: str, size: float) -> float:
-    """Upper estimate of the text's width in pixels, after the widest of the fonts."""
-    narrow, wide = set("ijlI.,:;|!'()[] tfr"), set("mwMW@%")
-    return size * sum(0.40 if c in narrow else 0.98 if c in wide else 0.66 for c in text)
-
-
-def _safe(text: str) -> str:
-    """Text for XML, which has no control characters."""
-    return escape("".join(c if c.isprintable() else "\ufffd" for c in text))
-
-
-def _label(
-    text: str, x: float, y: float, size: float, bold: bool = False, color: str = _INK, anchor: str = ""
-) -> str:
-    more = (' font-weight="bold"' if bold else "") + (f' text-anchor="{anchor}"' if anchor else "")
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size:g}" fill="{color}"{more}>{_safe(text)}</text>'
-
-
-def _rect(
-    kind: str, x: float, y: float, width: float, height: float, radius: float, dashed: bool = False
-) -> str:
-    fill, stroke = _COLORS[kind]
-    dash = ' stroke-dasharray="5 4"' if dashed else ""
-    return (
-        f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="{radius:g}" '
-        f'fill="{fill}" stroke="{stroke}"{dash}/>'
-    )
-
-
-def _box(kind: str, title: str, lines: Sequence[str] = ()) -> _Picture:
-    """A small box: a title and lines of smaller text."""
-    width = max([_width(title, _TEXT), *(_width(t, _SMALL) for t in lines)]) + 18
-    height = 24 + 12 * len(lines)
-    parts = [_rect(kind, 0, 0, width, height, 5), _label(title, width / 2, 16, _TEXT, anchor="middle")]
-    for k, text in enumerate(lines):
-        parts.append(_label(text, width / 2, 29 + 12 * k, _SMALL, color=_MUTED, anchor="middle"))
-    return _Picture(width, height, parts)
-
-
-def _captioned(picture: _Picture, caption: str) -> _Picture:
-    """The picture with a line of small text under it."""
-    width = max(picture.width, _width(caption, _SMALL))
-    x = (width - picture.width) / 2
-    text = _label(caption, width / 2, picture.height + 12, _SMALL, color=_MUTED, anchor="middle")
-    return _Picture(width, picture.height + 16, [*picture.at(x, 0), text])
-
-
-def _path(points: Sequence[tuple[float, float]], upright: bool) -> str:
-    """A smooth line through points, alternately straight (through a row) and curved (to the next)."""
-    (x, y), *rest = points
-    text = f"M{x:.1f} {y:.1f}"
-    for k, (u, v) in enumerate(rest):
-        if k % 2 == 0:
-            text += f"L{u:.1f} {v:.1f}"
-        elif upright:
-            text += f"C{x:.1f} {(y + v) / 2:.1f} {u:.1f} {(y + v) / 2:.1f} {u:.1f} {v:.1f}"
-        else:
-            text += f"C{(x + u) / 2:.1f} {y:.1f} {(x + u) / 2:.1f} {v:.1f} {u:.1f} {v:.1f}"
-        x, y = u, v
-    return f'<path d="{text}" fill="none" stroke="{_EDGE}" stroke-width="1.2" marker-end="url(#arrow)"/>'
+    return document(graph.name, _kernel_graph(graph))
 
 
 def _phi(axes: dict[str, int | None] | dict[str, int]) -> str:
@@ -180,9 +91,9 @@ def _rows(graph: Graph) -> tuple[list[list[int]], int]:
     return [*loop, *_generations(graph, after)], len(loop) if graph.loop else 0
 
 
-def _frame(graph: Graph, title: str, names: Sequence[str], outputs: Sequence[_Picture]) -> _Picture:
+def _frame(graph: Graph, title: str, names: Sequence[str], outputs: Sequence[Picture]) -> Picture:
     """A block or thread graph as a frame, given its operands' names and the boxes of its results."""
-    pictures: dict[Box, _Picture] = {i: _node(graph, i, names) for i in _shown(graph)}
+    pictures: dict[Box, Picture] = {i: _node(graph, i, names) for i in _shown(graph)}
     ends: list[Box] = [("out", k) for k in range(len(outputs))]
     pictures.update(zip(ends, outputs, strict=True))
     found, looped = _rows(graph)
@@ -196,8 +107,8 @@ def _frame(graph: Graph, title: str, names: Sequence[str], outputs: Sequence[_Pi
         f",  loop {' · '.join(graph.loop)}" if graph.loop else ""
     )
     head = 46.0
-    inner = max(layout.breadth, _width(caption, _SMALL), _width(title, _TEXT + 1))
-    shift = _PAD * 2 + (inner - layout.breadth) / 2
+    inner = max(layout.breadth, text_width(caption, SMALL), text_width(title, TEXT + 1))
+    shift = PAD * 2 + (inner - layout.breadth) / 2
     top: list[float] = []
     bottom: list[float] = []
     y = head + (20 if looped else 0)
@@ -205,19 +116,19 @@ def _frame(graph: Graph, title: str, names: Sequence[str], outputs: Sequence[_Pi
         top.append(y)
         bottom.append(y + max((pictures[b].height for b in row), default=0))
         y = bottom[-1] + (44 if looped and k == looped - 1 else 26)
-    width, height = inner + 4 * _PAD, bottom[-1] + _PAD
+    width, height = inner + 4 * PAD, bottom[-1] + PAD
     kind = "block" if graph.level is Level.BLOCK else "thread"
     parts = [
-        _rect(kind, 0, 0, width, height, 10),
-        _label(title, _PAD, 19, _TEXT + 1, bold=True),
-        _label(caption, _PAD, 34, _SMALL + 0.5, color=_MUTED),
+        rect(kind, 0, 0, width, height, 10),
+        label(title, PAD, 19, TEXT + 1, bold=True),
+        label(caption, PAD, 34, SMALL + 0.5, color=MUTED),
     ]
     if looped:
         parts.append(
-            _rect("band", _PAD, head, width - 2 * _PAD, bottom[looped - 1] + 8 - head, 7, dashed=True)
+            rect("band", PAD, head, width - 2 * PAD, bottom[looped - 1] + 8 - head, 7, dashed=True)
         )
         parts.append(
-            _label(f"for {', '.join(graph.loop)}", _PAD + 7, head + 13, _SMALL, bold=True, color=_MUTED)
+            label(f"for {', '.join(graph.loop)}", PAD + 7, head + 13, SMALL, bold=True, color=MUTED)
         )
     row_of = {b: k for k, row in enumerate(rows) for b in row}
     comes_from = {(a, b): (layout.lanes[a, b] or (layout.center[a],))[-1] for a, b in edges}
@@ -231,42 +142,42 @@ def _frame(graph: Graph, title: str, names: Sequence[str], outputs: Sequence[_Pi
                 points.append((at + shift, top[row_of[a] + k]))
             points.append((at + shift, bottom[row_of[a] + k]))
         points.append((x + shift, top[row_of[b]]))
-        parts.append(_path(points, upright=True))
+        parts.append(path(points, upright=True))
     for b, p in pictures.items():
         parts += p.at(layout.center[b] + shift - p.width / 2, top[row_of[b]])
     if looped:
         # over the edges that pass it
-        halo = f'<g paint-order="stroke" stroke="{_COLORS[kind][0]}" stroke-width="4">'
-        text = _label("after the loop", _PAD + 7, bottom[looped - 1] + 22, _SMALL, bold=True, color=_MUTED)
+        halo = f'<g paint-order="stroke" stroke="{COLORS[kind][0]}" stroke-width="4">'
+        text = label("after the loop", PAD + 7, bottom[looped - 1] + 22, SMALL, bold=True, color=MUTED)
         parts += [halo, text, "</g>"]
-    return _Picture(width, height, parts)
+    return Picture(width, height, parts)
 
 
-def _arrival(target: _Picture, port: int, count: int) -> float:
+def _arrival(target: Picture, port: int, count: int) -> float:
     """Where, from the middle of its upper side, the edge to a port of a box ends."""
     return min(target.width, 160.0) * 0.8 * ((port + 1) / (count + 1) - 0.5)
 
 
-def _node(graph: Graph, i: int, names: Sequence[str]) -> _Picture:
+def _node(graph: Graph, i: int, names: Sequence[str]) -> Picture:
     n = graph.nodes[i]
     shape = dims_text(n.dims[0], part_names(graph, i))
     if n.graph is not None:
         loads = [_scalar(graph.nodes[r.node]) or "load" for r in n.operands]
-        return _captioned(
-            _frame(n.graph, "thread graph", loads, [_box("output", "store", [_omap(n, 0)])]), shape
+        return captioned(
+            _frame(n.graph, "thread graph", loads, [box("output", "store", [_omap(n, 0)])]), shape
         )
     if n.op == "input":
         lines = [f"imap {_phi(graph.imap(i))}"] + ([f"fmap {_phi(graph.fmap(i))}"] if graph.loop else [])
         title = names[n.attr["index"]]
-        return _captioned(_box("input", title, lines), shape) if n.axes() else _box("input", title)
+        return captioned(box("input", title, lines), shape) if n.axes() else box("input", title)
     lines = [f"fmap {_phi(graph.fmap(i))}"] if n.op == "accumulator" else _scalars(graph, n)
     kind = _kind(n)
-    return _captioned(_box(kind, operator_text(n, graph.loop), lines), shape)
+    return captioned(box(kind, operator_text(n, graph.loop), lines), shape)
 
 
 def _kind(n: Node) -> str:
     """The colour of an operator's box."""
-    return "matmul" if n.op in PRODUCTS else n.op if n.op in _COLORS else "operator"
+    return "matmul" if n.op in PRODUCTS else n.op if n.op in COLORS else "operator"
 
 
 def _omap(n: Node, k: int) -> str:
@@ -277,7 +188,7 @@ def _omap(n: Node, k: int) -> str:
 # The kernel graph: from left to right.
 
 
-def _kernel_graph(graph: MuGraph) -> _Picture:
+def _kernel_graph(graph: MuGraph) -> Picture:
     g = graph.kernel
     shown = _shown(g)
     inputs = [i for i in shown if g.nodes[i].op == "input"]
@@ -285,11 +196,11 @@ def _kernel_graph(graph: MuGraph) -> _Picture:
         list(c) for c in (inputs, *_generations(g, [i for i in shown if i not in inputs])) if c
     ]
     labels = {i: _value_labels(graph, i) for i in shown}
-    pictures: dict[Box, _Picture] = {i: _kernel_node(graph, i) for i in shown}
+    pictures: dict[Box, Picture] = {i: _kernel_node(graph, i) for i in shown}
     ends: list[Box] = [("out", k) for k in range(len(g.outputs))]
     columns.append(ends)
     for k, end in enumerate(ends):
-        pictures[end] = _box(
+        pictures[end] = box(
             "output", f"output {k}" if len(ends) > 1 else "output", [dims_text(graph.outputs[k].dims)]
         )
     # one box per kernel, one edge per tensor that another kernel reads
@@ -300,7 +211,7 @@ def _kernel_graph(graph: MuGraph) -> _Picture:
 
     def after(b: Box) -> float:
         """Breadth of the gap that holds the labels of a box's results."""
-        return max((_width(t, _SMALL) for t in labels[b]), default=0) if isinstance(b, int) else 0
+        return max((text_width(t, SMALL) for t in labels[b]), default=0) if isinstance(b, int) else 0
 
     left: list[float] = []
     right: list[float] = []
@@ -327,13 +238,13 @@ def _kernel_graph(graph: MuGraph) -> _Picture:
                 points.append((left[column_of[a] + k], y))
             points.append((right[column_of[a] + k], y))
         points.append((left[column_of[b]], layout.center[b] + end_offset))
-        parts.append(_path(points, upright=False))
+        parts.append(path(points, upright=False))
         if (a, out) not in drawn:
             drawn.add((a, out))
-            parts.append(_label(labels[a][out], start + 6, ys[0] - 5, _SMALL, color=_MUTED))
+            parts.append(label(labels[a][out], start + 6, ys[0] - 5, SMALL, color=MUTED))
     for b, p in pictures.items():
         parts += p.at(left[column_of[b]], layout.center[b] - p.height / 2)
-    return _Picture(width, layout.breadth, parts)
+    return Picture(width, layout.breadth, parts)
 
 
 def _value_labels(graph: MuGraph, i: int) -> list[str]:
@@ -351,13 +262,13 @@ def _value_name(graph: MuGraph, i: int, out: int) -> str:
     return f"v{i}.{out}" if len(n.dims) > 1 else f"v{i}"
 
 
-def _kernel_node(graph: MuGraph, i: int) -> _Picture:
+def _kernel_node(graph: MuGraph, i: int) -> Picture:
     n = graph.kernel.nodes[i]
     if n.op == "input":
-        return _box("input", input_text(graph, n.attr["index"]))
+        return box("input", input_text(graph, n.attr["index"]))
     if n.graph is None:
-        return _box(_kind(n), operator_text(n), _scalars(graph.kernel, n))
+        return box(_kind(n), operator_text(n), _scalars(graph.kernel, n))
     names = [_value_name(graph, r.node, r.out) for r in n.operands]
-    outputs = [_box("output", _value_name(graph, i, k), [_omap(n, k)]) for k in range(len(n.dims))]
+    outputs = [box("output", _value_name(graph, i, k), [_omap(n, k)]) for k in range(len(n.dims))]
     kernels = [k for k, m in enumerate(graph.kernel.nodes) if m.op == "graph"]
     return _frame(n.graph, f"kernel {kernels.index(i) + 1}", names, outputs)

@@ -26,6 +26,8 @@ from mirage.runtime.program import (
     CallLibrary,
     CallOperator,
     CallPacked,
+    If,
+    Loop,
     VMProgram,
 )
 from mirage.runtime.program_json import program_from_json, program_to_json
@@ -164,15 +166,33 @@ class Executable:
         """The plan of each function's intermediate tensors."""
         return self.facts.plans
 
+    def to_json(self) -> dict[str, Any]:
+        """What `explain` says, for programs: the calls of each function by kind, plans in bytes, seconds per pass."""
+        return {
+            "signature": self.facts.signature,
+            "parameters": list(self.parameters),
+            "guards": list(self.facts.guards),
+            "functions": {f.name: _counts(f.code) for f in self.program},
+            "kernels": self._outcomes(),
+            "fallbacks": list(self.facts.fallbacks),
+            "memory": {name: asdict(plan) for name, plan in self.memory_plan.items()},
+            "seconds": {name: round(s, 4) for name, s in self.facts.seconds.items()},
+        }
+
+    def _repr_svg_(self) -> str:
+        """The drawing that notebooks show: what each function runs, and the shapes of the results."""
+        from mirage.runtime.draw import program_svg
+
+        return program_svg(self.program, self._outcomes())
+
     def explain(self) -> str:
         """The signature with symbolic dims, the guards, what became of each part and why, and the memory plan."""
         lines = [self.facts.signature, ""]
         lines += ["guards", *(f"    {g}" for g in self.facts.guards or ("none beyond the signature",)), ""]
         for f in self.program:
-            lines.append(f"function {f.name}: {_counts(f.code)}")
-        # a kernel may have become another one since
-        texts = {n: getattr(self.kernels[n], "outcome", t) for n, t in self.facts.kernels.items()}
-        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in texts.items())]
+            calls = ", ".join(f"{n} {what}" for what, n in _counts(f.code).items()) or "no calls"
+            lines.append(f"function {f.name}: {calls}")
+        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self._outcomes().items())]
         if not self.facts.kernels:
             lines.append("    none")
         if self.facts.fallbacks:
@@ -185,6 +205,10 @@ class Executable:
             spent = ", ".join(f"{name} {s:.2f}" for name, s in self.facts.seconds.items() if s >= 0.005)
             lines += ["", f"compiled in {sum(self.facts.seconds.values()):.2f} s: {spent}"]
         return "\n".join(lines) + "\n"
+
+    def _outcomes(self) -> dict[str, str]:
+        """What each kernel is; one may have become another since the compilation."""
+        return {n: getattr(self.kernels[n], "outcome", t) for n, t in self.facts.kernels.items()}
 
     def __repr__(self) -> str:
         return f"Executable({self.facts.signature})"
@@ -199,7 +223,7 @@ class Executable:
             "schema": SCHEMA,
             "program": program_to_json(self.program),
             "kernels": {name: {"kind": k.kind, "text": k.to_text()} for name, k in self.kernels.items()},
-            "facts": asdict(self.facts),
+            "facts": asdict(replace(self.facts, kernels=self._outcomes())),
         }
         memory = BytesIO()
         with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
@@ -279,11 +303,11 @@ def _like(result: Any, x: Any) -> Any:
     return like(result, x) if isinstance(result, np.ndarray) else result
 
 
-def _counts(code: Sequence[object]) -> str:
-    """How many calls of each kind a function's code makes."""
+def _counts(code: Sequence[object]) -> dict[str, int]:
+    """How many calls of each kind a function's code makes, of those that it makes any of."""
     kinds = {
         "kernels": CallKernel, "library functions": CallLibrary, "NumPy operators": CallOperator,
-        "packed functions": CallPacked, "functions": CallFunction, "storages": AllocStorage,
+        "packed functions": CallPacked, "functions": CallFunction, "branches": If, "loops": Loop, "storages": AllocStorage,
     }  # fmt: skip
     counts = {what: sum(isinstance(i, kind) for i in code) for what, kind in kinds.items()}
-    return ", ".join(f"{n} {what}" for what, n in counts.items() if n) or "no calls"
+    return {what: n for what, n in counts.items() if n}

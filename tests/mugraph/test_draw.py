@@ -12,7 +12,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mirage.mugraph.draw import _width, to_svg
+from mirage.drawing.pieces import text_width
+from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.text import operator_text
 from mirage.mugraph.thread import construct_threads, thread_groups
@@ -86,7 +87,7 @@ def test_text_lies_within_the_drawing_and_apart_from_other_text(name: str) -> No
             continue
         size = float(e.attrib["font-size"])
         # the estimate is an upper one; four fifths of it are certainly covered
-        w = _width(e.text or "", size) * 0.8
+        w = text_width(e.text or "", size) * 0.8
         left = x + float(e.attrib["x"]) - (w / 2 if e.get("text-anchor") == "middle" else 0)
         base = y + float(e.attrib["y"])
         placed.append((left, base - 0.7 * size, left + w, base))

@@ -289,6 +289,12 @@ class Module:
         """The module with a function added or replaced."""
         return replace(self, functions={**self.functions, function.name: function})
 
+    def _repr_svg_(self) -> str:
+        """The drawing that notebooks show."""
+        from mirage.ir.graph.draw import module_svg
+
+        return module_svg(self)
+
     def __str__(self) -> str:
         from mirage.ir.graph.text import print_module
 

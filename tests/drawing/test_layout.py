@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.mugraph.layout import GAP, LANE, Box, layered
+from mirage.drawing.layout import GAP, LANE, Box, layered
 
 
 @st.composite

@@ -1,0 +1,139 @@
+"""The command `mirage compile`."""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mirage.cli_shared import check_writable, err, out, sizes_of
+from mirage.errors import DimError, InputError
+from mirage.frontends.files import load_member, read_text
+from mirage.frontends.functions import GraphFunction
+from mirage.frontends.spec import TensorFunction
+from mirage.ir.graph.nodes import Module
+from mirage.progress import bars
+from mirage.runtime.executable import Executable
+
+
+def compile_(
+    what: Annotated[
+        str, typer.Argument(metavar="PROGRAM", help="FILE.py:function, a module's text, or a saved executable.")
+    ],
+    bound: Annotated[
+        list[str] | None, typer.Option(help="Largest size of a dim, NAME=SIZE, or a range, NAME=LOW:HIGH.")
+    ] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Size of a dim to tune at: NAME=SIZE.")] = None,
+    constant: Annotated[list[str] | None, typer.Option(help="A parameter whose contents never change.")] = None,
+    budget: Annotated[float, typer.Option(help="Seconds for superoptimizing all subprograms together.")] = 60.0,
+    without: Annotated[
+        list[str] | None, typer.Option(help="Leave an optimization out: merge, superoptimize, libraries, fuse, plan.")
+    ] = None,
+    target: Annotated[str, typer.Option(help="What to compile for.")] = "cpu",
+    seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
+    print_after: Annotated[list[str] | None, typer.Option(help="Print the module after this pass, or all.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    save: Annotated[Path | None, typer.Option(help="Write the executable to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw what runs to this file.")] = None,
+) -> None:
+    """Compile a whole program for all sizes of its dims, and explain what was made of it."""
+    from mirage.compilation import compile as compile_program
+    from mirage.compilation import load_executable
+
+    check_writable("--save", save)
+    check_writable("--svg", svg)
+    if _is_executable(what):
+        given = {
+            "--bound": bound,
+            "--set": set_,
+            "--constant": constant,
+            "--without": without,
+            "--print-after": print_after,
+        }
+        for option, value in given.items():
+            if value:
+                raise InputError(
+                    f"{what}: {option} has no meaning for a program that is compiled already; compile its source"
+                )
+        executable = load_executable(what)
+    else:
+        with _printed_after(print_after or []), bars(err) as say:
+            executable = compile_program(
+                load_source(what),
+                bounds=_bounds(bound or []),
+                sizes=sizes_of("--set", set_ or []) or None,
+                constants=tuple(constant or ()),
+                target=target,
+                budget=budget,
+                without=tuple(without or ()),
+                cache=not no_cache,
+                seed=seed,
+                progress=say,
+            )
+    _write(executable, save, svg)
+    if as_json:
+        print(json.dumps(executable.to_json()))
+    else:
+        out.print(executable.explain(), end="", markup=False, highlight=False, soft_wrap=True)
+
+
+def load_source(text: str) -> Callable[..., Any] | Module | str:
+    """What `FILE.py:function` names, or a module's text. A Python file is the user's own code and is imported.
+
+    Raises InputError naming the path, TraceError if it is something else.
+    """
+    path, _, name = text.partition(":")
+    if path.endswith(".py"):
+        hint = "decorate the function with @mirage.function(...) or @mirage.program(...), which give the types of its parameters"
+        found: Callable[..., Any] | Module = load_member(
+            Path(path), name, (GraphFunction, TensorFunction, Module), hint
+        )
+        return found
+    if not Path(text).is_file():
+        raise InputError(f"{text}: no such file; pass FILE.py:function, a module's text, or a saved executable")
+    return read_text(Path(text), "a module's text or a saved executable")
+
+
+def _is_executable(text: str) -> bool:
+    return Path(text).is_file() and zipfile.is_zipfile(text)
+
+
+def _bounds(pairs: list[str]) -> dict[str, int | tuple[int, int]]:
+    bounds: dict[str, int | tuple[int, int]] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        numbers = [n.strip() for n in value.split(":")]
+        if len(numbers) > 2 or not all(n.isdigit() for n in numbers):
+            raise DimError(f"--bound {pair!r}: write NAME=SIZE or NAME=LOW:HIGH, such as --bound t=4096")
+        low, high = int(numbers[0]), int(numbers[-1])
+        bounds[name.strip()] = high if len(numbers) == 1 else (low, high)
+    return bounds
+
+
+@contextmanager
+def _printed_after(passes: list[str]) -> Iterator[None]:
+    """The setting `MIRAGE_PRINT_AFTER`, if there are passes."""
+    before = os.environ.get("MIRAGE_PRINT_AFTER")
+    if passes:
+        os.environ["MIRAGE_PRINT_AFTER"] = ",".join(passes)
+    try:
+        yield
+    finally:
+        if before is not None:
+            os.environ["MIRAGE_PRINT_AFTER"] = before
+        elif passes:
+            del os.environ["MIRAGE_PRINT_AFTER"]
+
+
+def _write(executable: Executable, save: Path | None, svg: Path | None) -> None:
+    if save is not None:
+        executable.save(save)
+    if svg is not None:
+        svg.write_text(executable._repr_svg_(), encoding="utf-8")

@@ -1,0 +1,36 @@
+"""What commands of the command line share: consoles, and the reading and checking of arguments."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from mirage.errors import DimError, InputError
+
+out = Console()
+err = Console(stderr=True)
+
+
+def sizes_of(option: str, pairs: Sequence[str]) -> dict[str, int]:
+    """The sizes that an option gives as NAME=SIZE, several times."""
+    sizes: dict[str, int] = {}
+    for pair in pairs:
+        name, _, value = pair.partition("=")
+        if not value.strip().isdigit():
+            raise DimError(f"{option} {pair!r}: write NAME=SIZE, such as {option} t=4096")
+        sizes[name.strip()] = int(value)
+    return sizes
+
+
+def check_writable(option: str, path: Path | None) -> None:
+    """Raises InputError if a file that a long command is to write at its end cannot be written."""
+    if path is None:
+        return
+    folder = path.parent
+    if not folder.is_dir():
+        raise InputError(f"{option} {path}: there is no folder {folder}; make it first")
+    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+        raise InputError(f"{option} {path}: cannot be written; choose a file in a folder that you can write")
