@@ -6,11 +6,14 @@ import os
 import platform
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, overload
 
 from mirage.errors import UnknownTarget
+from mirage.kernels.cuda.device import TARGETS as CUDA_TARGETS
+from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
 from mirage.settings import num_threads
 
-TARGETS = ("cpu",)
+TARGETS = ("cpu", *CUDA_TARGETS)
 
 _CPUS = Path("/sys/devices/system/cpu")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -42,12 +45,24 @@ class Target:
         return max(self.l3_bytes, self.l2_bytes * self.cores)
 
 
-def get_target(name: str) -> Target:
-    """The target of that name, as this machine is now; raises UnknownTarget with the choices."""
+@overload
+def get_target(name: Literal["cpu"]) -> Target: ...
+
+
+@overload
+def get_target(name: str) -> Target | CudaDevice: ...
+
+
+def get_target(name: str) -> Target | CudaDevice:
+    """The target of that name, as this machine is now: "cpu", "cuda" or an architecture such as "cuda:sm_90", of which there
+    need not be a device (`cuda_device`).
+
+    Raises UnknownTarget with the choices.
+    """
     if name == "cpu":
         return read_cpu()
-    if name == "cuda":
-        raise UnknownTarget("target 'cuda' does not exist in this version, only cpu; use target='cpu'")
+    if isinstance(name, str) and is_cuda(name):
+        return cuda_device(name)
     raise UnknownTarget(f"target {name!r} does not exist; choose one of {', '.join(TARGETS)}")
 
 

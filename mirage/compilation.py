@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,7 @@ from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
-from mirage.compiler.context import Context, Sizes
+from mirage.compiler.context import Context, Sizes, Superoptimizer
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
@@ -37,7 +38,7 @@ from mirage.compiler.passes import (
 )
 from mirage.compiler.pipeline import Pass, run_passes
 from mirage.compiler.sizes import DEFAULT_SIZE
-from mirage.errors import BudgetError, DimError, InputError, TraceError
+from mirage.errors import BudgetError, DimError, InputError, TraceError, UnknownTarget
 from mirage.frontends.functions import trace_module
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.annotations import Annotation, symbols_in
@@ -47,7 +48,7 @@ from mirage.ir.graph.parse import parse_module
 from mirage.ir.loops.text import parse_loops
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from mirage.kernels.target import get_target
+from mirage.kernels.target import Target, get_target
 from mirage.progress import Say, Step
 from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, read_executable
 from mirage.search.versions import MAX_VERSIONS
@@ -125,13 +126,17 @@ def compile(
     (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for
     ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
+    An interrupt (Ctrl-C) ends the search for the subprogram at hand, as `superoptimize` does it, and leaves out those for the
+    rest, which are fused; a second one, or one before anything was found, raises KeyboardInterrupt.
+
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
     Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
         raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
-    get_target(target)
+    if not isinstance(get_target(target), Target):
+        raise UnknownTarget(f"target {target!r}: whole programs are compiled for target 'cpu'; superoptimize takes this target")
     unknown = [name for name in without if name not in OPTIMIZATIONS]
     if isinstance(without, str) or unknown:
         raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
@@ -150,7 +155,7 @@ def compile(
     if isinstance(constants, str) or not all(c in names for c in constants):
         raise InputError(f"constants={constants!r}: not parameters of {main.name}; these are {', '.join(names)}")
     beside = Background(budget=budget, target=target, cache=cache, seed=seed) if background else None
-    search = partial(_later, beside) if beside else partial(_now, target=target, cache=cache, seed=seed, say=say)
+    search: Superoptimizer = partial(_later, beside) if beside else _Searches(target, cache, seed, say)
     context = Context(
         bounds=store,
         constants=tuple(n for n in names if n in constants),
@@ -231,33 +236,36 @@ def _later(
     return kernel, kernel.outcome
 
 
-def _now(
-    program: Program,
-    sizes: Sequence[Sizes],
-    constants: Sequence[str],
-    budget: float,
-    *,
-    target: str,
-    cache: ResultStore | bool,
-    seed: int,
-    say: Say,
-) -> tuple[Kernel, str]:
-    """The kernel of a subprogram that `mirage.superoptimize` finds; a fused one where there is no time for a search."""
-    from mirage.api import superoptimize as search
+@dataclass
+class _Searches:
+    """The kernels of subprograms that `mirage.superoptimize` finds; fused ones without time for a search, or after an interrupt."""
 
-    if budget < MIN_BUDGET:
-        fused = fused_kernel(program, sizes, machine_model(), constants=constants)
-        if fused is not None:
-            return fused, "fused without a search, for which no time was left"
-        return MuGraphKernel.of_library(program), "library calls: no time was left for a search"
-    result = search(
-        program, target=target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget, cache=cache, seed=seed,
-        progress=say,
-    )  # fmt: skip
-    where = "from the cache" if result.cache_hit else f"{result.stats.stop_reason}"
-    library = result.baselines.get("library")
-    gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""
-    return MuGraphKernel.of_result(result), f"{result.best}{gain}; {where}"
+    target: str
+    cache: ResultStore | bool
+    seed: int
+    say: Say
+    interrupted: bool = False
+
+    def __call__(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> tuple[Kernel, str]:
+        from mirage.api import superoptimize as search
+
+        if self.interrupted or budget < MIN_BUDGET:
+            why = "as the compilation was interrupted" if self.interrupted else "for which no time was left"
+            fused = fused_kernel(program, sizes, machine_model(), constants=constants)
+            if fused is not None:
+                return fused, f"fused without a search, {why}"
+            return MuGraphKernel.of_library(program), f"library calls without a search, {why}"
+        result = search(
+            program, target=self.target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget, cache=self.cache,
+            seed=self.seed, progress=self.say,
+        )  # fmt: skip
+        self.interrupted = result.interrupted
+        where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
+        library = result.baselines.get("library")
+        gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""
+        return MuGraphKernel.of_result(result), f"{result.best}{gain}; {where}"
 
 
 #: seconds below which a search is not worth its start

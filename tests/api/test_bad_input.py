@@ -358,7 +358,7 @@ def test_torch_and_numpy_mixed_with_negative_strides() -> None:
 
 OPTIONS: list[tuple[type[MirageError], str, dict[str, Any]]] = [
     *((BudgetError, "budget=", {"budget": b}) for b in (0, -1, math.nan, math.inf, "3", None, True, 10**400)),
-    *((UnknownTarget, "target", {"target": t}) for t in ("tpu", "cuda", "", None, 5)),
+    *((UnknownTarget, "target", {"target": t}) for t in ("tpu", "cuda:sm_1", "", None, 5)),
     *((UnknownPruner, "pruner", {"pruner": p}) for p in ("x", "", 5, True)),
     *((SearchError, "max_kernels=", {"max_kernels": n}) for n in (0, "2", 1.5, None)),
     *((SearchError, "max_operators=", {"max_operators": n}) for n in (0, -3, "2", 1.5)),

@@ -165,7 +165,7 @@ def test_superoptimize_errors(run: Run) -> None:
     fails(run, *base, "--set", "m=99999999999999999999", message="MiB")
     fails(run, *base, "--sizes", "huge", message="it has small, large")
     fails(run, *base, "--pruner", "x", message="no pruner is called 'x'")
-    fails(run, *base, "--target", "cuda", message="target 'cuda'")
+    fails(run, *base, "--target", "cuda:", message="target 'cuda:' does not exist")
     fails(run, *base, "--seed", "-1", message="seed=-1")
     fails(run, *base, "--save", "no/such/folder.json", message="cannot be written")
     fails(run, "superoptimize", "user.py:other", "--budget", "0.2", message="dim 'm' of other needs")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from mirage.errors import UnknownTarget
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.target import get_target, read_cpu
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -84,8 +85,15 @@ def test_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
         t.cores = 1  # type: ignore[misc]
 
 
-def test_unknown_targets() -> None:
-    with pytest.raises(UnknownTarget, match="only cpu"):
-        get_target("cuda")
-    with pytest.raises(UnknownTarget, match=r"'tpu' does not exist; choose one of cpu"):
-        get_target("tpu")
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_cuda_needs_no_device(arch: str) -> None:
+    device = get_target(f"cuda:{arch}")
+    assert isinstance(device, CudaDevice)
+    assert (device.arch, device.target) == (arch, f"cuda:{arch}")
+    assert isinstance(get_target("cuda"), CudaDevice)
+
+
+@pytest.mark.parametrize("name", ["tpu", "CPU", "", "cuda:", "cuda:sm_90 ", "cuda:sm_7", "cuda:90", "cuda:0", None, 5])
+def test_unknown_targets(name: str) -> None:
+    with pytest.raises(UnknownTarget, match=r"does not exist; choose one of (cpu, )?cuda, cuda:sm_80"):
+        get_target(name)
