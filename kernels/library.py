@@ -3,6 +3,8 @@
 Over named axes a repeat costs nothing: an axis that an operand of a matmul lacks is folded into the rows or
 columns of the other one (grouped-query attention is one batched matmul; Mirage, Fig. 4c). Arrays keep the
 layout that they come in, and a transposed operand reaches BLAS as a view.
+
+`Arrays` is what a plan calls: those of another library take NumPy's place with one of their own (`mirage.kernels.cuda.library`).
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -35,15 +38,45 @@ View = Callable[[Any], Any]
 _KEPT = 16
 
 
+class Arrays:
+    """The functions of arrays that plans call: NumPy's, and the signatures that another library's must have."""
+
+    def __init__(self, module: Any = np) -> None:
+        self.xp = module
+
+    def elementwise(self, ufunc: np.ufunc) -> Callable[..., Any]:
+        """What NumPy's function is here, called with arrays, scalars and `out`."""
+        return ufunc
+
+    def reduction(self, ufunc: np.ufunc, dtype: np.dtype, initial: float | None) -> Callable[..., Any]:
+        """What folds an array with NumPy's function, from `initial` on, called with it, `axis` and `out`."""
+        more = {} if initial is None else {"initial": dtype.type(initial)}
+        return partial(ufunc.reduce, dtype=dtype, **more)
+
+    def function(self, fn: ScalarFunction, params: Sequence[Fraction], dtype: np.dtype) -> Callable[[Any], Any]:
+        """A scalar function of arrays of that type; its result may be its argument."""
+        values = tuple(float(p) for p in params)
+        return lambda x: np.asarray(fn.numpy(x, *values), dtype=dtype)
+
+    def matmul(self, x: Any, y: Any, out: Any = None) -> Any:
+        """The batched product of matrices, in `out` if given."""
+        return np.matmul(x, y, out=out)
+
+
+#: the functions of NumPy
+NUMPY = Arrays()
+
+
 @dataclass
-class _Step:
+class Step:
     """One NumPy call. `axes` names the dims of its result in memory order.
 
     `run(arrays, extents, out)` computes it from the operands' arrays; `out`, where not None, is the array over `axes`
     that takes the result: one that the caller gave, or that of operand `overwrites`, which nothing reads later.
-    `fresh` results are arrays that no one else holds.
+    `fresh` results are arrays that no one else holds. `what` tells calls apart that have the same operands.
     """
 
+    what: Any
     operands: tuple[int, ...]
     axes: Axes
     run: Callable[[list[Any], Extents, Any], Any] | None = None
@@ -68,19 +101,63 @@ def _merged(extents: Extents, *groups: Sequence[str]) -> list[int]:
     return [prod(extents[a] for a in g) for g in groups]
 
 
-class _Planner:
+@dataclass(frozen=True)
+class Product:
+    """One batched matmul over named axes: those of both operands are batch dims, those of one are its rows or columns.
+
+    `x` and `y` are the operands' dims in the order (batch, rows, summed) and (batch, summed, columns).
+    """
+
+    matmul: Callable[..., Any]
+    may_share_memory: Callable[[Any, Any], bool]
+    batch: Axes
+    rows: Axes
+    summed: Axes
+    columns: Axes
+    x: tuple[int, ...]
+    y: tuple[int, ...]
+
+    @property
+    def layout(self) -> Axes:
+        """The axes of the result in memory order."""
+        return (*self.batch, *self.rows, *self.columns)
+
+    def __call__(self, arrays: list[Any], extents: Extents, out: Any) -> Any:
+        if len(self.rows) == len(self.summed) == len(self.columns) == 1:
+            return self.matmul(arrays[0].transpose(self.x), arrays[1].transpose(self.y), out=out)
+        lead = [extents[a] for a in self.batch]
+        m, k, n = _merged(extents, self.rows, self.summed, self.columns)
+        xm = arrays[0].transpose(self.x).reshape((*lead, m, k))
+        ym = arrays[1].transpose(self.y).reshape((*lead, k, n))
+        if out is None:
+            return self.matmul(xm, ym).reshape([extents[a] for a in self.layout])
+        to = out.reshape((*lead, m, n))
+        if self.may_share_memory(to, out):
+            self.matmul(xm, ym, out=to)
+        else:
+            # rows (or columns) that are apart in memory
+            out[...] = self.matmul(xm, ym).reshape(out.shape)
+        return out
+
+
+class Planner:
     """The algebra of NumPy calls: a value is the index of a step; equal steps are shared.
 
-    `rows` and `maxima` are those of `LibraryCalls`.
+    `rows` and `maxima` are those of `LibraryCalls`, `arrays` the functions that are called.
     """
 
     def __init__(
-        self, program: AxisProgram, rows: Mapping[int, Sequence[Axes]], maxima: Mapping[int, Sequence[Maxima]]
+        self,
+        program: AxisProgram,
+        rows: Mapping[int, Sequence[Axes]],
+        maxima: Mapping[int, Sequence[Maxima]],
+        arrays: Arrays,
     ) -> None:
         self.program = program
+        self.arrays = arrays
         self.storage = DTYPES[program.dtype]
         self.dtype = compute_dtype(self.storage)
-        self.steps: list[_Step] = []
+        self.steps: list[Step] = []
         self.scalars: dict[int, sympy.Expr | Fraction] = {}
         self.shared: dict[Any, int] = {}
         self.rows = rows
@@ -109,10 +186,16 @@ class _Planner:
         found = [nodes[o.value] for o in self.program.outputs]
         return found if self.storage == self.dtype else [self._convert(i, self.storage) for i in found]
 
+    def finish(self, outputs: list[int]) -> list[int]:
+        """The steps of the program's results after the last changes to the plan."""
+        return outputs
+
     def _convert(self, x: int, dtype: np.dtype) -> int:
+        array = self.arrays.xp.array
+
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
             if out is None:
-                return np.array(arrays[0], dtype)
+                return array(arrays[0], dtype)
             out[...] = arrays[0]
             return out
 
@@ -138,7 +221,7 @@ class _Planner:
 
     def _add(
         self,
-        key: Any,
+        what: Any,
         operands: tuple[int, ...],
         axes: Axes,
         run: Any,
@@ -146,10 +229,10 @@ class _Planner:
         fresh: bool = True,
         in_place: bool = False,
     ) -> int:
-        key = (key, operands)
+        key = (what, operands)
         if key not in self.shared:
             self.shared[key] = len(self.steps)
-            self.steps.append(_Step(operands, axes, run, fresh, in_place))
+            self.steps.append(Step(what, operands, axes, run, fresh, in_place))
         return self.shared[key]
 
     def constant(self, value: Fraction) -> int:
@@ -172,9 +255,10 @@ class _Planner:
     def _ufunc(self, ufunc: np.ufunc, *operands: int) -> int:
         layout = self._layout(operands)
         views = [_aligned(self.steps[i].axes, layout) for i in operands]
+        call = self.arrays.elementwise(ufunc)
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
-            return ufunc(*(a if v is None else v(a) for a, v in zip(arrays, views, strict=True)), out=out)
+            return call(*(a if v is None else v(a) for a, v in zip(arrays, views, strict=True)), out=out)
 
         return self._add(ufunc, operands, layout, run, in_place=True)
 
@@ -201,25 +285,25 @@ class _Planner:
         native = f"{self.dtype.char}->{self.dtype.char}"
         if isinstance(fn.numpy, np.ufunc) and native in fn.numpy.types and not params:
             return self._ufunc(fn.numpy, x)
-        values = tuple(float(p) for p in params)
+        call, may_share_memory = self.arrays.function(fn, params, self.dtype), self.arrays.xp.may_share_memory
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
-            result = np.asarray(fn.numpy(arrays[0], *values), dtype=self.dtype)
+            result = call(arrays[0])
             if out is not None:
                 out[...] = result
                 return out
             # a function may return its argument, which is someone else's
-            return result.copy() if np.may_share_memory(result, arrays[0]) else result
+            return result.copy() if may_share_memory(result, arrays[0]) else result
 
         return self._add((fn.name, params), (x,), self.steps[x].axes, run)
 
     def reduce(self, ufunc: np.ufunc, x: int, reduced: Sequence[str], initial: float | None = None) -> int:
         axes = self.steps[x].axes
         where = tuple(axes.index(a) for a in reduced)
-        more = {} if initial is None else {"initial": self.dtype.type(initial)}
+        call = self.arrays.reduction(ufunc, self.dtype, initial)
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
-            return ufunc.reduce(arrays[0], axis=where, dtype=self.dtype, out=out, **more)
+            return call(arrays[0], axis=where, out=out)
 
         rest = tuple(a for a in axes if a not in reduced)
         return self._add((ufunc, "reduce", frozenset(reduced)), (x,), rest, run)
@@ -239,29 +323,22 @@ class _Planner:
             return self.mul(x, y)
         batch = [a for a in both if a not in reduced]
         rows, columns = [a for a in xs if a not in ys], [a for a in ys if a not in xs]
-        x_perm = tuple(xs.index(a) for a in (*batch, *rows, *summed))
-        y_perm = tuple(ys.index(a) for a in (*batch, *summed, *columns))
-        layout = (*batch, *rows, *columns)
-        one_each = len(rows) == len(summed) == len(columns) == 1
+        product = Product(
+            self.arrays.matmul,
+            self.arrays.xp.may_share_memory,
+            tuple(batch),
+            tuple(rows),
+            tuple(summed),
+            tuple(columns),
+            tuple(xs.index(a) for a in (*batch, *rows, *summed)),
+            tuple(ys.index(a) for a in (*batch, *summed, *columns)),
+        )
+        operands = self.factor_of_product(x), self.factor_of_product(y)
+        return self._add(("matmul", frozenset(summed)), operands, product.layout, product)
 
-        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
-            if one_each:
-                return np.matmul(arrays[0].transpose(x_perm), arrays[1].transpose(y_perm), out=out)
-            lead = [extents[a] for a in batch]
-            m, k, n = _merged(extents, rows, summed, columns)
-            xm = arrays[0].transpose(x_perm).reshape((*lead, m, k))
-            ym = arrays[1].transpose(y_perm).reshape((*lead, k, n))
-            if out is None:
-                return np.matmul(xm, ym).reshape([extents[a] for a in layout])
-            to = out.reshape((*lead, m, n))
-            if np.may_share_memory(to, out):
-                np.matmul(xm, ym, out=to)
-            else:
-                # rows (or columns) that are apart in memory
-                out[...] = np.matmul(xm, ym).reshape(out.shape)
-            return out
-
-        return self._add(("matmul", frozenset(summed)), (x, y), layout, run)
+    def factor_of_product(self, x: int) -> int:
+        """The step that a matmul reads for this one."""
+        return x
 
     def concat(self, n: AxisNode, args: list[int]) -> int:
         assert n.joined is not None
@@ -269,18 +346,19 @@ class _Planner:
         layout, where = n.axes, n.axes.index(joined)
         layouts = [tuple(part if a == joined else a for a in layout) for part in parts]
         views = [_aligned(self.steps[i].axes, to) for i, to in zip(args, layouts, strict=True)]
+        broadcast_to, concatenate = self.arrays.xp.broadcast_to, self.arrays.xp.concatenate
 
         def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
             blocks = [
-                np.broadcast_to(a if v is None else v(a), [extents[e] for e in to])
+                broadcast_to(a if v is None else v(a), [extents[e] for e in to])
                 for a, v, to in zip(arrays, views, layouts, strict=True)
             ]
-            return np.concatenate(blocks, axis=where, out=out)
+            return concatenate(blocks, axis=where, out=out)
 
         return self._add(("concat", n.joined), tuple(args), layout, run)
 
 
-def _reuse(steps: Sequence[_Step], outputs: Sequence[int]) -> None:
+def _reuse(steps: Sequence[Step], outputs: Sequence[int]) -> None:
     """Per step, the operands that die there, and the one whose array may take the result."""
     seen = set(outputs)
     for i in range(len(steps) - 1, -1, -1):
@@ -315,18 +393,22 @@ class LibraryCalls:
     `rows` are, per node, the rows of each of its exps in order, where the maximum of a row may be subtracted. `maxima`
     are given for inputs that hold partial results, each part relative to a maximum of its own: those are scaled to the
     largest maximum first. `inputs` are the steps of the inputs, `nodes` of all nodes, `axes` the memory order of each
-    step's result.
+    step's result. `arrays` are the functions that are called.
     """
+
+    #: what makes the plan
+    planner = Planner
 
     def __init__(
         self,
         program: AxisProgram,
         rows: Mapping[int, Sequence[Axes]],
         maxima: Mapping[int, Sequence[Maxima]] | None = None,
+        arrays: Arrays = NUMPY,
     ) -> None:
-        planner = _Planner(program, rows, maxima or {})
+        planner = self.planner(program, rows, maxima or {}, arrays)
         self.inputs, self.nodes = planner.plan()
-        self.outputs = planner.outputs(self.nodes)
+        self.outputs = planner.finish(planner.outputs(self.nodes))
         self._scalars = planner.scalars
         self._type = planner.dtype.type
         self._steps = planner.steps
@@ -380,12 +462,16 @@ class LibraryProgram:
     logits of any magnitude neither overflow nor vanish. May be called from several threads at once.
     """
 
-    def __init__(self, axis_program: AxisProgram) -> None:
+    #: what runs the plan
+    calls = LibraryCalls
+
+    def __init__(self, axis_program: AxisProgram, arrays: Arrays = NUMPY) -> None:
         self.program = axis_program
         self._dtype = DTYPES[axis_program.dtype]
         self._places = argument_places(axis_program.inputs)
         separate = with_separate_exps(axis_program)
-        self._calls = LibraryCalls(separate, _rows(separate))
+        self._xp = arrays.xp
+        self._calls = self.calls(separate, _rows(separate), arrays=arrays)
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
         self._lock = threading.Lock()
 
@@ -462,9 +548,9 @@ class LibraryProgram:
         axes = tuple(a for d in self.program.outputs[k].dims for a in d)
         i = self._calls.outputs[k]
         view = _aligned(self._calls.axes(i), axes)
-        value = np.asarray(values[i] if view is None else view(values[i]))
+        value = self._xp.asarray(values[i] if view is None else view(values[i]))
         full = tuple(bound.extents[a] for a in axes)
-        return value if value.shape == full else np.broadcast_to(value, full)
+        return value if value.shape == full else self._xp.broadcast_to(value, full)
 
     def _results(self, values: Sequence[Any], bound: _Bound) -> list[np.ndarray]:
         results: list[np.ndarray] = []
@@ -473,7 +559,7 @@ class LibraryProgram:
             value = self._value(k, values, bound)
             if not self._calls.fresh(i) or i in taken or value.size != np.size(values[i]):
                 # someone else's array, or one to be repeated
-                value = np.array(value, order="C")
+                value = self._xp.array(value, order="C")
             taken.add(i)
             results.append(value.reshape(shape))
         return results
