@@ -95,12 +95,15 @@ class TritonKernel:
 class PredefinedStep:
     """A predefined kernel-level operator, a library's to run: node `node` of the muGraph's kernel graph.
 
-    `reads` are its operands in order (-1 for a scalar constant of the kernel graph), `writes` its one result.
+    `reads` are its operands in order (-1 for a scalar constant of the kernel graph), `writes` its one result. `maxima` are
+    (index of an exp, tensor): operands may be partial results relative to the maxima in that tensor, one per part, which
+    `mirage.kernels.cpu.stages.library_stage` brings to one maximum.
     """
 
     node: int
     reads: tuple[int, ...]
     writes: int
+    maxima: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ MAX_STAGES = 8
 class CudaKernelSchedule:
     """Choices for one graph-defined kernel.
 
-    `tiles` gives, in elements and as powers of two, the tile of every parallel, loop and split axis, and the room for
-    every whole axis whose size is no literal (the kernel serves sizes up to it; a literal size has the next power of
-    two unless a larger room is given). `splits` is the grid size of every split axis, any positive number.
+    In elements and as powers of two, `tiles` gives the tile of every parallel, loop and split axis, and `rooms` the room
+    for every axis that a block tensor holds whole: whole axes, and loop axes along which an accumulator concatenates what
+    the block reads again. The kernel serves sizes up to the room, which may be left out for literal sizes: theirs is the
+    next power of two. `splits` is the grid size of every split axis, any positive number.
 
     Thread-level choices: `num_warps` warps compute a block, loads run `num_stages` iterations ahead. `dot`: products use
     tensor cores (`tl.dot`, rows padded where there are few); else they are sums of elementwise products, which reads few
@@ -35,6 +36,7 @@ class CudaKernelSchedule:
 
     tiles: tuple[tuple[str, int], ...] = ()
     splits: tuple[tuple[str, int], ...] = ()
+    rooms: tuple[tuple[str, int], ...] = ()
     num_warps: int = 4
     num_stages: int = 3
     dot: bool = True
@@ -49,20 +51,24 @@ class CudaKernelSchedule:
     def split(self) -> dict[str, int]:
         return dict(self.splits)
 
-    def room(self, graph: Graph, axis: str, size: Dim) -> int:
+    def extent(self, graph: Graph, axis: str, size: Dim) -> int:
         """Elements of a block tensor along an axis of that (symbolic) size, in one iteration.
 
-        Raises ScheduleError for a whole axis that has no literal size and no tile.
+        Raises ScheduleError for a whole axis that has no literal size and no room.
         """
-        given = self.tile.get(axis)
-        if graph.role[axis] is not Role.WHOLE:
-            assert given is not None  # see CudaSchedule.check
-            return min(given, next_power(int(size))) if size.is_Integer else given
+        if graph.role[axis] is Role.WHOLE:
+            return self.room(axis, size)
+        given = self.tile[axis]
+        return min(given, next_power(int(size))) if size.is_Integer else given
+
+    def room(self, axis: str, size: Dim) -> int:
+        """Elements of a block tensor that holds an axis whole; raises ScheduleError where it is not known."""
+        given = dict(self.rooms).get(axis)
         if size.is_Integer:
             return max(given or 1, next_power(int(size)))
         if given is None:
             raise ScheduleError(
-                f"axis {axis} is seen whole and its size {size} is not known; give it a tile: its largest size"
+                f"axis {axis} of size {size} is held whole by a block; give it a room, the largest size to serve"
             )
         return given
 
@@ -92,9 +98,11 @@ class CudaSchedule:
         self.plain.check(mugraph)
         for k, (s, node) in enumerate(zip(self.kernels, mugraph.kernels, strict=True)):
             assert node.graph is not None
-            for axis, tile in s.tiles:
+            for axis, tile in (*s.tiles, *s.rooms):
                 if tile < 1 or tile & (tile - 1):
-                    raise ScheduleError(f"kernel {k}: axis {axis} has a tile of {tile}; CUDA tiles are powers of two")
+                    raise ScheduleError(
+                        f"kernel {k}: axis {axis} has a tile or room of {tile}; those of CUDA are powers of two"
+                    )
             if s.num_warps not in WARPS:
                 raise ScheduleError(f"kernel {k}: num_warps is {s.num_warps}; use one of {', '.join(map(str, WARPS))}")
             if not 1 <= s.num_stages <= MAX_STAGES:
@@ -109,6 +117,7 @@ class CudaSchedule:
             {
                 "tiles": dict(s.tiles),
                 "splits": dict(s.splits),
+                "rooms": dict(s.rooms),
                 "num_warps": s.num_warps,
                 "num_stages": s.num_stages,
                 "dot": s.dot,
@@ -129,6 +138,7 @@ class CudaSchedule:
 _FIELDS: Mapping[str, type] = {
     "tiles": dict,
     "splits": dict,
+    "rooms": dict,
     "num_warps": int,
     "num_stages": int,
     "dot": bool,
@@ -143,7 +153,7 @@ def _kernel_from_json(obj: Any) -> CudaKernelSchedule:
     for name, kind in _FIELDS.items():
         if type(obj[name]) is not kind:
             raise FormatError(f"CUDA schedule: {name} must be of type {kind.__name__}, got {obj[name]!r}")
-    for name in ("tiles", "splits"):
+    for name in ("tiles", "splits", "rooms"):
         if not all(isinstance(a, str) and type(n) is int for a, n in obj[name].items()):
             raise FormatError(f"CUDA schedule: {name} must map axis names to integers, got {obj[name]!r}")
     if not all(isinstance(a, str) for a in obj["order"]):
@@ -151,6 +161,7 @@ def _kernel_from_json(obj: Any) -> CudaKernelSchedule:
     return CudaKernelSchedule(
         tuple(obj["tiles"].items()),
         tuple(obj["splits"].items()),
+        tuple(obj["rooms"].items()),
         obj["num_warps"],
         obj["num_stages"],
         obj["dot"],
