@@ -43,10 +43,10 @@ BUDGET, CUT = 60.0, 3.0
 #: versions of a program, and the optimizations that each leaves out
 VERSIONS: Mapping[str, tuple[str, ...]] = {
     "library only": ("superoptimize", "fuse"),
+    "fused, no merge": ("superoptimize", "merge"),
+    "fused, no plan": ("superoptimize", "plan"),
     "fused only": ("superoptimize",),
     "full": (),
-    "full, no merge": ("merge",),
-    "full, no plan": ("plan",),
 }
 #: the version that users get
 _FULL = "full"
@@ -63,8 +63,8 @@ class CompilerRow:
     `kernels`, `libraries` and `operators` (of NumPy, and packed functions) are calls per call of the program, `megabytes` (10^6)
     the inputs and outputs of all of them; 0 for a peer. `error` is the largest one against float64, by the largest element.
     `limit_us` is the least time that the machine allows for arguments, results and the program's matmuls; 0 where these
-    are no limit. `compile_s` are the seconds to compile the program for all sizes: of "full" with searches, which the versions
-    after it find in the results store where they have the same subprograms. `speedup` is that of the median over "library only".
+    are no limit. `compile_s` are the seconds to compile the program for all sizes, of "full" with its searches. `speedup` is that
+    of the median over "library only".
     """
 
     program: str

@@ -128,15 +128,16 @@ def labels(calls: Sequence[Sizes]) -> Iterator[str]:
 def memory_table(rows: Sequence[MemoryRow]) -> Table:
     header = [
         "program", "version", "successive sizes", "tensors", "size classes, MiB", "caching pool", "without reserve",
-        "symbolic plan", "static plan", "live", "saved of the caching pool", "saved without reserve",
+        "symbolic plan", "static plan", "live", "static saves of size classes", "of the caching pool", "without reserve",
     ]  # fmt: skip
     return Table(header, [_cells(r) for r in rows])
 
 
 def _cells(r: MemoryRow) -> list[str]:
     held = (r.size_class, r.caching, r.exact, r.symbolic, r.static, r.live)
+    saved = (1 - r.static / r.size_class, r.saved, r.saved_exact)
     version = r.version + f" ({r.library_calls} by NumPy)" * bool(r.library_calls)
     return [
-        r.program, version, "; ".join(r.sizes), str(r.tensors), *(f"{n / 2**20:,.1f}" for n in held), f"{r.saved:.0%}",
-        f"{r.saved_exact:.0%}",
+        r.program, version, "; ".join(r.sizes), str(r.tensors), *(f"{n / 2**20:,.1f}" for n in held),
+        *(f"{share:.0%}" for share in saved),
     ]  # fmt: skip
