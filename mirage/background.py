@@ -5,12 +5,14 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,8 @@ class Background:
     """Superoptimizes subprograms one after the other while the program runs on library calls.
 
     The search and tuning of each run in a child process, so that calls are not held up; a thread checks what it found
-    again, compiles it and switches the kernel over. `budget` is in seconds, for all of them. The child ends with this process.
+    again, compiles it and switches the kernel over. `budget` is in seconds, for all of them. The child ends with this process,
+    however that ends, and is not reached by Ctrl-C.
     """
 
     def __init__(self, *, budget: float, target: str, cache: ResultStore | bool, seed: int) -> None:
@@ -48,6 +51,8 @@ class Background:
         self._jobs: list[Job] = []
         self._done = threading.Event()
         self._stopped = False
+        #: held while a child starts: none does once stopped
+        self._starting = threading.Lock()
         self._child: subprocess.Popen[bytes] | None = None
 
     def add(self, job: Job) -> None:
@@ -65,10 +70,14 @@ class Background:
 
     def stop(self) -> None:
         """Leave the subprograms that are not done on what they run now."""
-        self._stopped = True
-        child = self._child
+        with self._starting:
+            self._stopped = True
+            child = self._child
         if child is not None and child.poll() is None:
             child.terminate()
+            # it still has files in its folder, which goes next
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(5)
 
     def _run(self) -> None:
         deadline = time.monotonic() + self._budget
@@ -81,7 +90,8 @@ class Background:
                 try:
                     self._one(job, left)
                 except (MirageError, OSError, ValueError) as e:
-                    job.kernel.outcome = f"library calls: the search in the background failed: {e}"
+                    why = "stopped" if self._stopped else f"the search in the background failed: {e}"
+                    job.kernel.outcome = f"library calls: {why}"
         finally:
             self._done.set()
             atexit.unregister(self.stop)
@@ -93,28 +103,45 @@ class Background:
             task, result = Path(folder) / "task.json", Path(folder) / "result.json"
             text = {
                 "program": program_to_json(job.program), "sizes": [dict(s) for s in job.sizes],
-                "constants": list(job.constants), "budget": budget, **self._options,
+                "constants": list(job.constants), "budget": budget, "parent": os.getpid(), **self._options,
             }  # fmt: skip
             task.write_text(json.dumps(text))
-            self._child = subprocess.Popen(
-                [sys.executable, "-m", "mirage.background", str(task), str(result)],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-                env={**os.environ, **self._environment},
-            )  # fmt: skip
-            _, errors = self._child.communicate()
-            if self._child.returncode:
+            with self._starting:
+                if self._stopped:
+                    raise ValueError("stopped")
+                child = self._child = subprocess.Popen(
+                    # it imports what this process does, and nothing that happens to lie in the working folder
+                    [sys.executable, "-P", "-m", "mirage.background", str(task), str(result)],
+                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+                    env={**os.environ, **self._environment, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+                )  # fmt: skip
+            _, errors = child.communicate()
+            if child.returncode:
                 last = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-                raise ValueError(f"its process ended with status {self._child.returncode}: {last}")
+                raise ValueError(f"its process ended with status {child.returncode}: {last}")
             found = load(result)
             job.kernel.switch(MuGraphKernel.of_result(found), f"{found.best}, found in the background")
 
 
+def end_with(parent: int, folder: Path) -> None:
+    """End this process within a second of its parent's end, also by a signal that cannot be caught, and drop the folder."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        shutil.rmtree(folder, ignore_errors=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def main(arguments: Sequence[str]) -> None:
     """The child: superoptimizes the program of a task file, and saves the result."""
+    task: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
+    end_with(task["parent"], Path(arguments[0]).parent)
     from mirage.api import superoptimize
 
     os.nice(5)
-    task: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
     found = superoptimize(
         program_from_json(task["program"]), target=task["target"], sizes=task["sizes"], constants=task["constants"],
         budget=task["budget"], cache=task["cache"], seed=task["seed"],

@@ -72,6 +72,8 @@ def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) ->
             kinds = next((k for t, k in _NUMBERS if isinstance(a, t)), "") if rank == 0 else ""
             a = np.asarray(a) if kinds else to_numpy(a, f"{owner}: {leaf.what}")
             if dtype is not None and dtype.kind in kinds:
+                if dtype.kind == "i" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
+                    raise GuardError(f"{owner}: {leaf.what} is {value}, which {annotation} cannot hold; pass a smaller number")
                 a = a.astype(dtype)
         if (a.dtype != dtype) if dtype is not None else (a.dtype not in _KNOWN):
             raise GuardError(f"{owner}: {leaf.what} has dtype {a.dtype}, but must be {annotation}; convert it")
@@ -89,6 +91,8 @@ def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) ->
 
 
 _KNOWN = frozenset(ELEMENTS.values())
+#: sizes are int64
+_LARGEST = 2**63 - 1
 #: numbers of Python, which stand for tensors of rank 0, and the kinds of element types that they may have; a bool is an int, too
 _NUMBERS: tuple[tuple[type, str], ...] = ((bool, "b"), (int, "i"), (float, "fV"))
 
@@ -102,6 +106,8 @@ def _shape(owner: str, what: str, annotation: ShapeType) -> Reader:
             raise GuardError(f"{owner}: {what} is {list(shape)}, but must be {annotation}; match the rank")
         if any(n < 0 for n in shape):
             raise GuardError(f"{owner}: {what} is {list(shape)}; sizes are 0 or more")
+        if any(n > _LARGEST for n in shape):
+            raise GuardError(f"{owner}: {what} is {list(shape)}; sizes are at most {_LARGEST}")
         shapes.append(shape)
         return shape
 

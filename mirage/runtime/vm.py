@@ -67,6 +67,8 @@ class VirtualMachine:
                 raise GuardError(
                     f"{main}: input {name!r} is updated in place, and read-only; pass an array that may be written"
                 )
+            if k < len(args):
+                self._check_copied(k, args)
         given = list(args)
         result = self._main.run(given, (), None)
         for k in self._in_place:
@@ -75,6 +77,20 @@ class VirtualMachine:
             return result
         kept = [a for k, v in enumerate(given) if k not in self._in_place for a in arrays_in(v)]
         return _detached(result, [*kept, *self._constants])
+
+    def _check_copied(self, k: int, args: Sequence[Any]) -> None:
+        """Raise GuardError where input k is updated in place, works on a copy, and shares memory: writes would be lost."""
+        for at, a in enumerate(tensors := _tensors(args[k])):
+            if a.flags.c_contiguous and a.flags.aligned:
+                continue
+            others = [*tensors[:at], *tensors[at + 1 :]]
+            others += [b for j, value in enumerate(args) if j != k for b in _tensors(value)]
+            if not _apart(a) or any(_overlap(a, b) for b in others):
+                name, main = self._main.function.parameters[k].name, self._main.function.name
+                raise GuardError(
+                    f"{main}: input {name!r} is updated in place and not contiguous, and shares memory with itself or another "
+                    "input; pass a contiguous array, or one of its own"
+                )
 
     @property
     def idle_bytes(self) -> int:
@@ -232,6 +248,32 @@ def _check_constants(program: vm.VMProgram, constants: Sequence[np.ndarray]) -> 
             f"the program has {len(program.constants)} constants, not {len(constants)}; load all, in order"
         )
     return found
+
+
+def _tensors(value: Any) -> list[np.ndarray]:
+    """The tensors in an argument as arrays; what is none is found when it is read."""
+    if isinstance(value, tuple | list):
+        return [a for v in value for a in _tensors(v)]
+    if isinstance(value, np.ndarray) or hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"):
+        return [to_numpy(value, "an input")]
+    return []
+
+
+def _apart(a: np.ndarray) -> bool:
+    """Whether no two elements of an array are the same memory, as far as its strides tell."""
+    end = a.itemsize
+    for stride, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape, strict=True) if n > 1):
+        if stride < end:
+            return False
+        end += stride * (n - 1)
+    return True
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
+    try:
+        return np.shares_memory(a, b, max_work=10_000)
+    except np.exceptions.TooHardError:
+        return True
 
 
 def _writable(value: Any) -> bool:

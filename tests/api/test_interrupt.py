@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -235,3 +236,44 @@ def test_bars_on_a_terminal_and_nothing_elsewhere() -> None:
     with bars(plain) as say:
         say(Step("searching", "", 2, 7))
     assert plain.export_text() == ""
+
+
+def two_parts(x: Any, w: Any, v: Any) -> Any:
+    return mi.softmax(mi.sort(mi.relu(x @ w) @ v + x, axis=1))
+
+
+def check_two_parts(executable: mi.Executable) -> None:
+    rng = np.random.default_rng(0)
+    x, w, v = (rng.standard_normal(s).astype(np.float32) for s in ((4, 8), (8, 5), (5, 8)))
+    want = np.exp(np.sort(np.maximum(x @ w, 0) @ v + x, axis=1))
+    np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
+
+
+def test_an_interrupted_compilation_searches_no_more(store: ResultStore) -> None:
+    say = Interrupter("verifying: 3 of")
+    executable = mi.compile(two_parts, adapter.specs, budget=10 * BUDGET, cache=store, progress=say)
+    text = executable.explain()
+    assert "; interrupted" in text and "fused without a search, as the compilation was interrupted" in text
+    assert not any("verifying" in line for line in say.told[say.told.index(_second(say.told)) :])
+    assert store.list() == []
+    check_two_parts(executable)
+
+
+def _second(told: list[str]) -> str:
+    """The line that begins the second subprogram."""
+    return next(line for line in told if line.startswith("subprograms: 1 of 2"))
+
+
+def test_subprograms_found_before_an_interrupt_are_kept(store: ResultStore) -> None:
+    def say(text: str) -> None:
+        if text.startswith("subprograms: 1 of 2"):
+            kept.extend(store.list())
+            raise KeyboardInterrupt
+
+    kept: list[Any] = []
+    with pytest.raises(KeyboardInterrupt):
+        mi.compile(two_parts, adapter.specs, budget=2 * BUDGET, cache=store, progress=say)
+    assert kept and store.list() == kept
+    executable = mi.compile(two_parts, adapter.specs, budget=2 * BUDGET, cache=store)
+    assert "from the cache" in executable.explain()
+    check_two_parts(executable)

@@ -348,6 +348,50 @@ def test_an_argument_is_updated_in_place_also_where_it_is_strided() -> None:
             run(fixed, row, 1)
 
 
+def _strided(a: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return a[::2], a[1::2]
+
+
+@pytest.mark.parametrize(
+    ("views", "shared"),
+    [
+        (_strided, False),
+        (lambda a: (a[::2], a[:5]), True),
+        (lambda a: (a[::-1], a), True),
+        (lambda a: (a[::2], a[::2]), True),
+        (lambda a: (np.lib.stride_tricks.as_strided(a, (5,), (0,)), np.ones(5, F32)), True),
+        # contiguous ones are written to themselves
+        (lambda a: (a[:5], a[2:7]), False),
+    ],
+)
+def test_copies_of_memory_that_is_shared_are_not_updated_in_place(views: Any, shared: bool) -> None:
+    m = machine(function({"x": N, "y": N}, CallPacked(2, "add_", (0, 1), in_place=(0,)), Return(2), in_place=["x"]))
+    x, y = views(np.arange(10, dtype=F32))
+    if shared:
+        with pytest.raises(GuardError, match="main: input 'x' is updated in place and not contiguous, and shares memory"):
+            m(x, y)
+    else:
+        want = x + y
+        m(x, y)
+        np.testing.assert_array_equal(x, want)
+
+
+@pytest.mark.parametrize("size", [2**63, 10**30])
+def test_sizes_beyond_int64_are_refused(size: int) -> None:
+    m = machine(function({"s": ShapeType(dims("n"))}, Return(0)))
+    assert m((2**62,)) == (2**62,)
+    with pytest.raises(GuardError, match=f"main: input 's' is .{size}.; sizes are at most"):
+        m((size,))
+
+
+@pytest.mark.parametrize(("dtype", "value"), [("int32", 2**31), ("int32", -(2**40)), ("int64", 2**63), ("int64", 10**30)])
+def test_numbers_beyond_a_type_are_refused(dtype: str, value: int) -> None:
+    m = machine(function({"x": TensorType((), dtype)}, Return(0)))
+    assert m(7) == 7
+    with pytest.raises(GuardError, match=f"main: input 'x' is {value}, which {dtype}"):
+        m(value)
+
+
 def test_results_never_share_memory_with_what_the_caller_or_the_program_keeps() -> None:
     weights, x = ramp(3), ramp(4)
     main = function({"x": N}, MakeTuple(2, (0, 0, 1)), Return(2), constants=((1, 0),))
