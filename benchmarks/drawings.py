@@ -1,10 +1,12 @@
-"""Draws graphs that a search finds as SVG files: `python -m benchmarks.drawings` writes docs/figures/."""
+"""Draws graphs that a search finds, and a compiled program: `python -m benchmarks.drawings` writes SVGs to docs/figures/."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
 
+import mirage as mi
+from benchmarks.graph_programs import SMALL
 from benchmarks.programs import PROGRAMS
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.draw import to_svg
@@ -52,6 +54,15 @@ def searched(name: str, plans: str, op: str) -> MuGraph:
     raise LookupError(f"{name}: no proved graph of the plans {plans!r} with {op}; the search found {origins}")
 
 
+def compiled(name: str) -> str:
+    """The drawing of a compiled program as fusion alone makes it, which is the same on every machine."""
+    program = SMALL[name]
+    fast = mi.compile(
+        program.fn, program.specs, bounds=program.bounds, constants=program.constants, without=("superoptimize",)
+    )
+    return fast._repr_svg_()
+
+
 def operators(graph: MuGraph) -> set[str]:
     """The operators of all block graphs."""
     return {n.op for k in graph.kernels if k.graph is not None for n in k.graph.nodes}
@@ -69,6 +80,9 @@ def main() -> None:
         file = FIGURES / f"{name}.svg"
         write(with_threads(graph, analyze(graph)) if name in WITH_THREADS else graph, file)
         print(file)
+    file = FIGURES / "llama_decode.svg"
+    file.write_text(compiled("llama_decode"), encoding="utf-8")
+    print(file)
 
 
 if __name__ == "__main__":

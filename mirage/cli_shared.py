@@ -31,6 +31,6 @@ def check_writable(option: str, path: Path | None) -> None:
         return
     folder = path.parent
     if not folder.is_dir():
-        raise InputError(f"{option} {path}: there is no folder {folder}; make it first")
+        raise InputError(f"{option} {path}: cannot be written: there is no folder {folder}; make it first")
     if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
         raise InputError(f"{option} {path}: cannot be written; choose a file in a folder that you can write")

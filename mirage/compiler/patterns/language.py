@@ -239,6 +239,9 @@ def _operation(
     is_view: bool,
 ) -> Pattern:
     names = (ops,) if isinstance(ops, str) else tuple(ops)
+    for arg in args:
+        if not isinstance(arg, Pattern):
+            raise PatternError(f"op({', '.join(names)}): {arg!r} is not a pattern; write number(1), value('x') or op(...)")
     wanted: dict[str, dict[str, Any]] = {}
     for n in names:
         operator = get_operator(n)

@@ -128,6 +128,8 @@ def test_patterns_that_cannot_be() -> None:
         op("sum", X, axes="one")
     with pytest.raises(ShapeError, match="2 operands"):
         op("matmul", X)
+    with pytest.raises(PatternError, match="write number"):
+        op("add", value("x"), 1)  # type: ignore[arg-type]
     with pytest.raises(PatternError, match="commutative"):
         op("relu", X, commutative=True)
     with pytest.raises(PatternError, match="identifier"):
