@@ -31,7 +31,7 @@ _Panel = tuple[str, _Lines]
 def plot_ratios(rows: Sequence[KernelRow], path: Path) -> None:
     """How many times faster ours is than the best peer: cache-cold a bar, cache-hot a mark, per program and set of sizes."""
     cold, hot = ([r for r in rows if r.cold == is_cold] for is_cold in (True, False))
-    peers = [next(peer for peer in PEERS if r.best_peer.startswith(peer)) for r in cold]
+    peers = [_peer(r.best_peer) for r in cold]
     _bars(
         [r.program if r.sizes == "default" else f"{r.program}, {r.sizes}" for r in cold],
         [r.ratio for r in cold],
@@ -42,6 +42,11 @@ def plot_ratios(rows: Sequence[KernelRow], path: Path) -> None:
         origin=1.0,
         marks={"the same, cache-hot": [r.ratio for r in hot]},
     )
+
+
+def _peer(version: str) -> str:
+    """The peer that a version is of."""
+    return next(peer for peer in PEERS if version.startswith(peer))
 
 
 def plot_search(rows: Sequence[SearchRow], path: Path) -> None:
@@ -99,7 +104,7 @@ def plot_compiler(rows: Sequence[CompilerRow], path: Path) -> None:
         [r.speedup for r in full],
         [_PLAIN] * len(full),
         [
-            f"{r.median_us / 1e3:.3g} ms" + (f"; {p.version} {p.median_us / 1e3:.3g} ms" if p else "")
+            f"{r.median_us / 1e3:.3g} ms" + (f"  ({_peer(p.version)} {p.median_us / 1e3:.3g} ms)" if p else "")
             for r, p in zip(full, peers, strict=True)
         ],
         "time by library calls / superoptimized",
@@ -116,8 +121,8 @@ def plot_memory(rows: Sequence[MemoryRow], path: Path) -> None:
         [f"{r.program}, {r.version}" for r in rows],
         [r.static / mib for r in rows],
         [_PLAIN] * len(rows),
-        [f"{r.static / mib:,.0f} MiB, {r.saved:.0%} less than the caching pool" for r in rows],
-        "memory of intermediate tensors, static plan (MiB)",
+        [f"{r.static / mib:,.0f} MiB, {r.saved:.0%} saved" for r in rows],
+        "memory of intermediate tensors, static plan (MiB), and what it saves of the caching pool",
         path,
         marks={
             "symbolic plan": [r.symbolic / mib for r in rows],
