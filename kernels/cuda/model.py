@@ -34,7 +34,7 @@ from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.model import KernelWork
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
-from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
+from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 
 #: share of its time by which a resource that is not the slowest delays a kernel
 OVERLAP = 0.1
@@ -67,11 +67,12 @@ MAX_ELEMENTS = 1 << 17
 @dataclass(frozen=True)
 class Choices:
     """Candidates of one kernel as arrays: the k-th has the k-th tile and number of splits per axis, warps, stages, and
-    whether its products are tl.dot.
+    whether its products are tl.dot. All have the same `rooms`.
     """
 
     tiles: Mapping[str, np.ndarray]
     splits: Mapping[str, np.ndarray]
+    rooms: Mapping[str, int]
     warps: np.ndarray
     stages: np.ndarray
     dot: np.ndarray
@@ -82,7 +83,7 @@ class Choices:
     def take(self, which: np.ndarray) -> Choices:
         """Those of these numbers, in that order."""
         return Choices(
-            {a: n[which] for a, n in self.tiles.items()}, {a: n[which] for a, n in self.splits.items()},
+            {a: n[which] for a, n in self.tiles.items()}, {a: n[which] for a, n in self.splits.items()}, self.rooms,
             self.warps[which], self.stages[which], self.dot[which],
         )  # fmt: skip
 
@@ -90,13 +91,14 @@ class Choices:
         """The k-th of them."""
         tiles = tuple((a, int(n[k])) for a, n in self.tiles.items())
         splits = tuple((a, int(n[k])) for a, n in self.splits.items())
-        return CudaKernelSchedule(tiles, splits, int(self.warps[k]), int(self.stages[k]), bool(self.dot[k]))
+        rooms = tuple(self.rooms.items())
+        return CudaKernelSchedule(tiles, splits, rooms, int(self.warps[k]), int(self.stages[k]), bool(self.dot[k]))
 
     @staticmethod
     def of(s: CudaKernelSchedule) -> Choices:
         """One schedule."""
         return Choices(
-            {a: np.array([float(n)]) for a, n in s.tiles}, {a: np.array([float(n)]) for a, n in s.splits},
+            {a: np.array([float(n)]) for a, n in s.tiles}, {a: np.array([float(n)]) for a, n in s.splits}, dict(s.rooms),
             np.array([float(s.num_warps)]), np.array([float(s.num_stages)]), np.array([s.dot]),
         )  # fmt: skip
 
@@ -164,6 +166,20 @@ class CudaModel:
         return 1e6 * (d.launch_s + max(moved_s, flops / d.sustained_flops(mugraph.dtype))) + START_US
 
 
+def held_whole(graph: Graph) -> frozenset[str]:
+    """Axes that a tensor of a block holds whole: whole ones, and loop axes along which an accumulator concatenates, unless all
+    that becomes of its pieces is that they are stored.
+    """
+    found = {a for a, role in graph.roles if role is Role.WHOLE}
+    shifted = any(n.op == "exp" for n in graph.nodes)
+    for i, n in enumerate(graph.nodes):
+        if n.op == "accumulator" and n.attr["mode"] == "concat":
+            read = any(r.node == i for m in graph.nodes for r in m.operands)
+            if read or shifted or graph.summed_loops(i):
+                found.add(n.attr["axis"])
+    return frozenset(found)
+
+
 def warm_inputs(mugraph: MuGraph, node: Node) -> frozenset[int]:
     """The inputs of a kernel, by number, that an earlier kernel of its muGraph has written."""
     nodes = mugraph.kernel.nodes
@@ -195,10 +211,11 @@ class _Counter:
         self.warps, self.stages, self.dot = choices.warps, choices.stages, choices.dot
         tiles, splits = choices.tiles, choices.splits
         self.ones = np.ones(len(choices))
-        #: whether the tiles of axes that blocks see whole hold them
-        self.serves = self.dot | True
-        #: extents that a block has altogether, and the padded ones that it holds in an iteration
+        #: whether the rooms of axes that block tensors hold whole are large enough
+        self.serves = all(sizes[a] <= n for a, n in choices.rooms.items())
+        #: extents that a block has altogether, the same padded, and the padded ones that it holds in an iteration
         self.block: dict[str, np.ndarray] = {}
+        self.whole: dict[str, np.ndarray] = {}
         self.inner: dict[str, np.ndarray] = {}
         #: sizes of the axes of partial results that the kernel writes
         self.parts: dict[str, np.ndarray] = {}
@@ -216,9 +233,10 @@ class _Counter:
                     self.parts[partial_axis(a)] = count
                 self.blocks = self.blocks * count
             self.block[a] = block
-            self.inner[a] = _padded(tiles.get(a, block))
-            if role is Role.WHOLE:
-                self.serves = self.serves & (self.inner[a] >= size)
+            self.whole[a] = _padded(choices.rooms.get(a, 1.0) * self.ones) if a in choices.rooms else _padded(block)
+            self.inner[a] = self.whole[a] if role is Role.WHOLE else _padded(tiles[a])
+            if role is Role.PARALLEL:
+                self.whole[a] = self.inner[a]
         self.trips = [np.ceil(self.block[a] / self.inner[a]) for a in g.loop]
         self.iterations = np.prod([self.ones, *self.trips], axis=0)
         #: block tensors that stay in registers throughout the loop
@@ -240,7 +258,7 @@ class _Counter:
         d = self.device
         shared, registers = self._shared_bytes(), self._registers()
         per_sm = self._occupancy(shared, registers)
-        fits = self.serves & (per_sm >= 1) & (registers <= REGISTERS) & (self._largest() <= MAX_ELEMENTS)
+        fits = (per_sm >= 1) & (registers <= REGISTERS) & (self._largest() <= MAX_ELEMENTS)
         per_sm = np.maximum(per_sm, 1)
         at_once = np.minimum(self.blocks, per_sm * d.sms)
         waves = np.ceil(self.blocks / (per_sm * d.sms))
@@ -264,7 +282,7 @@ class _Counter:
         table = np.stack(np.broadcast_arrays(*parts.values()))
         slowest = table.max(axis=0)
         us = 1e6 * d.launch_s + slowest + OVERLAP * (table.sum(axis=0) - slowest)
-        return Estimate(np.where(fits, us, np.inf), parts, shared, registers, self.blocks)
+        return Estimate(np.where(fits & self.serves, us, np.inf), parts, shared, registers, self.blocks)
 
     # memory
 
@@ -364,7 +382,7 @@ class _Counter:
             # a sum of products is in registers: what is shared are the parts of each warp
             moved = moved + np.where(self.dot, read, batch * m * n * self.warps * REGISTER_BYTES * times)
         for group in self.work.groups:
-            extents = self.inner if group.depth else {a: _padded(n) for a, n in self.block.items()}
+            extents = self.inner if group.depth else self.whole
             elements = self._volume(group.space, extents)
             cores = cores + elements * (group.light + group.heavy + group.reductions) * self._times(group.depth)
         return tensor, cores, moved
@@ -385,7 +403,7 @@ class _Counter:
 
     def _registers(self) -> np.ndarray:
         """Registers of a thread: accumulators, and the largest tensors of an iteration beside them."""
-        kept = sum((self._volume(axes, self.inner) for axes in self.accumulated), self.ones * 0)
+        kept = sum((self._volume(axes, self.whole) for axes in self.accumulated), self.ones * 0)
         tensors = [t.axes for t in self.work.held if t.axes not in self.accumulated]
         tensors += [axes for x in self.work.groups for axes in x.tensors]
         largest = np.max([self._volume(axes, self.inner) for axes in tensors] or [self.ones], axis=0)
@@ -401,8 +419,9 @@ class _Counter:
         return OWN_REGISTERS + bytes_held / (REGISTER_BYTES * WARP * self.warps)
 
     def _largest(self) -> np.ndarray:
-        tensors = [*(t.axes for t in self.work.inputs), *(t.axes for t in self.work.held)]
-        return np.max([self._volume(axes, self.inner) for axes in tensors] or [self.ones], axis=0)
+        tensors = [*self.work.inputs, *self.work.held]
+        volumes = [self._volume(t.axes, self.inner if t.depth else self.whole) for t in tensors]
+        return np.max(volumes or [self.ones], axis=0)
 
     def _occupancy(self, shared: np.ndarray, registers: np.ndarray) -> np.ndarray:
         """Blocks that a multiprocessor runs at a time; 0 where not even one fits (as `CudaDevice.resident_blocks`)."""

@@ -1,7 +1,7 @@
 """Schedules of a muGraph on a CUDA device, as the cost model orders them: sizes of grid, loop and tile, warps and stages.
 
 Tiles are constants of a kernel and powers of two, sizes are arguments: a schedule serves all sizes of the dim symbols, but for
-axes that a block sees whole, whose tile is the largest size that it serves. The best few are for a compiler, which knows the
+axes that a block holds whole, whose room is the largest size that it serves. The best few are for a compiler, which knows the
 registers, and a profiler (Mirage, section 6: tile sizes are chosen after the search).
 """
 
@@ -15,7 +15,7 @@ import numpy as np
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.model import KernelWork
-from mirage.kernels.cuda.model import DOT, HALVES, Choices, CudaModel, warm_inputs
+from mirage.kernels.cuda.model import DOT, HALVES, Choices, CudaModel, held_whole, warm_inputs
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
 
@@ -128,7 +128,8 @@ class CudaScheduler:
     def _tiled(self, work: KernelWork, sizes: Mapping[str, int], fixed: Mapping[str, int]) -> Choices:
         """All tiles and splits, with a few warps and stages."""
         graph = work.graph
-        tiles = {a: self._tiles(work, a, r, max(sizes[a], 1)) for a, r in graph.roles if self._divided(a, r)}
+        tiles = {a: self._tiles(work, a, r, max(sizes[a], 1)) for a, r in graph.roles if r is not Role.WHOLE}
+        rooms = {a: next_power(sizes[a]) for a in sorted(held_whole(graph)) if not self._is_literal(a)}
         split = [a for a, r in graph.roles if r is Role.SPLIT]
         free = [a for a in split if a not in fixed]
         parts = [(a, n) for a in free for n in SPLITS if n > 1 or a == free[0]] or [("", 1)]
@@ -146,11 +147,7 @@ class CudaScheduler:
             wanted = np.array([n if a == b else 1 for b, n in parts], float)[part]
             counts[a] = np.minimum(wanted, np.ceil(max(sizes[a], 1) / chosen[a]))
         stages = np.full(grid.shape[1], float(FIRST_STAGES if graph.loop else 1))
-        return Choices(chosen, counts, np.array(FIRST_WARPS, float)[warps], stages, np.array(dots)[dot])
-
-    def _divided(self, a: str, role: Role) -> bool:
-        """Whether an axis needs a tile: one that is seen whole does if its size is not known."""
-        return role is not Role.WHOLE or not self._is_literal(a)
+        return Choices(chosen, counts, rooms, np.array(FIRST_WARPS, float)[warps], stages, np.array(dots)[dot])
 
     def _is_literal(self, a: str) -> bool:
         return a in self.mugraph.axes and bool(self.mugraph.axes[a].is_Integer)
@@ -170,8 +167,6 @@ class CudaScheduler:
     def _tiles(self, work: KernelWork, a: str, role: Role, size: int) -> list[int]:
         """Powers of two that an axis may be divided into, increasing."""
         whole = next_power(size)
-        if role is Role.WHOLE:
-            return [whole]
         if a in work.batch and role is Role.PARALLEL:
             return [1]
         of_products = any(a in (*p.operands[0], *p.operands[1]) for p in work.products)
@@ -204,7 +199,7 @@ def _with_threads(choices: Choices, loops: bool, products: bool) -> Choices:
     pairs = [(k, w, s) for k in seen.values() for w in WARPS for s in stages]
     found = choices.take(np.array([k for k, _, _ in pairs], int))
     warps, deep = np.array([float(w) for _, w, _ in pairs]), np.array([float(s) for _, _, s in pairs])
-    return Choices(found.tiles, found.splits, warps, deep, found.dot)
+    return Choices(found.tiles, found.splits, found.rooms, warps, deep, found.dot)
 
 
 def distance(x: CudaKernelSchedule, y: CudaKernelSchedule) -> float:

@@ -1,0 +1,332 @@
+"""Choosing among verified graphs for a CUDA device by its cost model, where nothing can be measured yet.
+
+As on a processor (`tune.py`, `versions.py`), schedules are enumerated and compiled, and a decision tree of least regret is learnt
+from a table of times at the given sizes and around them (BladeDISC, section 5.2: schedules are chosen by shape at run time).
+Here the times are those of `mirage.kernels.cuda.model`; kernels that the compiler rejects, or whose registers spill, are left
+out. More versions are compiled than the tree has leaves: a device, once there is one, measures and decides among all of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+import numpy as np
+
+from mirage.errors import CompilerError, DimError, MirageError, ScheduleError, SearchError
+from mirage.ir.dims import evaluate
+from mirage.ir.program import Program
+from mirage.kernels.cuda.arguments import typical
+from mirage.kernels.cuda.compile import CompiledKernel, check_fits, compile_all, compile_triton, request
+from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.emit import emit
+from mirage.kernels.cuda.emitted import EmittedTriton
+from mirage.kernels.cuda.model import CudaModel, held_whole
+from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
+from mirage.kernels.cuda.schedules import CudaScheduler
+from mirage.kernels.decision import Tree, decide, leaves, relabel
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.thread import with_threads
+from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
+from mirage.search.decide import LEAF_PRICE, learn
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+from mirage.search.tune import Candidate
+from mirage.search.versions import Point
+
+#: versions that are compiled in all, and for each of the given sizes and each further point
+MAX_RIVALS, PER_ANCHOR, PER_POINT = 16, 6, 2
+#: schedules of a graph that are ranked
+SCHEDULES = 3
+#: what is modelled at so many times the best is not compiled
+FAR = 2.0
+#: share of the budget after which further points are not modelled
+MODEL_SHARE = 0.3
+#: schedules that are compiled at a time
+BATCH = 8
+#: bytes of arguments and results at a further point, at most
+POINT_BYTES = 16 << 30
+
+
+#: which candidate, by identity, with which schedule
+Pair = tuple[int, CudaSchedule]
+
+
+@dataclass(frozen=True)
+class Built:
+    """The Triton source of a graph under a schedule, and its kernels as compiled for a device."""
+
+    emitted: EmittedTriton
+    kernels: tuple[CompiledKernel, ...]
+
+
+@dataclass(frozen=True)
+class CudaVersion:
+    """A verified graph with a schedule that was chosen for `sizes` (dim symbol -> elements), and its compiled kernels."""
+
+    candidate: Candidate
+    schedule: CudaSchedule
+    sizes: Mapping[str, int] = field(hash=False)
+    built: Built = field(compare=False, repr=False)
+
+    @property
+    def graph(self) -> MuGraph:
+        """The muGraph down to its thread graphs."""
+        return with_threads(self.candidate.graph, self.candidate.maximum)
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the kernels compute the program at these sizes: axes that a block sees whole fit their tiles."""
+        return all(evaluate(x.value, sizes) <= x.most for x in self.built.emitted.limits)
+
+    def __str__(self) -> str:
+        count = len(self.candidate.graph.kernels)
+        tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
+        return f"{count} kernel{'s' * (count != 1)} ({self.candidate.graph.origin})" + f", for {tuned}" * bool(tuned)
+
+
+@dataclass(frozen=True)
+class CudaDecision:
+    """Versions, those of the leaves of `tree` first, and the table that it was learnt from: microseconds of every version at
+    every point, infinite where it does not serve the sizes.
+
+    `measured_on` is the name of the device that the times are of; empty where they are the model's.
+    """
+
+    versions: tuple[CudaVersion, ...]
+    tree: Tree
+    points: tuple[Point, ...]
+    measured_on: str = ""
+
+    @staticmethod
+    def learnt(
+        versions: Sequence[CudaVersion], points: Sequence[Point], wanted: int, measured_on: str = ""
+    ) -> CudaDecision:
+        """The decision of least regret; at the first `wanted` points the fastest version runs."""
+        table = [p for p in points if min(p.times) < np.inf]
+        symbols = list(points[0].sizes)
+        tree = learn(symbols, [p.sizes for p in table], [p.times for p in table], wanted=wanted)
+        used = list(dict.fromkeys([decide(tree, points[0].sizes), *(v for _, v in leaves(tree))]))
+        order = [*used, *(k for k in range(len(versions)) if k not in used)]
+        renumbered = tuple(Point(p.sizes, tuple(p.times[k] for k in order)) for p in points)
+        tree = relabel(tree, {k: i for i, k in enumerate(order)})
+        return CudaDecision(tuple(versions[k] for k in order), tree, renumbered, measured_on)
+
+    @property
+    def used(self) -> int:
+        """How many versions leaves run: the first ones."""
+        return 1 + max(v for _, v in leaves(self.tree))
+
+    def at(self, sizes: Mapping[str, int]) -> int:
+        """The number of the version that runs at these sizes: the tree's, or the first one that serves them.
+
+        Raises DimError where none does.
+        """
+        for k in (decide(self.tree, sizes), *range(len(self.versions))):
+            if self.versions[k].serves(sizes):
+                return k
+        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
+        raise DimError(f"no compiled version serves {at}; superoptimize with these sizes among `sizes`")
+
+
+@dataclass
+class Ranked:
+    """The decision among compiled versions, and what happened on the way."""
+
+    decision: CudaDecision
+    compiled: int
+    rejected: list[str]
+    stop_reason: str
+
+
+@dataclass(frozen=True)
+class _Rival:
+    """A graph with a schedule, not compiled yet, and its modelled microseconds at the sizes that it was chosen for."""
+
+    candidate: Candidate
+    schedule: CudaSchedule
+    sizes: Sizes
+    us: float
+
+    @property
+    def pair(self) -> Pair:
+        return id(self.candidate), self.schedule
+
+
+class Ranker:
+    """Ranks the candidates of a program on a device at the given sizes (`anchors`) and around these, within `budget` seconds.
+
+    At least one version is compiled, whatever the budget.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        anchors: Sequence[Mapping[str, int]],
+        device: CudaDevice,
+        *,
+        budget: float,
+        progress: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.program = program
+        self.anchors = [dict(a) for a in anchors]
+        self.model = CudaModel(device)
+        self.deadline = time.perf_counter() + budget
+        self.progress = progress
+        self.rejected: list[str] = []
+        self.compiled = 0
+        self.versions: list[CudaVersion] = []
+
+    def run(self, candidates: Sequence[Candidate]) -> Ranked:
+        """The decision for all sizes. An interrupt ends compilation; what was compiled by then is ranked.
+
+        Raises SearchError where no graph compiles for the device.
+        """
+        reason = "complete"
+        points = [*self.anchors, *sample_points(self.anchors, self._allowed)]
+        rivals = self._rivals([c for c in candidates if _is_generated(c.graph)], points)
+        try:
+            if not self._compile(rivals):
+                reason = OUT_OF_TIME
+        except KeyboardInterrupt:
+            if not self.versions:
+                raise
+            reason = INTERRUPTED
+        if not self.versions:
+            why = "; ".join(self.rejected[:3]) or "it has no graph of generated kernels"
+            raise SearchError(
+                f"{self.program.name}: no kernel compiles for {self.model.device.target}: {why}; use target='cpu'"
+            )
+        table = [Point(p, tuple(self._us(v, p) for v in self.versions)) for p in points]
+        decision = CudaDecision.learnt(self.versions, table, len(self.anchors))
+        return Ranked(decision, self.compiled, self.rejected, reason)
+
+    def _allowed(self, sizes: Sizes) -> bool:
+        return not is_empty(self.program, sizes) and bytes_needed(self.program, sizes) <= POINT_BYTES
+
+    def _us(self, version: CudaVersion, sizes: Mapping[str, int]) -> float:
+        return self.model.us(version.candidate.graph, version.schedule, sizes)
+
+    # what to compile
+
+    def _rivals(self, candidates: Sequence[Candidate], points: Sequence[Sizes]) -> list[list[_Rival]]:
+        """Per point the rivals there, the fastest first; further points only while there is time for them."""
+        found: list[list[_Rival]] = []
+        until = self.deadline - (1 - MODEL_SHARE) * (self.deadline - time.perf_counter())
+        for i, sizes in enumerate(points):
+            if i < len(self.anchors) or time.perf_counter() < until:
+                found.append(self._at(candidates, sizes))
+        return found
+
+    def _at(self, candidates: Sequence[Candidate], sizes: Sizes) -> list[_Rival]:
+        known: dict[tuple[object, ...], list[CudaKernelSchedule]] = {}
+        found: list[_Rival] = []
+        for c in candidates:
+            try:
+                best = CudaScheduler(c.graph, sizes, self.model, known).best(SCHEDULES)
+            except MirageError as e:
+                self._reject(c, e)
+                continue
+            found += [_Rival(c, r.schedule, sizes, r.us) for r in best]
+        return sorted(found, key=lambda r: r.us)
+
+    def _wanted(self, rivals: Sequence[Sequence[_Rival]], tried: Mapping[Pair, bool]) -> list[_Rival]:
+        """What is to be compiled beside what was: the most promising that is not known to fail, for the given sizes, for all
+        sizes, and for further points where it gains.
+        """
+        found: dict[Pair, _Rival] = {}
+
+        def take(ranked: Sequence[_Rival], count: int) -> None:
+            alive = [r for r in ranked if tried.get(r.pair, True)][:count]
+            found.update((r.pair, r) for r in alive if r.us <= FAR * alive[0].us)
+
+        for ranked in rivals[: len(self.anchors)]:
+            take(ranked, PER_ANCHOR)
+        for ranked in rivals[: len(self.anchors)]:
+            take([r for r in ranked if not is_limited(r.candidate.graph)], 1)
+        for ranked in rivals[len(self.anchors) :]:
+            if ranked:
+                at = ranked[0].sizes
+                known = min((self.model.us(r.candidate.graph, r.schedule, at) for r in found.values()), default=np.inf)
+                take([r for r in ranked if r.us * (1 + LEAF_PRICE) < known], PER_POINT)
+        return [r for pair, r in list(found.items())[:MAX_RIVALS] if pair not in tried]
+
+    def _compile(self, rivals: Sequence[Sequence[_Rival]]) -> bool:
+        """Compile what is wanted, a batch at a time; whether there was time for all of it."""
+        tried: dict[Pair, bool] = {}
+        while wanted := self._wanted(rivals, tried):
+            if self.versions and time.perf_counter() > self.deadline:
+                return False
+            for r, built in zip(wanted[:BATCH], self._build(wanted[:BATCH]), strict=True):
+                tried[r.pair] = built is not None
+                if built is not None:
+                    self.versions.append(CudaVersion(r.candidate, r.schedule, r.sizes, built))
+            self.progress(f"{self.compiled} kernels compiled")
+        return True
+
+    def _build(self, batch: Sequence[_Rival]) -> list[Built | None]:
+        """Emitted and compiled, side by side; None, and why is noted, where that failed or registers spill."""
+        emitted: list[EmittedTriton | None] = []
+        for r in batch:
+            try:
+                emitted.append(emit(r.candidate.graph, r.schedule, r.candidate.maximum))
+            except MirageError as e:
+                self._reject(r.candidate, e)
+                emitted.append(None)
+        device = self.model.device
+        requests = [
+            [] if e is None else [request(e, k, device, d) for k, d in zip(e.kernels, typical(e, r.sizes), strict=True)]
+            for r, e in zip(batch, emitted, strict=True)
+        ]
+        done = iter(compile_all([one for several in requests for one in several]))
+        found: list[Built | None] = []
+        for r, e, several in zip(batch, emitted, requests, strict=True):
+            kernels = list(islice(done, len(several)))
+            built = None if e is None else self._checked(r.candidate, e, kernels)
+            self.compiled += e is not None
+            found.append(built)
+        return found
+
+    def _checked(
+        self, c: Candidate, emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError]
+    ) -> Built | None:
+        good: list[CompiledKernel] = []
+        try:
+            for k in kernels:
+                if isinstance(k, CompilerError):
+                    raise k
+                check_fits(k, self.model.device)
+                if k.spill_bytes:
+                    raise ScheduleError(f"kernel {k.name} spills {k.spill_bytes} bytes of registers")
+                good.append(k)
+        except MirageError as e:
+            self._reject(c, e)
+            return None
+        return Built(emitted, tuple(good))
+
+    def _reject(self, c: Candidate, why: MirageError) -> None:
+        self.rejected.append(f"{c.graph.origin}: {why}")
+
+
+def build(candidate: Candidate, schedule: CudaSchedule, sizes: Mapping[str, int], device: CudaDevice) -> Built:
+    """The kernels of a candidate for these sizes, from the cache where they were compiled before.
+
+    Raises ScheduleError for a schedule that is none of its graph, and as `compile_triton` does.
+    """
+    emitted = emit(candidate.graph, schedule, candidate.maximum)
+    return Built(emitted, compile_triton(emitted, device, typical(emitted, sizes)))
+
+
+def is_limited(graph: MuGraph) -> bool:
+    """Whether a schedule serves sizes up to some only: a block holds an axis whole whose size is not known."""
+    return any(
+        not (a in graph.axes and graph.axes[a].is_Integer)
+        for n in graph.kernels
+        if n.graph
+        for a in held_whole(n.graph)
+    )
+
+
+def _is_generated(graph: MuGraph) -> bool:
+    """Whether all operators are in kernels that we generate."""
+    return all(n.graph is not None or n.op in ("input", "constant", "size") for n in graph.kernel.nodes)
