@@ -323,7 +323,8 @@ def main(
     if as_json is not None:
         as_json.write_text(json.dumps(as_data(results), indent=1) + "\n", encoding="utf-8")
     compiler_table(results.programs).show()
-    memory_table(results.memory).show()
+    if results.memory:
+        memory_table(results.memory).show()
     dispatch_table(results.dispatch).show()
     print(summary(results))
 
