@@ -548,9 +548,11 @@ class LibraryProgram:
         axes = tuple(a for d in self.program.outputs[k].dims for a in d)
         i = self._calls.outputs[k]
         view = _aligned(self._calls.axes(i), axes)
-        value = self._xp.asarray(values[i] if view is None else view(values[i]))
+        value: np.ndarray = self._xp.asarray(values[i] if view is None else view(values[i]))
         full = tuple(bound.extents[a] for a in axes)
-        return value if value.shape == full else self._xp.broadcast_to(value, full)
+        if value.shape != full:
+            value = self._xp.broadcast_to(value, full)
+        return value
 
     def _results(self, values: Sequence[Any], bound: _Bound) -> list[np.ndarray]:
         results: list[np.ndarray] = []

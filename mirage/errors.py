@@ -111,11 +111,19 @@ class FieldError(MirageError):
 
 
 class NoCompilerError(MirageError):
-    """No C compiler was found."""
+    """No compiler was found: of C, or of Triton for a CUDA target."""
 
 
 class CompilerError(MirageError):
-    """The C compiler rejected a kernel."""
+    """The compiler, of C or of Triton, rejected a kernel, or what it made does not load."""
+
+
+class DeviceError(MirageError):
+    """A kernel was to run on a CUDA device, and none is at hand, or it is of another architecture."""
+
+
+class LibraryError(MirageError):
+    """A library that is not installed, finds no device, or refuses a call."""
 
 
 class UnsafeCacheError(MirageError):

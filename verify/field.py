@@ -27,9 +27,10 @@ from mirage.errors import FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.functions import EXP, ScalarFunction
 
-IntArray = np.ndarray
 #: NumPy, or a module with its functions
 ArrayModule = Any
+#: an array of that module, of 64-bit integers
+IntArray = Any
 
 #: bits of each digit of the tables of powers of the generator
 _DIGIT = 10

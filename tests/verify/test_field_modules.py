@@ -100,8 +100,29 @@ def _wrapped(value: Any) -> Any:
     return DeviceArray(value)
 
 
-_OPERATORS = ("add", "radd", "sub", "rsub", "mul", "rmul", "mod", "floordiv", "neg", "eq", "ne", "lt", "le", "gt", "ge")
-_OPERATORS += ("and", "or", "xor", "rshift", "lshift", "invert")
+_OPERATORS = (
+    "add",
+    "radd",
+    "sub",
+    "rsub",
+    "mul",
+    "rmul",
+    "mod",
+    "floordiv",
+    "neg",
+    "eq",
+    "ne",
+    "lt",
+    "le",
+    "gt",
+    "ge",
+    "and",
+    "or",
+    "xor",
+    "rshift",
+    "lshift",
+    "invert",
+)
 
 
 def _operator(name: str) -> Callable[..., Any]:
