@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from inspect import signature
 from typing import Any
 
 from mirage.background import Background, Job
@@ -39,12 +40,13 @@ from mirage.compiler.passes import (
 from mirage.compiler.pipeline import Pass, run_passes
 from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, TraceError, UnknownTarget
-from mirage.frontends.functions import trace_module
+from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import Module
 from mirage.ir.graph.parse import parse_module
+from mirage.ir.graph.programs import module_of
 from mirage.ir.loops.text import parse_loops
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
@@ -100,7 +102,7 @@ KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
 
 
 def compile(
-    program: Callable[..., Any] | Module | str,
+    program: Callable[..., Any] | Module | Program | str,
     specs: Mapping[str, Annotation] | None = None,
     *,
     bounds: Mapping[str, Any] | None = None,
@@ -117,17 +119,14 @@ def compile(
     """One executable for all sizes of a program's symbolic dims.
 
     `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a function
-    under `@mi.program` or `@mi.function`, which has them, a module of the graph IR, or its text. `bounds` limits dims of the
-    main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all intermediate memory is one block
-    planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set or up to 8; the default is the
-    bounds, and 128 where there is none. `constants` names parameters whose contents never change between calls, such as
-    weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the results store costs less. With
-    `background` the executable is returned at once: subprograms run as library calls until a process beside has found better
-    (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for
-    ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
-
-    An interrupt (Ctrl-C) ends the search for the subprogram at hand, as `superoptimize` does it, and leaves out those for the
-    rest, which are fused; a second one, or one before anything was found, raises KeyboardInterrupt.
+    under `@mi.program` or `@mi.function`, which has them, a program of `mi.trace`, a module of the graph IR, or its text.
+    `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all
+    intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set or
+    up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
+    between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the results
+    store costs less. With `background` the executable is returned at once: subprograms run as library calls until a process
+    beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries",
+    "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
@@ -176,12 +175,18 @@ def compile(
 
 
 def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
-    """The module of a Python function, a module, or its text."""
+    """The module of a Python function, a program of the search, a module, or its text."""
     if isinstance(program, Module):
         return program
+    if isinstance(program, Program):
+        return module_of(program)
     if isinstance(program, str):
         return parse_module(program, KERNEL_KINDS)
     if callable(program):
+        typed = specs is not None or isinstance(program, GraphFunction | TensorFunction)
+        names = () if typed else tuple(signature(program).parameters)
+        if names:
+            raise TraceError(f"compile: no types of the parameters; pass specs={{{names[0]!r}: mi.tensor(...), ...}}")
         return trace_module(program, specs)
     raise TraceError(
         f"compile: {type(program).__name__} is not a program; pass a Python function with specs, a module or its text"
@@ -238,7 +243,7 @@ def _later(
 
 @dataclass
 class _Searches:
-    """The kernels of subprograms that `mirage.superoptimize` finds; fused ones without time for a search, or after an interrupt."""
+    """The kernels of subprograms that `mirage.superoptimize` finds; fused ones without time, or after an interrupt."""
 
     target: str
     cache: ResultStore | bool
@@ -280,7 +285,7 @@ def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Fa
     """The facts of a compilation; `given` is how many parameters users give."""
     main = module.functions[module.main]
     parameters = ", ".join(f"{p.name}: {p.annotation}" for p in main.parameters[:given])
-    outcomes = {s.kernel: f"{s.operators} operators, {s.outcome}" for s in context.report.subprograms}
+    outcomes = {s.kernel: f"{s.operators} operator{'s' * (s.operators != 1)}, {s.outcome}" for s in context.report.subprograms}
     texts = {name: outcomes.get(name, k.kind) for name, k in module.kernels.items()}
     plans = {
         name: MemoryPlan(p.arena, p.most_live, tuple(map(str, p.storages))) for name, p in lowered.plans.items()

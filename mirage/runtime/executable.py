@@ -105,6 +105,7 @@ class Executable:
         self._constants = tuple(constants)
         bound = [_bound(self.kernels[name]) for name in program.kernels]
         self._machine = VirtualMachine(program, bound, constants)
+        _check_calls(program, self.kernels)
         names = tuple(p.name for p in program.functions[program.main].parameters)
         self._parameters = names
         self._prepared: Prepared | None = None
@@ -214,7 +215,7 @@ class Executable:
         return f"Executable({self.facts.signature})"
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the executable to one file, which `mirage.load_executable` reads in any process. It is complete or absent, never partial.
+        """Write the executable to one file, which `mirage.load_executable` reads in any process: complete or not at all.
 
         Raises InputError if the file cannot be written.
         """
@@ -265,7 +266,10 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
 
 
 def _facts(data: Any) -> Facts:
-    plans = {str(n): MemoryPlan(int(p["arena"]), int(p["most_live"]), tuple(p["storages"])) for n, p in data["plans"].items()}
+    plans = {
+        str(n): MemoryPlan(int(p["arena"]), int(p["most_live"]), tuple(map(str, p["storages"])))
+        for n, p in data["plans"].items()
+    }
     return Facts(
         str(data["signature"]),
         tuple(map(str, data["guards"])),
@@ -276,6 +280,20 @@ def _facts(data: Any) -> Facts:
         str(data["prepare"]),
         int(data["prepared"]),
     )
+
+
+def _check_calls(program: VMProgram, kernels: Mapping[str, Kernel]) -> None:
+    """Raise FormatError for a call that gives a kernel another number of dims or results than it has."""
+    for f in program:
+        for i in f.code:
+            if isinstance(i, CallKernel):
+                kernel = kernels[program.kernels[i.kernel]]
+                given, wanted = (len(i.dims), len(i.outputs)), (len(kernel.symbols), len(kernel.output_types))
+                if given != wanted:
+                    raise FormatError(
+                        f"function {f.name!r}: {i}: kernel {program.kernels[i.kernel]!r} has {wanted[0]} dims and {wanted[1]} "
+                        f"results, not {given[0]} and {given[1]}; compile the program again"
+                    )
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

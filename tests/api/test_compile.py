@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import zipfile
@@ -266,6 +267,20 @@ def test_altered_files_are_refused(old: str, new: str, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "b.mirage", "w") as archive:
         archive.writestr("executable.json", text.replace(old, new))
     with pytest.raises(MirageError, match=r"b\.mirage"):
+        mi.load_executable(tmp_path / "b.mirage")
+
+
+@pytest.mark.parametrize("part", ["dims", "outputs"])
+@pytest.mark.parametrize("change", [lambda items: items[:-1], lambda items: [*items, *items[-1:]]])
+def test_calls_that_do_not_fit_their_kernels_are_refused(part: str, change: Any, tmp_path: Path) -> None:
+    mi.compile(double, TWICE, **QUICK).save(tmp_path / "a.mirage")
+    with zipfile.ZipFile(tmp_path / "a.mirage") as archive:
+        head = json.loads(archive.read("executable.json"))
+    (call,) = (i for f in head["program"]["functions"] for i in f["code"] if part in i and "kernel" in i)
+    call[part] = change(call[part])
+    with zipfile.ZipFile(tmp_path / "b.mirage", "w") as archive:
+        archive.writestr("executable.json", json.dumps(head))
+    with pytest.raises(FormatError, match=r"b\.mirage.*kernel.*results, not"):
         mi.load_executable(tmp_path / "b.mirage")
 
 
