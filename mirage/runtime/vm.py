@@ -271,7 +271,8 @@ def _apart(a: np.ndarray) -> bool:
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        return np.shares_memory(a, b, max_work=10_000)
+        # NumPy's stubs know only two of the limits; without one, some views take exponential time
+        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 
