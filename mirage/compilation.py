@@ -121,10 +121,10 @@ def compile(
     `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a function
     under `@mi.program` or `@mi.function`, which has them, a program of `mi.trace`, a module of the graph IR, or its text.
     `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all
-    intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set or
-    up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
-    between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the results
-    store costs less. With `background` the executable is returned at once: subprograms run as library calls until a process
+    intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set
+    or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
+    between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
+    results store costs less. With `background` the executable is returned at once: subprograms run as library calls until a process
     beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries",
     "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 

@@ -124,7 +124,8 @@ def generate(
         lax = lax_program(function)
     except MirageError:
         lax = None
-    if lax is not None:
+    # tensors that are only moved gain nothing from tiles
+    if lax is not None and any(n.op not in ("input", "concat") for n in lax.axes.nodes):
         sizes = [{s: evaluate(d, h) for s, d in lax.dims.items()} for h in hints]
         most = {s: bounds[str(d)] for s, d in lax.dims.items() if str(d) in bounds}
         kernel = fused_kernel(lax.program, sizes, machine_model(), bounds=most)

@@ -233,7 +233,7 @@ def test_a_loop_runs_as_often_as_a_dim_or_a_tensor_says() -> None:
     for k in (0, 3):
         found = run(ramp(3), k)
         assert np.array_equal(found, (k + 1) * ramp(3))
-    with pytest.raises(GuardError, match=r"main: a loop is to run 4 times, but n = 3 is its bound"):
+    with pytest.raises(GuardError, match=r"main: a loop is to run 4 times, and its bound n is 3 here"):
         run(ramp(3), np.int64(4))
 
 

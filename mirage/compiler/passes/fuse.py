@@ -23,7 +23,7 @@ from mirage.compiler.context import Context
 from mirage.compiler.kinds import binding_kind
 from mirage.compiler.outline import Group, is_scalar, outline
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Block, Function, Module, Var
+from mirage.ir.graph.nodes import Block, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
 from mirage.ir.loops.analysis import Kind
 from mirage.ir.program import AttrItems
@@ -116,7 +116,7 @@ class Fusion:
         self.group = {i: {i} for i in range(len(bindings)) if self.kinds[i] < Kind.OPAQUE}
 
     def groups(self) -> Iterator[list[int]]:
-        """The groups, each as positions in order; every binding that can be part of a kernel is in one."""
+        """The groups, each as positions in order; every binding that can be part of a kernel, and needs one, is in one."""
         self._elementwise()
         self._epilogues()
         self._stitch()
@@ -126,10 +126,17 @@ class Fusion:
                 continue
             members = self.group[i]
             seen |= members
+            if all(self._is_view(j) for j in members):
+                continue
             if self.fusible(sorted(members)):
                 yield sorted(members)
                 continue
-            yield from ([j] for j in sorted(members) if self.fusible([j]))
+            yield from ([j] for j in sorted(members) if not self._is_view(j) and self.fusible([j]))
+
+    def _is_view(self, i: int) -> bool:
+        """Whether a binding needs no kernel: the same memory under another shape."""
+        value = self.block.bindings[i].value
+        return isinstance(value, OpCall) and value.op == "reshape"
 
     def _between(self, i: int) -> set[int] | None:
         """The bindings on the ways from i to its dominator, that one excluded; None where there is no dominator."""

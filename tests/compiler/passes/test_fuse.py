@@ -162,3 +162,17 @@ def test_equal_groups_share_a_kernel() -> None:
         module = step.run(module, context)
     calls = [b.value.kernel for f in module for b in f.bindings if isinstance(b.value, KernelCall)]
     assert len(calls) == 3 and len(set(calls)) == 2
+
+
+def test_a_reshape_alone_is_a_view() -> None:
+    text = body("a = sort(x, axis=-1)\nb = reshape(a, shape=(n*m,))\nr = sort(b, axis=-1)")
+    assert groups(text) == []
+    assert groups(text.replace("r = sort(b, axis=-1)", "r = exp(b)")) == [["reshape", "exp"]]
+
+
+def test_tensors_that_are_only_moved_are_loop_nests() -> None:
+    context = Context(sizes=({"n": 5, "m": 7},))
+    module = parse_module(body("a = concat(x, y, axis=0)\nb = transpose(a, perm=(1, 0))\nr = repeat(b, axis=0, times=2)"))
+    for step in (collect_constraints, fuse, generate):
+        module = step.run(module, context)
+    assert [k.kind for k in module.kernels.values()] == ["loops"]
