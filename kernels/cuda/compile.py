@@ -1,0 +1,308 @@
+"""Triton source compiled ahead of time, without a GPU: one cubin per kernel, architecture and set of alignments, cached.
+
+A compiled kernel is a folder `<cache folder>/cuda/<function>-<key>` with `kernel.cubin`, `kernel.ptx` and `kernel.json`. The
+key is a hash of everything that the machine code depends on, so a folder is never stale; it appears under its final name
+complete or not at all, so processes may race for it and may be killed at any time. A hit neither compiles nor imports Triton.
+The compiler runs in processes of its own (`worker.py`), so a crash of LLVM is an error and no end of the caller.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.metadata
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mirage.errors import CompilerError, NoCompilerError, ScheduleError
+from mirage.folders import check_private, private_folder, write_whole
+from mirage.kernels.cuda.arguments import typical
+from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.emitted import ArgumentKind, EmittedTriton, TritonKernel
+from mirage.settings import search_workers
+
+#: seconds after which a kernel that is still compiling is given up
+LIMIT_S = 300.0
+
+WORKER = Path(__file__).with_name("worker.py")
+#: the only variables of the environment that the compiler sees: Triton's and LLVM's own would change the code
+_ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "VIRTUAL_ENV")
+#: names of element types in a Triton signature
+TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
+_CUBIN, _PTX, _META = "kernel.cubin", "kernel.ptx", "kernel.json"
+
+
+@dataclass(frozen=True)
+class Request:
+    """A Triton function to compile for an architecture such as 90.
+
+    `signature` gives the Triton types of the arguments that are not constexpr, `divisible` those of them whose values are
+    multiples of `emitted.DIVISIBILITY`.
+    """
+
+    source: str
+    function: str
+    signature: Mapping[str, str]
+    constexprs: Mapping[str, int]
+    divisible: frozenset[str]
+    num_warps: int
+    num_stages: int
+    arch: int
+
+    def key(self) -> str:
+        """The hash of all that the machine code depends on.
+
+        Raises NoCompilerError if Triton is not installed.
+        """
+        content = asdict(self) | {
+            "divisible": sorted(self.divisible),
+            "triton": triton_version(),
+            "worker": _worker_text(),
+        }
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A kernel's machine code, and what a launch needs to know.
+
+    `name` is that of the function in the cubin, `shared` the bytes of (dynamic) shared memory per block, which has `num_warps`
+    warps of 32 threads; `num_ctas` blocks are a cluster. `global_scratch_size` and `profile_scratch_size` are bytes of device
+    memory per block, aligned so many bytes, whose addresses are the last two arguments. `registers` are those of one thread,
+    `spill_bytes` what one thread stores to and loads from local memory since they do not suffice, as ptxas reports them.
+    """
+
+    folder: Path
+    name: str
+    shared: int
+    num_warps: int
+    num_ctas: int
+    global_scratch_size: int
+    global_scratch_align: int
+    profile_scratch_size: int
+    profile_scratch_align: int
+    registers: int
+    spill_bytes: int
+
+    @property
+    def cubin(self) -> Path:
+        """The file of machine code.
+
+        Raises UnsafeCacheError if another user could have written it.
+        """
+        check_private(self.folder)
+        check_private(self.folder / _CUBIN)
+        return self.folder / _CUBIN
+
+    @property
+    def ptx(self) -> str:
+        """The PTX that the machine code was made of."""
+        return (self.folder / _PTX).read_text(encoding="utf-8")
+
+
+_NUMBERS = tuple(f.name for f in fields(CompiledKernel) if f.name not in ("folder", "name"))
+
+
+def request(emitted: EmittedTriton, kernel: TritonKernel, device: CudaDevice, divisible: Collection[str]) -> Request:
+    """What to compile for a kernel on a device, where these arguments are multiples of `DIVISIBILITY`."""
+    signature = {}
+    for a in kernel.arguments:
+        pointer = a.kind is ArgumentKind.POINTER
+        signature[a.name] = f"*{TYPES[emitted.tensors[a.tensor].dtype]}" if pointer else a.kind.value
+    return Request(
+        emitted.source,
+        kernel.name,
+        signature,
+        dict(kernel.constexprs),
+        frozenset(divisible),
+        kernel.num_warps,
+        kernel.num_stages,
+        device.number,
+    )
+
+
+def compile_triton(emitted: EmittedTriton, device: CudaDevice, sizes: Mapping[str, int]) -> tuple[CompiledKernel, ...]:
+    """The kernels of an emitted muGraph in order, from the cache where they were compiled before.
+
+    They run at any sizes at which the same sizes and strides are multiples of `DIVISIBILITY` as for aligned, contiguous arrays
+    at `sizes` (dim symbol -> size). Raises NoCompilerError without Triton, CompilerError naming the kernel that it rejects,
+    ScheduleError naming the bytes where the device has less shared memory per block than a kernel needs, UnsafeCacheError if
+    another user could have written the cache.
+    """
+    together = zip(emitted.kernels, typical(emitted, sizes), strict=True)
+    return checked(compile_all([request(emitted, k, device, d) for k, d in together]), device)
+
+
+def checked(results: Sequence[CompiledKernel | CompilerError], device: CudaDevice) -> tuple[CompiledKernel, ...]:
+    """These kernels; raises the first error among them, and ScheduleError where one does not fit the device."""
+    kernels = []
+    for compiled in results:
+        if isinstance(compiled, CompilerError):
+            raise compiled
+        check_fits(compiled, device)
+        kernels.append(compiled)
+    return tuple(kernels)
+
+
+def check_fits(kernel: CompiledKernel, device: CudaDevice) -> None:
+    """Raises ScheduleError if a block of the kernel needs more shared memory than one can have on the device."""
+    if kernel.shared > device.block_shared_bytes:
+        raise ScheduleError(
+            f"kernel {kernel.name}: a block needs {kernel.shared} bytes of shared memory, and {device.name} ({device.arch}) has "
+            f"{device.block_shared_bytes} for one; choose smaller tiles or fewer stages"
+        )
+
+
+def compile_all(requests: Sequence[Request]) -> list[CompiledKernel | CompilerError]:
+    """The compiled kernel of each request, or why it was rejected; those that are not cached are compiled side by side.
+
+    Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
+    """
+    folder = private_folder("cuda")
+    paths = [folder / f"{r.function[:40]}-{r.key()}" for r in requests]
+    found = {path: _load(path) for path in paths}
+    missing = {path: r for path, r in zip(paths, requests, strict=True) if found[path] is None}
+    errors = _build(folder, missing) if missing else {}
+    results: list[CompiledKernel | CompilerError] = []
+    for path, r in zip(paths, requests, strict=True):
+        result = errors.get(path) or found[path] or _load(path)
+        results.append(
+            result or CompilerError(f"kernel {r.function!r}: {path} was damaged while it was written; try again")
+        )
+    return results
+
+
+@functools.cache
+def triton_version() -> str:
+    """The version of Triton that is installed, which is not imported.
+
+    Raises NoCompilerError if there is none.
+    """
+    try:
+        return importlib.metadata.version("triton")
+    except importlib.metadata.PackageNotFoundError:
+        raise NoCompilerError(
+            "CUDA kernels are compiled by Triton, which is not installed; `pip install triton`, or use target='cpu'"
+        ) from None
+
+
+@functools.cache
+def _worker_text() -> str:
+    return WORKER.read_text(encoding="utf-8")
+
+
+def _load(path: Path) -> CompiledKernel | None:
+    """The compiled kernel in a folder; None where it is missing, or a file of it is damaged."""
+    try:
+        for file in (path, path / _META, path / _CUBIN, path / _PTX):
+            check_private(file)
+        meta = json.loads((path / _META).read_text(encoding="utf-8"))
+        if not isinstance(meta, dict) or meta.get("digest") != _digest(path):
+            return None
+        if not isinstance(meta.get("name"), str) or not all(type(meta.get(k)) is int for k in _NUMBERS):
+            return None
+        return CompiledKernel(folder=path, name=meta["name"], **{k: meta[k] for k in _NUMBERS})
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return None
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256((path / _CUBIN).read_bytes() + (path / _PTX).read_bytes()).hexdigest()
+
+
+def _build(folder: Path, missing: Mapping[Path, Request]) -> dict[Path, CompilerError]:
+    """Compile kernels and move them to their folders; why some were rejected."""
+    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
+        jobs = []
+        for i, r in enumerate(missing.values()):
+            own = Path(build, str(i))
+            own.mkdir(mode=0o700)
+            job = asdict(r) | {
+                "divisible": sorted(r.divisible),
+                "source": str(_source_file(r.source)),
+                "folder": str(own),
+            }
+            jobs.append(job)
+        count = min(search_workers(), len(jobs))
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(lambda k: _work(jobs[k::count], Path(build, f"triton{k}")), range(count)))
+        errors: dict[Path, CompilerError] = {}
+        for path, job in zip(missing, jobs, strict=True):
+            try:
+                _publish(Path(job["folder"]), path, job["function"])
+            except CompilerError as error:
+                errors[path] = error
+        return errors
+
+
+def _source_file(source: str) -> Path:
+    """A file with the source, at a place that debuggers and profilers find it at later."""
+    file = private_folder("cuda/sources") / f"{hashlib.sha256(source.encode()).hexdigest()[:32]}.py"
+    if not file.exists() or file.read_bytes() != source.encode():
+        write_whole(file, source)
+    # Triton imports it: nobody else may have had a chance to write it
+    check_private(file)
+    return file
+
+
+def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
+    """Have a process compile these; one that it does not survive gets the error, and the others another process."""
+    environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
+    environment |= {
+        "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
+        "TRITON_CACHE_DIR": str(scratch),
+        # registers and spills are read from it
+        "TRITON_DUMP_PTXAS_LOG": "1",
+    }
+    while jobs:
+        try:
+            done = subprocess.run(
+                [sys.executable, "-P", "-B", str(WORKER)],
+                input=json.dumps(jobs),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                env=environment,
+                check=False,
+                timeout=LIMIT_S * len(jobs),
+            )
+            end = f"the compiler ended with status {done.returncode}\n{done.stderr.strip()[-2000:]}"
+        except subprocess.TimeoutExpired:
+            end = f"the compiler did not finish within {LIMIT_S:.0f} s"
+        jobs = [job for job in jobs if not Path(job["folder"], "result.json").exists()]
+        if jobs:
+            write_whole(Path(jobs[0]["folder"], "result.json"), json.dumps({"error": end}))
+            jobs = jobs[1:]
+
+
+def _publish(built: Path, path: Path, function: str) -> None:
+    """Move what was compiled to its place; raises CompilerError if it was rejected."""
+    result = json.loads((built / "result.json").read_text(encoding="utf-8"))
+    if "error" in result:
+        raise CompilerError(f"Triton rejected kernel {function!r}\n{result['error']}")
+    (built / "result.json").unlink()
+    (built / _META).write_text(json.dumps(result["metadata"] | {"digest": _digest(built)}, indent=1), encoding="utf-8")
+    for file in built.iterdir():
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+    if not _moved(built, path) and _load(path) is None:
+        # what is there is damaged
+        _moved(path, built.with_suffix(".damaged"))
+        _moved(built, path)
+
+
+def _moved(source: Path, to: Path) -> bool:
+    """Whether a folder could be moved: not where there is one, which another process put there."""
+    try:
+        source.rename(to)
+    except OSError:
+        return False
+    return True
