@@ -170,6 +170,17 @@ def test_a_search_that_fails_says_why(store: ResultStore) -> None:
     assert "library calls: the search in the background failed" in kernel.outcome and "DimError" in kernel.outcome
 
 
+def test_an_unexpected_error_is_explained(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(self: Background, job: Job, budget: float) -> None:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(Background, "_one", broken)
+    executable = mi.compile(block, SPECS, background=True, cache=store)
+    assert executable.wait(10)
+    assert "the search in the background failed: out of luck" in executable.explain()
+    right(executable, 1)
+
+
 def test_stopping_leaves_the_rest_on_library_calls(store: ResultStore) -> None:
     executable = mi.compile(block, SPECS, background=True, budget=60, cache=store)
     assert not executable.wait(0)
