@@ -124,9 +124,9 @@ def compile(
     intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
     between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
-    results store costs less. With `background` the executable is returned at once: subprograms run as library calls until a process
-    beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize", "libraries",
-    "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
+    results store costs less. With `background` the executable is returned at once: subprograms run as library calls until a
+    process beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize",
+    "libraries", "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.

@@ -186,7 +186,8 @@ class Steps:
             slots = frame.slots
             n = slots[count] if times is None else int(_scalar(registers[times], "i", "the count of a loop"))
             if most is not None and n > slots[most]:
-                raise GuardError(f"{where}: a loop is to run {n} times, and its bound {i.bound} is {slots[most]} here; raise the bound")
+                bound = f"its bound {i.bound} is {slots[most]} here"
+                raise GuardError(f"{where}: a loop is to run {n} times, and {bound}; raise the bound")
             state, fixed, extra = carried(registers), invariant(registers), dims(slots)
             lent = None if memory is None else frame.storages[memory]
             for k in range(n):
