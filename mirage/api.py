@@ -18,6 +18,10 @@ import numpy as np
 from mirage.cache import ResultStore
 from mirage.cache.records import parse_json
 from mirage.candidates import verify_candidates
+from mirage.cuda_api import rank_for_device
+from mirage.cuda_recall import CudaMemory
+from mirage.cuda_records import cuda_decision_from_json
+from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import (
     BudgetError,
     CacheError,
@@ -36,8 +40,9 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.operator import REGISTRY, Elementwise, Operator
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import get_target, memory_bytes
+from mirage.kernels.target import Target, get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.recall import Memory, compiled, compiled_decision, recheck, search_key
@@ -80,7 +85,7 @@ def superoptimize(
     executor: Executor | None = None,
     seed: int = 0,
     progress: Say | None = None,
-) -> Superoptimized:
+) -> Superoptimized | Any:
     """The fastest verified way to run a program, for every size of its symbolic dims.
 
     `sizes` (dim symbol -> elements) are those it is tuned at, or a list of up to 8 such sets; the default is the first set of
@@ -96,6 +101,10 @@ def superoptimize(
     once it takes long. The same seed gives the same search and the same tests, whatever the executor. `progress` gets lines
     of text.
 
+    `target` is "cpu", "cuda" or an architecture such as "cuda:sm_90". For CUDA the result is a `CudaSuperoptimized`: the search
+    is the same, and the best graphs are printed as Triton and compiled ahead of time; without a device they are ranked by a
+    model of it, and measured and ranked again when the result is first called where a device is.
+
     A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
     interrupted or killed goes on from its checkpoint when it is asked for again.
 
@@ -104,8 +113,9 @@ def superoptimize(
     raises KeyboardInterrupt.
 
     Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, InputError for a
-    constant that is no input, BudgetError, UnknownTarget, UnknownPruner, SearchError, JobError, CacheError; VerificationError
-    if the two checks of a graph disagree, an error of this package. Source: Mirage, Fig. 1.
+    constant that is no input, BudgetError, UnknownTarget, UnknownPruner, SearchError (for CUDA also if no graph compiles),
+    NoCompilerError (without Triton, for CUDA), JobError, CacheError; VerificationError if the two checks of a graph disagree, an
+    error of this package. Source: Mirage, Fig. 1.
     """
     say = progress or (lambda _: None)
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
@@ -127,7 +137,8 @@ def superoptimize(
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget) == SearchOptions()
     store = _store(cache)
-    memory = Memory(store, verifier.axis_program, machine, budget, fixed) if whole and store is not None else None
+    kind = CudaMemory if isinstance(machine, CudaDevice) else Memory
+    memory = kind(store, verifier.axis_program, machine, budget, fixed) if whole and store is not None else None
     seconds: dict[str, float] = {}
     interrupted = False
 
@@ -136,8 +147,8 @@ def superoptimize(
     if remembered is not None:
         candidates, stats, found = remembered
         seconds["verify"] = time.perf_counter() - start
-        recalled = memory.tuned(verifier, anchors, candidates) if memory else None
-        if recalled is not None:
+        recalled = memory.tuned(verifier, anchors, candidates) if memory and isinstance(machine, Target) else None
+        if recalled is not None and isinstance(machine, Target):
             tuned, decision = recalled
             return Superoptimized(
                 traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
@@ -158,6 +169,13 @@ def superoptimize(
 
     start = time.perf_counter()
     left = max(budget - seconds.get("search", 0.0) - seconds["verify"], 0.2 * budget)
+    if isinstance(machine, CudaDevice):
+        return rank_for_device(
+            verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
+            cache_hit=remembered is not None, budget=min(left, HASTE_S) if interrupted else left,
+            memory=memory if isinstance(memory, CudaMemory) and not interrupted else None,
+            progress=lambda text: say(Step("compiling", text)),
+        )  # fmt: skip
     library = LibraryProgram(verifier.axis_program)
     baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(traced, xs, ss), "library": library}
     tuner = VersionTuner(
@@ -337,7 +355,7 @@ class LazySuperoptimized:
     def __init__(self, function: TensorFunction, options: Mapping[str, Any]) -> None:
         self.function = function
         self.options = options
-        self.result: Superoptimized | None = None
+        self.result: Superoptimized | CudaSuperoptimized | None = None
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The result for these arrays, as of `Superoptimized`."""
@@ -364,8 +382,8 @@ def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) ->
 
 
 def verify(
-    a: Program | TensorFunction | MuGraph | Superoptimized,
-    b: Program | TensorFunction | MuGraph | Superoptimized,
+    a: Program | TensorFunction | MuGraph | Superoptimized | CudaSuperoptimized,
+    b: Program | TensorFunction | MuGraph | Superoptimized | CudaSuperoptimized,
     *,
     seed: int = 0,
 ) -> Certificate:
@@ -376,27 +394,27 @@ def verify(
     computes. The dims of a program may be products of the axes of a graph. Raises VerificationError if the two checks
     disagree, GraphError or InputError if the inputs differ.
     """
-    left = a.program if isinstance(a, Superoptimized) else a
-    right = (b.best.graph or b.program) if isinstance(b, Superoptimized) else b
+    left = a.program if isinstance(a, Superoptimized | CudaSuperoptimized) else a
+    right = (b.best.graph or b.program) if isinstance(b, Superoptimized | CudaSuperoptimized) else b
     x = left if isinstance(left, MuGraph) else _program(left)
     y = right if isinstance(right, MuGraph) else _program(right)
     return compare(x, y, _seed(seed))
 
 
 def verify_file(
-    program: Program | TensorFunction | Superoptimized, file: UpstreamFile, *, seed: int = 0
+    program: Program | TensorFunction | Superoptimized | CudaSuperoptimized, file: UpstreamFile, *, seed: int = 0
 ) -> Iterator[Verdict]:
     """A verdict per candidate of a file of the upstream project, in order.
 
     Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
     the program expresses, has a verdict that says so.
     """
-    source = program.program if isinstance(program, Superoptimized) else _program(program)
+    source = program.program if isinstance(program, Superoptimized | CudaSuperoptimized) else _program(program)
     return verdicts(source, file, _seed(seed))
 
 
-def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
-    """A saved result, verified again and compiled for this machine.
+def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized | Any:
+    """A saved result, verified again and compiled for this machine, or for the CUDA architecture that it was made for.
 
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
     """
@@ -417,15 +435,18 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
         program = program_from_json(obj["program"])
         symbols = program.symbols()
         records = candidates_from_json(obj["graphs"], symbols)
-        decision = decision_from_json(obj["decision"], records, symbols)
         anchors = _anchors(program, obj["sizes"], {})
-        threads = obj["threads"]
-        if type(threads) is not int or not 0 < threads < 2**31:
-            raise ValueError(f"threads {threads!r}")
-        baselines = baselines_from_json(obj["baselines"])
         machine = get_target(str(obj["target"]))
         stats = SearchStats.from_json(obj["stats"])
         candidates = int(obj["candidates"])
+        if isinstance(machine, CudaDevice):
+            device_record = cuda_decision_from_json(obj["decision"], records, symbols)
+        else:
+            decision = decision_from_json(obj["decision"], records, symbols)
+            threads = obj["threads"]
+            if type(threads) is not int or not 0 < threads < 2**31:
+                raise ValueError(f"threads {threads!r}")
+            baselines = baselines_from_json(obj["baselines"])
         constants = obj.get("constants", [])
         if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
             raise ValueError(f"constants {constants!r}")
@@ -440,8 +461,13 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized:
             raise VerificationError(
                 f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
             )
-        graphs.append(c if r.timing is None else compiled(c, r, constants))
+        graphs.append(c if r.timing is None or isinstance(machine, CudaDevice) else compiled(c, r, constants))
     seconds = {"verify": time.perf_counter() - start}
+    if isinstance(machine, CudaDevice):
+        return CudaSuperoptimized(
+            program, verifier, anchors, machine, graphs, device_record.restored(graphs, machine), stats, seconds,
+            cache_hit=True, candidates=candidates, tune_stop="from a file",
+        )  # fmt: skip
     return Superoptimized(
         program, verifier, anchors, machine, threads, graphs, baselines, compiled_decision(decision, graphs, constants), stats,
         seconds, cache_hit=True, candidates=candidates, tune_stop="from a file", constants=tuple(constants),

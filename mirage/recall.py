@@ -23,6 +23,7 @@ from mirage.ir.canonical import Renaming, canonical_key
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
 from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.decision import rename
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import analyze
@@ -112,25 +113,36 @@ class Memory:
     """
 
     def __init__(
-        self, store: ResultStore, program: AxisProgram, target: Target, budget: float, constants: Collection[str] = ()
+        self,
+        store: ResultStore,
+        program: AxisProgram,
+        target: Target | CudaDevice,
+        budget: float,
+        constants: Collection[str] = (),
     ) -> None:
         self.store = store
         self.budget = budget
         self._stale: set[str] = set()
         self.program = program
         self.target = target
+        #: such as "cpu" or "cuda:sm_90"
+        self.target_name = target.target if isinstance(target, CudaDevice) else target.name
         self.constants = constants
         self.names = canonical_key(program)
 
     def _key(self, *more: str) -> str:
-        return sha256("\n".join([f"schema {SCHEMA}", self.names.text, self.target.name, self.program.dtype, *more]))
+        return sha256("\n".join([f"schema {SCHEMA}", self.names.text, self.target_name, self.program.dtype, *more]))
 
     def _tuned_key(self, anchors: Sequence[Mapping[str, int]]) -> str:
-        sizes = [sorted(_renamed(a, self.names.renaming.symbols).items()) for a in anchors]
+        assert isinstance(self.target, Target)
         inputs = enumerate(self.program.inputs)
         constants = sorted(self.names.renaming.inputs[k] for k, x in inputs if x.argument in self.constants)
         fixed = [f"constants {constants}"] if constants else []
-        return self._key("tuned", str(sizes), self.target.cpu, str(self.target.cores), *fixed)
+        return self._key("tuned", self._sizes_text(anchors), self.target.cpu, str(self.target.cores), *fixed)
+
+    def _sizes_text(self, anchors: Sequence[Mapping[str, int]]) -> str:
+        """Sizes in the names of the canonical form."""
+        return str([sorted(_renamed(a, self.names.renaming.symbols).items()) for a in anchors])
 
     def _read(self, key: str) -> dict[str, Any] | None:
         """The payload, unless a smaller budget cut short what it records."""
@@ -149,7 +161,7 @@ class Memory:
             key,
             {**payload, "cut_at": self.budget if cut else None},
             program=self.program.name,
-            target=self.target.name,
+            target=self.target_name,
             dtype=self.program.dtype,
             best_us=best_us,
         )

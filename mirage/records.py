@@ -170,9 +170,12 @@ def decision_to_json(decision: Decision, candidates: Sequence[Candidate]) -> dic
                 "accuracy": accuracy_to_json(c.accuracy) if c else [],
             }
         )
+    return {"versions": versions, "tree": tree_to_json(decision.tree), "points": points_to_json(decision.points)}
+
+
+def points_to_json(points: Sequence[Point]) -> list[dict[str, Any]]:
     # JSON has no infinity
-    points = [{"sizes": dict(p.sizes), "us": [t if t < np.inf else None for t in p.times]} for p in decision.points]
-    return {"versions": versions, "tree": tree_to_json(decision.tree), "points": points}
+    return [{"sizes": dict(p.sizes), "us": [t if t < np.inf else None for t in p.times]} for p in points]
 
 
 def decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> DecisionRecord:
@@ -185,19 +188,22 @@ def decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collect
         raise FormatError(f"decision: versions must be a list of 1 to {MAX_VERSIONS}")
     versions = tuple(_version_from_json(v, graphs, symbols) for v in obj["versions"])
     tree = tree_from_json(obj["tree"], symbols, len(versions))
-    if not isinstance(obj["points"], list) or not all(
-        isinstance(p, dict) and set(p) == {"sizes", "us"} for p in obj["points"]
-    ):
+    return DecisionRecord(versions, tree, points_from_json(obj["points"], len(versions), symbols))
+
+
+def points_from_json(obj: Any, versions: int, symbols: Collection[str]) -> tuple[Point, ...]:
+    """Points with the times of so many versions; raises FormatError for anything but what `points_to_json` writes."""
+    if not isinstance(obj, list) or not all(isinstance(p, dict) and set(p) == {"sizes", "us"} for p in obj):
         raise FormatError("decision: points must be a list of sizes and us")
     points = []
-    for p in obj["points"]:
+    for p in obj:
         times = p["us"]
-        if not isinstance(times, list) or len(times) != len(versions):
-            raise FormatError(f"decision: us must be a list of {len(versions)}")
+        if not isinstance(times, list) or len(times) != versions:
+            raise FormatError(f"decision: us must be a list of {versions}")
         if not all(t is None or (type(t) is float and 0 < t < np.inf) for t in times):
             raise FormatError(f"decision: us must be positive numbers or null, got {times!r}"[:200])
         points.append(Point(sizes_from_json(p["sizes"], symbols), tuple(np.inf if t is None else t for t in times)))
-    return DecisionRecord(versions, tree, tuple(points))
+    return tuple(points)
 
 
 def _version_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> VersionRecord:

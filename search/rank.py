@@ -19,7 +19,7 @@ from mirage.errors import CompilerError, DimError, MirageError, ScheduleError, S
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile import CompiledKernel, check_fits, compile_all, compile_triton, request
+from mirage.kernels.cuda.compile import CompiledKernel, Request, check_fits, compile_all, request
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit import emit
 from mirage.kernels.cuda.emitted import EmittedTriton
@@ -266,65 +266,64 @@ class Ranker:
 
     def _build(self, batch: Sequence[_Rival]) -> list[Built | None]:
         """Emitted and compiled, side by side; None, and why is noted, where that failed or registers spill."""
-        emitted: list[EmittedTriton | None] = []
-        for r in batch:
-            try:
-                emitted.append(emit(r.candidate.graph, r.schedule, r.candidate.maximum))
-            except MirageError as e:
-                self._reject(r.candidate, e)
-                emitted.append(None)
-        device = self.model.device
-        requests = [
-            [] if e is None else [request(e, k, device, d) for k, d in zip(e.kernels, typical(e, r.sizes), strict=True)]
-            for r, e in zip(batch, emitted, strict=True)
-        ]
-        done = iter(compile_all([one for several in requests for one in several]))
         found: list[Built | None] = []
-        for r, e, several in zip(batch, emitted, requests, strict=True):
-            kernels = list(islice(done, len(several)))
-            built = None if e is None else self._checked(r.candidate, e, kernels)
-            self.compiled += e is not None
-            found.append(built)
+        for r, built in zip(
+            batch, build_all([(r.candidate, r.schedule, r.sizes) for r in batch], self.model.device), strict=True
+        ):
+            self.compiled += 1
+            if isinstance(built, Built) and (spills := sum(k.spill_bytes for k in built.kernels)):
+                built = ScheduleError(f"registers spill {spills} bytes; choose smaller tiles or more warps")
+            if isinstance(built, MirageError):
+                self._reject(r.candidate, built)
+            found.append(built if isinstance(built, Built) else None)
         return found
-
-    def _checked(
-        self, c: Candidate, emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError]
-    ) -> Built | None:
-        good: list[CompiledKernel] = []
-        try:
-            for k in kernels:
-                if isinstance(k, CompilerError):
-                    raise k
-                check_fits(k, self.model.device)
-                if k.spill_bytes:
-                    raise ScheduleError(f"kernel {k.name} spills {k.spill_bytes} bytes of registers")
-                good.append(k)
-        except MirageError as e:
-            self._reject(c, e)
-            return None
-        return Built(emitted, tuple(good))
 
     def _reject(self, c: Candidate, why: MirageError) -> None:
         self.rejected.append(f"{c.graph.origin}: {why}")
 
 
-def build(candidate: Candidate, schedule: CudaSchedule, sizes: Mapping[str, int], device: CudaDevice) -> Built:
-    """The kernels of a candidate for these sizes, from the cache where they were compiled before.
+def build_all(
+    work: Sequence[tuple[Candidate, CudaSchedule, Mapping[str, int]]], device: CudaDevice
+) -> list[Built | MirageError]:
+    """The kernels of candidates with these schedules for aligned arrays of these sizes, or why there are none: the emitter, the
+    compiler or the device refuses them. What was not compiled before is compiled side by side.
 
-    Raises ScheduleError for a schedule that is none of its graph, and as `compile_triton` does.
+    Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
     """
-    emitted = emit(candidate.graph, schedule, candidate.maximum)
-    return Built(emitted, compile_triton(emitted, device, typical(emitted, sizes)))
+    emitted: list[EmittedTriton | MirageError] = []
+    requests: list[Request] = []
+    for c, schedule, sizes in work:
+        try:
+            schedule.check(c.graph)
+            one = emit(c.graph, schedule, c.maximum)
+            requests += [request(one, k, device, d) for k, d in zip(one.kernels, typical(one, sizes), strict=True)]
+            emitted.append(one)
+        except MirageError as e:
+            emitted.append(e)
+    done = iter(compile_all(requests))
+    return [e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), device) for e in emitted]
+
+
+def _built(
+    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], device: CudaDevice
+) -> Built | MirageError:
+    good: list[CompiledKernel] = []
+    for k in kernels:
+        if isinstance(k, CompilerError):
+            return k
+        try:
+            check_fits(k, device)
+        except ScheduleError as e:
+            return e
+        good.append(k)
+    return Built(emitted, tuple(good))
 
 
 def is_limited(graph: MuGraph) -> bool:
     """Whether a schedule serves sizes up to some only: a block holds an axis whole whose size is not known."""
-    return any(
-        not (a in graph.axes and graph.axes[a].is_Integer)
-        for n in graph.kernels
-        if n.graph
-        for a in held_whole(n.graph)
-    )
+    held = (a for n in graph.kernels if n.graph for a in held_whole(n.graph))
+    # the sizes of partial axes are the schedule's
+    return any(a in graph.axes and not graph.axes[a].is_Integer for a in held)
 
 
 def _is_generated(graph: MuGraph) -> bool:

@@ -449,9 +449,6 @@ def _moved(count: np.ndarray, bandwidth: float, flying: np.ndarray, latency_us: 
     return found
 
 
-def floor_us(mugraph: MuGraph, sizes: Mapping[str, int], device: CudaDevice) -> float:
-    """The least time (us) in which a device can do what a muGraph computes: its arguments and results moved once."""
-    nodes = mugraph.kernel.nodes
-    moved = sum(prod(sizes[a] for a in n.axes()) for n in nodes if n.op == "input")
-    moved += sum(prod(sizes[a] for a in nodes[r.node].axes(r.out)) for r in mugraph.kernel.outputs)
-    return 1e6 * moved * DTYPES[mugraph.dtype].itemsize / device.sustained_bandwidth
+def floor_us(device: CudaDevice, moved: float, flops: float, dtype: str) -> float:
+    """The least time (us) in which a device moves so many bytes and does so many operations, at the rates it sustains."""
+    return 1e6 * max(moved / device.sustained_bandwidth, flops / device.sustained_flops(dtype))

@@ -60,8 +60,8 @@ def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
     return Schedule(
         tuple(
             KernelSchedule(
-                tuple((_axis(a, axes), n) for a, n in k.tiles),
-                tuple((_axis(a, axes), n) for a, n in k.splits),
+                tuple((rename_axis(a, axes), n) for a, n in k.tiles),
+                tuple((rename_axis(a, axes), n) for a, n in k.splits),
                 k.lanes,
                 tuple((operand, axes[a]) for operand, a in k.packed),
                 k.padded,
@@ -71,9 +71,9 @@ def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
     )
 
 
-def _axis(axis: str, axes: Mapping[str, str]) -> str:
+def rename_axis(axis: str, axes: Mapping[str, str]) -> str:
     """A renamed axis; a partial axis follows the axis that it is a part of."""
-    return _axis(axis.removesuffix(_PARTIAL), axes) + _PARTIAL if axis.endswith(_PARTIAL) else axes[axis]
+    return rename_axis(axis.removesuffix(_PARTIAL), axes) + _PARTIAL if axis.endswith(_PARTIAL) else axes[axis]
 
 
 def _dims(dims: AxisDims, axes: Mapping[str, str]) -> AxisDims:
@@ -81,7 +81,7 @@ def _dims(dims: AxisDims, axes: Mapping[str, str]) -> AxisDims:
 
 
 def _names(names: tuple[str, ...], axes: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(_axis(a, axes) for a in names)
+    return tuple(rename_axis(a, axes) for a in names)
 
 
 def _graph(graph: Graph, r: Renaming) -> Graph:
@@ -89,7 +89,7 @@ def _graph(graph: Graph, r: Renaming) -> Graph:
         graph.level,
         tuple(_node(n, graph.level, r) for n in graph.nodes),
         graph.outputs,
-        tuple((_axis(a, r.axes), role) for a, role in graph.roles),
+        tuple((rename_axis(a, r.axes), role) for a, role in graph.roles),
     )
 
 
@@ -98,7 +98,7 @@ def _node(n: Node, level: Level, r: Renaming) -> Node:
     if n.op == "input" and level is Level.KERNEL:
         attrs = (("index", r.inputs[n.attr["index"]]),)
     elif n.op == "accumulator":
-        attrs = tuple((k, _axis(v, r.axes) if k == "axis" else v) for k, v in attrs)
+        attrs = tuple((k, rename_axis(v, r.axes) if k == "axis" else v) for k, v in attrs)
     elif n.op == "size":
         attrs = (("dim", r.dim(n.attr["dim"])),)
     return Node(
@@ -107,6 +107,6 @@ def _node(n: Node, level: Level, r: Renaming) -> Node:
         tuple(_dims(d, r.axes) for d in n.dims),
         attrs,
         _names(n.reduce, r.axes),
-        None if n.joined is None else (_axis(n.joined[0], r.axes), _names(n.joined[1], r.axes)),
+        None if n.joined is None else (rename_axis(n.joined[0], r.axes), _names(n.joined[1], r.axes)),
         None if n.graph is None else _graph(n.graph, r),
     )

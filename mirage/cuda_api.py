@@ -1,0 +1,61 @@
+"""The last step of a superoptimization for a CUDA device: verified graphs become ranked and compiled versions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from mirage.cuda_recall import CudaMemory
+from mirage.cuda_result import CudaSuperoptimized
+from mirage.kernels.cuda.device import CudaDevice
+from mirage.search.rank import CudaDecision, Ranker
+from mirage.search.stats import SearchStats
+from mirage.search.tune import Candidate
+from mirage.verify.equivalence import Verifier
+
+
+def rank_for_device(
+    verifier: Verifier,
+    anchors: Sequence[Mapping[str, int]],
+    device: CudaDevice,
+    graphs: Sequence[Candidate],
+    preferred: Sequence[Candidate],
+    stats: SearchStats,
+    seconds: dict[str, float],
+    *,
+    found: int,
+    cache_hit: bool,
+    budget: float,
+    memory: CudaMemory | None,
+    progress: Callable[[str], None],
+) -> CudaSuperoptimized:
+    """The result for a device: as it was kept in `memory`, or with the `preferred` ones of the verified graphs compiled and
+    ranked within `budget` seconds and kept there.
+
+    `stats` and `seconds` (per phase) are those of the search, which found so many graphs before verification. Raises
+    NoCompilerError without Triton, SearchError if no graph compiles for the device.
+    """
+
+    def keep(decision: CudaDecision, stop_reason: str = "") -> None:
+        if memory is not None:
+            memory.keep_ranked(anchors, decision, stop_reason)
+
+    sizes = [dict(a) for a in anchors]
+    recalled = memory.ranked(verifier, anchors, graphs, device) if memory is not None and cache_hit else None
+    if recalled is not None:
+        candidates, decision = recalled
+        return CudaSuperoptimized(
+            verifier.program, verifier, sizes, device, candidates, decision, stats, seconds,
+            cache_hit=True, candidates=found, tune_stop="from the cache", keep=keep,
+        )  # fmt: skip
+    start = time.perf_counter()
+    ranked = Ranker(verifier.program, anchors, device, budget=budget, progress=progress).run(preferred)
+    seconds["tune"] = time.perf_counter() - start
+    answer = CudaSuperoptimized(
+        verifier.program, verifier, sizes, device, list(graphs), ranked.decision, stats, seconds,
+        cache_hit=cache_hit, candidates=found, compiled=ranked.compiled, rejected=ranked.rejected,
+        tune_stop=ranked.stop_reason, keep=keep,
+    )  # fmt: skip
+    if not answer.interrupted:
+        keep(answer.decision, ranked.stop_reason)
+    return answer

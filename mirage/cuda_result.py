@@ -1,0 +1,231 @@
+"""The answer of a superoptimization for a CUDA device: versions that the cost model ranks, or a device has measured."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from mirage.cuda_records import cuda_record
+from mirage.errors import DeviceError, DimError, InputError
+from mirage.folders import write_whole
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+from mirage.ir.serial import program_to_json
+from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cuda.device import CudaDevice, present_device
+from mirage.kernels.cuda.model import floor_us
+from mirage.kernels.decision import leaves
+from mirage.records import SCHEMA, candidates_to_json
+from mirage.runtime.arrays import check_inputs
+from mirage.runtime.binding import SizeBinder
+from mirage.search.jobs import INTERRUPTED
+from mirage.search.rank import CudaDecision, CudaVersion
+from mirage.search.stats import SearchStats
+from mirage.search.tune import Candidate
+from mirage.verify.certificate import Certificate
+from mirage.verify.equivalence import Verifier
+
+#: what a report says of times that are the model's
+BY_MODEL = "ranked by model: no device"
+
+
+@dataclass
+class CudaSuperoptimized:
+    """A program with verified graphs as kernels for `device`, for all sizes of its symbolic dims.
+
+    `decision` says which of `versions` runs at which sizes. Without a device at hand, its times are those of the cost model
+    (`ranked_by_model`), and calls raise DeviceError. On first use with one, the versions are checked against the program,
+    measured at the sizes of the decision and decided among again (`profile`); `keep` is then told of the new decision.
+    `anchors` are the sizes (dim symbol -> elements) that were given.
+
+    `graphs` are all verified graphs by modelled cost of the search. Those of versions have passed the second check of
+    `Verifier.confirm`; making a result raises VerificationError where one does not.
+    """
+
+    program: Program
+    verifier: Verifier
+    anchors: list[dict[str, int]]
+    device: CudaDevice
+    graphs: list[Candidate]
+    decision: CudaDecision
+    stats: SearchStats
+    seconds: dict[str, float]
+    cache_hit: bool = False
+    candidates: int = 0
+    compiled: int = 0
+    rejected: list[str] = field(default_factory=list)
+    tune_stop: str = ""
+    keep: Callable[[CudaDecision], None] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        confirmed: dict[int, Candidate] = {}
+        for v in self.decision.versions:
+            c = v.candidate
+            if id(c.graph) not in confirmed:
+                certificate = self.verifier.confirm(c.graph, c.certificate)
+                confirmed[id(c.graph)] = replace(c, certificate=certificate)
+        versions = tuple(replace(v, candidate=confirmed[id(v.candidate.graph)]) for v in self.decision.versions)
+        self.decision = replace(self.decision, versions=versions)
+        self.graphs = [confirmed.get(id(c.graph), c) for c in self.graphs]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The first sizes that the result was made for."""
+        return self.anchors[0]
+
+    @property
+    def target(self) -> str:
+        """The target's name, such as "cuda:sm_90"."""
+        return self.device.target
+
+    @property
+    def ranked_by_model(self) -> bool:
+        """Whether the times of the decision are the model's, and no device's."""
+        return not self.decision.measured_on
+
+    @property
+    def versions(self) -> tuple[CudaVersion, ...]:
+        """The ways to run the program that `decision` decides among."""
+        return self.decision.versions[: self.decision.used]
+
+    def choice(self, sizes: Mapping[str, int]) -> CudaVersion:
+        """What a call at these sizes (dim symbol -> elements) runs.
+
+        Raises DimError where a dim has no size, or no version serves them.
+        """
+        if missing := [s for s in self.sizes if s not in sizes]:
+            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        return self.decision.versions[self.decision.at(sizes)]
+
+    @property
+    def best(self) -> CudaVersion:
+        """What a call at the first given sizes runs."""
+        return self.choice(self.sizes)
+
+    @property
+    def best_us(self) -> float:
+        """Microseconds of a call at the first given sizes: modelled, or measured on the device that the decision names."""
+        return self.decision.points[0].times[self.decision.at(self.sizes)]
+
+    @property
+    def certificate(self) -> Certificate:
+        """The evidence for what a call at the first given sizes runs; that of others is `candidate.certificate`."""
+        return self.best.candidate.certificate
+
+    @property
+    def source(self) -> str:
+        """The Triton of the best graph."""
+        return self.best.built.emitted.source
+
+    @cached_property
+    def floor_us(self) -> float:
+        """The least time (us) that the device's bandwidth and arithmetic allow at the first given sizes."""
+        moved, flops = program_cost(self.verifier.axis_program, self.sizes)
+        return floor_us(self.device, moved, flops, self.program.dtype)
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the search, the verification or the compilation, so that this is what was found by then."""
+        return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
+
+    def report(self) -> Table:
+        """A table of what was done, and modelled or measured; print it with `rich.print`."""
+        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
+        table = Table(title=f"{self.program.name} at {sizes} on {self.target}", title_justify="left")
+        table.add_column("what")
+        table.add_column("figure", justify="right")
+        proved = sum(c.certificate.proof == "proved" for c in self.graphs)
+        what = "modelled" if self.ranked_by_model else "measured"
+        best = self.best
+        rows = [
+            ("times", BY_MODEL if self.ranked_by_model else f"measured on {self.decision.measured_on}"),
+            ("device", self.device.note),
+            ("search", "from the cache" if self.cache_hit else f"{self.seconds.get('search', 0):.2f} s"),
+            ("verify", f"{self.seconds.get('verify', 0):.2f} s"),
+            (
+                "compile",
+                f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} schedules compiled, {len(self.rejected)} rejected",
+            ),
+            ("prefixes / checks", f"{self.stats.prefixes:,} / {self.stats.checks:,}"),
+            ("candidates / verified / proved", f"{self.candidates} / {len(self.graphs)} / {proved}"),
+            ("search stopped", self.stats.stop_reason),
+            ("compilation stopped", self.tune_stop),
+            (f"best: {best}", f"{self.best_us:,.2f} us {what}"),
+            ("share of the floor", f"{self.floor_us / self.best_us:.0%} of {self.floor_us:,.2f} us"),
+            *(
+                (f"kernel {k.name}", f"{k.num_warps} warps, {k.registers} registers, {k.shared >> 10} KiB shared")
+                for k in best.built.kernels
+            ),
+            ("versions", f"{len(self.versions)} chosen of {len(self.decision.versions)} compiled"),
+        ]
+        rows += [(f"at {where}", f"version {k}: {self.versions[k]}") for where, k in leaves(self.decision.tree)]
+        for p in self.decision.points:
+            at = ", ".join(f"{s}={n}" for s, n in p.sizes.items()) or "fixed sizes"
+            us = min(p.times)
+            rows.append((f"{what} at {at}", f"{us:,.2f} us" if us < np.inf else "no version serves it"))
+        for row in rows:
+            table.add_row(*row)
+        return table
+
+    def to_json(self) -> dict[str, Any]:
+        """The result as a JSON object."""
+        return {
+            "format": "mirage result",
+            "schema": SCHEMA,
+            "program": program_to_json(self.program),
+            "sizes": self.anchors,
+            "target": self.target,
+            "graphs": candidates_to_json(self.graphs),
+            "decision": cuda_record(self.decision, self.graphs).to_json(),
+            "stats": self.stats.to_json(),
+            "candidates": self.candidates,
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result as JSON; `mirage.load` reads it. The file is complete or absent, never partial.
+
+        Raises InputError if the file cannot be written.
+        """
+        path = Path(path)
+        try:
+            write_whole(path, json.dumps(self.to_json(), indent=1))
+        except OSError as e:
+            raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
+
+    def _repr_svg_(self) -> str | None:
+        return self.best.graph._repr_svg_()
+
+    # calls
+
+    def _here(self) -> CudaDevice:
+        """The device at hand; raises DeviceError where there is none that runs these kernels."""
+        here = present_device()
+        if here is None:
+            raise DeviceError(
+                f"{self.program.name}: no CUDA device is at hand (or CuPy, which launches kernels, is not installed), so that kernels "
+                f"for {self.target} cannot run; save() the result and mirage.load() it where a device is, or run the program itself "
+                "with NumPy: reference(*arrays)"
+            )
+        if here.arch != self.device.arch:
+            raise DeviceError(
+                f"{self.program.name}: the kernels are for {self.target}, and {here.name} is {here.arch}; "
+                f"superoptimize with target='{here.target}'"
+            )
+        return here
+
+    def reference(self, *arrays: Any) -> Any:
+        """The program itself on arrays in main memory, operator by operator with NumPy: its result, or a tuple of several.
+
+        Raises InputError if the arrays do not fit the program.
+        """
+        inputs = check_inputs(self.program, arrays)
+        found = run_reference(self.program, inputs, SizeBinder(self.program).bind([a.shape for a in inputs]))
+        return found[0] if len(found) == 1 else tuple(found)
