@@ -124,7 +124,8 @@ class EmittedTriton:
     """The Triton source of a muGraph under one schedule.
 
     `source` is a Python module that imports triton and defines a `@triton.jit` function per kernel. `steps` run in order
-    on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write. All `limits`
+    on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write;
+    `places` gives the place of every input's argument among the arguments of a call. All `limits`
     must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included.
     """
 
@@ -132,6 +133,7 @@ class EmittedTriton:
     steps: tuple[TritonKernel | PredefinedStep, ...]
     tensors: tuple[DeviceTensor, ...]
     inputs: int
+    places: tuple[int, ...]
     outputs: tuple[DeviceOutput, ...]
     limits: tuple[Limit, ...]
     axes: Mapping[str, Dim]

@@ -1,0 +1,157 @@
+"""Elementwise Triton code: the algebra of Triton expressions over float32 tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from math import isinf
+
+import sympy
+
+from mirage.errors import GraphError
+from mirage.ir import functions as fns
+from mirage.ir.functions import ScalarFunction
+
+# Plain arithmetic only: it compiles without libdevice, and the interpreter runs it.
+_TANH = """\
+@triton.jit
+def tanh(x):
+    # a short series near 0, where 1 - exp(-2|x|) cancels
+    e = tl.exp(-2 * tl.abs(x))
+    far = (1 - e) / (1 + e)
+    s = x * x
+    near = x * (1 + s * (-0.33333333 + s * (0.13333333 + s * (-0.053968254 + s * 0.021869488))))
+    return tl.where(tl.abs(x) < 0.25, near, tl.where(x < 0, -far, far))
+"""
+_GAUSS_CDF = """\
+@triton.jit
+def gauss_cdf(x):
+    # erfc(z) / 2 for z = |x| / sqrt(2), to a relative error of 1.2e-7 (Press et al., Numerical Recipes, section 6.2)
+    z = tl.abs(x) * 0.70710678
+    t = 1 / (1 + 0.5 * z)
+    p = -0.18628806 + t * (0.27886807 + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))
+    p = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * p)))
+    tail = 0.5 * t * tl.exp(p - z * z)
+    return tl.where(x < 0, tail, 1 - tail)
+"""
+_ROUND = """\
+@triton.jit
+def round_half_even(x):
+    # numbers of this size and more are integers
+    up = tl.floor(x + 0.5)
+    odd = up - 2 * tl.floor(up * 0.5)
+    near = tl.where(x + 0.5 == up, up - odd, up)
+    return tl.where(tl.abs(x) < 8388608.0, near, x)
+"""
+_POW = """\
+@triton.jit
+def real_power(x, p):
+    return tl.where(x < 0, float("nan"), tl.exp2(p * tl.log2(tl.abs(x))))
+"""
+
+#: scalar function -> the Triton expression of it, over {x} and the parameters {0}, {1}, and the functions that it calls
+_EXPRESSIONS: Mapping[ScalarFunction, tuple[str, str]] = {
+    fns.EXP: ("tl.exp({x})", ""),
+    fns.SQRT: ("tl.sqrt_rn({x})", ""),
+    fns.SIGMOID: ("(1 / (1 + tl.exp(-({x}))))", ""),
+    fns.TANH: ("tanh({x})", _TANH),
+    fns.ERF: ("tl.erf({x})", ""),
+    fns.GAUSS_CDF: ("gauss_cdf({x})", _GAUSS_CDF),
+    fns.LOG: ("tl.log({x})", ""),
+    fns.RELU: ("tl.maximum({x}, 0.0, propagate_nan=tl.PropagateNan.ALL)", ""),
+    fns.MAXIMUM: ("tl.maximum({x}, {0}, propagate_nan=tl.PropagateNan.ALL)", ""),
+    fns.CLAMP: (
+        "tl.minimum(tl.maximum({x}, {0}, propagate_nan=tl.PropagateNan.ALL), {1}, propagate_nan=tl.PropagateNan.ALL)",
+        "",
+    ),
+    fns.ABS: ("tl.abs({x})", ""),
+    fns.FLOOR: ("tl.floor({x})", ""),
+    fns.CEIL: ("tl.ceil({x})", ""),
+    fns.ROUND: ("round_half_even({x})", _ROUND),
+    fns.SIN: ("tl.sin({x})", ""),
+    fns.COS: ("tl.cos({x})", ""),
+    fns.POW: ("real_power({x}, {0})", _POW),
+}
+#: whole powers up to this one are products
+_MOST_PRODUCTS = 16
+
+
+class FunctionSources:
+    """Triton functions that kernels call, each once, in order of first use."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, None] = {}
+
+    def call(self, fn: ScalarFunction, x: str, params: Sequence[Fraction]) -> str:
+        """The expression of fn at x; raises GraphError for a function that Triton code does not have."""
+        if fn not in _EXPRESSIONS:
+            raise GraphError(
+                f"function {fn.name}: there is no Triton code for it; use functions of mirage.ir.functions, or target a CPU"
+            )
+        if fn is fns.POW and params[0].denominator == 1 and abs(params[0]) <= _MOST_PRODUCTS:
+            return _whole_power(x, int(params[0]))
+        if fn is fns.POW and params[0].denominator == 1:
+            raise GraphError(
+                f"function pow: a whole power of {params[0]} has no Triton code; use one up to {_MOST_PRODUCTS}"
+            )
+        text, source = _EXPRESSIONS[fn]
+        if source:
+            self.sources.setdefault(source)
+        return text.format(*(literal(p) for p in params), x=x)
+
+
+def _whole_power(x: str, p: int) -> str:
+    """Products of x, written with the names of no other value: x is evaluated again by the compiler's own rules."""
+    if p == 0:
+        return f"(0 * ({x}) + 1)"
+    product = " * ".join([f"({x})"] * abs(p))
+    return f"({product})" if p > 0 else f"(1 / ({product}))"
+
+
+def literal(value: Fraction) -> str:
+    """A constant as Triton text."""
+    try:
+        number = float(value)
+    except OverflowError:
+        number = float("inf") if value > 0 else float("-inf")
+    return f'float("{number}")' if isinf(number) else repr(number)
+
+
+class TritonAlgebra:
+    """Operators as Triton expressions of float32.
+
+    `shifts` are subtracted from the arguments of the node's exps, in order; `arguments` records these arguments.
+    """
+
+    def __init__(self, functions: FunctionSources, shifts: Sequence[str] = ()) -> None:
+        self.functions = functions
+        self.shifts = list(shifts)
+        self.arguments: list[str] = []
+
+    def constant(self, value: Fraction) -> str:
+        return literal(value)
+
+    def dim(self, size: sympy.Expr) -> str:
+        raise GraphError(f"size {size} inside an operator: Triton code has sizes as nodes of their own")
+
+    def add(self, x: str, y: str) -> str:
+        return f"({x} + {y})"
+
+    def sub(self, x: str, y: str) -> str:
+        return f"({x} - {y})"
+
+    def mul(self, x: str, y: str) -> str:
+        return f"({x} * {y})"
+
+    def div(self, x: str, y: str) -> str:
+        return f"({x} / {y})"
+
+    def neg(self, x: str) -> str:
+        return f"(-{x})"
+
+    def function(self, fn: ScalarFunction, x: str, *params: Fraction) -> str:
+        if fn is fns.EXP:
+            self.arguments.append(x)
+            if len(self.arguments) <= len(self.shifts):
+                x = f"{x} - {self.shifts[len(self.arguments) - 1]}"
+        return self.functions.call(fn, x, params)

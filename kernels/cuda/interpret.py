@@ -1,0 +1,175 @@
+"""Emitted Triton source run on NumPy arrays by Triton's interpreter: for tests, and machines without a GPU.
+
+It checks what kernels compute, not layouts, races, or limits of shared memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import InputError, MirageError
+from mirage.ir.dims import evaluate
+from mirage.ir.types import DTYPES
+from mirage.kernels.cpu.stages import library_stage
+from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, PredefinedStep, TritonKernel
+from mirage.mugraph.degree import RunningMaximum, analyze
+from mirage.mugraph.graph import MuGraph, Ref
+
+
+class Interpreter:
+    """A process with Triton's interpreter, which runs kernels one after the other; a context manager.
+
+    Raises MirageError where triton is not installed.
+    """
+
+    def __init__(self) -> None:
+        if find_spec("triton") is None:
+            raise MirageError("the Triton interpreter needs triton; install it: pip install 'triton>=3.5'")
+        environment = {**os.environ, "TRITON_INTERPRET": "1", "OPENBLAS_NUM_THREADS": "1"}
+        program = [sys.executable, str(Path(__file__).with_name("interpreter.py"))]
+        self._process = subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+    def __enter__(self) -> Interpreter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def run(
+        self,
+        emitted: EmittedTriton,
+        mugraph: MuGraph,
+        arguments: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        maximum: RunningMaximum | None = None,
+    ) -> list[np.ndarray]:
+        """The results of a muGraph for its arguments, at these sizes of the dim symbols.
+
+        Predefined operators are computed by NumPy. Raises InputError for sizes that the schedule has no room for, and
+        MirageError where the interpreter fails.
+        """
+        for limit in emitted.limits:
+            if (size := evaluate(limit.value, sizes)) > limit.most:
+                raise InputError(
+                    f"{mugraph.name}: axis {limit.axis} has size {size}; this schedule has room for {limit.most} elements"
+                )
+        arrays = [_input(arguments[p], t, sizes) for p, t in zip(emitted.places, emitted.tensors, strict=False)]
+        arrays += [np.zeros(*_shape(t, sizes)) for t in emitted.tensors[emitted.inputs :]]
+        for step in emitted.steps:
+            if isinstance(step, TritonKernel):
+                self._launch(emitted, step, arrays, sizes)
+            else:
+                _predefined(emitted, step, mugraph, arrays, sizes, maximum or analyze(mugraph))
+        return [_output(emitted, k, arrays, sizes) for k in range(len(emitted.outputs))]
+
+    def _launch(
+        self, emitted: EmittedTriton, step: TritonKernel, arrays: list[np.ndarray], sizes: Mapping[str, int]
+    ) -> None:
+        grid = [evaluate(n, sizes) for n in step.grid]
+        if not all(grid):
+            return
+        used = list(dict.fromkeys((*step.reads, *step.writes)))
+        given: list[tuple[str, int]] = []
+        for a in step.arguments:
+            if a.kind is ArgumentKind.POINTER:
+                given.append(("pointer", used.index(a.tensor)))
+            elif a.kind is ArgumentKind.SIZE:
+                given.append(("size", evaluate(a.value, sizes)))
+            else:
+                stride = arrays[a.tensor].strides[a.dim] // arrays[a.tensor].itemsize
+                given.append(("stride", stride * evaluate(a.value, sizes)))
+        sent = [_bits(arrays[t]) for t in used]
+        request = {
+            "arrays": [[a.dtype.str, a.shape] for a in sent],
+            "source": emitted.source,
+            "dtypes": [emitted.tensors[t].dtype for t in used],
+            "launches": [
+                {"name": step.name, "grid": grid, "arguments": given, "constexprs": dict(step.constexprs)},
+            ],
+        }
+        process = self._process
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        for a in sent:
+            process.stdin.write(a.tobytes())
+        process.stdin.flush()
+        reply: Any = json.loads(process.stdout.readline() or '{"error": "the process ended"}')
+        if reply["error"]:
+            raise MirageError(f"Triton's interpreter failed in {step.name}: {reply['error']}")
+        for t, a in zip(used, sent, strict=True):
+            data = process.stdout.read(a.nbytes)
+            if t in step.writes:
+                arrays[t] = np.frombuffer(data, arrays[t].dtype).reshape(a.shape)
+
+
+def _bits(a: np.ndarray) -> np.ndarray:
+    """The array as NumPy's own format has it: contiguous, and without types of others."""
+    return np.ascontiguousarray(a).view(np.uint16) if a.dtype == DTYPES["bfloat16"] else np.ascontiguousarray(a)
+
+
+def _shape(t: DeviceTensor, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], np.dtype]:
+    return tuple(evaluate(d, sizes) for d in t.shape), DTYPES[t.dtype]
+
+
+def _input(array: np.ndarray, t: DeviceTensor, sizes: Mapping[str, int]) -> np.ndarray:
+    shape, dtype = _shape(t, sizes)
+    if array.shape != shape or array.dtype != dtype:
+        raise InputError(f"{t.name}: expected {dtype}{list(shape)}, got {array.dtype}{list(array.shape)}")
+    return np.ascontiguousarray(array)
+
+
+def _output(emitted: EmittedTriton, k: int, arrays: Sequence[np.ndarray], sizes: Mapping[str, int]) -> np.ndarray:
+    out = emitted.outputs[k]
+    t = emitted.tensors[out.tensor]
+    extents = {a: evaluate(d, sizes) for a, d in emitted.axes.items()}
+    own = [a for d in t.axes for a in d]
+    axes = [a for d in out.dims for a in d]
+    value = arrays[out.tensor].reshape([extents[a] for a in own])
+    value = value.transpose([own.index(a) for a in axes if a in own])
+    value = value.reshape([extents[a] if a in own else 1 for a in axes])
+    return np.broadcast_to(value, [extents[a] for a in axes]).reshape([evaluate(d, sizes) for d in out.shape])
+
+
+def _predefined(
+    emitted: EmittedTriton,
+    step: PredefinedStep,
+    mugraph: MuGraph,
+    arrays: list[np.ndarray],
+    sizes: Mapping[str, int],
+    maximum: RunningMaximum,
+) -> None:
+    """A library operator, and the scalar constants that it reads, by NumPy."""
+    extents = {a: evaluate(d, sizes) for a, d in emitted.axes.items()}
+    nodes = mugraph.kernel.nodes
+    operator = nodes[step.node]
+    scalars = [r.node for r, t in zip(operator.operands, step.reads, strict=True) if t < 0]
+    run = [*dict.fromkeys(scalars), step.node]
+    # numbers past those of the tensors are the scalars'
+    numbers: dict[Ref, int] = {Ref(i): len(arrays) + k for k, i in enumerate(dict.fromkeys(scalars))}
+    numbers.update({r: t for r, t in zip(operator.operands, step.reads, strict=True) if t >= 0})
+    numbers[Ref(step.node)] = step.writes
+    maxima = {s: (tuple(a for d in emitted.tensors[t].axes for a in d), t) for s, t in step.maxima}
+    stage = library_stage(mugraph, run, emitted.axes, maximum, numbers, maxima)
+    # under the muGraph's axes, in its order
+    order = {t: [a for d in x.axes for a in d] for t, x in enumerate(emitted.tensors)}
+    memory = [a.reshape([extents[x] for x in order[t]]) for t, a in enumerate(arrays)]
+    for r, t in ((Ref(step.node), step.writes), *zip(operator.operands, step.reads, strict=True)):
+        if t >= 0:
+            memory[t] = arrays[t].reshape([extents[x] for x in order[t]])
+            memory[t] = memory[t].transpose([order[t].index(x) for x in nodes[r.node].axes(r.out)])
+    memory += [np.zeros((), np.float32) for _ in dict.fromkeys(scalars)]
+    stage.run(stage.calls.values(sizes), extents, memory)
