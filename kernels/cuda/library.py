@@ -8,10 +8,10 @@ nothing reads any more are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from importlib import import_module
 from typing import Any
 
@@ -21,7 +21,7 @@ from mirage.errors import LibraryError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.functions import RELU, ScalarFunction
 from mirage.kernels.cuda.cublaslt import CublasLt
-from mirage.kernels.library import Arrays, Extents, LibraryCalls, LibraryProgram, Planner, Product, Step
+from mirage.kernels.library import Arrays, Axes, Extents, LibraryCalls, LibraryProgram, Maxima, Planner, Product, Step
 
 
 class CupyArrays(Arrays):
@@ -81,6 +81,12 @@ class CupyArrays(Arrays):
         return lambda x: self.xp.asarray(call(x, *values), dtype=dtype)
 
 
+@cache
+def cupy_arrays() -> CupyArrays:
+    """The functions of CuPy, which share the algorithms that cuBLASLt has chosen; raises LibraryError as `CupyArrays`."""
+    return CupyArrays()
+
+
 def _is_ufunc(fn: ScalarFunction) -> bool:
     return isinstance(fn.numpy, np.ufunc)
 
@@ -89,14 +95,18 @@ class CudaPlanner(Planner):
     """The plan of CuPy calls, with the epilogues of its products."""
 
     def factor_of_product(self, x: int) -> int:
-        if self.storage == self.dtype:
-            return x
-        return x if (stored := self._stored(x)) is None else stored
-
-    def _stored(self, x: int) -> int:
         """The step whose result is this one's in the type that tensors are stored in."""
-        step = self.steps[x]
-        return step.operands[0] if step.what == ("convert", self.dtype) else self._convert(x, self.storage)
+        step, storage = self.steps[x], self.storage
+        if storage == self.dtype:
+            return x
+        if step.what != ("convert", self.dtype):
+            return self._convert(x, storage)
+
+        def run(arrays: list[Any], extents: Extents, out: Any) -> Any:
+            # tensors between kernels may be of the type that is computed in
+            return arrays[0].astype(storage, copy=False)
+
+        return self._add(("stored", storage), step.operands, step.axes, run, fresh=False)
 
     def finish(self, outputs: list[int]) -> list[int]:
         readers: dict[int, list[int]] = {i: [] for i in range(len(self.steps))}
@@ -139,7 +149,7 @@ class CudaPlanner(Planner):
             bias = self.steps[bias].operands[0]
         matmul = partial(product.matmul, dtype=dtype, relu=relu)
         operands = (*self.steps[first].operands, *(() if bias is None else (bias,)))
-        run = _WithEpilogue(replace(product, matmul=matmul))
+        run = _WithEpilogue(replace(product, matmul=matmul), dtype)
         self.steps[last] = Step((self.steps[first].what, "epilogue", last), operands, product.layout, run)
 
     def _is_bias(self, add: Step, product: int, p: Product) -> bool:
@@ -153,15 +163,16 @@ class CudaPlanner(Planner):
 
 
 class _WithEpilogue:
-    """A product whose third operand, where there is one, is the bias."""
+    """A product whose third operand, where there is one, is the bias; its result is of type `dtype`."""
 
-    def __init__(self, product: Product) -> None:
-        self._product = product
+    def __init__(self, product: Product, dtype: np.dtype) -> None:
+        self._product, self._dtype = product, dtype
 
     def __call__(self, arrays: list[Any], extents: Extents, out: Any) -> Any:
         product = self._product
         if len(arrays) == 3:
-            product = replace(product, matmul=partial(product.matmul, bias=arrays[2].reshape(-1)))
+            bias = arrays[2].reshape(-1).astype(self._dtype, copy=False)
+            product = replace(product, matmul=partial(product.matmul, bias=bias))
         return product(arrays[:2], extents, out)
 
 
@@ -172,6 +183,15 @@ class CudaLibraryCalls(LibraryCalls):
     """
 
     planner = CudaPlanner
+
+    def __init__(
+        self,
+        program: AxisProgram,
+        rows: Mapping[int, Sequence[Axes]],
+        maxima: Mapping[int, Sequence[Maxima]] | None = None,
+        arrays: Arrays | None = None,
+    ) -> None:
+        super().__init__(program, rows, maxima, cupy_arrays() if arrays is None else arrays)
 
 
 class CudaLibraryProgram(LibraryProgram):
@@ -184,4 +204,4 @@ class CudaLibraryProgram(LibraryProgram):
     calls = CudaLibraryCalls
 
     def __init__(self, axis_program: AxisProgram, arrays: Arrays | None = None) -> None:
-        super().__init__(axis_program, CupyArrays() if arrays is None else arrays)
+        super().__init__(axis_program, cupy_arrays() if arrays is None else arrays)

@@ -15,10 +15,11 @@ import mirage as mi
 from mirage.errors import InputError, LibraryError
 from mirage.frontends.attention import attention, gqa_decode
 from mirage.ir.axes import to_axes
+from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.cublaslt import CublasLt, Matrix, Problem, matrix, problem
-from mirage.kernels.cuda.library import CudaLibraryProgram
+from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram, cupy_arrays
 from mirage.kernels.library import Arrays
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
@@ -237,8 +238,25 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, module: str
 
     monkeypatch.setattr("mirage.kernels.cuda.cublaslt.import_module", refuse)
     monkeypatch.setattr("mirage.kernels.cuda.library.import_module", refuse)
+    cupy_arrays.cache_clear()
     with pytest.raises(LibraryError, match=rf"No module named '{module}'.*pip install"):
         CudaLibraryProgram(to_axes(_mlp("float32")))
+
+
+def test_tensors_between_kernels_may_be_float32() -> None:
+    program = _mlp("float16")
+    ap = to_axes(program)
+    calls = CudaLibraryCalls(ap, {}, arrays=(arrays := MemoryArrays()))
+    rng = np.random.default_rng(4)
+    inputs = [rng.standard_normal(t.bind(SIZES)).astype(np.float32) for t in program.input_types]
+    values = calls.values(SIZES)
+    for i, x in zip(calls.inputs, inputs, strict=True):
+        values[i] = x
+    calls.run(values, {a: evaluate(d, SIZES) for a, d in ap.axes.items()}, {})
+    wanted = run_reference(program, inputs, SIZES, "float64")[0]
+    found = values[calls.outputs[0]]
+    assert {p.dtype for p in arrays.lt.asked} == {"float16"} and found.dtype == np.float16
+    np.testing.assert_allclose(found.astype(np.float64), wanted, atol=4e-3 * abs(wanted).max())
 
 
 @pytest.mark.gpu
