@@ -214,10 +214,10 @@ class Expressions:
     def vectorizable(self, x: Scalar, loop: str) -> bool:
         """Whether `vector` can print an expression along a loop."""
         return all(
-            self._has_vector(n, loop) for n in walk(x) if loop in loops_of(n) and not self._is_in_index(x, n, loop)
+            self._has_vector(n, loop) for n in walk(x) if loop in loops_of(n) and not self._is_in_index(x, n)
         )
 
-    def _is_in_index(self, root: Scalar, n: Scalar, loop: str) -> bool:
+    def _is_in_index(self, root: Scalar, n: Scalar) -> bool:
         """Whether a subexpression occurs in indices of reads alone."""
         seen: set[Scalar] = set()
         stack = [root]
@@ -242,7 +242,9 @@ class Expressions:
                 return n.dtype in (self.frame.real, "bool", "int64")
             case Binary():
                 if n.op in COMPARISONS:
-                    return n.left.dtype in (self.frame.real, "bool", *INTEGERS)
+                    # lanes of booleans are 0 and -1, whose order is the opposite
+                    ordered = (self.frame.real, *INTEGERS)
+                    return n.left.dtype in (ordered if n.op not in ("eq", "ne") else (*ordered, "bool"))
                 if n.dtype == "int64":
                     return n.op in ("add", "sub", "mul")
                 return n.dtype in (self.frame.real, "bool")

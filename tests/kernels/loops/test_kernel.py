@@ -184,3 +184,16 @@ def naïve(α: float32[ñ, int], β: float32[ñ, int], row_e: float32[ñ]) -> fl
 """
     kernel = LoopKernel(parse_loops(text))
     check(kernel, inputs(kernel.program, sizes := {"ñ": 5, "int": 40}), sizes)
+
+
+@pytest.mark.parametrize("relation", ["<", "<=", ">", ">=", "==", "!="])
+def test_booleans_have_an_order(relation: str) -> None:
+    program = parse_loops(f"""\
+def chosen(a: bool[n], b: bool[n], x: float32[n]) -> float32[n]:
+    def out(i0) -> float32[n]:
+        return x[i0] if a[i0] {relation} b[i0] else 0.0
+    return out
+""")
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(0, 2, 37).astype(bool) for _ in range(2))
+    check(LoopKernel(program), [a, b, rng.standard_normal(37).astype(np.float32)], {"n": 37})
