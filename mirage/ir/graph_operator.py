@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from mirage.errors import DTypeError, InputError, ShapeError
+from mirage.errors import InputError, ShapeError
 from mirage.ir.annotations import Annotation, tensor_annotation
 from mirage.ir.dims import Dim, ceil_div, evaluate, to_dim
 from mirage.ir.loops.program import TensorExpr, compute, operands
@@ -112,12 +112,6 @@ def check_number(op: str, value: Any, dtype: str) -> np.ndarray:
     number = int(value) if value.denominator == 1 else float(value)
     (found,) = as_arrays(op, [number], ELEMENTS[dtype])
     return found
-
-
-def check_integers(op: str, what: str, t: TensorType) -> None:
-    """Raises DTypeError for indices of another type."""
-    if t.dtype not in INTEGERS:
-        raise DTypeError(f"{op}: {what} {t} is not of integers; cast it to int64")
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,7 @@
 typedef struct {
     const long *sizes;          /* the dims, see the kernel's declarations */
     void *const *tensors;       /* inputs, outputs, then the workspace */
-    const long *strides;        /* in elements, of all dims of all tensors in this order */
+    const long *strides;        /* in elements, of all dims of the inputs in this order */
     long failed, index, extent; /* the check that failed, from 1, with the index and the dim it is not in */
 } mi_loops;
 

@@ -38,11 +38,12 @@ def _typed(type: TensorType, dtype: str) -> TensorType:
 def lower_program(program: Program) -> LoopProgram | None:
     """A program of operators as one loop program over its inputs; None if an operator has no loop-level definition."""
     inputs = [f"x{i}" for i in range(len(program.input_types))]
+    unread = iter(inputs)
     values: list[str] = []
     calls: list[Call] = []
     for number, node in enumerate(program.nodes):
         if node.op == "input":
-            values.append(inputs[len([v for v in values if v in inputs])])
+            values.append(next(unread))
             continue
         types = [_typed(program.nodes[i].type, program.dtype) for i in node.inputs]
         lowered = lower_operator(node.op, types, node.attr, _typed(node.type, program.dtype))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import sympy
 
 from mirage.errors import InputError, LoopError
 from mirage.ir.dims import Dim, symbols_of, to_dim
-from mirage.ir.dims import substitute as replaced
 from mirage.ir.loops.scalars import (
     Checked,
     Loop,
@@ -22,7 +21,6 @@ from mirage.ir.loops.scalars import (
     loops_of,
     reads_of,
     size,
-    transform,
     value_dtype,
     walk,
 )
@@ -260,25 +258,3 @@ def unravel(flat: Scalar, shape: Sequence[Dim]) -> tuple[Scalar, ...]:
         # the outermost quotient is less than its dim
         index.append(flat // inner if k == 0 else (flat // inner) % d)
     return tuple(index)
-
-
-def replace_dims(program: LoopProgram, dims: Mapping[str, Dim]) -> LoopProgram:
-    """The program for other dims, given per symbol: a kernel's own symbols become those of its caller."""
-
-    def dim(d: Dim) -> Dim:
-        return replaced(d, dims)
-
-    def change(n: Scalar) -> Scalar | None:
-        if isinstance(n, Size):
-            return size(dim(n.dim))
-        return Checked(n.index, dim(n.extent), n.where) if isinstance(n, Checked) else None
-
-    def expression(e: TensorExpr) -> TensorExpr:
-        reduce = tuple((r, dim(d)) for r, d in e.reduce)
-        return replace(e, shape=tuple(map(dim, e.shape)), body=transform(e.body, change), reduce=reduce)
-
-    inputs = tuple((n, TensorType(tuple(map(dim, t.shape)), t.dtype)) for n, t in program.inputs)
-    stages = tuple((n, expression(e)) for n, e in program.stages)
-    needs = tuple(AtMost(dim(n.small), dim(n.large), n.what) for n in program.needs)
-    extra = extra_dims([t for _, t in inputs], [e for _, e in stages], needs)
-    return LoopProgram(program.name, inputs, extra, stages, program.outputs, needs)

@@ -251,8 +251,8 @@ def _divided(n: Binary, extents: Mapping[str, Dim]) -> Scalar:
         return (Affine(quotient, whole) if n.op == "floordiv" else r).scalar()
     factored = _factored(n.op, r, d, extents)
     if factored is None and not quotient and whole == 0:
-        return _nested(n, r, d)
-    inner = _nested(Binary(n.op, r.scalar(), size_of(d)), r, d) if factored is None else factored
+        return _nested(n, d)
+    inner = _nested(Binary(n.op, r.scalar(), size_of(d)), d) if factored is None else factored
     return Affine(quotient, whole).plus(Affine.of(inner)).recombined().scalar() if n.op == "floordiv" else inner
 
 
@@ -274,7 +274,7 @@ def _factored(op: str, e: Affine, d: Dim, extents: Mapping[str, Dim]) -> Scalar 
     return None
 
 
-def _nested(n: Binary, e: Affine, d: Dim) -> Scalar:
+def _nested(n: Binary, d: Dim) -> Scalar:
     """Quotients and remainders of quotients and remainders of non-negative values."""
     match n.left:
         case Binary(op="floordiv", left=x, right=Const() | Size() as b) if n.op == "floordiv":

@@ -10,7 +10,7 @@ from mirage.ir.dims import symbol, to_dim
 from mirage.ir.loops.fuse import Call, fuse
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.lower import lower_operator
-from mirage.ir.loops.program import LoopProgram, replace_dims
+from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.text import parse_loops
 from mirage.ir.operator import get_operator
 from mirage.ir.requirements import AtMost
@@ -51,11 +51,6 @@ def test_text() -> None:
     for wrong in ("assert k + 3 < n, 'why'", "assert k <= n", "assert k <= n <= 2, 'why'", "assert k <= n, 3"):
         with pytest.raises(ParseError, match="line 2: expected assert DIM <= DIM"):
             parse_loops(text.replace(text.splitlines()[1].strip(), wrong))
-
-
-def test_other_dims() -> None:
-    found = replace_dims(window(), {"n": to_dim("2*m"), "k": to_dim("h")})
-    assert [(n.small, n.large) for n in found.needs] == [(to_dim("h + 3"), to_dim("2*m"))]
 
 
 def test_runs() -> None:
