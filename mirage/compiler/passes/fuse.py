@@ -167,7 +167,6 @@ class Fusion:
 
     def _convex(self, members: Set[int]) -> bool:
         """Whether no way leaves the group and comes back, through bindings or through other groups."""
-        last = max(members)
         todo = [j for i in members for j in self.flow.successors(i) if j not in members]
         seen: set[int] = set()
         while todo:
@@ -178,7 +177,8 @@ class Fusion:
             if reached & members:
                 return False
             seen |= reached
-            todo += [j for k in reached for j in self.flow.successors(k) if j <= last or len(self.group.get(j, ())) > 1]
+            # also beyond the last member: a group there may wait for one before it
+            todo += [j for k in reached for j in self.flow.successors(k)]
         return True
 
     def _elementwise(self) -> None:

@@ -86,6 +86,23 @@ def test_no_kernel_waits_for_itself() -> None:
     assert groups(text) == [["exp"], ["add"]]
 
 
+def test_no_two_kernels_wait_for_each_other() -> None:
+    # d reads a by way of q, and s reads c by way of two bindings behind d: {a, s} and {c, d} must not both be kernels
+    text = body(
+        """
+        a = exp(x)
+        q = sort(a, axis=0)
+        c = exp(y)
+        d = sub(c, q)
+        j = sort(c, axis=0)
+        k = sort(j, axis=0)
+        s = sub(k, a)
+        r = (d, s)
+        """
+    )
+    assert sorted(groups(text)) == [["exp"], ["exp", "sub"], ["sub"]]
+
+
 CASES = {
     "masked softmax": (
         """
