@@ -16,7 +16,7 @@ from rich.table import Table
 
 from mirage.errors import DimError, InputError
 from mirage.folders import write_whole
-from mirage.ir.interpret import run_reference
+from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
 from mirage.kernels.cpu.choose import compile_tree
@@ -28,7 +28,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
 from mirage.records import SCHEMA, baselines_to_json, candidates_to_json, decision_to_json
 from mirage.runtime.calls import Caller
-from mirage.search.accuracy import Accuracy, Runner, accuracy_trials, random_inputs
+from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate

@@ -6,16 +6,14 @@ proved equal, and useless for data far from zero; trials with such data, and at 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from mirage.ir.interpret import run_reference
+from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon, largest
-
-Runner = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
 #: a kernel may be this many times as far from float64 as the program with NumPy
 SLACK = 16.0

@@ -17,6 +17,7 @@ import numpy as np
 
 from mirage.errors import MirageError, UnsafeCacheError
 from mirage.ir.dims import evaluate
+from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.fit import coefficients, keep
@@ -28,7 +29,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import Accuracy, Runner, Trial, accuracy_trials, random_inputs
+from mirage.search.accuracy import Accuracy, Trial, accuracy_trials, random_inputs
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.explore import FAR, Explorer, Pair, score
 from mirage.search.generate import plan_by_plan

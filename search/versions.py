@@ -17,6 +17,7 @@ from itertools import islice, pairwise
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.limits import program_cost
@@ -25,7 +26,7 @@ from mirage.kernels.profile import Timing, interleave
 from mirage.kernels.target import Target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
-from mirage.search.accuracy import Runner, Trial, random_input, random_inputs
+from mirage.search.accuracy import Trial, random_input, random_inputs
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.decide import LEAF_PRICE, learn
 from mirage.search.explore import score

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from mirage.ir.operator import get_operator
 from mirage.ir.program import Node, Program
 
 A = TypeVar("A")
+
+#: a way to run a program: its results for arrays, at sizes (dim symbol -> elements)
+Runner: TypeAlias = Callable[[Sequence[np.ndarray], Mapping[str, int]], list[np.ndarray]]
 
 
 def evaluate_nodes(

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.ir.interpret import run_reference
+from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.executable import CpuExecutable
@@ -26,7 +26,6 @@ from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
 from mirage.runtime.leases import is_large, lease
 from mirage.runtime.outputs import Overlap, check_outputs, may_write_in_place
-from mirage.search.accuracy import Runner
 
 #: layouts of all arguments together whose calls are kept
 _KEPT = 64

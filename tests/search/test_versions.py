@@ -13,7 +13,7 @@ import pytest
 
 import mirage as mi
 from mirage.ir.axes import to_axes
-from mirage.ir.interpret import run_reference
+from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.decision import decide, leaves
 from mirage.kernels.library import LibraryProgram
@@ -23,7 +23,6 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.search import tune, versions
-from mirage.search.accuracy import Runner
 from mirage.search.explore import score
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.tune import Candidate, Tuned
