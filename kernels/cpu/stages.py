@@ -5,7 +5,7 @@ operators are NumPy and BLAS calls (Mirage, section 2: predefined operators at t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,12 +78,13 @@ def library_stage(
     maximum: RunningMaximum,
     tensors: Mapping[Ref, int],
     maxima: Mapping[int, tuple[tuple[str, ...], int]],
+    plan: Callable[..., LibraryCalls] = LibraryCalls,
 ) -> LibraryStage:
     """The calls for a run of predefined operators.
 
     `sizes` are those of all axes, partial ones included; `tensors` the numbers of the results so far and of the run's;
     `maxima` (index of an exp -> axes, tensor) the maxima of partial results. Partial results are brought to one
-    maximum first, as a graph-defined kernel would do.
+    maximum first, as a graph-defined kernel would do. `plan` makes the calls.
     """
     nodes = mugraph.kernel.nodes
     read = list(dict.fromkeys(r for i in run for r in nodes[i].operands if r.node not in run))
@@ -106,7 +107,7 @@ def library_stage(
     later = {r for i, n in enumerate(nodes) if i not in run for r in n.operands} | set(mugraph.kernel.outputs)
     outputs = tuple(AxisOutput(new[Ref(i)], nodes[i].dims[0]) for i in run if Ref(i) in later)
     program = AxisProgram(mugraph.name, dict(sizes), inputs, tuple(body), outputs, mugraph.dtype)
-    calls = LibraryCalls(program, rows, scaled)
+    calls = plan(program, rows, scaled)
     writes: dict[int, Write] = {}
     copies: list[Write] = []
     for step, r in zip(calls.outputs, (Ref(i) for i in run if Ref(i) in later), strict=True):

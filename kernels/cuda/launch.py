@@ -1,0 +1,213 @@
+"""A compiled muGraph that runs on arrays of a CUDA device, of any sizes, on the caller's stream."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from mirage.errors import CompilerError, DeviceError, InputError
+from mirage.ir.axes import read_arguments
+from mirage.ir.dims import evaluate
+from mirage.kernels.cuda.arguments import shapes
+from mirage.kernels.cuda.arrays import DeviceArray, device_of, empty, on_stream, read
+from mirage.kernels.cuda.bound import BoundCall
+from mirage.kernels.cuda.compile import CompiledKernel, checked, compile_all, compile_triton, request
+from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
+from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
+from mirage.kernels.cuda.library import CudaLibraryCalls, CupyArrays
+from mirage.kernels.cuda.plan import Plan, Planner
+from mirage.kernels.cuda.predefined import PredefinedOperator
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+
+#: bytes of shared memory per block beyond which a kernel must ask for it (CUDA C++ Programming Guide, "Shared Memory")
+_SHARED_UNASKED = 48 << 10
+#: sizes, strides and alignments whose plans are kept
+_KEPT = 64
+
+
+class CudaExecutable:
+    """A muGraph as Triton kernels, compiled ahead of time for a device, with library calls for its predefined operators.
+
+    `kernels` are the compiled kernels for aligned, contiguous arrays of the sizes `hints` (dim symbol -> size); where other
+    sizes, strides and addresses are multiples of 16, others are compiled when they are first needed, and cached. Needs no
+    device before it is called. May be called from several threads at once. `source` is the Triton code.
+
+    Raises the errors of `compile_triton`.
+    """
+
+    def __init__(self, mugraph: MuGraph, emitted: EmittedTriton, device: CudaDevice, hints: Mapping[str, int]) -> None:
+        self.mugraph = mugraph
+        self.emitted = emitted
+        self.device = device
+        self.kernels = compile_triton(emitted, device, hints)
+        self._planner = Planner(emitted, mugraph.dtype)
+        self._lock = threading.Lock()
+        self._plans: dict[Any, Plan] = {}
+        self._functions: dict[tuple[int, CompiledKernel], Any] = {}
+        self._operators: dict[int, PredefinedOperator] = {}
+
+    @property
+    def source(self) -> str:
+        """The Triton source."""
+        return self.emitted.source
+
+    def serves(self, sizes: Mapping[str, int]) -> bool:
+        """Whether the schedule has room for these sizes (dim symbol -> size)."""
+        return all(evaluate(limit.value, sizes) <= limit.most for limit in self.emitted.limits)
+
+    def __call__(
+        self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any] | None = None, stream: Any = None
+    ) -> list[Any]:
+        """The results for arrays of the shapes that `sizes` (dim symbol -> size) binds; written to `out` if given.
+
+        There is one array per argument of the program: arrays of CuPy, CUDA tensors of torch, or anything with DLPack or
+        `__cuda_array_interface__`. They are read in place, through their strides; only one whose neighbours along the last
+        dim are apart in memory is copied, where a kernel relies on them. Results are torch's where the first argument is, else
+        CuPy's. Kernels are enqueued on `stream` (of CuPy, of torch, with `__cuda_stream__`, or a handle), by default on the
+        current one of torch where the first argument is torch's, else of CuPy; they are not waited for. `out` must not overlap
+        the inputs.
+
+        Raises InputError for arrays of another number, shape, dtype or place and for sizes that the schedule has no room for,
+        DeviceError where the device is missing or of another architecture, and the errors of compilation.
+        """
+        with self._on(inputs, out, stream) as (cupy, device):
+            bound = self._bound(cupy, device, inputs, sizes, out)
+            bound.launch()
+        return bound.results
+
+    def bind(
+        self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any] | None = None, stream: Any = None
+    ) -> BoundCall:
+        """A call with its arrays, to be launched often: that costs less than a call, and a CUDA graph can record it.
+
+        See `__call__`; `stream` is the one that memory is taken on.
+        """
+        with self._on(inputs, out, stream) as (cupy, device):
+            return self._bound(cupy, device, inputs, sizes, out)
+
+    @contextmanager
+    def _on(self, inputs: Sequence[Any], out: Sequence[Any] | None, stream: Any) -> Iterator[tuple[Any, int]]:
+        """CuPy, and the number of the device that the first array is on, which is current within."""
+        cupy = self._at_hand()
+        like = next(iter((*inputs, *(out or ()))), None)
+        device = device_of(cupy, like)
+        with on_stream(cupy, like, device, stream):
+            yield cupy, device
+
+    def _at_hand(self) -> Any:
+        cupy, here = find_cupy(), present_device()
+        name, arch = self.mugraph.name, self.device.arch
+        if cupy is None or here is None:
+            raise DeviceError(
+                f"{name}: compiled for {arch}, and CuPy finds no CUDA device; install CuPy and a driver, or use target='cpu'"
+            )
+        if here.arch != arch:
+            raise DeviceError(
+                f"{name}: compiled for {arch}, and the device at hand, {here.name}, is {here.arch}; "
+                f"superoptimize with target='{here.target}'"
+            )
+        return cupy
+
+    def _bound(
+        self, cupy: Any, device: int, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any] | None
+    ) -> BoundCall:
+        emitted, name = self.emitted, self.mugraph.name
+        self._check_limits(sizes)
+        given = read_arguments(name, emitted.places, inputs)
+        arrays: list[DeviceArray] = []
+        together = zip(self.mugraph.inputs, given, emitted.tensors, shapes(emitted, sizes), strict=False)
+        for x, a, t, want in together:
+            what = f"{name}: input {x.argument}"
+            arrays.append(_checked(read(cupy, a, what), want, t.dtype, device, what))
+        like = given[0] if given else None
+        results, written = self._results(cupy, like, sizes, out, device)
+        key = (
+            tuple(sizes.items()),
+            tuple((a.strides, a.address % DIVISIBILITY == 0) for a in (*arrays, *written)),
+        )
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._planner.plan(sizes, arrays, written, self._compiled)
+            with self._lock:
+                while len(self._plans) >= _KEPT:
+                    del self._plans[next(iter(self._plans))]
+                self._plans[key] = plan
+        load, operator = partial(self._function, cupy, device), self._operator
+        return BoundCall(cupy, device, plan, sizes, (arrays, written, results, like), load, operator)
+
+    def _check_limits(self, sizes: Mapping[str, int]) -> None:
+        for limit in self.emitted.limits:
+            if (value := evaluate(limit.value, sizes)) > limit.most:
+                raise InputError(
+                    f"{self.mugraph.name}: axis {limit.axis} has {value} elements, and this schedule has room for "
+                    f"{limit.most}; choose a schedule with larger tiles"
+                )
+
+    def _results(
+        self, cupy: Any, like: Any, sizes: Mapping[str, int], out: Sequence[Any] | None, device: int
+    ) -> tuple[list[Any], list[DeviceArray]]:
+        name, dtype = self.mugraph.name, self.mugraph.dtype
+        wanted = [tuple(evaluate(d, sizes) for d in o.shape) for o in self.emitted.outputs]
+        if out is None:
+            made = [empty(cupy, like, s, dtype, device) for s in wanted]
+            return [m for m, _ in made], [a for _, a in made]
+        if len(out) != len(wanted):
+            raise InputError(f"{name}: out has {len(out)} arrays; pass {len(wanted)}, one per result")
+        arrays = []
+        for k, (o, want) in enumerate(zip(out, wanted, strict=True)):
+            what = f"{name}: out[{k}]"
+            arrays.append(_checked(read(cupy, o, what), want, dtype, device, what))
+            if any(n > 1 and s == 0 for n, s in zip(arrays[-1].shape, arrays[-1].strides, strict=True)):
+                raise InputError(f"{what} is broadcast: several elements share memory; pass an array of its own")
+        return list(out), arrays
+
+    def _compiled(self, aligned: Sequence[frozenset[str]]) -> tuple[CompiledKernel, ...]:
+        together = zip(self.emitted.kernels, aligned, strict=True)
+        return checked(compile_all([request(self.emitted, k, self.device, d) for k, d in together]), self.device)
+
+    def _operator(self, step: PredefinedStep) -> PredefinedOperator:
+        """The library calls of a predefined operator; raises LibraryError where a library is missing."""
+        with self._lock:
+            if step.node not in self._operators:
+                plan = partial(CudaLibraryCalls, arrays=CupyArrays())
+                maximum = analyze(self.mugraph)
+                self._operators[step.node] = PredefinedOperator(self.mugraph, self.emitted, step, maximum, plan)
+            return self._operators[step.node]
+
+    def _function(self, cupy: Any, device: int, kernel: CompiledKernel) -> Any:
+        """The kernel, loaded on the current device."""
+        key = device, kernel
+        with self._lock:
+            if key not in self._functions:
+                self._functions[key] = _load(cupy, kernel)
+            return self._functions[key]
+
+
+def _load(cupy: Any, kernel: CompiledKernel) -> Any:
+    path = kernel.cubin
+    try:
+        function = cupy.RawModule(path=str(path)).get_function(kernel.name)
+        if kernel.shared > _SHARED_UNASKED:
+            function.max_dynamic_shared_size_bytes = kernel.shared
+    except RuntimeError as e:
+        # CuPy's errors of the driver
+        raise CompilerError(
+            f"kernel {kernel.name}: the driver does not load {path} ({e}); delete its folder, and it is compiled again"
+        ) from e
+    return function
+
+
+def _checked(array: DeviceArray, shape: tuple[int, ...], dtype: str, device: int, what: str) -> DeviceArray:
+    if array.dtype != dtype:
+        raise InputError(f"{what} has dtype {array.dtype}, not {dtype}; convert it")
+    if array.shape != shape:
+        raise InputError(
+            f"{what} has shape {array.shape}, but the sizes make it {shape}; pass the sizes of these arrays"
+        )
+    if array.device != device:
+        raise InputError(f"{what} is on CUDA device {array.device}, and the first array on {device}; copy it there")
+    return array
