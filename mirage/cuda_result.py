@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -14,19 +15,21 @@ import numpy as np
 from rich.table import Table
 
 from mirage.cuda_records import cuda_record
-from mirage.errors import DeviceError, DimError, InputError
+from mirage.errors import BudgetError, DeviceError, DimError, InputError
 from mirage.folders import write_whole
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
 from mirage.kernels.cpu.limits import program_cost
-from mirage.kernels.cuda.device import CudaDevice, present_device
+from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
+from mirage.kernels.cuda.launch import CudaExecutable
 from mirage.kernels.cuda.model import floor_us
 from mirage.kernels.decision import leaves
 from mirage.records import SCHEMA, candidates_to_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.jobs import INTERRUPTED
+from mirage.search.measure import DeviceRuns, remeasured
 from mirage.search.rank import CudaDecision, CudaVersion
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
@@ -35,6 +38,8 @@ from mirage.verify.equivalence import Verifier
 
 #: what a report says of times that are the model's
 BY_MODEL = "ranked by model: no device"
+#: seconds that measuring on first use takes, about
+PROFILE_SECONDS = 10.0
 
 
 @dataclass
@@ -66,6 +71,9 @@ class CudaSuperoptimized:
     keep: Callable[[CudaDecision], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        self._lock = threading.RLock()
+        #: by what was compiled, which versions keep
+        self._executables: dict[int, CudaExecutable] = {}
         confirmed: dict[int, Candidate] = {}
         for v in self.decision.versions:
             c = v.candidate
@@ -205,14 +213,80 @@ class CudaSuperoptimized:
 
     # calls
 
+    def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
+        """The program's result (a tuple of results if it has several) for arrays on the device, of CuPy, torch or anything with
+        DLPack or `__cuda_array_interface__`: torch's where the first argument is, else CuPy's.
+
+        With `out`, an array (or a tuple of arrays, one per result), results are written there, and `out` is returned; it must not
+        overlap the arguments. Kernels are enqueued on `stream`, by default the current one of the arrays' library, and not
+        waited for. The first call measures and ranks the versions (`profile`).
+
+        Raises DeviceError where no device of the architecture is at hand, InputError if the arrays do not fit the program or are
+        not on the device, DimError for sizes that no version serves.
+        """
+        here = self._here()
+        if self.decision.measured_on != here.name:
+            self.profile()
+        sizes = SizeBinder(self.program).bind(self._shapes(arrays))
+        outs = None if out is None else out if isinstance(out, tuple | list) else (out,)
+        found = self.executable(self.decision.versions[self.decision.at(sizes)])(arrays, sizes, outs, stream)
+        if out is not None:
+            return out
+        return found[0] if len(found) == 1 else tuple(found)
+
+    def _shapes(self, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+        names, types = self.program.input_names, self.program.input_types
+        if len(arrays) != len(names):
+            raise InputError(
+                f"{self.program.name}: takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}; pass each input once, "
+                "in order"
+            )
+        for x, name, t in zip(arrays, names, types, strict=True):
+            if not hasattr(x, "shape") or len(x.shape) != t.rank:
+                raise InputError(
+                    f"{self.program.name}: input {name!r} must be an array on the device, {t}; got {type(x).__name__}"
+                )
+        return [tuple(int(n) for n in x.shape) for x in arrays]
+
+    def executable(self, version: CudaVersion) -> CudaExecutable:
+        """The kernels of a version, ready to be launched; raises the errors of compilation."""
+        with self._lock:
+            found = self._executables.get(id(version.built))
+            if found is None:
+                graph, emitted = version.candidate.graph, version.built.emitted
+                found = self._executables[id(version.built)] = CudaExecutable(
+                    graph, emitted, self.device, version.sizes
+                )
+            return found
+
+    def profile(self, seconds: float = PROFILE_SECONDS) -> None:
+        """Check the versions against the program on the device at hand, measure them at the sizes of the decision for about so
+        many seconds, and decide among them again. The first call of the result does it, once per device.
+
+        Raises DeviceError where no device of the architecture is at hand, BudgetError for `seconds` that are not positive,
+        VerificationError where no version gives the program's results.
+        """
+        here = self._here()
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < 1e9:
+            raise BudgetError(f"seconds={seconds!r} must be a positive number")
+        runs = DeviceRuns(
+            find_cupy(), self.program, self.verifier.axis_program, self.sizes, here, self.executable, budget=seconds,
+            points=len(self.decision.points), seed=self.verifier.seed,
+        )  # fmt: skip
+        decision, rejected = remeasured(self.decision, runs.check, runs.times, len(self.anchors), here.name)
+        self.rejected += rejected
+        self.decision, self.device = decision, here
+        if self.keep is not None:
+            self.keep(decision)
+
     def _here(self) -> CudaDevice:
         """The device at hand; raises DeviceError where there is none that runs these kernels."""
         here = present_device()
         if here is None:
             raise DeviceError(
-                f"{self.program.name}: no CUDA device is at hand (or CuPy, which launches kernels, is not installed), so that kernels "
-                f"for {self.target} cannot run; save() the result and mirage.load() it where a device is, or run the program itself "
-                "with NumPy: reference(*arrays)"
+                f"{self.program.name}: no CUDA device is at hand (or CuPy, which launches kernels, is not installed), so "
+                f"that kernels for {self.target} cannot run; save() the result and mirage.load() it where a device is, or run "
+                "the program itself with NumPy: reference(*arrays)"
             )
         if here.arch != self.device.arch:
             raise DeviceError(

@@ -8,8 +8,9 @@ out. More versions are compiled than the tree has leaves: a device, once there i
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -19,7 +20,7 @@ from mirage.errors import CompilerError, DimError, MirageError, ScheduleError, S
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile import CompiledKernel, Request, check_fits, compile_all, request
+from mirage.kernels.cuda.compile import CompiledKernel, Request, checked, compile_all, request
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit import emit
 from mirage.kernels.cuda.emitted import EmittedTriton
@@ -35,8 +36,8 @@ from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import Candidate
 from mirage.search.versions import Point
 
-#: versions that are compiled in all, and for each of the given sizes and each further point
-MAX_RIVALS, PER_ANCHOR, PER_POINT = 16, 6, 2
+#: versions that are compiled in all; for each of the given sizes, those with library calls beside, and for each further point
+MAX_RIVALS, PER_ANCHOR, PER_LIBRARY, PER_POINT = 20, 6, 2, 2
 #: schedules of a graph that are ranked
 SCHEDULES = 3
 #: what is modelled at so many times the best is not compiled
@@ -122,7 +123,8 @@ class CudaDecision:
 
         Raises DimError where none does.
         """
-        for k in (decide(self.tree, sizes), *range(len(self.versions))):
+        order: tuple[int, ...] = (decide(self.tree, sizes), *range(len(self.versions)))
+        for k in order:
             if self.versions[k].serves(sizes):
                 return k
         at = ", ".join(f"{s}={n}" for s, n in sizes.items())
@@ -180,11 +182,11 @@ class Ranker:
     def run(self, candidates: Sequence[Candidate]) -> Ranked:
         """The decision for all sizes. An interrupt ends compilation; what was compiled by then is ranked.
 
-        Raises SearchError where no graph compiles for the device.
+        Raises SearchError where no graph that serves the first of the given sizes compiles for the device.
         """
         reason = "complete"
         points = [*self.anchors, *sample_points(self.anchors, self._allowed)]
-        rivals = self._rivals([c for c in candidates if _is_generated(c.graph)], points)
+        rivals = self._rivals(candidates, points)
         try:
             if not self._compile(rivals):
                 reason = OUT_OF_TIME
@@ -192,12 +194,12 @@ class Ranker:
             if not self.versions:
                 raise
             reason = INTERRUPTED
-        if not self.versions:
+        table = [Point(p, tuple(self._us(v, p) for v in self.versions)) for p in points]
+        if min(table[0].times, default=math.inf) == math.inf:
             why = "; ".join(self.rejected[:3]) or "it has no graph of generated kernels"
             raise SearchError(
                 f"{self.program.name}: no kernel compiles for {self.model.device.target}: {why}; use target='cpu'"
             )
-        table = [Point(p, tuple(self._us(v, p) for v in self.versions)) for p in points]
         decision = CudaDecision.learnt(self.versions, table, len(self.anchors))
         return Ranked(decision, self.compiled, self.rejected, reason)
 
@@ -205,6 +207,9 @@ class Ranker:
         return not is_empty(self.program, sizes) and bytes_needed(self.program, sizes) <= POINT_BYTES
 
     def _us(self, version: CudaVersion, sizes: Mapping[str, int]) -> float:
+        """Microseconds as modelled; infinite for one with library calls, which only a device can compare with kernels of ours."""
+        if not is_generated(version.candidate.graph):
+            return math.inf
         return self.model.us(version.candidate.graph, version.schedule, sizes)
 
     # what to compile
@@ -236,19 +241,25 @@ class Ranker:
         """
         found: dict[Pair, _Rival] = {}
 
-        def take(ranked: Sequence[_Rival], count: int) -> None:
-            alive = [r for r in ranked if tried.get(r.pair, True)][:count]
+        def take(ranked: Iterable[_Rival], count: int) -> None:
+            alive = list(islice((r for r in ranked if tried.get(r.pair, True)), count))
             found.update((r.pair, r) for r in alive if r.us <= FAR * alive[0].us)
 
-        for ranked in rivals[: len(self.anchors)]:
-            take(ranked, PER_ANCHOR)
-        for ranked in rivals[: len(self.anchors)]:
-            take([r for r in ranked if not is_limited(r.candidate.graph)], 1)
-        for ranked in rivals[len(self.anchors) :]:
-            if ranked:
+        generated = [[r for r in ranked if is_generated(r.candidate.graph)] for ranked in rivals]
+        given = generated[: len(self.anchors)]
+        for ranked in given:
+            take(ranked, 2)
+        for ranked in given:
+            take((r for r in ranked if not is_limited(r.candidate.graph)), 1)
+        for count in (1, PER_POINT):
+            for ranked in filter(None, generated[len(self.anchors) :]):
                 at = ranked[0].sizes
                 known = min((self.model.us(r.candidate.graph, r.schedule, at) for r in found.values()), default=np.inf)
-                take([r for r in ranked if r.us * (1 + LEAF_PRICE) < known], PER_POINT)
+                take((r for r in ranked if r.us * (1 + LEAF_PRICE) < known), count)
+            for ranked in given:
+                take(ranked, PER_ANCHOR // 2 * count)
+        for several in rivals[: len(self.anchors)]:
+            take((r for r in several if not is_generated(r.candidate.graph)), PER_LIBRARY)
         return [r for pair, r in list(found.items())[:MAX_RIVALS] if pair not in tried]
 
     def _compile(self, rivals: Sequence[Sequence[_Rival]]) -> bool:
@@ -279,7 +290,9 @@ class Ranker:
         return found
 
     def _reject(self, c: Candidate, why: MirageError) -> None:
-        self.rejected.append(f"{c.graph.origin}: {why}")
+        text = f"{c.graph.origin}: {why}"
+        if text not in self.rejected:
+            self.rejected.append(text)
 
 
 def build_all(
@@ -307,16 +320,10 @@ def build_all(
 def _built(
     emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], device: CudaDevice
 ) -> Built | MirageError:
-    good: list[CompiledKernel] = []
-    for k in kernels:
-        if isinstance(k, CompilerError):
-            return k
-        try:
-            check_fits(k, device)
-        except ScheduleError as e:
-            return e
-        good.append(k)
-    return Built(emitted, tuple(good))
+    try:
+        return Built(emitted, checked(kernels, device))
+    except (CompilerError, ScheduleError) as e:
+        return e
 
 
 def is_limited(graph: MuGraph) -> bool:
@@ -326,6 +333,6 @@ def is_limited(graph: MuGraph) -> bool:
     return any(a in graph.axes and not graph.axes[a].is_Integer for a in held)
 
 
-def _is_generated(graph: MuGraph) -> bool:
+def is_generated(graph: MuGraph) -> bool:
     """Whether all operators are in kernels that we generate."""
     return all(n.graph is not None or n.op in ("input", "constant", "size") for n in graph.kernel.nodes)

@@ -261,6 +261,8 @@ def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
         "TRITON_CACHE_DIR": str(scratch),
         # registers and spills are read from it
         "TRITON_DUMP_PTXAS_LOG": "1",
+        # equal functions of two sources would come from Triton's own cache, without that log
+        "TRITON_ALWAYS_COMPILE": "1",
     }
     while jobs:
         try:

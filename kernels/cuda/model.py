@@ -252,7 +252,8 @@ class _Counter:
 
     def _times(self, depth: int) -> np.ndarray:
         """How often a block runs what varies with so many loops."""
-        return np.prod([self.ones, *self.trips[:depth]], axis=0)
+        found: np.ndarray = np.prod([self.ones, *self.trips[:depth]], axis=0)
+        return found
 
     def estimate(self) -> Estimate:
         d = self.device
@@ -344,11 +345,13 @@ class _Counter:
         looped = sum((self._tile_bytes(t.axes, t.depth) for t in self.work.inputs if t.depth), self.ones * 0)
         first = sum((self._tile_bytes(t.axes, t.depth) for t in self.work.inputs if not t.depth), self.ones * 0)
         ahead = np.minimum(np.maximum(self.stages - 1, 1), self.iterations)
-        return np.maximum(np.maximum(looped * ahead, first if not self.trips else 0), 1.0)
+        found: np.ndarray = np.maximum(np.maximum(looped * ahead, first if not self.trips else 0), 1.0)
+        return found
 
     def _tile_bytes(self, axes: Sequence[str], depth: int) -> np.ndarray:
         extents = self.inner if depth else self.block
-        return np.minimum(self._volume(axes, extents), self._volume(axes, self.block)) * self.itemsize
+        found: np.ndarray = np.minimum(self._volume(axes, extents), self._volume(axes, self.block)) * self.itemsize
+        return found
 
     # operations
 
@@ -399,7 +402,8 @@ class _Counter:
                     looped = looped + tile
                 else:
                     once = np.maximum(once, tile)
-        return looped * self.stages + np.where(self.dot, once, 0)
+        found: np.ndarray = looped * self.stages + np.where(self.dot, once, 0)
+        return found
 
     def _registers(self) -> np.ndarray:
         """Registers of a thread: accumulators, and the largest tensors of an iteration beside them."""
@@ -416,12 +420,14 @@ class _Counter:
             terms = np.prod(self._product(k), axis=0)
             largest = np.where(self.dot, largest, np.maximum(largest, terms))
         bytes_held = (kept + largest) * REGISTER_BYTES
-        return OWN_REGISTERS + bytes_held / (REGISTER_BYTES * WARP * self.warps)
+        found: np.ndarray = OWN_REGISTERS + bytes_held / (REGISTER_BYTES * WARP * self.warps)
+        return found
 
     def _largest(self) -> np.ndarray:
         tensors = [*self.work.inputs, *self.work.held]
         volumes = [self._volume(t.axes, self.inner if t.depth else self.whole) for t in tensors]
-        return np.max(volumes or [self.ones], axis=0)
+        found: np.ndarray = np.max(volumes or [self.ones], axis=0)
+        return found
 
     def _occupancy(self, shared: np.ndarray, registers: np.ndarray) -> np.ndarray:
         """Blocks that a multiprocessor runs at a time; 0 where not even one fits (as `CudaDevice.resident_blocks`)."""
