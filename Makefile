@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: demo test test-all lint bench docs clean
+.PHONY: demo test test-all test-gpu lint bench bench-gpu docs clean
 
 demo: .venv/base
 	$(BIN)/mirage demo
@@ -18,8 +18,16 @@ lint: .venv/test
 	$(BIN)/ruff check .
 	$(BIN)/mypy -p mirage -p tests -p benchmarks
 
+# the tests that need an NVIDIA GPU
+test-gpu: .venv/gpu
+	$(BIN)/pytest -m gpu
+
 bench: .venv/bench
 	$(BIN)/python -m benchmarks.run
+
+# about ten minutes on an NVIDIA GPU; run again, it goes on where it was
+bench-gpu: .venv/gpu
+	$(BIN)/python -m benchmarks.gpu --markdown
 
 docs: .venv/test
 	$(BIN)/python -m benchmarks.drawings
@@ -37,6 +45,10 @@ clean:
 .venv/test: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test]'
 	touch .venv/base $@
+
+.venv/gpu: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test,cuda]'
+	touch .venv/base .venv/test $@
 
 .venv/bench: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,bench]'

@@ -1,4 +1,4 @@
-"""The measured programs as a PyTorch user writes them for speed, run eagerly on the CPU."""
+"""The measured programs as a PyTorch user writes them for speed, run eagerly."""
 
 from __future__ import annotations
 
@@ -34,7 +34,12 @@ def torch_forms(name: str, inputs: Sequence[np.ndarray], threads: int) -> Forms:
     The number of threads is set for the whole process.
     """
     torch.set_num_threads(threads)
-    return _BUILDERS[name](*(torch.from_numpy(x) for x in inputs))
+    return tensor_forms(name, [torch.from_numpy(x) for x in inputs])
+
+
+def tensor_forms(name: str, inputs: Sequence[Tensor]) -> Forms:
+    """By label, the forms of program `name` on these tensors, of any device and floating-point type."""
+    return _BUILDERS[name](*inputs)
 
 
 def _norm(x: Tensor, weight: Tensor | None = None) -> Tensor:

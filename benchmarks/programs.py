@@ -7,10 +7,12 @@ that kernels can specialise on them; the others are symbols.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import mirage as mi
 from mirage.frontends.attention import attention, attention_sizes, gqa_decode, qknorm_attention
+from mirage.ir.program import Program
 
 #: the larger one of the two batches at which kernels are measured
 BATCH = 8
@@ -169,6 +171,12 @@ WEIGHTS: dict[str, tuple[str, ...]] = {
 }
 #: the dim of a program that counts what is computed at once, where it is not `b`: tokens of each expert
 _BATCH_DIMS = {"moe": "n"}
+
+
+def retyped(program: Program, dtype: str) -> Program:
+    """The program over tensors of another element type."""
+    nodes = (n if n.type.dtype == "scalar" else replace(n, type=replace(n.type, dtype=dtype)) for n in program.nodes)
+    return Program(program.name, tuple(nodes), program.outputs)
 
 
 def batch_of(name: str, sizes: Mapping[str, int]) -> int:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
+from benchmarks.programs import retyped as retyped
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
@@ -69,12 +69,6 @@ def program(name: str) -> Program:
         return PROGRAMS[name].trace()
     fn, types = SMALL[name]
     return mi.trace(fn, name.replace(" ", "_"), **types)
-
-
-def retyped(program: Program, dtype: str) -> Program:
-    """The program over tensors of another element type."""
-    nodes = (n if n.type.dtype == "scalar" else replace(n, type=replace(n.type, dtype=dtype)) for n in program.nodes)
-    return Program(program.name, tuple(nodes), program.outputs)
 
 
 @cache
