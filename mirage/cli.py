@@ -6,6 +6,7 @@ Errors are one line and exit code 2; `--debug` shows the traceback.
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,6 +19,7 @@ import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.cli_compile import compile_
 from mirage.cli_shared import check_writable, err, out, sizes_of
+from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.evidence import Verdict
 from mirage.frontends.spec import TensorFunction
@@ -69,15 +71,35 @@ def load_target(text: str) -> Any:
     return api.load(text) if obj is None else obj
 
 
-def result_json(result: Superoptimized) -> dict[str, Any]:
+def result_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
     """The figures of a result, for programs."""
-    stats = result.stats
+    if isinstance(result, CudaSuperoptimized):
+        return _cuda_json(result)
     return {
         "program": result.program.name,
         "target": result.target.name,
         "sizes": result.sizes,
         "all_sizes": result.anchors,
         "threads": result.threads,
+        **_search_json(result),
+        "best": result.best.kind,
+        "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
+        "reference_us": result.baselines["reference"].median_us,
+        "library_us": result.baselines["library"].median_us,
+        "best_us": result.best.timing.median_us,
+        "limit_us": result.limit_us,
+        "accuracy": accuracy_to_json(result.accuracy),
+        "compiled_versions": sum(v.candidate is not None for v in result.versions),
+        "versions": [_version_json(at, result.versions[number]) for at, number in leaves(result.decision.tree)],
+        "tune_stop": result.tune_stop,
+        "cache_hit": result.cache_hit,
+    }
+
+
+def _search_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
+    """The figures of the search and the verification."""
+    stats = result.stats
+    return {
         "search_seconds": round(result.seconds.get("search", 0.0), 4),
         "verify_seconds": round(result.seconds.get("verify", 0.0), 4),
         "tune_seconds": round(result.seconds.get("tune", 0.0), 4),
@@ -93,15 +115,34 @@ def result_json(result: Superoptimized) -> dict[str, Any]:
         "stop_reason": stats.stop_reason,
         "interrupted": result.interrupted,
         "certificate": result.certificate.to_json(),
-        "best": result.best.kind,
-        "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
-        "reference_us": result.baselines["reference"].median_us,
-        "library_us": result.baselines["library"].median_us,
-        "best_us": result.best.timing.median_us,
-        "limit_us": result.limit_us,
-        "accuracy": accuracy_to_json(result.accuracy),
-        "compiled_versions": sum(v.candidate is not None for v in result.versions),
-        "versions": [_version_json(at, result.versions[number]) for at, number in leaves(result.decision.tree)],
+    }
+
+
+def _cuda_json(result: CudaSuperoptimized) -> dict[str, Any]:
+    decision = result.decision
+    return {
+        "program": result.program.name,
+        "target": result.target,
+        "device": result.device.name,
+        "measured_on": decision.measured_on or None,
+        "sizes": result.sizes,
+        "all_sizes": result.anchors,
+        **_search_json(result),
+        "best": "mugraph",
+        "best_kernels": len(result.best.graph.kernels),
+        "best_us": result.best_us,
+        "limit_us": result.floor_us,
+        "compiled_versions": len(decision.versions),
+        "versions": [
+            {
+                "at": at,
+                "kind": "mugraph",
+                "kernels": len(result.versions[k].candidate.graph.kernels),
+                "tuned_for": dict(result.versions[k].sizes),
+                "us": decision.points[0].times[k] if decision.points[0].times[k] < math.inf else None,
+            }
+            for at, k in leaves(decision.tree)
+        ],
         "tune_stop": result.tune_stop,
         "cache_hit": result.cache_hit,
     }
@@ -127,7 +168,7 @@ def superoptimize(
     budget: Annotated[float, typer.Option(help="Seconds for search, verification and tuning.")] = 30.0,
     pruner: Annotated[str, typer.Option(help="normal-form, smt or none.")] = "normal-form",
     max_kernels: Annotated[int, typer.Option(help="Kernels of a graph at most.")] = 5,
-    target: Annotated[str, typer.Option(help="What to compile for.")] = "cpu",
+    target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
@@ -140,7 +181,7 @@ def superoptimize(
     program = load_target(what)
     given = sizes_of("--set", set_ or [])
     sets: list[dict[str, int]] = [{}]
-    if isinstance(program, Superoptimized):
+    if isinstance(program, Superoptimized | CudaSuperoptimized):
         sets = program.anchors
         program = program.program
     if sizes:
@@ -175,14 +216,15 @@ def _named_sizes(program: Any, name: str) -> dict[str, int]:
 def show(
     what: Annotated[str, typer.Argument(help="FILE.py:function, a program's text, or a saved result.")],
     svg: Annotated[Path | None, typer.Option(help="Draw the best graph of a saved result to this file.")] = None,
-    source: Annotated[bool, typer.Option("--source", help="Print the C source of a saved result.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="Print the C or Triton source of a saved result.")] = False,
 ) -> None:
     """Print a program, or the best graph of a saved result."""
     thing = load_target(what)
-    if isinstance(thing, Superoptimized):
+    if isinstance(thing, Superoptimized | CudaSuperoptimized):
         if svg is not None:
             drawing = thing._repr_svg_()
             if drawing is None:
+                assert isinstance(thing, Superoptimized)
                 raise InputError(f"{what}: the {thing.best.kind} version is best; there is no graph to draw")
             svg.write_text(drawing, encoding="utf-8")
         print(thing.source if source else thing.best.graph or thing.program)
@@ -218,7 +260,7 @@ def verify(
 def load_side(text: str) -> Any:
     """What `load_target` loads, a muGraph's JSON, or the candidates of an upstream file: all, or the one after `#`."""
     name, mark, index = text.rpartition("#")
-    one = bool(mark) and index.isdigit() and not Path(text).is_file()
+    one = bool(mark) and index.isdecimal() and not Path(text).is_file()
     path = Path(name if one else text)
     if path.is_file() and _looks_like_json(path):
         obj = read_json(path)

@@ -110,7 +110,7 @@ def _bounds(pairs: list[str]) -> dict[str, int | tuple[int, int]]:
     for pair in pairs:
         name, _, value = pair.partition("=")
         numbers = [n.strip() for n in value.split(":")]
-        if len(numbers) > 2 or not all(n.isdigit() for n in numbers):
+        if len(numbers) > 2 or not all(n.isdecimal() for n in numbers):
             raise DimError(f"--bound {pair!r}: write NAME=SIZE or NAME=LOW:HIGH, such as --bound t=4096")
         low, high = int(numbers[0]), int(numbers[-1])
         bounds[name.strip()] = high if len(numbers) == 1 else (low, high)

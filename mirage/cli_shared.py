@@ -19,7 +19,7 @@ def sizes_of(option: str, pairs: Sequence[str]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for pair in pairs:
         name, _, value = pair.partition("=")
-        if not value.strip().isdigit():
+        if not value.strip().isdecimal():
             raise DimError(f"{option} {pair!r}: write NAME=SIZE, such as {option} t=4096")
         sizes[name.strip()] = int(value)
     return sizes

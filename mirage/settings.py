@@ -62,6 +62,6 @@ def _count(variable: str, what: str) -> int:
     text = os.environ.get(variable)
     if not text:
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isdigit() or int(text) == 0:
+    if not text.isdecimal() or int(text) == 0:
         raise MirageError(f"{variable}={text!r} is not a positive integer; set it to a {what} count such as 2")
     return int(text)
