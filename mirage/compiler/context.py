@@ -69,6 +69,10 @@ class Context:
         """The store of a function; an empty one where nothing is known."""
         return self.constraints.setdefault(function, Constraints())
 
+    def inherit(self, function: str, caller: str) -> None:
+        """A function outlined of another has its dims, under the same names, and what is known of them."""
+        self.constraints[function] = self.of(caller).copy()
+
     @property
     def seconds_left(self) -> float:
         return max(self.deadline - time.perf_counter(), 0.0)

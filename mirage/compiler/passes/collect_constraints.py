@@ -63,13 +63,11 @@ def run(module: Module, context: Context) -> Module:
     calls = calls_by_callee(module)
     for name in reversed(callees_first(module)):
         function = module.functions[name]
-        if name == module.main:
-            store = context.bounds.copy()
-            # passes hide operators in kernels: what these needed is still to be checked
-            for fact in context.of(name).guards():
-                _add(fact, store)
-        else:
-            store = Constraints()
+        store = context.bounds.copy() if name == module.main else Constraints()
+        # passes hide operators in kernels: what these needed is still to be checked
+        for fact in context.of(name).guards():
+            _add(fact, store)
+        if name != module.main:
             _from_calls(function, calls[name], module.functions, context, store)
         collect(function, module.functions, store)
         context.constraints[name] = store

@@ -35,7 +35,10 @@ def run(module: Module, context: Context) -> Module:
     functions = dict(module.functions)
     for name in callees_first(module):
         functions[name] = remove_dead_bindings(functions[name], functions)
-    return remove_dead_dims(remove_unused(Module(functions, module.kernels, module.main)))
+    left = remove_dead_dims(remove_unused(Module(functions, module.kernels, module.main)))
+    # a later function may get the name of one that is gone
+    context.constraints = {name: store for name, store in context.constraints.items() if name in left.functions}
+    return left
 
 
 def remove_dead_bindings(function: Function, functions: Mapping[str, Function]) -> Function:

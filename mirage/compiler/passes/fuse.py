@@ -37,7 +37,10 @@ MAX_OPERATORS = 32
 def run(module: Module, context: Context) -> Module:
     builder = ModuleBuilder(module)
     for function in module:
+        before = set(builder.functions)
         builder.add(fuse_function(function, builder, context))
+        for name in builder.functions.keys() - before:
+            context.inherit(name, function.name)
     return builder.finish(module.main)
 
 

@@ -27,12 +27,13 @@ def run(module: Module, context: Context) -> Module:
     for function in module:
         if function.attr.get("origin") != "fused":
             continue
-        key = structure(function)
+        constraints = context.of(function.name)
+        # what is known of dims decides the form of the kernel, too
+        key = structure(function), tuple((f.dim, f.relation, f.value) for f in constraints.guards())
         if key in made:
             builder.add(calling(function, builder, *made[key]))
             continue
         hints = sizes.get(function.name, [])
-        constraints = context.of(function.name)
         bounds = {s: bound for h in hints[:1] for s in h if (bound := constraints.upper_bound(s)) is not None}
         start = time.perf_counter()
         try:

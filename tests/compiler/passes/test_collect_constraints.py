@@ -6,9 +6,9 @@ import pytest
 
 from mirage.compiler.constraints import from_bounds
 from mirage.compiler.context import Context
-from mirage.compiler.passes import collect_constraints
+from mirage.compiler.passes import collect_constraints, dead_code, fuse, generate, inline
 from mirage.errors import ConstraintError
-from tests.compiler.passes.running import after, main_text
+from tests.compiler.passes.running import after, main_text, ops
 
 
 def collected(text: str, **bounds: int) -> Context:
@@ -124,6 +124,30 @@ def main(x: float32[n], w: float32[n]):
     known = collected(text, n=8).of("body")
     assert known.upper_bound("c") == 8
     assert known.upper_bound("a") is None
+
+
+def test_what_is_in_kernels_by_now_is_still_a_guard() -> None:
+    text = """
+def f(x: float32[n], y: float32[k]) -> float32[k]:
+    with dataflow():
+        a = slice(x, axes=(0,), starts=(0,), stops=(k,))
+        b = add(a, y)
+    return b
+
+def main(x: float32[n], y: float32[k], p: bool[()]):
+    with dataflow():
+        r = if_else[f, f](p, x, y)
+    return r
+"""
+    context = Context(sizes=({"n": 8, "k": 8},))
+    module = after(
+        text, collect_constraints.run, fuse.run, generate.run, inline.run, dead_code.run, collect_constraints.run, context=context
+    )  # fmt: skip
+    assert ops(module, "f") == ["KernelCall"]
+    assert any("slice" in g.reason for g in context.of("f").guards())
+    # the branch may not run
+    assert not context.of("main").at_most("k", "n")
+    assert context.constraints.keys() == {"main", "f"}
 
 
 def test_contradictions_name_both_sides() -> None:

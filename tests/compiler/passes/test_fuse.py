@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mirage.compiler.constraints import from_bounds
 from mirage.compiler.context import Context
+from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.passes import canonicalize, collect_constraints, fuse, generate, inline
 from mirage.ir.graph.check import check
 from mirage.ir.graph.interpret import run_module
@@ -179,6 +181,42 @@ def test_equal_groups_share_a_kernel() -> None:
         module = step.run(module, context)
     calls = [b.value.kernel for f in module for b in f.bindings if isinstance(b.value, KernelCall)]
     assert len(calls) == 3 and len(set(calls)) == 2
+
+
+def test_kernels_know_what_is_known_of_the_dims_around_them() -> None:
+    text = body("r = softmax(x, axis=-1)", "x: float32[n, m]")
+    context = Context(sizes=({"n": 8, "m": 8},), bounds=from_bounds({"n": 8, "m": 8}))
+    module = parse_module(text)
+    for step in (collect_constraints, fuse, generate):
+        module = step.run(module, context)
+    assert context.of("main_fused").upper_bound("n*m") == 64
+    (kernel,) = module.kernels.values()
+    assert isinstance(kernel, MuGraphKernel)
+    assert all(size <= 8 for v in kernel.versions for size in v.sizes.values())
+
+
+def test_equal_groups_of_which_other_facts_are_known_do_not_share_a_kernel() -> None:
+    text = """
+def f(a: float32[n, m]) -> float32[n, m]:
+    with dataflow():
+        r = exp(a)
+    return r
+
+def main(a: float32[n, m], p: bool[()]):
+    with dataflow():
+        s = exp(a)
+        b = sort(s, axis=-1)
+        r = if_else[f, f](p, b)
+    return r
+"""
+    for more, kernels in ((False, 1), (True, 2)):
+        context = Context(sizes=({"n": 8, "m": 8},))
+        module = parse_module(text)
+        for step in (collect_constraints, fuse):
+            module = step.run(module, context)
+        if more:
+            context.of("f_fused").add_range("n", 0, 4, "a guard of f")
+        assert len(generate.run(module, context).kernels) == kernels
 
 
 def test_a_reshape_alone_is_a_view() -> None:
