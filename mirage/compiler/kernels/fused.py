@@ -7,7 +7,6 @@ section 5.2), so a kernel has as many versions as a decision tree over modelled 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -85,19 +84,6 @@ def fused_kernel(
     return MuGraphKernel(
         program, compiled, relabel(tree, {k: i for i, k in enumerate(used)}), "fused", tuple(constants)
     )
-
-
-def fused_ns(program: Program, sizes: Mapping[str, int], model: CostModel) -> float:
-    """Modelled nanoseconds of a call of the best form at these sizes (dim symbol -> elements), infinite where there is
-    none: a group is worth fusing where it is less than its parts come to. Only ratios of such figures mean something.
-    """
-    at = _sizes(program, program.symbols(), sizes)
-    found = math.inf
-    for g in _graphs(program):
-        schedule = _schedule(g, at, model)
-        if schedule is not None:
-            found = min(found, Scheduler(g, at, model).ns(schedule))
-    return found
 
 
 def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -> Sizes:

@@ -19,8 +19,7 @@ import sympy
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
-from mirage.compiler.passes.lift_constants import constant_values
-from mirage.compiler.passes.products import MOST_JOINED, Block, Names, Product, rebuilt
+from mirage.compiler.passes.products import MOST_JOINED, Block, Names, Product, join_in_blocks, join_products
 from mirage.compiler.passes.rewrite import operator_call
 from mirage.ir.graph.nodes import Atom, Binding, Function, MatchCast, Module, OpCall, Var
 from mirage.ir.types import TensorType
@@ -33,31 +32,24 @@ MOST_PRODUCTS = 1 << 16
 
 def run(module: Module, context: Context) -> Module:
     """The module with equal products batched; the parameters `context.constants` of the main function are constants."""
-    functions = dict(module.functions)
-    for f in module:
-        names = context.constants if f.name == module.main else ()
-        weights = [p for p in f.parameters if p.name in names]
-        functions[f.name] = batch(f, weights, module.functions, context.of(f.name))
-    return Module(functions, module.kernels, module.main)
+    return join_products(module, context, batch)
 
 
 def batch(
     function: Function, weights: Collection[Var], functions: Mapping[str, Function], store: Constraints
 ) -> Function:
     """The function with independent products of equal shapes batched; `weights` are its parameters that never change."""
-    constants = {*weights, *constant_values(function, weights, functions)}
-    names = Names(function)
-    changed: dict[int, Block] = {}
-    for i, old in enumerate(function.blocks):
-        if not old.dataflow:
-            continue
-        block = Block(old.bindings, function, constants)
+
+    def in_block(block: Block, names: Names) -> bool:
+        changed = False
         for group in _groups(block, store):
             # an earlier batch may have made one product wait for another
             if len(group) >= FEWEST and block.independent(group):
                 _batch_group(block, group, names)
-                changed[i] = block
-    return rebuilt(function, changed, functions) if changed else function
+                changed = True
+        return changed
+
+    return join_in_blocks(function, weights, functions, in_block)
 
 
 def _groups(block: Block, store: Constraints) -> list[list[Product]]:

@@ -20,8 +20,7 @@ import sympy
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
-from mirage.compiler.passes.lift_constants import constant_values
-from mirage.compiler.passes.products import MOST_JOINED, Block, Names, Product, rebuilt
+from mirage.compiler.passes.products import MOST_JOINED, Block, Names, Product, join_in_blocks, join_products
 from mirage.compiler.passes.rewrite import operator_call
 from mirage.ir.dims import Dim
 from mirage.ir.graph.deduce import deduce
@@ -37,29 +36,19 @@ _EPILOGUES = ("add", "relu")
 
 def run(module: Module, context: Context) -> Module:
     """The module with products merged; the parameters `context.constants` of the main function are constants."""
-    functions = dict(module.functions)
-    for f in module:
-        names = context.constants if f.name == module.main else ()
-        weights = [p for p in f.parameters if p.name in names]
-        functions[f.name] = merge(f, weights, module.functions, context.of(f.name))
-    return Module(functions, module.kernels, module.main)
+    return join_products(module, context, merge)
 
 
 def merge(
     function: Function, weights: Collection[Var], functions: Mapping[str, Function], store: Constraints
 ) -> Function:
     """The function with products that share an operand merged; `weights` are its parameters that never change."""
-    constants = {*weights, *constant_values(function, weights, functions)}
-    names = Names(function)
-    changed: dict[int, Block] = {}
-    for i, old in enumerate(function.blocks):
-        if not old.dataflow:
-            continue
-        block = Block(old.bindings, function, constants)
-        for side, group in _groups(block, store):
-            if _merge_group(block, side, group, names):
-                changed[i] = block
-    return rebuilt(function, changed, functions) if changed else function
+
+    def in_block(block: Block, names: Names) -> bool:
+        merged = [_merge_group(block, side, group, names) for side, group in _groups(block, store)]
+        return any(merged)
+
+    return join_in_blocks(function, weights, functions, in_block)
 
 
 def _groups(block: Block, store: Constraints) -> list[tuple[int, list[Product]]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
 
+from mirage.compiler.constraints import Constraints
+from mirage.compiler.context import Context
+from mirage.compiler.passes.lift_constants import constant_values
 from mirage.ir.graph.builder import FunctionBuilder
 from mirage.ir.graph.deduce import deduce
-from mirage.ir.graph.nodes import Atom, Binding, Constant, Expr, Function, MatchCast, OpCall, Var
+from mirage.ir.graph.nodes import Atom, Binding, Constant, Expr, Function, MatchCast, Module, OpCall, Var
 from mirage.ir.graph.traverse import symbols_used, variables
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.operator import REGISTRY, Elementwise
@@ -130,7 +133,38 @@ class Names:
         return Binding(Var(self._builder.fresh(hint), deduce(value, {})), value)
 
 
-def rebuilt(function: Function, blocks: Mapping[int, Block], functions: Mapping[str, Function]) -> Function:
+def join_products(
+    module: Module,
+    context: Context,
+    join: Callable[[Function, Collection[Var], Mapping[str, Function], Constraints], Function],
+) -> Module:
+    """The module with `join` applied to each function, of whose parameters it gets those that never change."""
+    functions = dict(module.functions)
+    for f in module:
+        names = context.constants if f.name == module.main else ()
+        weights = [p for p in f.parameters if p.name in names]
+        functions[f.name] = join(f, weights, module.functions, context.of(f.name))
+    return Module(functions, module.kernels, module.main)
+
+
+def join_in_blocks(
+    function: Function,
+    weights: Collection[Var],
+    functions: Mapping[str, Function],
+    join: Callable[[Block, Names], bool],
+) -> Function:
+    """The function with `join` applied to its dataflow blocks; it says whether it changed one."""
+    constants = {*weights, *constant_values(function, weights, functions)}
+    names = Names(function)
+    changed: dict[int, Block] = {}
+    for i, old in enumerate(function.blocks):
+        block = Block(old.bindings, function, constants)
+        if old.dataflow and join(block, names):
+            changed[i] = block
+    return _rebuilt(function, changed, functions) if changed else function
+
+
+def _rebuilt(function: Function, blocks: Mapping[int, Block], functions: Mapping[str, Function]) -> Function:
     """The function with blocks, by number, replaced."""
     builder = FunctionBuilder(function.name, functions)
     builder.parameters.extend(function.parameters)

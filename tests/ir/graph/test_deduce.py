@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from random import Random
-
 import pytest
 from sympy import Integer
 
 from mirage.errors import GraphError, ShapeError
-from mirage.ir.annotations import ObjectType, PartialTensor
+from mirage.ir.annotations import ObjectType
 from mirage.ir.dims import to_dim
 from mirage.ir.graph.builder import FunctionBuilder
-from mirage.ir.graph.check import check
 from mirage.ir.graph.deduce import check_cast, join, signature_result
-from mirage.ir.graph.nodes import Binding, Block, Function, Module, OpCall, PackedCall, ShapeValue, Var
+from mirage.ir.graph.nodes import Function, OpCall, PackedCall, ShapeValue, Var
 from mirage.ir.graph.order import callees_first, reachable
-from mirage.ir.graph.parse import parse_annotation, parse_module
-from mirage.ir.graph.refresh import refresh, refresh_function
-from mirage.ir.graph.text import print_module
+from mirage.ir.graph.parse import parse_annotation
 from mirage.ir.graph.traverse import determined, dims_in, signature_symbols, symbols_used, uses
 from mirage.ir.types import tensor
 from tests.ir.graph.modules import showcase
-from tests.random_graphs import random_module
 
 A = parse_annotation
 
@@ -195,34 +189,7 @@ def test_a_reshape_knows_its_sizes() -> None:
     assert b.emit(OpCall("reshape", (unknown,), (("shape", (Integer(-1),)),))).annotation == A("float32[_]")
 
 
-# ---- refreshing
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_refreshing_changes_nothing_that_is_as_deduced(seed: int) -> None:
-    module = random_module(Random(seed), 8)
-    assert print_module(refresh(module)) == print_module(module)
-
-
-def test_refreshing_follows_a_changed_parameter() -> None:
-    f = parse_module(
-        "def main(x: float32[n, 4]):\n    y = sum(x, axes=(1,))\n    z = neg(y)\n    return z\n"
-    ).functions["main"]
-    x = Var("x", tensor(8, 4))
-    first, second = f.bindings
-    new = Binding(first.var, OpCall("sum", (x,), first.value.attrs))  # type: ignore[union-attr]
-    changed = refresh_function(Function("main", (x,), (Block((new, second)),), f.result), {})
-    check(Module({"main": changed}))
-    assert changed.returns == tensor(8)
-    assert changed.bindings[0].var is not first.var
-
-
-def test_refreshing_says_more_where_more_is_known() -> None:
-    module = parse_module(
-        "def main(x: float32[n]):\n    y: float32[_] = neg(x)\n    z: Tensor = neg(y)\n    return z\n"
-    )
-    assert module.functions["main"].returns == PartialTensor()
-    assert refresh(module).functions["main"].returns == tensor("n")
+# ---- call graphs
 
 
 def test_call_graphs() -> None:
