@@ -30,6 +30,8 @@ from mirage.search.accuracy import random_inputs
 
 #: seconds in which the graphs of a case are replayed in turns, and the fewest rounds
 RACE, ROUNDS = 0.6, 7
+#: seconds in which the versions of a result are measured and decided among, once
+PROFILE = 4.0
 #: our result may be off by so many times the distance from 1 to the next number of its type, or twice what peers are
 _ROUNDINGS = 4
 _OURS = "mirage"
@@ -89,6 +91,8 @@ class Device:
         Raises DeviceError where our version fails, or all peers do.
         """
         left_out: list[str] = []
+        if result.ranked_by_model:
+            result.profile(PROFILE)
         with self._torch.inference_mode():
             copies = self._copies(result.program, case)
             wanted = self._reference(case, copies[0])
