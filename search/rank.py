@@ -210,7 +210,7 @@ class Ranker:
         """Microseconds as modelled; infinite for one with library calls, which only a device can compare with kernels of ours."""
         if not is_generated(version.candidate.graph):
             return math.inf
-        return self.model.us(version.candidate.graph, version.schedule, sizes)
+        return self.model.us(version.candidate.graph, version.schedule, sizes, version.built.kernels)
 
     # what to compile
 

@@ -32,6 +32,7 @@ import numpy as np
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.model import KernelWork
+from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -133,22 +134,37 @@ class CudaModel:
         return found
 
     def kernel(
-        self, work: KernelWork, choices: Choices, sizes: Mapping[str, int], dtype: str, warm: Collection[int] = ()
+        self,
+        work: KernelWork,
+        choices: Choices,
+        sizes: Mapping[str, int],
+        dtype: str,
+        warm: Collection[int] = (),
+        compiled: CompiledKernel | None = None,
     ) -> Estimate:
         """The estimates of candidates of a kernel, at sizes of the muGraph's axes; `warm` are the inputs (by number) that an
-        earlier kernel has written.
+        earlier kernel has written. What `compiled` says of shared memory and registers is taken for the model's guess.
         """
-        return _Counter(self.device, work, choices, sizes, dtype, warm).estimate()
+        return _Counter(self.device, work, choices, sizes, dtype, warm).estimate(compiled)
 
-    def us(self, mugraph: MuGraph, schedule: CudaSchedule, sizes: Mapping[str, int]) -> float:
-        """Microseconds of a call at these sizes of the dim symbols; infinite where the schedule does not serve them."""
+    def us(
+        self,
+        mugraph: MuGraph,
+        schedule: CudaSchedule,
+        sizes: Mapping[str, int],
+        compiled: Sequence[CompiledKernel] = (),
+    ) -> float:
+        """Microseconds of a call at these sizes of the dim symbols; infinite where the schedule does not serve them. `compiled`
+        are its kernels, where they have been compiled.
+        """
         table = schedule.plain.axis_sizes(mugraph, sizes)
-        schedules = iter(schedule.kernels)
+        schedules, kernels = iter(schedule.kernels), iter(compiled)
         total = 0.0
         for node in mugraph.kernel.nodes:
             if node.graph is not None:
                 choices = Choices.of(next(schedules))
-                found = self.kernel(self.work(node), choices, table, mugraph.dtype, warm_inputs(mugraph, node))
+                warm, own = warm_inputs(mugraph, node), next(kernels, None)
+                found = self.kernel(self.work(node), choices, table, mugraph.dtype, warm, own)
                 total += float(found.us[0])
             elif node.op not in ("input", "constant", "size"):
                 total += self.predefined(mugraph, node, table)
@@ -255,9 +271,11 @@ class _Counter:
         found: np.ndarray = np.prod([self.ones, *self.trips[:depth]], axis=0)
         return found
 
-    def estimate(self) -> Estimate:
+    def estimate(self, compiled: CompiledKernel | None = None) -> Estimate:
         d = self.device
         shared, registers = self._shared_bytes(), self._registers()
+        if compiled is not None:
+            shared, registers = self.ones * compiled.shared, self.ones * compiled.registers
         per_sm = self._occupancy(shared, registers)
         fits = (per_sm >= 1) & (registers <= REGISTERS) & (self._largest() <= MAX_ELEMENTS)
         per_sm = np.maximum(per_sm, 1)
