@@ -1,0 +1,265 @@
+"""CuPy on a device that is not there: arrays in main memory, and kernels of `examples` that Python runs.
+
+A launch unpacks the bytes of its arguments as the driver would, by the signature that the kernel was compiled with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.types import DTYPES
+from mirage.kernels.cuda.compile import CompiledKernel, Request
+
+H200 = {
+    "ComputeCapabilityMajor": 9,
+    "ComputeCapabilityMinor": 0,
+    "MultiProcessorCount": 132,
+    "MaxSharedMemoryPerMultiprocessor": 233472,
+    "MaxSharedMemoryPerBlockOptin": 232448,
+    "MaxRegistersPerMultiprocessor": 65536,
+    "MaxThreadsPerMultiProcessor": 2048,
+    "L2CacheSize": 62914560,
+}
+_TYPES: dict[str, np.dtype] = {"i32": np.dtype(np.int32), "i64": np.dtype(np.int64)}
+
+
+class FakeArray(np.ndarray):
+    """An array of the fake device."""
+
+    on: int = 0
+
+    def __new__(cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, on: int = 0) -> FakeArray:
+        if memptr is None:
+            made = super().__new__(cls, shape, dtype, strides=strides)
+        else:
+            assert memptr.mem.device_id >= 0
+            raw = (ctypes.c_byte * max(memptr.mem.size, 1)).from_address(memptr.ptr)
+            made = super().__new__(cls, shape, dtype, buffer=raw, strides=strides)
+        made.on = on if memptr is None else memptr.mem.device_id
+        return made
+
+    def __array_finalize__(self, other: Any) -> None:
+        self.on = getattr(other, "on", 0)
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.ctypes.data)
+
+    @property
+    def device(self) -> Any:
+        return SimpleNamespace(id=self.on)
+
+
+@dataclass
+class Launched:
+    """One launch as it was recorded: the values of the arguments by name, and the two last addresses."""
+
+    kernel: CompiledKernel
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    shared: int
+    values: dict[str, int]
+    scratch: tuple[int, int]
+    stream: int
+    device: int
+
+
+class FakeCupy:
+    """The parts of CuPy that launching uses. `launches` records every kernel; `streams` is what is current."""
+
+    ndarray = FakeArray
+
+    def __init__(self, attributes: Mapping[str, int] = H200) -> None:
+        self.launches: list[Launched] = []
+        self.loaded: list[Path] = []
+        self.opted: dict[str, int] = {}
+        self.compiled: dict[Path, tuple[CompiledKernel, Request]] = {}
+        self.fails: Exception | None = None
+        self._current = threading.local()
+        self.allocated: list[int] = []
+        runtime = SimpleNamespace(
+            getDevice=lambda: self.device,
+            getDeviceCount=lambda: 2,
+            getDeviceProperties=lambda i: {"name": b"Fake H200"},
+        )
+        self.cuda = SimpleNamespace(
+            runtime=runtime,
+            Device=self._device,
+            Stream=SimpleNamespace(from_external=lambda s: self._stream(s.__cuda_stream__()[1])),
+            get_current_stream=lambda: SimpleNamespace(ptr=self.stream),
+            alloc=self._alloc,
+            UnownedMemory=lambda ptr, size, owner, device_id: SimpleNamespace(
+                ptr=ptr, size=size, owner=owner, device_id=device_id
+            ),
+            MemoryPointer=lambda mem, offset: SimpleNamespace(mem=mem, ptr=mem.ptr + offset),
+        )
+        self.attributes = attributes
+
+    @property
+    def device(self) -> int:
+        return int(getattr(self._current, "device", 0))
+
+    @property
+    def stream(self) -> int:
+        return int(getattr(self._current, "stream", 0))
+
+    def _device(self, index: int) -> Any:
+        outer = self._entered("device", index)
+        return _Entered(outer, id=index, attributes=self.attributes)
+
+    def _stream(self, handle: int) -> Any:
+        return _Entered(self._entered("stream", handle), ptr=handle)
+
+    @contextmanager
+    def _entered(self, what: str, value: int) -> Iterator[None]:
+        before = getattr(self, what)
+        setattr(self._current, what, value)
+        try:
+            yield
+        finally:
+            setattr(self._current, what, before)
+
+    def _alloc(self, size: int) -> Any:
+        self.allocated.append(size)
+        # neither zeros nor aligned
+        held = np.full(size + 8, 0x5A, np.uint8)
+        return SimpleNamespace(ptr=held.ctypes.data + 8, held=held)
+
+    def empty(self, shape: Sequence[int], dtype: Any) -> FakeArray:
+        made = FakeArray(tuple(shape), dtype, on=self.device)
+        made.view(np.ndarray).reshape(-1).view(np.uint8)[...] = 0x5A
+        return made
+
+    def zeros(self, shape: Sequence[int], dtype: Any) -> FakeArray:
+        made = self.empty(shape, dtype)
+        made[...] = 0
+        return made
+
+    def asarray(self, x: Any, on: int = 0) -> FakeArray:
+        if hasattr(x, "__cuda_array_interface__"):
+            x = x.array
+        made = np.asarray(x).view(FakeArray)
+        made.on = on
+        return made
+
+    def from_dlpack(self, x: Any) -> FakeArray:
+        return self.asarray(x.array)
+
+    def broadcast_to(self, x: Any, shape: Sequence[int]) -> Any:
+        return np.broadcast_to(x, shape)
+
+    def RawModule(self, *, path: str) -> Any:
+        if self.fails is not None:
+            raise self.fails
+        self.loaded.append(Path(path))
+        kernel, request = self.compiled[Path(path).parent]
+        return SimpleNamespace(get_function=lambda name: _Function(self, kernel, request, name))
+
+
+class _Entered:
+    def __init__(self, context: Any, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+        self._context = context
+
+    def __enter__(self) -> _Entered:
+        self._context.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._context.__exit__(*error)
+
+
+class _Function:
+    def __init__(self, cupy: FakeCupy, kernel: CompiledKernel, request: Request, name: str) -> None:
+        assert name == kernel.name
+        self._cupy, self._kernel, self._request = cupy, kernel, request
+        self._shared = 49152
+
+    @property
+    def max_dynamic_shared_size_bytes(self) -> int:
+        return self._shared
+
+    @max_dynamic_shared_size_bytes.setter
+    def max_dynamic_shared_size_bytes(self, value: int) -> None:
+        self._shared = self._cupy.opted[self._kernel.name] = value
+
+    def __call__(self, grid: Any, block: Any, arguments: Sequence[Any], *, shared_mem: int) -> None:
+        cupy, request = self._cupy, self._request
+        assert shared_mem <= self.max_dynamic_shared_size_bytes, "a launch that the driver refuses"
+        kinds = [*request.signature.items(), ("global scratch", "*"), ("profile scratch", "*")]
+        data = b"".join(np.asarray(a).tobytes() for a in arguments)
+        values, at = {}, 0
+        for name, kind in kinds:
+            dtype: np.dtype = _TYPES.get(kind, np.dtype(np.uint64))
+            values[name] = int(np.frombuffer(data[at : at + dtype.itemsize], dtype)[0])
+            at += dtype.itemsize
+        assert at == len(data) and len(kinds) == len(arguments), "as many bytes as the kernel takes"
+        scratch = values.pop("global scratch"), values.pop("profile scratch")
+        for name in request.divisible:
+            assert values[name] % 16 == 0, f"{name} was promised to be a multiple of 16"
+        launched = Launched(self._kernel, grid, block, shared_mem, values, scratch, cupy.stream, cupy.device)
+        cupy.launches.append(launched)
+        KERNELS[request.function](values, request)
+
+
+def memory(address: int, shape: Sequence[int], strides: Sequence[int], kind: str) -> np.ndarray:
+    """The elements that a kernel sees at an address; strides in elements, `kind` as in a signature."""
+    dtype = {"*fp32": DTYPES["float32"], "*fp16": DTYPES["float16"], "*bf16": DTYPES["bfloat16"]}[kind]
+    span = 1 + sum((n - 1) * abs(s) for n, s in zip(shape, strides, strict=True))
+    low = sum((n - 1) * min(s, 0) for n, s in zip(shape, strides, strict=True))
+    raw = (ctypes.c_byte * (span * dtype.itemsize)).from_address(address + low * dtype.itemsize)
+    steps = [s * dtype.itemsize for s in strides]
+    return np.ndarray(tuple(shape), dtype, memoryview(raw).cast("B"), -low * dtype.itemsize, steps)
+
+
+def _scale(v: Mapping[str, int], r: Request) -> None:
+    shape, s = (v["m"], v["n"]), r.signature
+    x = memory(v["x"], shape, (v["x_stride"], v["x_step"]), s["x"])
+    w = memory(v["w"], shape[1:], (1,), s["w"])
+    memory(v["y"], shape, (v["y_stride"], 1), s["y"])[...] = x * w
+
+
+def _matmul(v: Mapping[str, int], r: Request) -> None:
+    m, n, k, s = v["m"], v["n"], v["k"], r.signature
+    x = memory(v["x"], (m, k), (v["x_stride"], 1), s["x"]).astype(np.float32)
+    y = memory(v["y"], (k, n), (v["y_stride"], 1), s["y"]).astype(np.float32)
+    memory(v["z"], (m, n), (v["z_stride"], 1), s["z"])[...] = x @ y
+
+
+def _partial_sums(v: Mapping[str, int], r: Request) -> None:
+    x, length = memory(v["x"], (v["n"],), (1,), r.signature["x"]), v["length"]
+    parts = memory(v["parts"], (8,), (1,), "*fp32")
+    parts[...] = [x[i * length : (i + 1) * length].astype(np.float32).sum() for i in range(8)]
+
+
+def _add_up(v: Mapping[str, int], r: Request) -> None:
+    memory(v["y"], (1,), (1,), r.signature["y"])[...] = memory(v["parts"], (8,), (1,), "*fp32").sum()
+
+
+KERNELS: dict[str, Callable[[Mapping[str, int], Request], None]] = {
+    "scale": _scale,
+    "matmul": _matmul,
+    "partial_sums": _partial_sums,
+    "add_up": _add_up,
+}
+
+
+class Interfaced:
+    """Another library's array, by one of the protocols."""
+
+    def __init__(self, array: np.ndarray, device: tuple[int, int] | None = None) -> None:
+        self.array = array
+        if device is None:
+            self.__cuda_array_interface__: Any = {}
+        else:
+            self.__dlpack_device__ = lambda: device
+            self.__dlpack__ = lambda **_: None
