@@ -63,7 +63,7 @@ class Device:
         cuda = self._torch.cuda
 
         def malloc(size: int, device: int) -> int:
-            return int(cuda.caching_allocator_alloc(size, device, cuda.current_stream()))
+            return int(cuda.caching_allocator_alloc(size, device, self._cupy.cuda.get_current_stream().ptr))
 
         def free(pointer: int, device: int) -> None:
             cuda.caching_allocator_delete(pointer)

@@ -46,7 +46,7 @@ class CupyArrays(Arrays):
     @cached_property
     def matmul(self) -> Callable[..., Any]:
         """The batched product of matrices (`CublasLt.matmul`)."""
-        return CublasLt().matmul
+        return _cublaslt().matmul
 
     def elementwise(self, ufunc: np.ufunc) -> Callable[..., Any]:
         found: Callable[..., Any] = getattr(self.xp, ufunc.__name__)
@@ -82,9 +82,9 @@ class CupyArrays(Arrays):
 
 
 @cache
-def cupy_arrays() -> CupyArrays:
-    """The functions of CuPy, which share the algorithms that cuBLASLt has chosen; raises LibraryError as `CupyArrays`."""
-    return CupyArrays()
+def _cublaslt() -> CublasLt:
+    """The one that all plans share, with the algorithms that it has chosen."""
+    return CublasLt()
 
 
 def _is_ufunc(fn: ScalarFunction) -> bool:
@@ -191,7 +191,7 @@ class CudaLibraryCalls(LibraryCalls):
         maxima: Mapping[int, Sequence[Maxima]] | None = None,
         arrays: Arrays | None = None,
     ) -> None:
-        super().__init__(program, rows, maxima, cupy_arrays() if arrays is None else arrays)
+        super().__init__(program, rows, maxima, CupyArrays() if arrays is None else arrays)
 
 
 class CudaLibraryProgram(LibraryProgram):
@@ -204,4 +204,4 @@ class CudaLibraryProgram(LibraryProgram):
     calls = CudaLibraryCalls
 
     def __init__(self, axis_program: AxisProgram, arrays: Arrays | None = None) -> None:
-        super().__init__(axis_program, cupy_arrays() if arrays is None else arrays)
+        super().__init__(axis_program, CupyArrays() if arrays is None else arrays)

@@ -19,7 +19,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.cublaslt import CublasLt, Matrix, Problem, matrix, problem
-from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram, cupy_arrays
+from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram
 from mirage.kernels.library import Arrays
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
@@ -238,7 +238,6 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, module: str
 
     monkeypatch.setattr("mirage.kernels.cuda.cublaslt.import_module", refuse)
     monkeypatch.setattr("mirage.kernels.cuda.library.import_module", refuse)
-    cupy_arrays.cache_clear()
     with pytest.raises(LibraryError, match=rf"No module named '{module}'.*pip install"):
         CudaLibraryProgram(to_axes(_mlp("float32")))
 
