@@ -44,8 +44,8 @@ SCHEDULES = 3
 FAR = 2.0
 #: share of the budget after which further points are not modelled
 MODEL_SHARE = 0.3
-#: schedules that are compiled at a time
-BATCH = 8
+#: schedules that are compiled at a time, and the first time, so that there is a result soon
+BATCH, FIRST_BATCH = 8, 2
 #: bytes of arguments and results at a further point, at most
 POINT_BYTES = 16 << 30
 
@@ -268,7 +268,8 @@ class Ranker:
         while wanted := self._wanted(rivals, tried):
             if self.versions and time.perf_counter() > self.deadline:
                 return False
-            for r, built in zip(wanted[:BATCH], self._build(wanted[:BATCH]), strict=True):
+            batch = wanted[: BATCH if tried else FIRST_BATCH]
+            for r, built in zip(batch, self._build(batch), strict=True):
                 tried[r.pair] = built is not None
                 if built is not None:
                     self.versions.append(CudaVersion(r.candidate, r.schedule, r.sizes, built))
