@@ -176,7 +176,7 @@ class Device:
     def _compiled(self, case: Case, copies: Sequence[Sequence[Any]]) -> dict[str, Call]:
         """The forms of PyTorch compiled; a first call compiles."""
         # code for other cases
-        self._torch._dynamo.reset()
+        self._torch.compiler.reset()
         forms = [_forms(case.program, tensors) for tensors in copies]
 
         def compiled(label: str) -> Call:

@@ -60,12 +60,12 @@ class CupyArrays(Arrays):
             if not axis:
                 found = self.xp.array(x, dtype)
             elif initial is not None and x.size == 0:
-                rest = [n for d, n in enumerate(x.shape) if d not in axis]
-                found = self.xp.full(rest, initial, dtype)
+                # CuPy knows no least element of nothing
+                found = self.xp.full([n for d, n in enumerate(x.shape) if d not in axis], initial, dtype)
             else:
                 found = fold(x, axis=axis, out=out)
-                if initial is not None and initial > -np.inf:
-                    self.xp.maximum(found, dtype.type(initial), out=found)
+            if initial is not None and initial > -np.inf:
+                found = self.xp.maximum(found, dtype.type(initial), out=out)
             if out is None or found is out:
                 return found
             out[...] = found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -10,17 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special
 
 import mirage as mi
+from benchmarks.programs import KERNELS, retyped
 from mirage.errors import InputError, LibraryError
 from mirage.frontends.attention import attention, gqa_decode
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
+from mirage.ir.functions import FUNCTIONS, ScalarFunction
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.cublaslt import CublasLt, Matrix, Problem, matrix, problem
-from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram
-from mirage.kernels.library import Arrays
+from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram, CupyArrays
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
@@ -49,13 +52,16 @@ def _memory(array: np.ndarray, m: Matrix) -> np.ndarray:
     return found.swapaxes(1, 2) if m.transposed else found
 
 
-class MemoryArrays(Arrays):
-    """NumPy's functions, and cuBLASLt's products on NumPy's memory."""
+class MemoryArrays(CupyArrays):
+    """What is called of CuPy, which NumPy has too, and cuBLASLt's products on NumPy's memory."""
 
     def __init__(self) -> None:
-        super().__init__(np)
+        with pytest.MonkeyPatch.context() as patch:
+            modules = {"cupy": np, "cupyx.scipy.special": special}
+            patch.setattr("mirage.kernels.cuda.library.import_module", modules.__getitem__)
+            super().__init__()
         self.lt = MemoryLt()
-        self.matmul = self.lt.matmul  # type: ignore[method-assign]
+        self.matmul = self.lt.matmul
 
 
 def _numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
@@ -193,6 +199,47 @@ def test_plans_agree_with_float64(make: Callable[[str], mi.Program], dtype: str)
             assert f.dtype == DTYPES[dtype]
             np.testing.assert_allclose(f.astype(np.float64), w, atol=TOLERANCE[dtype] * max(1, abs(w).max()))
     assert all(f is o for f, o in zip(found, out, strict=True))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_measured_programs(name: str) -> None:
+    program = retyped(KERNELS[name].trace(), "float32")
+    sizes = {s: 3 for s in program.symbols()}
+    rng = np.random.default_rng(5)
+    inputs = [_numbers(rng, t.bind(sizes), "float32") for t in program.input_types]
+    wanted = run_reference(program, [x.astype(np.float64) for x in inputs], sizes, "float64")[0]
+    found = CudaLibraryProgram(to_axes(program), MemoryArrays())(inputs, sizes)[0]
+    np.testing.assert_allclose(found, wanted, atol=1e-5 * abs(wanted).max())
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_scalar_functions(name: str) -> None:
+    parameters = {"maximum": [Fraction(1, 2)], "clamp": [Fraction(-1, 2), Fraction(1, 2)], "pow": [Fraction(3)]}
+    x = np.linspace(-2, 2, 41, dtype=np.float32)
+    x = x[x > 0] if name in ("log", "sqrt", "pow") else x
+    params = parameters.get(name, [])
+    found = MemoryArrays().function(FUNCTIONS[name], params, np.dtype(np.float32))(x)
+    wanted = FUNCTIONS[name].numpy(x.astype(np.float64), *map(float, params))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_function_that_cupy_lacks_is_named() -> None:
+    own = ScalarFunction("halved twice", lambda x: x / 4, "mi_quarter")
+    with pytest.raises(LibraryError, match="halved twice: CuPy has no such function"):
+        MemoryArrays().function(own, [], np.dtype(np.float32))
+
+
+@pytest.mark.parametrize("initial", [-np.inf, -1.0])
+@pytest.mark.parametrize(("axis", "shape"), [((0,), (3, 4)), ((), (3, 4)), ((1,), (3, 0)), ((0, 1), (3, 4))])
+def test_largest_elements(initial: float, axis: tuple[int, ...], shape: tuple[int, ...]) -> None:
+    x = -3 * np.random.default_rng(6).random(shape, np.float32)
+    wanted = np.maximum.reduce(x, axis=axis, initial=np.float32(initial))
+    run = MemoryArrays().reduction(np.maximum, np.dtype(np.float32), initial)
+    np.testing.assert_array_equal(run(x, axis=axis), wanted)
+    out = np.empty(wanted.shape, np.float32)
+    assert run(x, axis=axis, out=out) is out
+    np.testing.assert_array_equal(out, wanted)
 
 
 def _asked(program: mi.Program, dtype: str) -> list[Problem]:
