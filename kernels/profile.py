@@ -28,8 +28,20 @@ class Timing:
     runs: int
 
 
+def wall_ns(fn: Callable[[], object]) -> int:
+    """Nanoseconds that a call takes."""
+    before = perf_counter_ns()
+    fn()
+    return perf_counter_ns() - before
+
+
 def interleave(
-    fns: Mapping[str, Callable[[], object]], *, seconds: float, min_runs: int = 5, spinning: Collection[str] = ()
+    fns: Mapping[str, Callable[[], object]],
+    *,
+    seconds: float,
+    min_runs: int = 5,
+    spinning: Collection[str] = (),
+    measure: Callable[[Callable[[], object]], int] = wall_ns,
 ) -> dict[str, Timing]:
     """The times of several functions, measured in turns so that noise hits all equally.
 
@@ -42,6 +54,8 @@ def interleave(
 
     The names in `spinning` leave threads behind that spin for a while (calls of BLAS): they come last in a round, the next
     round begins when their threads are asleep, and a turn is several calls, so that less time is lost with waiting.
+
+    `measure` calls a function and returns its nanoseconds; it is the wall clock's by default.
 
     Raises BudgetError if `seconds` is not positive.
     """
@@ -68,9 +82,7 @@ def interleave(
             fn = fns[name]
             calls = min(_TURN_NS // max(min(times[name]), 1), _TURN_CALLS) if pause and rounds else 1
             for _ in range(max(calls, 1)):
-                before = perf_counter_ns()
-                fn()
-                times[name].append(perf_counter_ns() - before)
+                times[name].append(measure(fn))
         rounds += 1
         order = list(fns)
         if rounds >= _TRIAL_ROUNDS and (rounds + 1) & rounds:

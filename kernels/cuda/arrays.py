@@ -155,7 +155,7 @@ def stream_handle(stream: Any) -> int:
     raise InputError(f"stream: {type(stream).__name__} is no CUDA stream; pass one of CuPy or torch, or its handle")
 
 
-class _Handle:
+class Handle:
     """A stream of another library, by the protocol that CuPy reads."""
 
     def __init__(self, handle: int) -> None:
@@ -184,5 +184,5 @@ def on_stream(cupy: Any, like: Any, device: int, stream: Any = None) -> Iterator
         else:
             yield int(cupy.cuda.get_current_stream().ptr)
             return
-        stack.enter_context(cupy.cuda.Stream.from_external(_Handle(handle)))
+        stack.enter_context(cupy.cuda.Stream.from_external(Handle(handle)))
         yield handle

@@ -84,6 +84,10 @@ class FakeCupy:
         self.opted: dict[str, int] = {}
         self.compiled: dict[Path, tuple[CompiledKernel, Request]] = {}
         self.fails: Exception | None = None
+        #: kernels that are being recorded; milliseconds that the device has worked, and those of one launch
+        self.recording: list[Callable[[], None]] | None = None
+        self.clock, self.milliseconds = 0.0, 1.0
+        self.order: list[str] = []
         self._current = threading.local()
         self.allocated: list[int] = []
         runtime = SimpleNamespace(
@@ -94,8 +98,12 @@ class FakeCupy:
         self.cuda = SimpleNamespace(
             runtime=runtime,
             Device=self._device,
-            Stream=SimpleNamespace(from_external=lambda s: self._stream(s.__cuda_stream__()[1])),
-            get_current_stream=lambda: SimpleNamespace(ptr=self.stream),
+            Stream=_Streams(self),
+            Event=lambda: _Event(self),
+            get_elapsed_time=lambda start, end: end.at - start.at,
+            MemoryPool=lambda: SimpleNamespace(malloc=lambda size: self._alloc(size)),
+            using_allocator=self._using,
+            get_current_stream=lambda: _Stream(self, self.stream),
             alloc=self._alloc,
             UnownedMemory=lambda ptr, size, owner, device_id: SimpleNamespace(
                 ptr=ptr, size=size, owner=owner, device_id=device_id
@@ -116,8 +124,14 @@ class FakeCupy:
         outer = self._entered("device", index)
         return _Entered(outer, id=index, attributes=self.attributes)
 
-    def _stream(self, handle: int) -> Any:
-        return _Entered(self._entered("stream", handle), ptr=handle)
+    def _stream(self, handle: int) -> _Stream:
+        return _Stream(self, handle)
+
+    @contextmanager
+    def _using(self, allocator: Any) -> Iterator[None]:
+        self.order.append("own memory")
+        yield
+        self.order.append("shared memory")
 
     @contextmanager
     def _entered(self, what: str, value: int) -> Iterator[None]:
@@ -166,16 +180,73 @@ class FakeCupy:
 
 
 class _Entered:
+    ptr: int
+
     def __init__(self, context: Any, **attributes: Any) -> None:
         self.__dict__.update(attributes)
         self._context = context
 
-    def __enter__(self) -> _Entered:
+    def __enter__(self) -> Any:
         self._context.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._context.__exit__(*error)
+
+
+class _Stream(_Entered):
+    def __init__(self, cupy: FakeCupy, handle: int) -> None:
+        super().__init__(cupy._entered("stream", handle), ptr=handle)
+        self._cupy = cupy
+
+    def record(self) -> _Event:
+        return _Event(self._cupy)
+
+    def wait_event(self, event: _Event) -> None:
+        self._cupy.order.append("wait")
+
+    def synchronize(self) -> None:
+        self._cupy.order.append("synchronize")
+
+    def begin_capture(self) -> None:
+        self._cupy.recording = []
+
+    def end_capture(self) -> Any:
+        if self._cupy.fails is not None:
+            raise self._cupy.fails
+        recorded, self._cupy.recording = self._cupy.recording or [], None
+
+        def launch(stream: _Stream | None = None) -> None:
+            with stream or _Stream(self._cupy, self._cupy.stream):
+                for kernel in recorded:
+                    kernel()
+
+        return SimpleNamespace(launch=launch)
+
+
+class _Streams:
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
+
+    def __call__(self, non_blocking: bool) -> _Stream:
+        assert non_blocking, "the default stream cannot be captured, and others wait for it"
+        return _Stream(self._cupy, 1000)
+
+    def from_external(self, stream: Any) -> _Stream:
+        return _Stream(self._cupy, stream.__cuda_stream__()[1])
+
+
+class _Event:
+    def __init__(self, cupy: FakeCupy) -> None:
+        self._cupy = cupy
+        self.at = 0.0
+
+    def record(self, stream: _Stream) -> None:
+        assert stream.ptr == self._cupy.stream
+        self.at = self._cupy.clock
+
+    def synchronize(self) -> None:
+        self._cupy.order.append("event")
 
 
 class _Function:
@@ -206,6 +277,10 @@ class _Function:
         scratch = values.pop("global scratch"), values.pop("profile scratch")
         for name in request.divisible:
             assert values[name] % 16 == 0, f"{name} was promised to be a multiple of 16"
+        if cupy.recording is not None:
+            cupy.recording.append(lambda: self(grid, block, arguments, shared_mem=shared_mem))
+            return
+        cupy.clock += cupy.milliseconds
         launched = Launched(self._kernel, grid, block, shared_mem, values, scratch, cupy.stream, cupy.device)
         cupy.launches.append(launched)
         KERNELS[request.function](values, request)

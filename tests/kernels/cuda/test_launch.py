@@ -3,91 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from mirage.errors import CompilerError, DeviceError, InputError
-from mirage.ir.axes import AxisInput, AxisOutput
-from mirage.ir.operator import Level
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda import compile as compiling
 from mirage.kernels.cuda import device as devices
 from mirage.kernels.cuda import launch as launching
-from mirage.kernels.cuda.compile import CompiledKernel, Request
-from mirage.kernels.cuda.device import DEVICES, find_cupy
-from mirage.kernels.cuda.emitted import DeviceOutput, EmittedTriton, Limit
-from mirage.kernels.cuda.launch import CudaExecutable
-from mirage.mugraph.graph import Graph, MuGraph
+from mirage.kernels.cuda.emitted import DeviceOutput, Limit
 from tests.kernels.cuda import examples
-from tests.kernels.cuda.fake_cupy import H200, FakeArray, FakeCupy, Interfaced
+from tests.kernels.cuda.fake_cupy import H200, FakeArray, Interfaced
+from tests.kernels.cuda.lab import Lab, from_gpu, on_gpu, real
 
-SM_90 = DEVICES["sm_90"]
 SIZES = {"m": 3, "n": 20}
-
-
-def mugraph(emitted: EmittedTriton, dtype: str = "float32", name: str = "example") -> MuGraph:
-    """A muGraph with the inputs and results of an emitted one: all that launching looks at."""
-    inputs = tuple(AxisInput(t.name, t.axes) for t in emitted.tensors[: emitted.inputs])
-    outputs = tuple(AxisOutput(o.tensor, o.dims) for o in emitted.outputs)
-    return MuGraph(name, emitted.axes, inputs, Graph(Level.KERNEL, (), ()), outputs, dtype)
-
-
-class Lab:
-    """A fake device, and kernels that were compiled for it by nobody."""
-
-    def __init__(self, folder: Path) -> None:
-        self.cupy = FakeCupy()
-        self.folder = folder
-        self.metadata: dict[str, int] = {}
-        self.requests: list[Request] = []
-
-    def compile_all(self, requests: Sequence[Request]) -> list[CompiledKernel]:
-        self.requests += requests
-        return [self._compile(r) for r in requests]
-
-    def _compile(self, r: Request) -> CompiledKernel:
-        names = "-".join(sorted(r.divisible))
-        folder = self.folder / f"{r.function}-{r.signature.get('x', '')[1:]}-{names}"
-        folder.mkdir(mode=0o700, exist_ok=True)
-        (folder / "kernel.cubin").touch(mode=0o600)
-        fields = {
-            "shared": 0,
-            "num_warps": r.num_warps,
-            "num_ctas": 1,
-            "global_scratch_size": 0,
-            "global_scratch_align": 1,
-            "profile_scratch_size": 0,
-            "profile_scratch_align": 1,
-            "registers": 32,
-            "spill_bytes": 0,
-        }
-        kernel = CompiledKernel(folder, r.function, **{**fields, **self.metadata})
-        self.cupy.compiled[folder] = kernel, r
-        return kernel
-
-    def executable(self, emitted: EmittedTriton, dtype: str = "float32", **hints: int) -> CudaExecutable:
-        return CudaExecutable(mugraph(emitted, dtype), emitted, SM_90, hints or SIZES)
-
-    def random(self, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
-        values = np.random.default_rng(seed).standard_normal(shape)
-        made = self.cupy.empty(shape, DTYPES[dtype])
-        made[...] = values
-        return made
-
-
-@pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
-    made = Lab(tmp_path)
-    monkeypatch.setattr(devices, "find_cupy", lambda: made.cupy)
-    monkeypatch.setattr(launching, "find_cupy", lambda: made.cupy)
-    monkeypatch.setattr(compiling, "compile_all", made.compile_all)
-    monkeypatch.setattr(launching, "compile_all", made.compile_all)
-    yield made
 
 
 def test_results(lab: Lab) -> None:
@@ -478,33 +410,8 @@ def test_a_cubin_that_does_not_load(lab: Lab) -> None:
 
 # ---- on a device ----
 
-on_device = pytest.mark.gpu
 
-
-@pytest.fixture
-def cupy() -> Any:
-    found = find_cupy()
-    if found is None:
-        pytest.skip("no CUDA device, or CuPy is not installed")
-    return found
-
-
-def real(emitted: EmittedTriton, dtype: str, **hints: int) -> CudaExecutable:
-    return CudaExecutable(mugraph(emitted, dtype), emitted, devices.cuda_device("cuda"), hints)
-
-
-def on_gpu(cupy: Any, *shape: int, dtype: str = "float32", seed: int = 0) -> Any:
-    values = np.random.default_rng(seed).standard_normal(shape).astype(DTYPES[dtype])
-    return cupy.asarray(values.view(f"u{values.itemsize}")).view(DTYPES[dtype])
-
-
-def from_gpu(x: Any) -> np.ndarray:
-    dtype = np.dtype(x.dtype)
-    found: np.ndarray = x.view(f"u{dtype.itemsize}").get().view(dtype).astype(np.float64)
-    return found
-
-
-@on_device
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 @pytest.mark.parametrize("shape", [(64, 64, 64), (130, 70, 50), (1, 33, 1000), (512, 512, 512)])
 def test_products_on_the_device(cupy: Any, dtype: str, shape: tuple[int, int, int]) -> None:
@@ -517,7 +424,7 @@ def test_products_on_the_device(cupy: Any, dtype: str, shape: tuple[int, int, in
     assert np.abs(from_gpu(z) - want).max() < {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}[dtype] * scale
 
 
-@on_device
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_layouts_on_the_device(cupy: Any, dtype: str) -> None:
     run = real(examples.scale(dtype), dtype, **SIZES)
@@ -531,7 +438,7 @@ def test_layouts_on_the_device(cupy: Any, dtype: str) -> None:
     np.testing.assert_allclose(from_gpu(cupy.ascontiguousarray(out)), want, rtol=1e-2)
 
 
-@on_device
+@pytest.mark.gpu
 def test_two_kernels_on_the_device_and_another_stream(cupy: Any) -> None:
     run = real(examples.total(), "float32", n=1 << 20)
     x = on_gpu(cupy, 1 << 20)
@@ -546,7 +453,7 @@ def test_two_kernels_on_the_device_and_another_stream(cupy: Any) -> None:
     assert float(again) == float(y)
 
 
-@on_device
+@pytest.mark.gpu
 def test_torch_on_the_device(cupy: Any) -> None:
     torch = pytest.importorskip("torch", reason="needs torch")
     run = real(examples.scale("bfloat16"), "bfloat16", **SIZES)
