@@ -107,16 +107,14 @@ class Emitter:
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         known = companions(mugraph, self.program.maximum)
         carried: dict[int, tuple[Companion, Tensor]] = {}
-        limits: dict[str, Limit] = {}
+        limits: list[Limit] = []
         for i, n in enumerate(nodes):
             if n.op in ("input", "constant", "size"):
                 continue
             values.update({r: self._result(r) for r in (Ref(i, k) for k in range(len(n.dims)))})
             if n.op == "graph":
                 self._kernel(i, known, values, carried)
-                for a, most in self.kernels[-1].limits.items():
-                    if a not in limits or limits[a].most > most:
-                        limits[a] = Limit(a, self.sizes[a], most)
+                limits += [Limit(a, value, most) for a, (value, most) in self.kernels[-1].limits.items()]
             else:
                 reads = tuple(values[r].index if r in values else -1 for r in n.operands)
                 maxima = tuple((s, t.index) for s, (_, t) in carried.items())
@@ -132,7 +130,7 @@ class Emitter:
             len(given),
             argument_places(mugraph.inputs),
             outputs,
-            tuple(limits.values()),
+            tuple(dict.fromkeys(limits)),
             self.sizes,
         )
 
@@ -268,5 +266,9 @@ def _describe(mugraph: MuGraph, schedule: CudaSchedule) -> list[str]:
     for k, s in enumerate(schedule.kernels):
         lines += ["", f"kernel {k}: tiles {table(s.tiles)}; splits {table(s.splits)}; rooms {table(s.rooms)};"]
         products = "tensor cores" if s.dot else "sums of products"
-        lines.append(f"  {s.num_warps} warps, {s.num_stages} stages, products by {products}" + ", rounded" * s.rounded)
+        lines.append(
+            f"  {s.num_warps} warps, {s.num_stages} stages, products by {products}"
+            + ", rounded" * s.rounded
+            + ", swapped" * s.swap
+        )
     return lines

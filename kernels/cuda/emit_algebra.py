@@ -72,8 +72,6 @@ _EXPRESSIONS: Mapping[ScalarFunction, tuple[str, str]] = {
     fns.COS: ("tl.cos({x})", ""),
     fns.POW: ("real_power({x}, {0})", _POW),
 }
-#: whole powers up to this one are products
-_MOST_PRODUCTS = 16
 
 
 class FunctionSources:
@@ -88,24 +86,33 @@ class FunctionSources:
             raise GraphError(
                 f"function {fn.name}: there is no Triton code for it; use functions of mirage.ir.functions, or target a CPU"
             )
-        if fn is fns.POW and params[0].denominator == 1 and abs(params[0]) <= _MOST_PRODUCTS:
-            return _whole_power(x, int(params[0]))
         if fn is fns.POW and params[0].denominator == 1:
-            raise GraphError(
-                f"function pow: a whole power of {params[0]} has no Triton code; use one up to {_MOST_PRODUCTS}"
-            )
+            name, source = _whole_power(int(params[0]))
+            self.sources.setdefault(source)
+            return f"{name}({x})"
         text, source = _EXPRESSIONS[fn]
         if source:
             self.sources.setdefault(source)
         return text.format(*(literal(p) for p in params), x=x)
 
 
-def _whole_power(x: str, p: int) -> str:
-    """Products of x, written with the names of no other value: x is evaluated again by the compiler's own rules."""
-    if p == 0:
-        return f"(0 * ({x}) + 1)"
-    product = " * ".join([f"({x})"] * abs(p))
-    return f"({product})" if p > 0 else f"(1 / ({product}))"
+def _whole_power(p: int) -> tuple[str, str]:
+    """The name and source of a function that raises to a whole power, by squaring."""
+    name = f"power_minus_{-p}" if p < 0 else f"power_{p}"
+    lines = ["@triton.jit", f"def {name}(x):"]
+    factors = []
+    for k in range(abs(p).bit_length()):
+        if k:
+            lines.append(f"    x{1 << k} = {_power_name(k - 1)} * {_power_name(k - 1)}")
+        if abs(p) >> k & 1:
+            factors.append(_power_name(k))
+    product = " * ".join(factors) or "tl.zeros_like(x) + 1.0"
+    lines.append(f"    return 1 / ({product})" if p < 0 else f"    return {product}")
+    return name, "\n".join(lines) + "\n"
+
+
+def _power_name(k: int) -> str:
+    return f"x{1 << k}" if k else "x"
 
 
 def literal(value: Fraction) -> str:

@@ -122,10 +122,12 @@ class BlockEmitter(BlockPlan):
                         if inner
                         else f"r_{name} % {space.size_name(a, g.full)}"
                     )
-                base = "" if g.full else self._base(a)
+                split = g.full and self.graph.role[a] is Role.SPLIT
+                base = f"start_{self.names[a]}" if split else "" if g.full else self._base(a)
                 w.line(f"{self.index(a, g.full)} = {f'{base} + ' if base else ''}{local}")
                 if not self.divides(a, g.full):
-                    masks.append(f"{self.index(a, g.full)} < {self.size(a)}")
+                    end = f"stop_{self.names[a]}" if split else self.size(a)
+                    masks.append(f"{self.index(a, g.full)} < {end}")
             if masks:
                 w.line(f"m_{name} = {' & '.join(f'({m})' for m in masks) if len(masks) > 1 else masks[0]}")
 
@@ -179,10 +181,12 @@ class BlockEmitter(BlockPlan):
         more = f", mask={mask}, other=0.0" if mask else ""
         self.w.line(f"x{i} = tl.load({self.offset(tensor, f'p{i}', dims, {})}{more})")
         zero = frozenset(g for g in groups if self.masked(g))
+        # intermediate results of 16-bit programs may be float32
+        stored = f"x{i}" if tensor.dtype == self.program.storage else ""
         if tensor.dtype not in _TRITON:
-            return Value(f"x{i}", dims, zero, f"x{i}")
+            return Value(f"x{i}", dims, zero, stored)
         self.w.line(f"v{i} = x{i}.to(tl.float32)")
-        return Value(f"v{i}", dims, zero, f"x{i}" if tensor.dtype == self.program.storage else "")
+        return Value(f"v{i}", dims, zero, stored)
 
     def _factors(self, i: int) -> Value:
         """Factors that bring partial results to a common maximum: exp(own maximum - largest of all)."""
@@ -349,7 +353,7 @@ class BlockEmitter(BlockPlan):
         for (x, y), axes in zip(PRODUCTS[n.op], self.summed(n), strict=True):
             groups = {g for v in (values[x], values[y]) for d in v.dims for g in d}
             over = [g for g in groups if set(g.axes) <= set(axes)]
-            plans.append(plan_product(self.space, values[x], values[y], over, self.schedule.dot))
+            plans.append(plan_product(self.space, (values[x], values[y]), over, self.schedule))
         return plans
 
     def _product(self, i: int, n: Node) -> None:
@@ -359,7 +363,7 @@ class BlockEmitter(BlockPlan):
         name, dims = (f"v{i}", plans[0].dims) if total is None else (self.totals[total].text, self.totals[total].dims)
         started = total is not None
         for (x, y), plan in zip(PRODUCTS[n.op], plans, strict=True):
-            operands = [self._zeroed(values[k], plan.over) for k in (x, y)]
+            operands = [self._zeroed(values[k], plan.over) for k in ((y, x) if plan.swapped else (x, y))]
             before = name if started else ""
             if plan.dot and (plan.dims == dims or not before):
                 text = self._dot(i, operands, plan, before)
@@ -434,16 +438,14 @@ class BlockEmitter(BlockPlan):
                 self.w.line(f"{total.text} = {total.text} + {self.space.arrange(v, total.dims)}")
             return
         a = n.attr["axis"]
-        if self.graph.role[a] is not Role.LOOP:
-            raise GraphError(
-                f"{self._what(i)}: the parts of split axis {a} that a block puts side by side are read again by it; "
-                "make the axis' role loop"
-            )
         at = next(k for k, d in enumerate(total.dims) if d == (Group((a,), True),))
         tile, room = self.space.size_name(a), self.space.size_name(a, True)
         shape = [self.space.text(d) for d in total.dims]
         apart = [*shape[:at], f"{room} // {tile}", tile, *shape[at + 1 :]]
-        here = f"(tl.arange(0, {room} // {tile}) == done_{self.names[a]} // {tile})"
+        done = f"done_{self.names[a]}"
+        if self.graph.role[a] is Role.SPLIT:
+            done = f"({done} - start_{self.names[a]})"
+        here = f"(tl.arange(0, {room} // {tile}) == {done} // {tile})"
         here += expand([k == at for k in range(len(apart))])
         dims = self.space.dims(Group(g.axes) for d in total.dims for g in d)
         piece = self.space.arrange(v, dims) + expand([k != at for k in range(len(apart))])

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import sympy
 
 from mirage.ir.axes import AxisDims
-from mirage.ir.dims import Dim
+from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.kernels.cpu.emit_maximum import Block, Companion
 from mirage.kernels.cuda.emit_algebra import FunctionSources
@@ -52,7 +53,7 @@ class Program:
 
 
 class BlockPlan:
-    """A planned kernel; `limits` are the axes that it holds whole, with their rooms.
+    """A planned kernel; `limits` are the axes that it holds whole, or a block's part of, with those sizes and their rooms.
 
     Raises ScheduleError where the schedule lacks a room.
     """
@@ -80,7 +81,7 @@ class BlockPlan:
         self.companions = companions
         self.rescales = {r.node: r for r in block.rescales}
         self.sites = self._sites()
-        self.limits: dict[str, int] = {}
+        self.limits: dict[str, tuple[Dim, int]] = {}
         self.space = self._space()
 
     def _sites(self) -> dict[int, list[int]]:
@@ -119,6 +120,8 @@ class BlockPlan:
     def divides(self, a: str, full: bool = False) -> bool:
         """Whether every tile of an axis is full, whatever its size turns out to be."""
         size = self.literal(a)
+        if full and self.graph.role[a] is Role.SPLIT:
+            return False
         if self.graph.role[a] is Role.WHOLE or full:
             return size == (self.space.rooms if full else self.space.tiles)[a]
         return self.space.tiles[a] == 1 or (size is not None and size % self.space.tiles[a] == 0)
@@ -134,8 +137,12 @@ class BlockPlan:
         rooms = {a: max(self.schedule.room(a, sizes[a]), tiles[a]) for a, _ in graph.roles if a in held}
         joined = {a for n in graph.nodes if n.joined for a in (n.joined[0], *n.joined[1])}
         for a, role in graph.roles:
-            if not sizes[a].is_Integer and (role is Role.WHOLE or a in rooms):
-                self.limits[a] = rooms.get(a, tiles[a])
+            if role is Role.SPLIT and a in rooms:
+                tile = sympy.Integer(tiles[a])
+                part = sympy.expand(tile * ceil_div(ceil_div(sizes[a], tile), sympy.Integer(self.schedule.split[a])))
+                self.limits[a] = part, rooms[a]
+            elif not sizes[a].is_Integer and (role is Role.WHOLE or a in rooms):
+                self.limits[a] = sizes[a], rooms.get(a, tiles[a])
         dims = [a for a, role in graph.roles if a in joined or a in rooms or not self._single(a, role, tiles[a])]
         # which values have an axis, and which rows of maxima
         rows = [set(self.program.maximum.sites[s].rows) for found in self.sites.values() for s in found]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from mirage.kernels.cuda.emit_values import Dims, Group, Space, Value
+from mirage.kernels.cuda.schedule import CudaKernelSchedule
 
 #: the least extent that tl.dot sums over, for all types that programs have; it pads rows and columns itself
 MIN_DEPTH = 16
@@ -15,9 +16,9 @@ MIN_DEPTH = 16
 class Product:
     """How one product of two operands is computed.
 
-    `left` and `right` are the operands' dims as they are multiplied, `dims` those of the result: (batch,) rows, columns
-    for `dot`, where dims of no group are of extent 1. Else the operands' dims are the groups of both, of which those in
-    `over` are summed.
+    `left` and `right` are the dims of the operands, the second one first if `swapped`, `dims` those of the result: (batch,)
+    rows, columns for `dot`, where dims of no group are of extent 1. Else the operands' dims are the groups of both, of
+    which those in `over` are summed.
     """
 
     dot: bool
@@ -25,17 +26,25 @@ class Product:
     right: Dims
     dims: Dims
     over: tuple[Group, ...]
+    swapped: bool = False
 
 
-def plan_product(space: Space, x: Value, y: Value, over: Sequence[Group], dot: bool) -> Product:
-    """Plan x * y summed over the groups `over`, with tensor cores if `dot` and there is enough to sum."""
-    a, b = ({g for d in v.dims for g in d} for v in (x, y))
+def plan_product(
+    space: Space, operands: tuple[Value, Value], over: Collection[Group], schedule: CudaKernelSchedule
+) -> Product:
+    """Plan the product of two operands summed over the groups `over`: with tensor cores if the schedule says so and there
+    is enough to sum.
+    """
+    a, b = ({g for d in v.dims for g in d} for v in operands)
     deep = tuple(space.ordered(set(over) & a & b))
-    if dot and space.extent(deep) >= MIN_DEPTH and set(over) <= a & b:
+    if schedule.dot and space.extent(deep) >= MIN_DEPTH and set(over) <= a & b:
         batch = tuple(space.ordered((a & b) - set(over)))
         rows, cols = (tuple(space.ordered(own - other)) for own, other in ((a, b), (b, a)))
+        if schedule.swap:
+            rows, cols = cols, rows
         lead: Dims = (batch,) if batch else ()
-        return Product(True, (*lead, rows, deep), (*lead, deep, cols), (*lead, rows, cols), deep)
+        dims = ((*lead, rows, deep), (*lead, deep, cols), (*lead, rows, cols))
+        return Product(True, *dims, deep, schedule.swap)
     both = space.dims(a | b)
     rest = space.dims((a | b) - set(over))
     return Product(False, both, both, rest, tuple(space.ordered(set(over) & (a | b))))

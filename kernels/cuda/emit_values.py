@@ -108,10 +108,12 @@ class Space:
         want = [g for d in dims for g in d]
         present = [g for g in want if g in have]
         assert len(present) == len(have), (value, dims)
+        if not have:
+            return text  # a scalar goes with every tensor
         if present != have:
             order = ", ".join(str(have.index(g)) for g in present)
             text = f"tl.permute({text}, ({order}))"
-        if len(present) < len(want) and present:
+        if len(present) < len(want):
             text += expand([g in have for g in want])
         if all(len(d) == 1 for d in dims):
             return text

@@ -66,7 +66,8 @@ class DeviceTensor:
 
 @dataclass(frozen=True)
 class Limit:
-    """A kernel of this schedule serves sizes at which `value`, the size of an axis, is at most `most` elements."""
+    """A kernel of this schedule serves sizes at which `value`, the size of an axis or of a block's part of
+    a split one, is at most `most` elements."""
 
     axis: str
     value: Dim

@@ -24,13 +24,15 @@ class CudaKernelSchedule:
 
     In elements and as powers of two, `tiles` gives the tile of every parallel, loop and split axis, and `rooms` the room
     for every axis that a block tensor holds whole: whole axes, and loop axes along which an accumulator concatenates what
-    the block reads again. The kernel serves sizes up to the room, which may be left out for literal sizes: theirs is the
-    next power of two. `splits` is the grid size of every split axis, any positive number.
+    the block reads again (of a split axis it holds the block's part). The kernel serves sizes up to the room, which may be
+    left out for literal sizes: theirs is the next power of two. `splits` is the grid size of every split axis, any
+    positive number.
 
     Thread-level choices: `num_warps` warps compute a block, loads run `num_stages` iterations ahead. `dot`: products use
     tensor cores (`tl.dot`, rows padded where there are few); else they are sums of elementwise products, which reads few
     rows faster. `rounded`: operands of products that the kernel computes are rounded to the 16-bit type that the program
-    is stored in, as its tensor cores take them; else such a product is computed in float32. `order` are the grid axes,
+    is stored in, as its tensor cores take them; else such a product is computed in float32. `swap`: tensor cores get the
+    second operand's columns as rows, of which they want more than columns (64 for wgmma). `order` are the grid axes,
     the one whose neighbours run together last; () is the muGraph's order.
     """
 
@@ -41,6 +43,7 @@ class CudaKernelSchedule:
     num_stages: int = 3
     dot: bool = True
     rounded: bool = True
+    swap: bool = False
     order: tuple[str, ...] = ()
 
     @cached_property
@@ -122,6 +125,7 @@ class CudaSchedule:
                 "num_stages": s.num_stages,
                 "dot": s.dot,
                 "rounded": s.rounded,
+                "swap": s.swap,
                 "order": list(s.order),
             }
             for s in self.kernels
@@ -143,6 +147,7 @@ _FIELDS: Mapping[str, type] = {
     "num_stages": int,
     "dot": bool,
     "rounded": bool,
+    "swap": bool,
     "order": list,
 }
 
@@ -166,6 +171,7 @@ def _kernel_from_json(obj: Any) -> CudaKernelSchedule:
         obj["num_stages"],
         obj["dot"],
         obj["rounded"],
+        obj["swap"],
         tuple(obj["order"]),
     )
 

@@ -39,7 +39,7 @@ def simple_schedule(graph: MuGraph, sizes: Mapping[str, int], dot: bool = True, 
                 tiles.append((a, 16 if symbolic or not dot else LOOP))
                 if role is Role.SPLIT:
                     split.append((a, splits))
-            if symbolic and role in (Role.WHOLE, Role.LOOP):
+            if symbolic and role is not Role.PARALLEL:
                 rooms.append((a, next_power(max(size, 16))))
         kernels.append(CudaKernelSchedule(tuple(tiles), tuple(split), tuple(rooms), dot=dot))
     return CudaSchedule(tuple(kernels))
