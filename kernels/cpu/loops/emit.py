@@ -9,6 +9,7 @@ from mirage.ir.loops.nests import nests
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.regroup import regrouped
 from mirage.ir.loops.scalars import reads_of, walk
+from mirage.ir.loops.share import shared_reductions
 from mirage.ir.loops.simplify import simplify_program
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.loops.frame import STORAGE, Frame, Tensor, is_half, tensor_name
@@ -42,13 +43,15 @@ class Source:
 
 def emit(program: LoopProgram) -> Source:
     """The C source of a loop program."""
-    program = regrouped(simplify_program(program))
+    whole = regrouped(simplify_program(program))
+    shared = shared_reductions(whole)
+    program = simplify_program(shared)
     values = {n.dtype for _, s in program.stages for n in walk(s.body)}
     stored = [t.dtype for t in (*program.input_types, *(s.type for _, s in program.stages))]
     real = "float64" if "float64" in (*values, *stored) else "float32"
     half = next((d for d in stored if is_half(d)), "") if real == "float32" else ""
     frame = Frame(real, half)
-    groups = nests(program)
+    groups = nests(program, vectors=shared is whole)
     kept = frozenset(program.outputs) | _handed_on(program, [set(g.stages) for g in groups])
     between = [n for n, _ in program.stages if n in kept and n not in program.outputs]
     workspace = []

@@ -14,7 +14,7 @@ from mirage.ir.dims import Dim
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.loops.analysis import one_to_one
 from mirage.ir.loops.nests import nests
-from mirage.ir.loops.program import LoopProgram, TensorExpr, extra_dims
+from mirage.ir.loops.program import LoopProgram, TensorExpr, extra_dims, fresh
 from mirage.ir.loops.regroup import regrouped
 from mirage.ir.loops.scalars import Apply, Checked, Read, Scalar, reads_of, substitute, transform, walk
 from mirage.ir.loops.simplify import simplify_stage
@@ -54,7 +54,7 @@ def fuse(name: str, calls: Sequence[Call], outputs: Sequence[str], equal: Equal 
     taken = {s for c in calls for s in c.program.symbols}
     taken |= {loop for c in calls for _, s in c.program.stages for loop in s.extents}
     # a value keeps its name, unless that is the name of a dim or loop
-    names = {v: _fresh(v, taken) for v in dict.fromkeys(v for c in calls for v in (*c.args, *c.results))}
+    names = {v: fresh(v, taken) for v in dict.fromkeys(v for c in calls for v in (*c.args, *c.results))}
     for c in calls:
         if len(c.args) != len(c.program.inputs) or len(c.results) != len(c.program.outputs):
             raise LoopError(f"{c.program.name}: {len(c.args)} arguments and {len(c.results)} results do not fit it")
@@ -65,7 +65,7 @@ def fuse(name: str, calls: Sequence[Call], outputs: Sequence[str], equal: Equal 
                 raise LoopError(f"{c.program.name}: argument {a} is {known}, not {type}")
         results = dict(zip(c.program.outputs, (names[r] for r in c.results), strict=True))
         for stage, e in c.program.stages:
-            own[stage] = results[stage] if stage in results else _fresh(f"{names[c.results[0]]}_{stage}", taken)
+            own[stage] = results[stage] if stage in results else fresh(f"{names[c.results[0]]}_{stage}", taken)
             stages[own[stage]] = replace(e, body=_renamed(e.body, own))
     if missing := [o for o in outputs if o not in names or names[o] not in stages]:
         raise LoopError(f"{name}: no call computes {', '.join(missing)}")
@@ -82,13 +82,6 @@ def fuse(name: str, calls: Sequence[Call], outputs: Sequence[str], equal: Equal 
 def can_stitch(calls: Sequence[Call], outputs: Sequence[str], equal: Equal = identical) -> bool:
     """Whether the fused program runs in one loop nest, each intermediate value staying in a buffer of its tile dims."""
     return len(nests(regrouped(fuse("stitched", calls, outputs, equal)))) == 1
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "_"
-    taken.add(name)
-    return name
 
 
 def _renamed(body: Scalar, names: Mapping[str, str]) -> Scalar:

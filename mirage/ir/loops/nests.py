@@ -21,12 +21,15 @@ class Nest:
     group: int
 
 
-def nests(program: LoopProgram) -> tuple[Nest, ...]:
-    """The stages of a program in as few nests as their dims and reads allow; in order."""
+def nests(program: LoopProgram, vectors: bool = True) -> tuple[Nest, ...]:
+    """The stages of a program in as few nests as their dims and reads allow; in order.
+
+    With `vectors`, a vector shares a nest with its reductions, which then runs on one thread.
+    """
     found: list[Nest] = []
     for name, _ in program.stages:
         if found:
-            group = _group(program.expressions, (*found[-1].stages, name))
+            group = _group(program.expressions, (*found[-1].stages, name), vectors)
             if group is not None:
                 found[-1] = Nest((*found[-1].stages, name), group)
                 continue
@@ -34,11 +37,11 @@ def nests(program: LoopProgram) -> tuple[Nest, ...]:
     return tuple(found)
 
 
-def _group(stages: Mapping[str, TensorExpr], names: Sequence[str]) -> int | None:
+def _group(stages: Mapping[str, TensorExpr], names: Sequence[str], vectors: bool) -> int | None:
     """How many first dims all of these stages share; None if they cannot share a nest.
 
-    An element of a stage may depend only on elements of the others with the same index in these dims. Stages that are one
-    loop, or none, may do without any: vectors and their reductions are short.
+    An element of a stage may depend only on elements of the others with the same index in these dims. Numbers, and with
+    `vectors` stages of one loop, may do without any.
     """
     own = [stages[n] for n in names]
     group = min(len(s.shape) for s in own)
@@ -53,4 +56,5 @@ def _group(stages: Mapping[str, TensorExpr], names: Sequence[str]) -> int | None
                         break
                     same += 1
                 group = min(group, same)
-    return group if group or all(len(s.extents) <= 1 for s in own) else None
+    loose = all(len(s.extents) <= 1 if vectors else all(d == 1 for d in s.shape) for s in own)
+    return group if group or loose else None

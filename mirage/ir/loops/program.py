@@ -242,6 +242,14 @@ def reduce_axes(combiner: str, x: TensorType, axes: Sequence[int], out: TensorTy
     return reduction(out, [x.shape[a] for a in axes], combiner, element)
 
 
+def fresh(name: str, taken: set[str]) -> str:
+    """The name, with underscores behind if it is taken; it is taken from here on."""
+    while name in taken:
+        name += "_"
+    taken.add(name)
+    return name
+
+
 def ravel(index: Sequence[Scalar], shape: Sequence[Dim]) -> Scalar:
     """The position in row-major order of an element of a tensor of this shape."""
     flat: Scalar = size(0)

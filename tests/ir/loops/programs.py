@@ -351,3 +351,35 @@ def inputs(program: LoopProgram, sizes: Mapping[str, int], seed: int = 0) -> lis
             array = np.asarray(rng.integers(-extent, extent, shape) if extent else np.zeros(shape))
         arrays.append(array.astype(ELEMENTS[t.dtype]))
     return arrays
+
+
+#: of a vector: it and its reductions share a nest
+SOFTMAX = """\
+def softmax(x: float32[n]) -> float32[n]:
+    @max
+    def greatest() -> float32[()]:
+        for r0 in range(n):
+            yield x[r0]
+    def e(i0) -> float32[n]:
+        return exp(x[i0] - greatest[()])
+    @sum
+    def total() -> float32[()]:
+        for r0 in range(n):
+            yield e[r0]
+    def out(i0) -> float32[n]:
+        return e[i0] / total[()]
+    return out
+"""
+
+
+def reduced(combiner: str, dtype: str, n: str = "n", m: str = "m") -> LoopProgram:
+    """A matrix reduced to one number."""
+    return parse_loops(f"""\
+def reduced(x: {dtype}[{n}, {m}]) -> {dtype}[1, 1]:
+    @{combiner}
+    def out(i0, i1) -> {dtype}[1, 1]:
+        for r0 in range({n}):
+            for r1 in range({m}):
+                yield x[r0, r1]
+    return out
+""")

@@ -13,7 +13,7 @@ from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.text import parse_loops
 from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from tests.ir.loops.programs import inputs, programs
+from tests.ir.loops.programs import SOFTMAX, inputs, programs, reduced
 
 #: every dim at 1, at 0, and sizes below, between and above those of vectors, and of cells
 SIZES = [
@@ -151,10 +151,11 @@ def test_wrong_arguments() -> None:
 def test_workspace_is_given_or_allocated() -> None:
     kernel = LoopKernel(programs()["normalized_by_all"])
     arrays = inputs(kernel.program, sizes := dict(n=30, m=50))
-    ((shape, dtype),) = kernel.workspace(sizes)
-    assert shape == (30, 50) and dtype == np.float32
+    workspace = kernel.workspace(sizes)
+    # the tensor between the nests, and the parts of its sum
+    assert workspace == [((30, 50), np.float32), ((32,), np.float32)]
     given, own = outputs(kernel, sizes), outputs(kernel, sizes)
-    kernel(arrays, sizes, given, [np.full(shape, np.nan, dtype)])
+    kernel(arrays, sizes, given, [np.full(shape, np.nan, dtype) for shape, dtype in workspace])
     kernel(arrays, sizes, own)
     np.testing.assert_array_equal(given[0], own[0])
 
@@ -197,3 +198,26 @@ def chosen(a: bool[n], b: bool[n], x: float32[n]) -> float32[n]:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(0, 2, 37).astype(bool) for _ in range(2))
     check(LoopKernel(program), [a, b, rng.standard_normal(37).astype(np.float32)], {"n": 37})
+
+
+def test_a_vector_and_its_reductions_run_on_several_threads() -> None:
+    kernel = LoopKernel(parse_loops(SOFTMAX))
+    rng = np.random.default_rng(0)
+    for n in (0, 1, 31, 33, 1000, 20_011, 600_001):
+        check(kernel, [rng.standard_normal(n).astype(np.float32)], {"n": n})
+    assert kernel.source.count("row_cells * s.column_cells, threads") == 6
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("combiner", ["sum", "max", "min", "prod"])
+def test_reductions_to_one_number(combiner: str, dtype: str) -> None:
+    kernel = LoopKernel(reduced(combiner, dtype))
+    rng = np.random.default_rng(0)
+    for n, m in ((1, 5003), (5003, 1), (0, 7), (40, 1000), (33, 0)):
+        # products of signs are exact
+        x = rng.choice([-1.0, 1.0], (n, m)) if combiner == "prod" else rng.uniform(0, 1 / (n * m or 1), (n, m))
+        check(kernel, [x.astype(ELEMENTS[dtype])], {"n": n, "m": m})
+        if n * m:
+            x[-1, -1] = np.nan
+            (found,) = run(kernel, [x.astype(ELEMENTS[dtype])], {"n": n, "m": m})
+            assert np.isnan(found).all()
