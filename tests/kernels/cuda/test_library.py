@@ -1,4 +1,4 @@
-"""Library versions for GPUs: how cuBLASLt is asked for products, and plans with epilogues, without a GPU where possible."""
+"""Library versions for GPUs: plans with epilogues, and results, without a GPU where possible."""
 
 from __future__ import annotations
 
@@ -9,143 +9,19 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from scipy import special
 
 import mirage as mi
 from benchmarks.programs import KERNELS, retyped
-from mirage.errors import InputError, LibraryError
+from mirage.errors import LibraryError
 from mirage.frontends.attention import attention, gqa_decode
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import FUNCTIONS, ScalarFunction
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.cublaslt import CublasLt, Matrix, Problem, matrix, problem
-from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram, CupyArrays
-
-TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
-
-
-class MemoryLt(CublasLt):
-    """cuBLASLt's arithmetic, as a problem describes it, on NumPy's memory."""
-
-    def __init__(self) -> None:
-        self._cupy = np
-        self.asked: list[Problem] = []
-
-    def _run(self, asked: Problem, x: Any, y: Any, d: Any, bias: Any) -> None:
-        self.asked.append(asked)
-        a, b = (_memory(t, m) for t, m in ((y, asked.a), (x, asked.b)))
-        result = np.matmul(*(t.astype(np.float64) for t in (a, b)))
-        if bias is not None:
-            result = result + bias.astype(np.float64)[:, None]
-        _memory(d, asked.d)[...] = np.maximum(result, 0) if asked.relu else result
-
-
-def _memory(array: np.ndarray, m: Matrix) -> np.ndarray:
-    """The matrices that cuBLASLt finds at an array's first element."""
-    size = array.itemsize
-    strides = (m.stride * size, size, m.ld * size)
-    found = np.lib.stride_tricks.as_strided(array, (m.batch, m.rows, m.columns), strides)
-    return found.swapaxes(1, 2) if m.transposed else found
-
-
-class MemoryArrays(CupyArrays):
-    """What is called of CuPy, which NumPy has too, and cuBLASLt's products on NumPy's memory."""
-
-    def __init__(self) -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            modules = {"cupy": np, "cupyx.scipy.special": special}
-            patch.setattr("mirage.kernels.cuda.library.import_module", modules.__getitem__)
-            super().__init__()
-        self.lt = MemoryLt()
-        self.matmul = self.lt.matmul
-
-
-def _numbers(rng: np.random.Generator, shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    return rng.standard_normal(shape).astype(DTYPES[dtype])
-
-
-@st.composite
-def strided(draw: Any, batch: tuple[int, ...], r: int, c: int) -> Callable[[np.random.Generator], np.ndarray]:
-    """An array [*batch, r, c] in any layout: dims in any order in memory, with gaps."""
-    order = draw(st.permutations(range(len(batch) + 2)))
-    gaps = [draw(st.integers(0, 2)) for _ in order]
-
-    def make(rng: np.random.Generator) -> np.ndarray:
-        shape = (*batch, r, c)
-        full = rng.standard_normal([shape[d] + g for d, g in zip(order, gaps, strict=True)])
-        part = full[tuple(slice(shape[d]) for d in order)]
-        return part.transpose(np.argsort(order))
-
-    return make
-
-
-@given(st.data(), st.lists(st.integers(1, 3), max_size=2), *(st.integers(1, 4) for _ in range(3)))
-def test_products_of_any_layout(data: st.DataObject, batch: list[int], m: int, k: int, n: int) -> None:
-    rng = np.random.default_rng(0)
-    lead = tuple(batch)
-    x, y, out = (data.draw(strided(lead, *d))(rng) for d in ((m, k), (k, n), (m, n)))
-    lt = MemoryLt()
-    np.testing.assert_allclose(lt.matmul(x, y), x @ y, atol=1e-12)
-    assert lt.matmul(x, y, out) is out
-    np.testing.assert_allclose(out, x @ y, atol=1e-12)
-
-
-def test_layouts_that_need_no_copy() -> None:
-    # row-major, transposed, a window of columns, equal distances, one matrix for all
-    assert matrix((4, 6), (6, 1)) == Matrix(6, 4, 6, 1, 0)
-    assert matrix((4, 6), (1, 4)) == Matrix(4, 6, 4, 1, 0, transposed=True)
-    assert matrix((4, 6), (16, 1)) == Matrix(6, 4, 16, 1, 0)
-    assert matrix((2, 3, 4, 6), (72, 24, 6, 1)) == Matrix(6, 4, 6, 6, 24)
-    assert matrix((5, 4, 6), (0, 6, 1)) == Matrix(6, 4, 6, 5, 0)
-    # neither dim contiguous, batches at no one distance
-    assert matrix((4, 6), (12, 2)) is None
-    assert matrix((2, 3, 4, 6), (24, 48, 6, 1)) is None
-
-
-def test_problem_knows_alignment_and_epilogue() -> None:
-    memory = np.zeros(4096, np.float16)
-    base = -memory.ctypes.data % 512 // 2
-    x, y, out = (memory[base + at : base + at + 64].reshape(8, 8) for at in (0, 136, 512))
-    found = problem(x, y, out, bias=True, relu=True)
-    assert found is not None and found.alignment == (16, 256, 256)
-    assert found.epilogue == "RELU_BIAS" and found.dtype == found.result == "float16"
-
-
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-@pytest.mark.parametrize(("bias", "relu"), [(True, False), (False, True), (True, True)])
-def test_epilogues(dtype: str, bias: bool, relu: bool) -> None:
-    rng = np.random.default_rng(1)
-    x, y, b = (_numbers(rng, s, dtype) for s in ((3, 5, 7), (3, 7, 4), (4,)))
-    wanted = np.matmul(x.astype(np.float64), y.astype(np.float64)) + (b.astype(np.float64) if bias else 0)
-    wanted = np.maximum(wanted, 0) if relu else wanted
-    lt = MemoryLt()
-    found = lt.matmul(x, y, dtype=x.dtype, bias=b if bias else None, relu=relu)
-    assert found.dtype == DTYPES[dtype] and len(lt.asked) == 1
-    np.testing.assert_allclose(found.astype(np.float64), wanted, atol=TOLERANCE[dtype] * 8)
-    # sums of 16-bit numbers are kept in float32
-    assert lt.matmul(x, y).dtype == np.float32
-
-
-@pytest.mark.parametrize("relu", [False, True])
-def test_sums_of_no_products(relu: bool) -> None:
-    x, y, b = np.zeros((2, 0), np.float32), np.zeros((0, 3), np.float32), np.array([1, -2, 3], np.float32)
-    lt = MemoryLt()
-    wanted = np.maximum(b, 0) if relu else b
-    np.testing.assert_array_equal(lt.matmul(x, y, bias=b, relu=relu), [wanted, wanted])
-    assert lt.matmul(np.zeros((0, 4)), np.zeros((4, 3))).shape == (0, 3) and not lt.asked
-
-
-def test_bad_factors_are_refused() -> None:
-    lt, x = MemoryLt(), np.zeros((2, 3), np.float32)
-    for y, bias in [(np.zeros((2, 3), np.float32), None), (np.zeros((3, 4)), None)]:
-        with pytest.raises(InputError, match="no product of matrices"):
-            lt.matmul(x, y, bias=bias)
-    with pytest.raises(InputError, match=r"the bias must be float32\[4\]"):
-        lt.matmul(x, np.zeros((3, 4), np.float32), bias=np.zeros(3, np.float32))
+from mirage.kernels.cuda.cublaslt import Problem
+from mirage.kernels.cuda.library import CudaLibraryCalls, CudaLibraryProgram
+from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays, numbers
 
 
 def _mlp(dtype: str) -> mi.Program:
@@ -180,6 +56,8 @@ def _heads(dtype: str) -> mi.Program:
 
 
 PROGRAMS = [_mlp, _norm, _heads]
+
+
 SIZES = {"b": 3, "s": 2, "t": 5}
 
 
@@ -189,7 +67,7 @@ def test_plans_agree_with_float64(make: Callable[[str], mi.Program], dtype: str)
     program = make(dtype)
     sizes = {s: SIZES[s] for s in program.symbols()}
     rng = np.random.default_rng(2)
-    inputs = [_numbers(rng, t.bind(sizes), dtype) / 4 for t in program.input_types]
+    inputs = [numbers(rng, t.bind(sizes), dtype) / 4 for t in program.input_types]
     inputs = [x.astype(DTYPES[dtype]) for x in inputs]
     wanted = run_reference(program, [x.astype(np.float64) for x in inputs], sizes, "float64")
     library = CudaLibraryProgram(to_axes(program), MemoryArrays())
@@ -206,7 +84,7 @@ def test_measured_programs(name: str) -> None:
     program = retyped(KERNELS[name].trace(), "float32")
     sizes = {s: 3 for s in program.symbols()}
     rng = np.random.default_rng(5)
-    inputs = [_numbers(rng, t.bind(sizes), "float32") for t in program.input_types]
+    inputs = [numbers(rng, t.bind(sizes), "float32") for t in program.input_types]
     wanted = run_reference(program, [x.astype(np.float64) for x in inputs], sizes, "float64")[0]
     found = CudaLibraryProgram(to_axes(program), MemoryArrays())(inputs, sizes)[0]
     np.testing.assert_allclose(found, wanted, atol=1e-5 * abs(wanted).max())
@@ -313,21 +191,8 @@ def test_plans_on_a_gpu(make: Callable[[str], mi.Program], dtype: str) -> None:
     program = make(dtype)
     sizes = {s: SIZES[s] for s in program.symbols()}
     rng = np.random.default_rng(2)
-    inputs = [(_numbers(rng, t.bind(sizes), dtype) / 4).astype(DTYPES[dtype]) for t in program.input_types]
+    inputs = [(numbers(rng, t.bind(sizes), dtype) / 4).astype(DTYPES[dtype]) for t in program.input_types]
     wanted = run_reference(program, [x.astype(np.float64) for x in inputs], sizes, "float64")
     found = CudaLibraryProgram(to_axes(program))([cp.asarray(x) for x in inputs], sizes)
     for w, f in zip(wanted, found, strict=True):
         np.testing.assert_allclose(cp.asnumpy(f).astype(np.float64), w, atol=TOLERANCE[dtype] * max(1, abs(w).max()))
-
-
-@pytest.mark.gpu
-def test_products_of_any_layout_on_a_gpu() -> None:
-    cp = pytest.importorskip("cupy")
-    rng, lt = np.random.default_rng(3), CublasLt()
-    for dtype in ("float16", "bfloat16", "float32", "float64"):
-        base = [cp.asarray(_numbers(rng, s, dtype)) for s in ((2, 24, 16), (2, 32, 24), (16,))]
-        x, y, bias = base[0].transpose(0, 2, 1), base[1].transpose(0, 2, 1), base[2]
-        y = y[:, :, :16]
-        wanted = np.maximum(x.get().astype(np.float64) @ y.get().astype(np.float64) + bias.get().astype(np.float64), 0)
-        found = lt.matmul(x, y, dtype=x.dtype, bias=bias, relu=True)
-        np.testing.assert_allclose(found.get().astype(np.float64), wanted, atol=TOLERANCE[dtype] * wanted.max())
