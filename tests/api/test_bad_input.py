@@ -425,9 +425,12 @@ def test_functions_that_do_not_trace(fn: Callable[[Any], Any], error: type[Excep
 
 
 def test_unknown_dtypes() -> None:
-    for dtype in ("int32", "float8", "half", "x", None, 5):
+    for dtype in ("int8", "float8", "half", "x", None, 5):
         with pytest.raises(DTypeError, match="is not supported"):
             mi.tensor("m", dtype=dtype)  # type: ignore[arg-type]
+    for dtype in ("int32", "int64", "bool"):
+        with pytest.raises(DTypeError, match=f"input 'x' is {dtype}; only float32, .* are superoptimized: cast it"):
+            mi.trace(lambda x: x + x, x=mi.tensor("m", dtype=dtype))
     with pytest.raises(DTypeError, match="one dtype"):
         mi.trace(lambda x, y: (x, y), x=mi.tensor("m"), y=mi.tensor("m", dtype="float64"))
 
