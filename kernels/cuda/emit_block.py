@@ -33,6 +33,9 @@ class BlockEmitter(BlockPlan):
         self.values: dict[int, Value] = {}
         #: accumulators, complete only after the loops
         self.totals: dict[int, Value] = {}
+        #: the dims over which they are summed then
+        self.unsummed: dict[int, list[Group]] = {}
+        self.uses_dot = self.schedule.dot and any(n.op in PRODUCTS for n in self.graph.nodes)
         self._grid()
         self._indices(0)
         self._start()
@@ -49,7 +52,9 @@ class BlockEmitter(BlockPlan):
         name, tile = self.names[a], self.space.size_name(a)
         split = self.graph.role[a] is Role.SPLIT
         bounds = f"start_{name}, stop_{name}" if split else f"0, {self.size(a)}"
-        with self.w.block(f"for done_{name} in range({bounds}, {tile})"):
+        # the compiler fetches ahead for tl.dot by itself, for other loops where it is told
+        run, ahead = ("range", "") if self.uses_dot else ("tl.range", f", num_stages={self.schedule.num_stages}")
+        with self.w.block(f"for done_{name} in {run}({bounds}, {tile}{ahead})"):
             self._indices(depth)
             self._nodes(depth)
             self._loop(depth + 1)
@@ -241,7 +246,7 @@ class BlockEmitter(BlockPlan):
         for i, n in enumerate(self.graph.nodes):
             if n.op == "accumulator":
                 if after and i in self.totals:
-                    self.values[i] = self.totals[i]
+                    self.values[i] = self._complete(i)
                 elif depth and self.graph.depth[n.operands[0].node] == depth:
                     self._accumulate(i, n)
             elif (i in self.graph.after_loop) is after and (after or self.graph.depth[i] == depth):
@@ -340,6 +345,10 @@ class BlockEmitter(BlockPlan):
         v = self._separate(self.values[n.operands[0].node])
         gone = [g for d in v.dims for g in d if set(g.axes) <= set(n.reduce)]
         v = self._zeroed(v, gone)
+        if (total := self.total_of(i)) is not None:
+            self.w.line(f"v{total} = v{total} + {v.text}")
+            self.values[i] = self.totals[total]
+            return
         dims = self.space.dims({g for d in v.dims for g in d} - set(gone))
         self.w.line(f"v{i} = {bare(reduced('tl.sum', v.text, v.dims, gone))}")
         self.values[i] = Value(f"v{i}", dims, v.zero - set(gone))
@@ -368,17 +377,22 @@ class BlockEmitter(BlockPlan):
             if plan.dot and (plan.dims == dims or not before):
                 text = self._dot(i, operands, plan, before)
             else:
-                text = self._dot(i, operands, plan, "") if plan.dot else self._sum_of_products(i, operands, plan)
-                text = self.space.arrange(Value(text, plan.dims), dims)
+                if plan.dot:
+                    text = self.space.arrange(Value(self._dot(i, operands, plan, ""), plan.dims), dims)
+                else:
+                    text = self._multiplied(i, operands, plan)
+                    if total not in self.unsummed:
+                        text = self.space.arrange(Value(reduced("tl.sum", text, plan.left, plan.over), plan.dims), dims)
                 text = f"{before} + {text}" if before else text
             self.w.line(f"{name} = {bare(text)}")
             started = True
         self.values[i] = Value(name, dims)
 
-    def _sum_of_products(self, i: int, operands: Sequence[Value], plan: Product) -> str:
+    def _multiplied(self, i: int, operands: Sequence[Value], plan: Product) -> str:
+        """The elementwise product of two operands, of which sums are left to do."""
         self.space.check(plan.left, self._what(i))
         left, right = (self.space.arrange(self._separate(v), plan.left) for v in operands)
-        return reduced("tl.sum", f"{left} * {right}", plan.left, plan.over)
+        return f"{left} * {right}"
 
     def _dot(self, i: int, operands: Sequence[Value], plan: Product, before: str) -> str:
         half = _TRITON.get(self.program.storage)
@@ -395,9 +409,16 @@ class BlockEmitter(BlockPlan):
     # accumulators
 
     def total_of(self, i: int) -> int | None:
-        """The accumulator that a product is added to as it is computed: its only reader."""
+        """The accumulator that a product or sum is added to as it is computed: its only reader.
+
+        In kernels without tl.dot sums over the elements of a tile are left to the end of the loops; in others they take
+        registers from it.
+        """
         readers = self.readers(i)
-        if len(readers) != 1 or self.graph.nodes[i].op not in PRODUCTS or any(r.node == i for r in self.graph.outputs):
+        n = self.graph.nodes[i]
+        if len(readers) != 1 or any(r.node == i for r in self.graph.outputs):
+            return None
+        if n.op not in PRODUCTS and (n.op != "sum" or self.uses_dot):
             return None
         n = self.graph.nodes[readers[0]]
         return readers[0] if n.op == "accumulator" and n.attr["mode"] == "sum" else None
@@ -406,18 +427,35 @@ class BlockEmitter(BlockPlan):
         """Accumulators start at zero, maxima at -inf."""
         for i, n in enumerate(self.graph.nodes):
             if n.op == "accumulator" and not self.stored_in_loop(i):
-                source = n.operands[0].node
                 dims = self.space.dims(self.space.of(n.axes(), full=self.held(i)))
-                if self.total_of(source) == i:
-                    operands = [self.graph.nodes[r.node] for r in self.graph.nodes[source].operands]
-                    values = [Value("", self.space.dims(self.space.of(m.axes()))) for m in operands]
-                    dims = self._plans(source, values)[0].dims
+                if self.total_of(n.operands[0].node) == i:
+                    dims = self._total_dims(i, self.graph.nodes[n.operands[0].node], n.operands[0].node)
                 self.space.check(dims, self._what(i))
                 self.totals[i] = Value(f"v{i}", dims)
                 self.w.line(f"v{i} = {self._filled(dims, '0.0')}")
         for i, sites in self.sites.items():
             for site in sites if i in self.graph.in_loop else ():
                 self.w.line(f"max{site} = {self._filled(self._rows(site), INFINITE)}")
+
+    def _total_dims(self, i: int, source: Node, at: int) -> Dims:
+        """The dims of accumulator i, to which node `at` is added: its own, with those to sum over at the end."""
+        operands = [self.space.dims(self.space.of(self.graph.nodes[r.node].axes())) for r in source.operands]
+        if source.op == "sum":
+            self.unsummed[i] = [g for d in operands[0] for g in d if set(g.axes) <= set(source.reduce)]
+            return operands[0]
+        plans = self._plans(at, [Value("", d) for d in operands])
+        if any(p.dot for p in plans) or len({p.left for p in plans}) > 1:
+            return plans[0].dims
+        self.unsummed[i] = list(plans[0].over)
+        return plans[0].left
+
+    def _complete(self, i: int) -> Value:
+        """An accumulator's value after the loops."""
+        total = self.totals[i]
+        if not (over := self.unsummed.get(i)):
+            return total
+        self.w.line(f"{total.text} = {bare(reduced('tl.sum', total.text, total.dims, over))}")
+        return Value(total.text, tuple(d for d in total.dims if d[0] not in over))
 
     def _filled(self, dims: Dims, value: str) -> str:
         return f"tl.full({self.space.shape(dims)}, {value}, tl.float32)"
