@@ -47,7 +47,7 @@ from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
-from mirage.ir.loops.text import parse_loops
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.target import Target, get_target

@@ -175,7 +175,7 @@ class LoopProgram:
         return tuple(self.expressions[o].type for o in self.outputs)
 
     def to_text(self) -> str:
-        """Text that `mirage.ir.loops.text.parse_loops` reads back to an equal program."""
+        """Text that `mirage.ir.loops.parse.parse_loops` reads back to an equal program."""
         from mirage.ir.loops.text import print_loops
 
         return print_loops(self)

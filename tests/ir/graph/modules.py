@@ -9,8 +9,8 @@ import numpy as np
 
 from mirage.ir.graph.nodes import Module
 from mirage.ir.graph.parse import parse_module
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram, compute, operands, single
-from mirage.ir.loops.text import parse_loops
 from mirage.ir.types import tensor
 
 READERS = {"loops": parse_loops}

@@ -7,8 +7,8 @@ from functools import cache
 
 import numpy as np
 
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.text import parse_loops
 from mirage.ir.types import DTYPES, ELEMENTS
 
 TEXTS = [

@@ -15,8 +15,8 @@ from mirage.ir.loops.fuse import Call, can_stitch, fuse
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.lower import lower_operator
 from mirage.ir.loops.nests import nests
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.text import parse_loops
 from mirage.ir.operator import get_operator
 from mirage.ir.types import TensorType, tensor
 from tests.ir.loops.programs import programs

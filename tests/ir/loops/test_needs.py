@@ -10,8 +10,8 @@ from mirage.ir.dims import symbol, to_dim
 from mirage.ir.loops.fuse import Call, fuse
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.lower import lower_operator
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.text import parse_loops
 from mirage.ir.operator import get_operator
 from mirage.ir.requirements import AtMost
 from mirage.ir.types import tensor

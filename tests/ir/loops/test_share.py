@@ -7,9 +7,9 @@ import pytest
 
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.nests import nests
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.share import shared_reductions
-from mirage.ir.loops.text import parse_loops
 from tests.ir.loops.programs import SOFTMAX, programs, reduced
 
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.errors import LoopError, MirageError, ParseError
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram, compute, operands, single
 from mirage.ir.loops.scalars import Scalar, constant, maximum, select
 from mirage.ir.loops.simplify import simplify_program
-from mirage.ir.loops.text import parse_loops
 from mirage.ir.types import tensor
 from tests.ir.loops.programs import TEXTS, programs
 
@@ -113,6 +113,11 @@ def test_bad_text(old: str, new: str, error: type[MirageError], message: str) ->
     assert parse_loops(GOOD).to_text() == GOOD and old in GOOD
     with pytest.raises(error, match=message):
         parse_loops(GOOD.replace(old, new))
+
+
+def test_a_number_beyond_all_floats_is_infinite() -> None:
+    small, least = (GOOD.replace("x[i0, r0]", f"max(x[i0, r0], {n})") for n in ("-1e999", "-inf"))
+    assert parse_loops(small) == parse_loops(least)
 
 
 def test_long_text() -> None:

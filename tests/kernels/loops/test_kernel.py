@@ -10,7 +10,7 @@ import pytest
 
 from mirage.errors import InputError
 from mirage.ir.loops.interpret import run_loops
-from mirage.ir.loops.text import parse_loops
+from mirage.ir.loops.parse import parse_loops
 from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from tests.ir.loops.programs import SOFTMAX, inputs, programs, reduced
@@ -153,7 +153,7 @@ def test_workspace_is_given_or_allocated() -> None:
     arrays = inputs(kernel.program, sizes := dict(n=30, m=50))
     workspace = kernel.workspace(sizes)
     # the tensor between the nests, and the parts of its sum
-    assert workspace == [((30, 50), np.float32), ((32,), np.float32)]
+    assert workspace == [((30, 50), np.dtype("float32")), ((32,), np.dtype("float32"))]
     given, own = outputs(kernel, sizes), outputs(kernel, sizes)
     kernel(arrays, sizes, given, [np.full(shape, np.nan, dtype) for shape, dtype in workspace])
     kernel(arrays, sizes, own)
