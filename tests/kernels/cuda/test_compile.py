@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -171,6 +173,59 @@ def test_settings_of_triton_in_the_environment_change_nothing(cache: Path, monke
     kernel = one(examples.scale())
     assert kernel.registers < 40
     assert not (cache / "triton").exists()
+
+
+def test_functions_that_differ_in_comments_only(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are equal to Triton, which has a cache of its own."""
+    monkeypatch.setenv("MIRAGE_SEARCH_WORKERS", "1")
+    emitted = examples.scale()
+    several = [replace(emitted, source=f"# {i}{emitted.source}") for i in range(2)]
+    first, second = compile_all([request(e, e.kernels[0], H200, []) for e in several])
+    assert isinstance(first, CompiledKernel) and isinstance(second, CompiledKernel)
+    assert first.folder != second.folder and first.registers == second.registers > 0
+
+
+@pytest.mark.parametrize(
+    ("spills", "more", "registers", "kept", "calls"),
+    [
+        (0, 0, 128, 0, 1),
+        (56, 0, 128, 0, 2),  # ptxas had registers to spare
+        (56, 64, 128, 56, 2),  # which do not help
+        (56, 0, 255, 56, 1),  # there are no more
+    ],
+)
+def test_registers_are_used_before_any_is_spilled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spills: int, more: int, registers: int, kept: int, calls: int
+) -> None:
+    """The worker with a Triton that prints what ptxas says: spills with the default options, and with more registers."""
+    options_seen: list[dict[str, Any]] = []
+
+    def compile(source: Any, target: Any, options: dict[str, Any]) -> Any:
+        options_seen.append(options)
+        loads = more if "ptx_options" in options else spills
+        print(
+            f"ptxas info : 0 bytes stack frame, 0 bytes spill stores, {loads} bytes spill loads\nUsed {registers} registers"
+        )
+        metadata = SimpleNamespace(**dict.fromkeys(worker.METADATA, 1))
+        return SimpleNamespace(asm={"cubin": b"\x7fELF%d" % loads, "ptx": "//"}, metadata=metadata)
+
+    spec = importlib.util.spec_from_file_location("worker", compiling.WORKER)
+    assert spec is not None and spec.loader is not None
+    worker = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(worker)
+    source = tmp_path / "source.py"
+    source.write_text("class f:\n    arg_names = ['x']\n")
+    for name, content in (
+        ("triton", {"compile": compile}),
+        ("triton.backends.compiler", {"GPUTarget": lambda *_: None}),
+        ("triton.compiler", {"ASTSource": lambda *_: None}),
+    ):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
+    request = {"source": str(source), "function": "f", "signature": {"x": "i32"}, "constexprs": {}, "divisible": []}
+    found = worker.compile_one({**request, "num_warps": 4, "num_stages": 1, "arch": 90, "folder": str(tmp_path)})
+    assert (found["spill_bytes"], found["registers"]) == (kept, registers)
+    assert (tmp_path / "kernel.cubin").read_bytes() == b"\x7fELF%d" % kept, "the better one"
+    assert len(options_seen) == calls
 
 
 # ---- errors ----
