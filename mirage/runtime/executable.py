@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
@@ -237,6 +238,13 @@ class Executable:
             raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
 
 
+#: what reading a file that is no executable, or an altered one, may raise beside our own errors; RuntimeError is raised for
+#: encrypted members, unknown compressions, and JSON that is nested too deeply
+_DAMAGED = (
+    zipfile.BadZipFile, zlib.error, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError,
+)  # fmt: skip
+
+
 def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
     """A saved executable; `kinds` makes kernels from their texts.
 
@@ -261,7 +269,7 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
         raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
     except MirageError as e:
         raise e if str(e).startswith(f"{path}: ") else type(e)(f"{path}: {e}") from None
-    except (zipfile.BadZipFile, KeyError, TypeError, ValueError, AttributeError) as e:
+    except _DAMAGED as e:
         raise FormatError(f"{path}: not a saved executable, or damaged ({e}); compile the program again") from None
 
 
