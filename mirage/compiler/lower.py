@@ -13,10 +13,12 @@ from mirage.compiler.context import Context
 from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.memory.liveness import Step, analyze
 from mirage.compiler.memory.plan import plan
+from mirage.compiler.passes.in_place import reshapes_to_copy, written_parameters
 from mirage.errors import GraphError
 from mirage.ir.annotations import ObjectType, symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph import nodes
+from mirage.ir.graph.effects import callees
 from mirage.ir.graph.nodes import Atom, Binding, Constant, Function, Module, ShapeValue, Var
 from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.traverse import signature_symbols
@@ -43,8 +45,12 @@ def lower(module: Module, context: Context, *, planned: bool = True) -> Lowered:
     constants: list[Constant] = []
     functions: dict[str, vm.VMFunction] = {}
     plans: dict[str, Plan] = {}
+    called = {name for f in module for b in f.bindings for name in callees(b.value)}
     for name in callees_first(module):
-        lowering = _Lowering(module.functions[name], kernels, constants, functions, context.of(name), planned)
+        f = module.functions[name]
+        copied = reshapes_to_copy(f, module.functions, called=name in called)
+        written = written_parameters(f, module.functions)
+        lowering = _Lowering(f, kernels, constants, functions, context.of(name), planned, copied, written)
         functions[name], plans[name] = lowering.run()
     types = tuple(c.annotation for c in constants)
     return Lowered(
@@ -81,6 +87,9 @@ class _Lowering:
     functions: Mapping[str, vm.VMFunction]
     constraints: Constraints
     planned: bool
+    #: reshaped tensors in memory of their own, and parameters that effects write to
+    copied: frozenset[Var]
+    written: frozenset[Var]
     #: by the names of values
     registers: dict[str, int] = field(default_factory=dict)
     own_constants: list[tuple[int, int]] = field(default_factory=list)
@@ -134,8 +143,7 @@ class _Lowering:
             if registers := tuple(r for r, last in dead.items() if last == number < len(self.code) - 1):
                 code.append(vm.Free(registers))
         code.append(vm.Return(result))
-        written = self._in_place()
-        parameters = tuple(vm.Parameter(p.name, p.annotation, p in written) for p in f.parameters)
+        parameters = tuple(vm.Parameter(p.name, p.annotation, p in self.written) for p in f.parameters)
         made = vm.VMFunction(
             f.name, parameters, tuple(code), len(self.registers), f.dims, tuple(self.own_constants), guards, memory.arena
         )
@@ -186,7 +194,7 @@ class _Lowering:
         match value:
             case nodes.KernelCall() | nodes.LibraryCall():
                 return self._destination(b, value, args, used)
-            case nodes.OpCall("reshape") if isinstance(b.var.annotation, TensorType):
+            case nodes.OpCall("reshape") if isinstance(b.var.annotation, TensorType) and b.var not in self.copied:
                 code.append(vm.Reshape(self._register(b.var.name), args[0], b.var.annotation.shape, where=b.where))
                 return Step(views=((b.var.name, used),))
             case nodes.OpCall(op, attrs=attrs):
@@ -318,31 +326,3 @@ class _Lowering:
                 if isinstance(instruction, vm.CallFunction | vm.If | vm.Loop):
                     self.code[number][i] = replace(instruction, memory=k)
         return found
-
-    def _in_place(self) -> set[Var]:
-        """Parameters whose memory a packed call of the function, or of one that it calls, writes to."""
-        roots: dict[Var, set[Var]] = {p: {p} for p in self.function.parameters}
-        written: set[Var] = set()
-        for b in self.function.bindings:
-            if isinstance(b.value, Var | Constant | ShapeValue):
-                roots[b.var] = roots.get(b.value, set()) if isinstance(b.value, Var) else set()
-                continue
-            sources = [roots.get(a, set()) if isinstance(a, Var) else set() for a in b.value.args]
-            match b.value:
-                case nodes.PackedCall(in_place=in_place):
-                    for i in in_place:
-                        written |= sources[i]
-                case nodes.FunctionCall(callee):
-                    written |= self._written_by(callee, sources)
-                case nodes.If(then=then, orelse=orelse):
-                    written |= self._written_by(then, sources[1:]) | self._written_by(orelse, sources[1:])
-                case nodes.Loop(body=body, count=count):
-                    given = sources if count is not None else sources[1:]
-                    written |= self._written_by(body, [set(), *given])
-            roots[b.var] = set().union(*sources)
-        return written
-
-    def _written_by(self, callee: str, sources: Sequence[set[Var]]) -> set[Var]:
-        flags = [p.in_place for p in self.functions[callee].parameters]
-        return set().union(*(s for s, flag in zip(sources, flags, strict=True) if flag))
-

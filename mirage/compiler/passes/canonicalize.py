@@ -113,7 +113,7 @@ class _Canonicalizer(Rewriter):
             case OpCall():
                 if {var.name, *(v.name for v in variables(value))} & self.written:
                     return None
-                return simplify(value, self.definitions, self.constraints)
+                return simplify(value, self.definitions, self.constraints, self.written)
             case TupleItem((Var() as whole,), index):
                 made = self.definitions.get(whole)
                 return made.args[index] if isinstance(made, MakeTuple) else None

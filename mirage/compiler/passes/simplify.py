@@ -5,7 +5,7 @@ x * 0 stays (x may be NaN or infinite), and so does x + 0 of floats (-0.0 + 0.0 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -18,18 +18,20 @@ from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Atom, Constant, Expr, MatchCast, OpCall, ShapeValue, Var
+from mirage.ir.graph.traverse import variables
 from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType
 
 
 @dataclass(frozen=True)
 class Site:
-    """An application of an operator, the annotation of its result, the definitions of earlier variables, and what is known
-    of dims."""
+    """An application of an operator, the annotation of its result, the definitions of earlier variables, what is known of
+    dims, and the names of variables that an effect writes to."""
 
     call: OpCall
     annotation: Annotation
     definitions: Mapping[Var, Expr]
     constraints: Constraints
+    written: Collection[str]
 
     @property
     def attrs(self) -> dict[str, Any]:
@@ -39,7 +41,10 @@ class Site:
         """The application of `op` that makes an operand."""
         atom = self.call.args[operand]
         found = self.definitions.get(atom) if isinstance(atom, Var) else None
-        return found if isinstance(found, OpCall) and found.op == op else None
+        if not isinstance(found, OpCall) or found.op != op:
+            return None
+        # what it has read may be something else by now
+        return None if any(v.name in self.written for v in variables(found)) else found
 
     def operand_if(self, operand: int) -> Atom | None:
         """The operand, if it has the result's annotation, so that it can stand for the result."""
@@ -211,10 +216,13 @@ _RULES: dict[str, Callable[[Site], Expr | None]] = {
 }  # fmt: skip
 
 
-def simplify(call: OpCall, definitions: Mapping[Var, Expr], constraints: Constraints) -> Expr | None:
+def simplify(
+    call: OpCall, definitions: Mapping[Var, Expr], constraints: Constraints, written: Collection[str] = ()
+) -> Expr | None:
     """What an application of an operator is equal to, a step simpler; None where no rule applies.
 
-    `definitions` are the right-hand sides of earlier variables. Raises what the deduction raises.
+    `definitions` are the right-hand sides of earlier variables; `written` names variables that an effect writes to. Raises
+    what the deduction raises.
     """
     rule = _RULES.get(call.op)
-    return rule(Site(call, deduce(call, {}), definitions, constraints)) if rule is not None else None
+    return rule(Site(call, deduce(call, {}), definitions, constraints, written)) if rule is not None else None
