@@ -83,6 +83,7 @@ class BlockPlan:
         self.sites = self._sites()
         self.limits: dict[str, tuple[Dim, int]] = {}
         self.space = self._space()
+        self.uses_dot = schedule.dot and any(n.op in PRODUCTS for n in self.graph.nodes)
 
     def _sites(self) -> dict[int, list[int]]:
         """Node -> its exps that subtract a maximum."""

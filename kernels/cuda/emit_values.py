@@ -127,3 +127,26 @@ def expand(present: Sequence[bool]) -> str:
     if all(present) or not any(present):
         return ""
     return f"[{', '.join(':' if p else 'None' for p in present)}]"
+
+
+def reduced(function: str, text: str, dims: Dims, gone: Iterable[Group]) -> str:
+    """The text of a tensor reduced along the dims of these groups."""
+    left = [g for d in dims for g in d]
+    for g in gone:
+        text = f"{function}({bare(text)}, axis={left.index(g)})"
+        left.remove(g)
+    return text
+
+
+def parenthesized(text: str) -> str:
+    return f"({text})" if " " in text else text
+
+
+def bare(text: str) -> str:
+    """An expression without parentheses around the whole of it."""
+    depth = 0
+    for k, c in enumerate(text):
+        depth += (c == "(") - (c == ")")
+        if depth == 0 and k < len(text) - 1:
+            return text
+    return text[1:-1] if text.startswith("(") and text.endswith(")") else text

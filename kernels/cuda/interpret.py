@@ -20,10 +20,10 @@ import numpy as np
 from mirage.errors import InputError, MirageError
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.stages import library_stage
-from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, PredefinedStep, TritonKernel
+from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, TritonKernel
+from mirage.kernels.cuda.predefined import PredefinedOperator
 from mirage.mugraph.degree import RunningMaximum, analyze
-from mirage.mugraph.graph import MuGraph, Ref
+from mirage.mugraph.graph import MuGraph
 
 
 class Interpreter:
@@ -73,7 +73,8 @@ class Interpreter:
             if isinstance(step, TritonKernel):
                 self._launch(emitted, step, arrays, sizes)
             else:
-                _predefined(emitted, step, mugraph, arrays, sizes, maximum or analyze(mugraph))
+                operator = PredefinedOperator(mugraph, emitted, step, maximum or analyze(mugraph))
+                operator.bind({t: arrays[t] for t in operator.tensors}, sizes)()
         return [_output(emitted, k, arrays, sizes) for k in range(len(emitted.outputs))]
 
     def _launch(
@@ -104,16 +105,16 @@ class Interpreter:
         process = self._process
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(json.dumps(request).encode() + b"\n")
-        for a in sent:
-            process.stdin.write(a.tobytes())
+        for array in sent:
+            process.stdin.write(array.tobytes())
         process.stdin.flush()
         reply: Any = json.loads(process.stdout.readline() or '{"error": "the process ended"}')
         if reply["error"]:
             raise MirageError(f"Triton's interpreter failed in {step.name}: {reply['error']}")
-        for t, a in zip(used, sent, strict=True):
-            data = process.stdout.read(a.nbytes)
+        for t, array in zip(used, sent, strict=True):
+            data = process.stdout.read(array.nbytes)
             if t in step.writes:
-                arrays[t] = np.frombuffer(data, arrays[t].dtype).reshape(a.shape)
+                arrays[t] = np.frombuffer(data, arrays[t].dtype).reshape(array.shape)
 
 
 def _bits(a: np.ndarray) -> np.ndarray:
@@ -142,34 +143,3 @@ def _output(emitted: EmittedTriton, k: int, arrays: Sequence[np.ndarray], sizes:
     value = value.transpose([own.index(a) for a in axes if a in own])
     value = value.reshape([extents[a] if a in own else 1 for a in axes])
     return np.broadcast_to(value, [extents[a] for a in axes]).reshape([evaluate(d, sizes) for d in out.shape])
-
-
-def _predefined(
-    emitted: EmittedTriton,
-    step: PredefinedStep,
-    mugraph: MuGraph,
-    arrays: list[np.ndarray],
-    sizes: Mapping[str, int],
-    maximum: RunningMaximum,
-) -> None:
-    """A library operator, and the scalar constants that it reads, by NumPy."""
-    extents = {a: evaluate(d, sizes) for a, d in emitted.axes.items()}
-    nodes = mugraph.kernel.nodes
-    operator = nodes[step.node]
-    scalars = [r.node for r, t in zip(operator.operands, step.reads, strict=True) if t < 0]
-    run = [*dict.fromkeys(scalars), step.node]
-    # numbers past those of the tensors are the scalars'
-    numbers: dict[Ref, int] = {Ref(i): len(arrays) + k for k, i in enumerate(dict.fromkeys(scalars))}
-    numbers.update({r: t for r, t in zip(operator.operands, step.reads, strict=True) if t >= 0})
-    numbers[Ref(step.node)] = step.writes
-    maxima = {s: (tuple(a for d in emitted.tensors[t].axes for a in d), t) for s, t in step.maxima}
-    stage = library_stage(mugraph, run, emitted.axes, maximum, numbers, maxima)
-    # under the muGraph's axes, in its order
-    order = {t: [a for d in x.axes for a in d] for t, x in enumerate(emitted.tensors)}
-    memory = [a.reshape([extents[x] for x in order[t]]) for t, a in enumerate(arrays)]
-    for r, t in ((Ref(step.node), step.writes), *zip(operator.operands, step.reads, strict=True)):
-        if t >= 0:
-            memory[t] = arrays[t].reshape([extents[x] for x in order[t]])
-            memory[t] = memory[t].transpose([order[t].index(x) for x in nodes[r.node].axes(r.out)])
-    memory += [np.zeros((), np.float32) for _ in dict.fromkeys(scalars)]
-    stage.run(stage.calls.values(sizes), extents, memory)
