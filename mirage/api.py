@@ -21,7 +21,7 @@ from mirage.candidates import verify_candidates
 from mirage.cuda_api import rank_for_device
 from mirage.cuda_recall import CudaMemory
 from mirage.cuda_records import cuda_decision_from_json
-from mirage.cuda_result import CudaSuperoptimized
+from mirage.cuda_result import CudaSuperoptimized, device_shapes
 from mirage.errors import (
     BudgetError,
     CacheError,
@@ -36,11 +36,11 @@ from mirage.evidence import Verdict, compare, verdicts
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.frontends.upstream import UpstreamFile
-from mirage.ir.interpret import run_reference
+from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.operator import REGISTRY, Elementwise, Operator
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
-from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.device import CudaDevice, is_cuda
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Target, get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
@@ -50,7 +50,6 @@ from mirage.records import SCHEMA, baselines_from_json, candidates_from_json, de
 from mirage.result import Superoptimized
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
-from mirage.search.accuracy import Runner
 from mirage.search.buckets import bytes_needed
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.generate import generate
@@ -103,7 +102,8 @@ def superoptimize(
 
     `target` is "cpu", "cuda" or an architecture such as "cuda:sm_90". For CUDA the result is a `CudaSuperoptimized`: the search
     is the same, and the best graphs are printed as Triton and compiled ahead of time; without a device they are ranked by a
-    model of it, and measured and ranked again when the result is first called where a device is.
+    model of it, and measured and ranked again when the result is first called where a device is. Kernels for CUDA read
+    constants as they are.
 
     A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
     interrupted or killed goes on from its checkpoint when it is asked for again.
@@ -355,13 +355,16 @@ class LazySuperoptimized:
     def __init__(self, function: TensorFunction, options: Mapping[str, Any]) -> None:
         self.function = function
         self.options = options
-        self.result: Superoptimized | CudaSuperoptimized | None = None
+        self.result: Superoptimized | Any | None = None
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The result for these arrays, as of `Superoptimized`."""
         if self.result is None:
             program = self.function.trace()
-            shapes = [a.shape for a in check_inputs(program, arrays)]
+            if is_cuda(str(self.options.get("target", "cpu"))):
+                shapes = device_shapes(program, arrays)
+            else:
+                shapes = [a.shape for a in check_inputs(program, arrays)]
             sizes = SizeBinder(program).bind(shapes)
             options = {"constants": self.function.constants, **self.options}
             self.result = superoptimize(program, sizes={k: max(n, 1) for k, n in sizes.items()}, **options)

@@ -227,26 +227,12 @@ class CudaSuperoptimized:
         here = self._here()
         if self.decision.measured_on != here.name:
             self.profile()
-        sizes = SizeBinder(self.program).bind(self._shapes(arrays))
+        sizes = SizeBinder(self.program).bind(device_shapes(self.program, arrays))
         outs = None if out is None else out if isinstance(out, tuple | list) else (out,)
         found = self.executable(self.decision.versions[self.decision.at(sizes)])(arrays, sizes, outs, stream)
         if out is not None:
             return out
         return found[0] if len(found) == 1 else tuple(found)
-
-    def _shapes(self, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
-        names, types = self.program.input_names, self.program.input_types
-        if len(arrays) != len(names):
-            raise InputError(
-                f"{self.program.name}: takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}; pass each input once, "
-                "in order"
-            )
-        for x, name, t in zip(arrays, names, types, strict=True):
-            if not hasattr(x, "shape") or len(x.shape) != t.rank:
-                raise InputError(
-                    f"{self.program.name}: input {name!r} must be an array on the device, {t}; got {type(x).__name__}"
-                )
-        return [tuple(int(n) for n in x.shape) for x in arrays]
 
     def executable(self, version: CudaVersion) -> CudaExecutable:
         """The kernels of a version, ready to be launched; raises the errors of compilation."""
@@ -303,3 +289,18 @@ class CudaSuperoptimized:
         inputs = check_inputs(self.program, arrays)
         found = run_reference(self.program, inputs, SizeBinder(self.program).bind([a.shape for a in inputs]))
         return found[0] if len(found) == 1 else tuple(found)
+
+
+def device_shapes(program: Program, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The shapes of a program's arguments on a device; raises InputError for another number of them or of dims."""
+    names, types = program.input_names, program.input_types
+    if len(arrays) != len(names):
+        raise InputError(
+            f"{program.name}: takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}; pass each input once, in order"
+        )
+    for x, name, t in zip(arrays, names, types, strict=True):
+        if not hasattr(x, "shape") or len(x.shape) != t.rank:
+            raise InputError(
+                f"{program.name}: input {name!r} must be an array on the device, {t}; got {type(x).__name__}"
+            )
+    return [tuple(int(n) for n in x.shape) for x in arrays]

@@ -37,6 +37,7 @@ from mirage.ir.interpret import run_reference
 from mirage.kernels.cuda import compile as compiler
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.search import measure, rank
+from mirage.search.accuracy import Trial, random_inputs
 from mirage.search.rank import CudaDecision, CudaVersion
 from mirage.search.versions import Point
 from tests.api.small import Run
@@ -167,7 +168,12 @@ def compiled_again(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """What is compiled from now on."""
     jobs: list[object] = []
     work = compiler._work
-    monkeypatch.setattr(compiler, "_work", lambda several, scratch: (jobs.extend(several), work(several, scratch)))
+
+    def noted(several: list[dict[str, Any]], scratch: Path) -> None:
+        jobs.extend(several)
+        work(several, scratch)
+
+    monkeypatch.setattr(compiler, "_work", noted)
     return jobs
 
 
@@ -478,6 +484,43 @@ def test_a_decision_prefers_versions_that_serve(result: CudaSuperoptimized) -> N
     assert decision.used == 2
     never = [*points, Point({"b": 1, "n": 1}, (math.inf, math.inf))]
     assert CudaDecision.learnt([v, v], never, 1).tree == decision.tree
+
+
+def test_a_decorated_function_takes_the_sizes_of_its_first_call() -> None:
+    spec = {
+        name: mi.tensor(*dims, dtype="float16") for name, dims in (("x", ("b", 64)), ("w", (64, "n")), ("v", (64, "n")))
+    }
+    lazy = mi.superoptimized(options={"target": "cuda:sm_90", "budget": 1.0, "cache": False}, **spec)(gated)
+    with pytest.raises(InputError, match="takes 3 arrays"):
+        lazy(np.zeros((16, 64), np.float16))
+    if present_device() is None:
+        with pytest.raises(DeviceError, match="no CUDA device is at hand"):
+            lazy(*(np.zeros(t.bind(SIZES), np.float16) for t in PROGRAM.input_types))
+        assert found(lazy.result).sizes == SIZES
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("name", ["gqa_decode", "rmsnorm_linear", "gated_mlp", "softmax"])
+def test_on_a_device(name: str, dtype: str) -> None:
+    """The first call measures; results at other sizes are about as near to float64 as NumPy's."""
+    cupy = pytest.importorskip("cupy", reason="kernels are launched by CuPy; pip install cupy-cuda13x")
+    program = retyped(PROGRAMS[name].trace(), dtype)
+    r = found(mi.superoptimize(program, target="cuda", sizes=sizes(name), budget=15.0, cache=False))
+    for bound in (sizes(name), {s: (3, 5, 2, 7)[i] for i, s in enumerate(sizes(name))}):
+        inputs = random_inputs(program, bound, 0)
+        trial = Trial.of("device", program, inputs, bound)
+        given = [cupy.asarray(x.view(f"u{x.itemsize}")).view(x.dtype) for x in inputs]
+        y = r(*given)
+        out = cupy.empty_like(y)
+        assert r(*given, out=out) is out
+        results = [cupy.asnumpy(cupy.ascontiguousarray(a).view(f"u{y.itemsize}")).view(y.dtype) for a in (y, out)]
+        assert trial.measure(lambda *_, a=results[0]: [a])[1]
+        assert np.array_equal(results[0].view(np.uint8), results[1].view(np.uint8))
+    device = present_device()
+    assert device is not None
+    assert r.decision.measured_on == device.name
+    assert r.best_us < math.inf
 
 
 def test_the_command_line(command: Run, tmp_path: Path) -> None:
