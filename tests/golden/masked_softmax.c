@@ -122,19 +122,43 @@ static void cell_0(void *given, long cell, int thread, void *scratch)
         }
         /* out */
         {
-            const float v19 = value_total;
-            const float v20 = (1.0f / v19);
-            long i1 = 0L;
-            for (; i1 + MI_W <= n_m; i1 += MI_W) {
-                const mi_vec v22 = mi_load(row_e + i1);
-                const mi_vec v21 = v22 * mi_broadcast(v20);
-                mi_store(t_out + g0 * n_m + i1, v21);
-            }
-            if (i1 < n_m) {
-                const int lanes = (int)(n_m - i1);
-                const mi_vec v24 = mi_load_n(row_e + i1, lanes);
-                const mi_vec v23 = v24 * mi_broadcast(v20);
-                mi_store_n(t_out + g0 * n_m + i1, v23, lanes);
+            {
+                const float v19 = value_total;
+                const float v20 = mi_fn_abs(mi_broadcast(v19))[0];
+                const int v21 = (v20 >= 1.1754943508222875e-38f);
+                const int v22 = (v20 <= 8.507059173023462e+37f);
+                const int v23 = (v21 & v22);
+                if (v23) {
+                    const float v24 = value_total;
+                    const float v25 = (1.0f / v24);
+                    long i1 = 0L;
+                    for (; i1 + MI_W <= n_m; i1 += MI_W) {
+                        const mi_vec v27 = mi_load(row_e + i1);
+                        const mi_vec v26 = v27 * mi_broadcast(v25);
+                        mi_store(t_out + g0 * n_m + i1, v26);
+                    }
+                    if (i1 < n_m) {
+                        const int lanes = (int)(n_m - i1);
+                        const mi_vec v29 = mi_load_n(row_e + i1, lanes);
+                        const mi_vec v28 = v29 * mi_broadcast(v25);
+                        mi_store_n(t_out + g0 * n_m + i1, v28, lanes);
+                    }
+                }
+                else {
+                    const float v30 = value_total;
+                    long i1 = 0L;
+                    for (; i1 + MI_W <= n_m; i1 += MI_W) {
+                        const mi_vec v32 = mi_load(row_e + i1);
+                        const mi_vec v31 = v32 / mi_broadcast(v30);
+                        mi_store(t_out + g0 * n_m + i1, v31);
+                    }
+                    if (i1 < n_m) {
+                        const int lanes = (int)(n_m - i1);
+                        const mi_vec v34 = mi_load_n(row_e + i1, lanes);
+                        const mi_vec v33 = v34 / mi_broadcast(v30);
+                        mi_store_n(t_out + g0 * n_m + i1, v33, lanes);
+                    }
+                }
             }
         }
     }

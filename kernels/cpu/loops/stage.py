@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 import sympy
 
@@ -16,15 +17,16 @@ from mirage.ir.loops.scalars import (
     Scalar,
     Select,
     constant,
+    logical_and,
     loops_of,
     reads_of,
-    transform,
     walk,
 )
 from mirage.ir.loops.simplify import Affine, is_index, resolve
 from mirage.kernels.cpu.loops.access import along_output
 from mirage.kernels.cpu.loops.expressions import Env, Expressions, constant_text
 from mirage.kernels.cpu.loops.frame import VALUES, Tensor
+from mirage.kernels.cpu.loops.inverses import invertible, with_inverses
 from mirage.kernels.cpu.writer import Writer
 
 #: conditions on a loop's index at which its range is split
@@ -166,7 +168,22 @@ class StageEmitter:
                 env = dict(known)
                 self._put(self.x.scalar(body, w, env), env)
             return
-        body = with_inverses(body, loop)
+        self._inverted(body, loop, lambda inverted: self._map_vectors(inverted, loop, first, last))
+
+    def _inverted(self, body: Scalar, loop: str, vectors: Callable[[Scalar], None]) -> None:
+        """Print vectors of the body with inverses, where all of its divisors have one, else with quotients."""
+        inverted, divisors = with_inverses(body, loop)
+        if not divisors:
+            vectors(inverted)
+            return
+        with self.w.block():
+            condition = self.x.scalar(reduce(logical_and, map(invertible, divisors)), self.w, {})
+            for head, form in ((f"if ({condition})", inverted), ("else", body)):
+                with self.w.block(head):
+                    vectors(form)
+
+    def _map_vectors(self, body: Scalar, loop: str, first: str, last: str) -> None:
+        w, i = self.w, self.x.loops[loop]
         known = self._invariants(body, loop)
         w.line(f"long {i} = {first};")
         with w.block(f"for (; {i} + MI_W <= {last}; {i} += MI_W)"):
@@ -234,7 +251,7 @@ class StageEmitter:
             extent = self.frame.dim(self.stage.extents[loop])
 
             def piece(body: Scalar, first: str, last: str) -> None:
-                self._reduce_piece(body, loop, first, last, initial, combine)
+                self._inverted(body, loop, lambda form: self._reduce_piece(form, loop, first, last, initial, combine))
 
             self._pieces(self.stage.body, loop, "0L", extent, piece)
 
@@ -267,7 +284,6 @@ class StageEmitter:
 
     def _reduce_piece(self, body: Scalar, loop: str, first: str, last: str, initial: str, combine: str) -> None:
         w, i = self.w, self.x.loops[loop]
-        body = with_inverses(body, loop)
         known = self._invariants(body, loop)
         w.line(f"long {i} = {first};")
         with w.block(f"for (; {i} + MI_PARTS * MI_W <= {last}; {i} += MI_PARTS * MI_W)"), w.block(_EACH_PART):
@@ -367,17 +383,3 @@ class StageEmitter:
                 self.x.store(self.target, self.index, "total", w, {}, "lanes")
 
         self._loops(outer, columns)
-
-
-def with_inverses(body: Scalar, loop: str) -> Scalar:
-    """The body with products by the inverse, computed once, for quotients by what does not depend on a loop: a vector's
-    division takes the time of ten products.
-    """
-
-    def change(n: Scalar) -> Scalar | None:
-        match n:
-            case Binary(op="div") if loop in loops_of(n) and loop not in loops_of(n.right):
-                return n.left * (1 / n.right)
-        return None
-
-    return transform(body, change)

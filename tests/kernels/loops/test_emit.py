@@ -27,7 +27,10 @@ def test_inner_loops_are_vectors(name: str) -> None:
 
 def test_quotients_by_what_a_row_has_once_are_products() -> None:
     cell = emit(programs()["masked_softmax"]).text.split("/* out */")[1]
-    assert cell.count(" / ") == 1
+    inverse, quotients = cell.split("else {")
+    assert inverse.count(" / ") == 1
+    # by a divisor without a normal inverse: whole vectors, and the rest
+    assert quotients.count(" / mi_broadcast") == 2
 
 
 def test_workspace_is_of_whole_tensors_between_nests() -> None:

@@ -221,3 +221,21 @@ def test_reductions_to_one_number(combiner: str, dtype: str) -> None:
             x[-1, -1] = np.nan
             (found,) = run(kernel, [x.astype(ELEMENTS[dtype])], {"n": n, "m": m})
             assert np.isnan(found).all()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_quotients_by_any_divisor(dtype: str) -> None:
+    program = parse_loops(f"""\
+def quotients(x: {dtype}[n, m], y: {dtype}[n]) -> {dtype}[n, m]:
+    def out(i0, i1) -> {dtype}[n, m]:
+        return x[i0, i1] / y[i0]
+    return out
+""")
+    limits = np.finfo(dtype)
+    least, most, middle = limits.smallest_subnormal, limits.max, limits.dtype.type(0.7)
+    y = np.array([least, 3 * least, limits.tiny, -1e-5, middle, 7, most / 3, -most, np.inf, np.nan, 0, -0.0], dtype)
+    row = np.array([0, least, -limits.tiny, 1e-5, middle, -3, most / 7, most, np.inf, np.nan], dtype)
+    (found,) = run(LoopKernel(program), [np.tile(row, (len(y), 2)), y], {"n": len(y), "m": 2 * len(row)})
+    with np.errstate(all="ignore"):
+        wanted = np.tile(row, (len(y), 2)) / y[:, None]
+    np.testing.assert_allclose(found, wanted, rtol=4 * float(limits.eps), atol=2 * float(least))
