@@ -88,6 +88,9 @@ class FakeCupy:
         self.recording: list[Callable[[], None]] | None = None
         self.clock, self.milliseconds = 0.0, 1.0
         self.order: list[str] = []
+        #: what runs kernels, the functions of this module by default; (address, bytes) of all memory
+        self.runner: Callable[[Launched, Request], None] | None = None
+        self.memory: list[tuple[int, int]] = []
         self._current = threading.local()
         self.allocated: list[int] = []
         runtime = SimpleNamespace(
@@ -146,11 +149,13 @@ class FakeCupy:
         self.allocated.append(size)
         # neither zeros nor aligned
         held = np.full(size + 8, 0x5A, np.uint8)
+        self.memory.append((held.ctypes.data, held.nbytes))
         return SimpleNamespace(ptr=held.ctypes.data + 8, held=held)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> FakeArray:
         made = FakeArray(tuple(shape), dtype, on=self.device)
         made.view(np.ndarray).reshape(-1).view(np.uint8)[...] = 0x5A
+        self.memory.append((made.ctypes.data, made.nbytes))
         return made
 
     def zeros(self, shape: Sequence[int], dtype: Any) -> FakeArray:
@@ -163,6 +168,8 @@ class FakeCupy:
             x = x.array
         made = np.asarray(x).view(FakeArray)
         made.on = on
+        low, high = np.lib.array_utils.byte_bounds(made)
+        self.memory.append((low, high - low))
         return made
 
     def from_dlpack(self, x: Any) -> FakeArray:
@@ -283,7 +290,11 @@ class _Function:
         cupy.clock += cupy.milliseconds
         launched = Launched(self._kernel, grid, block, shared_mem, values, scratch, cupy.stream, cupy.device)
         cupy.launches.append(launched)
-        KERNELS[request.function](values, request)
+        (cupy.runner or _by_hand)(launched, request)
+
+
+def _by_hand(launched: Launched, request: Request) -> None:
+    KERNELS[request.function](launched.values, request)
 
 
 def memory(address: int, shape: Sequence[int], strides: Sequence[int], kind: str) -> np.ndarray:
