@@ -10,6 +10,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,8 @@ from mirage.search.versions import Point
 COLD, COPIES = 3, 16
 #: calls of each version before it is timed, and rounds of timed calls at least and at most
 WARM, MIN_ROUNDS, MAX_ROUNDS = 3, 5, 100
-#: bytes of arguments and results up to which a point is measured
-POINT_BYTES = 8 << 30
+#: share of the free memory of the device that the arguments and results of a point may take
+MEMORY_SHARE = 0.5
 
 #: times of versions (us) at some sizes, infinite where one does not serve these or fails
 Times = Callable[[Sequence[CudaVersion], Mapping[str, int]], list[float]]
@@ -106,7 +107,7 @@ class DeviceRuns:
                     return f"its results differ from the program's at {trial.name}"
         except MirageError as e:
             return str(e)
-        except RuntimeError as e:
+        except (RuntimeError, MemoryError) as e:
             # errors of the driver, as CuPy passes them on
             return f"it fails on the device: {e}"
         return ""
@@ -115,20 +116,30 @@ class DeviceRuns:
         """Median microseconds of each version at these sizes, its arguments in DRAM; infinite where it cannot run there."""
         found = [np.inf] * len(versions)
         moved = self._bytes(sizes)
-        if moved > POINT_BYTES:
-            return found
         count = int(min(max(COLD * self.device.l2_bytes // max(moved, 1), 1), COPIES))
+        free, _ = self.cupy.cuda.runtime.memGetInfo()
+        if moved * count > MEMORY_SHARE * free:
+            return found
         host = random_inputs(self.program, sizes, self.seed)
         copies = [[self._to_device(x) for x in host] for _ in range(count)]
+        # versions write the same results
+        outs = [[self.cupy.empty(t.bind(sizes), DTYPES[t.dtype]) for t in self.program.output_types] for _ in copies]
+        # the stream of the measurements does not wait for the one that copies
+        self.cupy.cuda.get_current_stream().synchronize()
         stream = self.cupy.cuda.Stream(non_blocking=True)
         turns: dict[int, Callable[[], object]] = {}
+        # a captured graph works on the memory of its calls
+        held: list[list[Callable[[], None]]] = []
         for k, v in enumerate(versions):
             if v.serves(sizes):
                 try:
                     with stream:
-                        turns[k] = self._turn([self.executable(v).bind(xs, sizes).launch for xs in copies], stream)
-                except (MirageError, RuntimeError):
-                    # of the emitter or compiler, or of the driver: other versions may run
+                        run = self.executable(v)
+                        calls = [run.bind(xs, sizes, ys).launch for xs, ys in zip(copies, outs, strict=True)]
+                        held.append(calls)
+                        turns[k] = self._turn(calls, stream)
+                except (MirageError, RuntimeError, MemoryError):
+                    # of the compiler, or of the driver: other versions may run
                     continue
         for k, us in interleaved(self.cupy, stream, turns, self.share).items():
             found[k] = us / count
@@ -143,10 +154,11 @@ class DeviceRuns:
         try:
             for call in calls:
                 call()
+            graph = stream.end_capture()
         except RuntimeError:
-            stream.end_capture()
+            with suppress(RuntimeError):
+                stream.end_capture()
             return lambda: [call() for call in calls]
-        graph = stream.end_capture()
         return lambda: graph.launch(stream)
 
     def _bytes(self, sizes: Mapping[str, int]) -> int:

@@ -46,8 +46,8 @@ FAR = 2.0
 MODEL_SHARE = 0.3
 #: schedules that are compiled at a time, and the first time, so that there is a result soon
 BATCH, FIRST_BATCH = 8, 2
-#: bytes of arguments and results at a further point, at most
-POINT_BYTES = 16 << 30
+#: bytes of arguments and results, in float64, at a further point: a device will measure it
+POINT_BYTES = 2 << 30
 
 
 #: which candidate, by identity, with which schedule

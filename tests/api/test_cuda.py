@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -443,37 +442,116 @@ def test_arrays_that_do_not_fit(saved: Path) -> None:
         r(x, x.T, np.zeros(3, np.float16))
 
 
-def test_turns_are_timed_in_rounds() -> None:
-    """A clock that each call moves on: medians, and functions that take turns."""
-    calls: list[str] = []
-    clock = [0.0]
+class Cupy:
+    """Stands for CuPy: arrays in main memory, and a clock (ms) that calls move on."""
 
-    class Event:
+    def __init__(self, *, captures: bool = True) -> None:
+        self.cuda = self.runtime = self
+        self.clock = 0.0
+        self.captures = captures
+        self.capturing: list[Callable[[], None]] | None = None
+        self.asarray, self.asnumpy, self.ascontiguousarray, self.empty = (
+            np.asarray,
+            np.asarray,
+            np.ascontiguousarray,
+            np.empty,
+        )
+
+    def memGetInfo(self) -> tuple[int, int]:
+        return 1 << 40, 1 << 40
+
+    def Stream(self, non_blocking: bool) -> Cupy:
+        return self
+
+    get_current_stream = Event = lambda self: self.__class__.Mark(self)
+
+    class Mark:
+        def __init__(self, cupy: Cupy) -> None:
+            self.cupy = cupy
+
         def record(self, stream: object) -> None:
-            self.at = clock[0]
+            self.at = self.cupy.clock
 
         def synchronize(self) -> None:
             pass
 
-    class Cuda:
-        def __init__(self) -> None:
-            self.cuda = self
-            self.Event = Event
+    def get_elapsed_time(self, begin: Mark, end: Mark) -> float:
+        return end.at - begin.at
 
-        def get_elapsed_time(self, begin: Event, end: Event) -> float:
-            return end.at - begin.at
+    def __enter__(self) -> Cupy:
+        return self
 
-    def turn(name: str, ms: float) -> Callable[[], None]:
-        def run() -> None:
-            calls.append(name)
-            clock[0] += ms
+    def __exit__(self, *_: object) -> None:
+        pass
 
-        return run
+    def synchronize(self) -> None:
+        pass
 
-    times = measure.interleaved(Cuda(), nullcontext(), {0: turn("a", 0.25), 1: turn("b", 0.5)}, 1e-9)
-    assert times == {0: 250.0, 1: 500.0}
-    assert calls == ["a", "b"] * measure.MIN_ROUNDS
-    assert measure.interleaved(Cuda(), nullcontext(), {}, 1.0) == {}
+    def begin_capture(self) -> None:
+        self.capturing = []
+
+    def end_capture(self) -> Cupy:
+        calls, self.capturing = self.capturing, None
+        if calls is None or not self.captures:
+            raise RuntimeError("cudaErrorStreamCaptureInvalidated")
+        return Graph(self, calls)  # type: ignore[return-value]
+
+    def call(self, ms: float) -> None:
+        if self.capturing is not None:
+            self.capturing.append(lambda: self.call(ms))
+        else:
+            self.clock += ms
+
+
+class Graph:
+    def __init__(self, cupy: Cupy, calls: list[Callable[[], None]]) -> None:
+        self.cupy, self.calls = cupy, calls
+
+    def launch(self, stream: Cupy) -> None:
+        assert stream is self.cupy
+        for call in self.calls:
+            call()
+
+
+class Executable:
+    """Stands for `CudaExecutable`: runs the program with NumPy, with an error of `wrong`, in so many ms."""
+
+    def __init__(self, cupy: Cupy, ms: float, wrong: float = 0.0, fails: bool = False) -> None:
+        self.cupy, self.ms, self.wrong, self.fails = cupy, ms, wrong, fails
+
+    def __call__(self, inputs: Any, sizes: Any) -> list[np.ndarray]:
+        if self.fails:
+            raise RuntimeError("cudaErrorIllegalAddress")
+        return [(y + self.wrong).astype(y.dtype) for y in run_reference(PROGRAM, inputs, sizes)]
+
+    def bind(self, inputs: Any, sizes: Any, out: Any) -> Executable:
+        if self.fails:
+            raise MemoryError
+        assert [x.shape for x in inputs] == [t.bind(sizes) for t in PROGRAM.input_types]
+        assert [y.shape for y in out] == [t.bind(sizes) for t in PROGRAM.output_types]
+        return self
+
+    def launch(self) -> None:
+        self.cupy.call(self.ms)
+
+
+@pytest.mark.parametrize("captures", [True, False])
+def test_versions_are_checked_and_measured(result: CudaSuperoptimized, captures: bool) -> None:
+    cupy = Cupy(captures=captures)
+    v = result.decision.versions[0]
+    versions = [replace(v), replace(v), replace(v)]
+    kinds = [Executable(cupy, 0.25), Executable(cupy, 0.5, wrong=0.5), Executable(cupy, 1.0, fails=True)]
+    table = {id(one): kind for one, kind in zip(versions, kinds, strict=True)}
+    runs = measure.DeviceRuns(
+        cupy, PROGRAM, result.verifier.axis_program, SIZES, DEVICES["sm_90"], lambda one: table[id(one)],  # type: ignore[arg-type, return-value]
+        budget=1e-6, points=1, seed=0,
+    )  # fmt: skip
+    found = [runs.check(one) for one in versions]
+    assert found[0] == ""
+    assert "its results differ from the program's at" in found[1]
+    assert "cudaErrorIllegalAddress" in found[2]
+    assert runs.times(versions, SIZES) == pytest.approx([250.0, 500.0, math.inf])
+    assert runs.times([], SIZES) == []
 
 
 def test_a_decision_prefers_versions_that_serve(result: CudaSuperoptimized) -> None:
