@@ -26,7 +26,8 @@ class Argument:
     """One argument of a Triton function that is not constexpr.
 
     - POINTER: the address of the first element of tensor `tensor` (an index into `EmittedTriton.tensors`).
-    - SIZE: the value of `value` at the sizes of the dim symbols: the size of an axis, or a dim that is computed with.
+    - SIZE: the value of `value` at the sizes of the dim symbols: the size of an axis, or a dim that is computed with. It
+      must be less than 2**31.
     - STRIDE: the stride of dim `dim` of tensor `tensor`, in elements, times `value` (a dim that is a product of axes has
       one stride; that of an outer axis is a multiple of it).
 

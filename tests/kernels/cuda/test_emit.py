@@ -12,7 +12,7 @@ import pytest
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
-from mirage.errors import DTypeError, GraphError, ScheduleError
+from mirage.errors import DTypeError, GraphError, InputError, ScheduleError
 from mirage.ir.axes import to_axes
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.interpret import run_reference
@@ -231,3 +231,19 @@ def test_sizes_are_nodes_of_their_own() -> None:
     x = b.input("x", tensor("m", "n"))
     with pytest.raises(GraphError, match="sizes as nodes"):
         TritonAlgebra(FunctionSources()).dim(b.finish([x]).nodes[0].type.shape[0])
+
+
+def test_sizes_beyond_the_room_are_refused(interpreter: Interpreter) -> None:
+    case = LOOPS["shares_after"]
+    emitted = emit(case.graph, simple_schedule(case.graph, case.sizes))
+    sizes = {"m": 3, "t": 1000}
+    with pytest.raises(InputError, match=r"axis t has size \d+; this schedule has room for 16"):
+        interpreter.run(emitted, case.graph, arguments(case.program, sizes), sizes)
+
+
+def test_arguments_of_other_shapes_are_refused(interpreter: Interpreter) -> None:
+    case = flash_attention()
+    emitted = emit(case.graph, simple_schedule(case.graph, case.sizes))
+    given = arguments(case.program, case.sizes)
+    with pytest.raises(InputError, match="k: expected float32"):
+        interpreter.run(emitted, case.graph, [given[0], given[0], given[2]], case.sizes)
