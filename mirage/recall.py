@@ -51,7 +51,7 @@ from mirage.verify.safety import offered
 
 Scheduled = TypeVar("Scheduled", GraphRecord, VersionRecord)
 
-#: graphs kept of one program, cheapest first
+#: graphs kept of one program
 KEPT = 32
 
 
@@ -111,6 +111,9 @@ class Memory:
     What a smaller `budget` (seconds) than this one cut short is not recalled, and replaced when kept anew. What was tuned with
     other `constants` (arguments) is another record.
     """
+
+    #: graphs kept of a search, cheapest first
+    kept = KEPT
 
     def __init__(
         self,
@@ -219,7 +222,7 @@ class Memory:
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, found: int) -> None:
         """Remember a search's verified graphs."""
-        graphs = [self._to_canonical(c) for c in candidates[:KEPT]]
+        graphs = [self._to_canonical(c) for c in candidates[: self.kept]]
         payload = {"graphs": candidates_to_json(graphs), "stats": stats.to_json(), "candidates": found}
         self._write(self._key("graphs"), payload, None, cut=OUT_OF_TIME in stats.stop_reason)
 

@@ -135,6 +135,7 @@ def test_choices_serve_their_sizes(result: CudaSuperoptimized) -> None:
         assert modelled < math.inf
 
 
+@pytest.mark.slow
 def test_the_same_search_gives_the_same_versions(result: CudaSuperoptimized) -> None:
     again = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=30.0, cache=False))
     assert again.best.schedule == result.best.schedule
