@@ -106,7 +106,8 @@ def _in_main_memory(x: Any, what: str) -> InputError:
 def view(cupy: Any, a: DeviceArray, dtype: Any = None) -> Any:
     """The memory as an array of CuPy, of the NumPy type `dtype` of the same size where one is given."""
     kind = DTYPES[a.dtype] if dtype is None else np.dtype(dtype)
-    span = 1 + sum((n - 1) * abs(s) for n, s in zip(a.shape, a.strides, strict=True))
+    # none of an empty array
+    span = max(1 + sum((n - 1) * abs(s) for n, s in zip(a.shape, a.strides, strict=True)), 0)
     memory = cupy.cuda.UnownedMemory(a.address, span * kind.itemsize, a.owner, a.device)
     strides = tuple(s * kind.itemsize for s in a.strides)
     return cupy.ndarray(a.shape, dtype=kind, memptr=cupy.cuda.MemoryPointer(memory, 0), strides=strides)

@@ -15,7 +15,7 @@ from mirage.kernels.cuda.predefined import PredefinedOperator
 
 
 class BoundCall:
-    """A call with its arrays: `launch` runs it on CuPy's current stream, as often as one likes.
+    """A call with its arrays: `launch` runs it on CuPy's current stream, of the device `device`, as often as one likes.
 
     `results` are the arrays that it writes. The arrays, and the memory between kernels, are kept as long as this object; two
     launches must not overlap in time, which those on one stream never do.

@@ -163,6 +163,18 @@ def test_empty_arrays(lab: Lab) -> None:
     assert y.shape == (0, 20) and lab.cupy.launches == []
 
 
+def test_empty_arrays_are_copied_nowhere(lab: Lab) -> None:
+    """A transposed input that a kernel wants contiguous, and results that it does not write itself."""
+    e = examples.matmul("float32")
+    turned = DeviceOutput(2, (("n",), ("m",)), (examples.N, examples.M))
+    run = lab.executable(replace(e, outputs=(turned,)), "float32", m=4, n=6, k=5)
+    for m, n, k in ((0, 6, 5), (4, 0, 5), (4, 6, 0)):
+        x, y = lab.random(k, m).T, lab.random(k, n)
+        (z,) = run([x, y], {"m": m, "n": n, "k": k})
+        np.testing.assert_array_equal(z, np.zeros((n, m)))
+    assert [one.values["k"] for one in lab.cupy.launches] == [0]
+
+
 # ---- variants for alignments ----
 
 
