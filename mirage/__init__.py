@@ -111,6 +111,7 @@ if TYPE_CHECKING:
     from mirage.api import load, superoptimize, superoptimized
     from mirage.compilation import compile, load_executable
     from mirage.compiler.patterns import register_pattern
+    from mirage.cuda_result import CudaSuperoptimized
     from mirage.result import Superoptimized
     from mirage.runtime.executable import Executable
     from mirage.runtime.packed import register_library, register_packed
@@ -118,6 +119,7 @@ if TYPE_CHECKING:
 
 #: loaded on first use, so that importing the package stays quick
 _LATER = {
+    "CudaSuperoptimized": "mirage.cuda_result",
     "Executable": "mirage.runtime.executable",
     "Superoptimized": "mirage.result",
     "compile": "mirage.compilation",
@@ -141,6 +143,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Attribute",
+    "CudaSuperoptimized",
     "Executable",
     "GraphFunction",
     "MirageError",
