@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,13 @@ def read(cupy: Any, x: Any, what: str) -> DeviceArray:
             f"{what}: strides {x.strides} are no whole numbers of elements of {size} bytes; copy the array"
         )
     strides = tuple(s // size for s in x.strides)
-    return DeviceArray(int(x.data.ptr), tuple(x.shape), strides, str(x.dtype), int(x.device.id), x)
+    return DeviceArray(int(x.data.ptr), tuple(x.shape), strides, _dtype_name(x.dtype), int(x.device.id), x)
+
+
+@cache
+def _dtype_name(dtype: Any) -> str:
+    # NumPy takes microseconds for it
+    return str(dtype)
 
 
 def _read_torch(x: Any, what: str) -> DeviceArray:
@@ -94,7 +101,9 @@ def _read_torch(x: Any, what: str) -> DeviceArray:
         raise _in_main_memory(x, what)
     x = x.detach().resolve_neg()
     strides = tuple(x.stride())
-    return DeviceArray(x.data_ptr(), tuple(x.shape), strides, str(x.dtype).removeprefix("torch."), x.get_device(), x)
+    return DeviceArray(
+        x.data_ptr(), tuple(x.shape), strides, _dtype_name(x.dtype).removeprefix("torch."), x.get_device(), x
+    )
 
 
 def _in_main_memory(x: Any, what: str) -> InputError:

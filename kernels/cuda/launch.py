@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from mirage.errors import CompilerError, DeviceError, InputError
 from mirage.ir.axes import read_arguments
@@ -29,6 +30,17 @@ _SHARED_UNASKED = 48 << 10
 _KEPT = 64
 
 
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Shapes:
+    """The shapes of the muGraph's inputs and results at some sizes."""
+
+    inputs: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
+
+
 class CudaExecutable:
     """A muGraph as Triton kernels, compiled ahead of time for a device, with library calls for its predefined operators.
 
@@ -46,6 +58,7 @@ class CudaExecutable:
         self.kernels = compile_triton(emitted, device, hints)
         self._planner = Planner(emitted, mugraph.dtype)
         self._lock = threading.Lock()
+        self._shapes: dict[Any, _Shapes] = {}
         self._plans: dict[Any, Plan] = {}
         self._functions: dict[tuple[int, CompiledKernel], Any] = {}
         self._operators: dict[int, PredefinedOperator] = {}
@@ -116,42 +129,46 @@ class CudaExecutable:
         self, cupy: Any, device: int, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any] | None
     ) -> BoundCall:
         emitted, name = self.emitted, self.mugraph.name
-        self._check_limits(sizes)
+        at = tuple(sizes.items())
+        bound = self._shapes.get(at) or self._kept(self._shapes, at, self._bind_shapes(sizes))
         given = read_arguments(name, emitted.places, inputs)
         arrays: list[DeviceArray] = []
-        together = zip(self.mugraph.inputs, given, emitted.tensors, shapes(emitted, sizes), strict=False)
+        together = zip(self.mugraph.inputs, given, emitted.tensors, bound.inputs, strict=False)
         for x, a, t, want in together:
             what = f"{name}: input {x.argument}"
             arrays.append(_checked(read(cupy, a, what), want, t.dtype, device, what))
         like = given[0] if given else None
-        results, written = self._results(cupy, like, sizes, out, device)
-        key = (
-            tuple(sizes.items()),
-            tuple((a.strides, a.address % DIVISIBILITY == 0) for a in (*arrays, *written)),
-        )
+        results, written = self._results(cupy, like, bound.outputs, out, device)
+        key = at, tuple([(a.strides, a.address % DIVISIBILITY == 0) for a in (*arrays, *written)])
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._planner.plan(sizes, arrays, written, self._compiled)
-            with self._lock:
-                while len(self._plans) >= _KEPT:
-                    del self._plans[next(iter(self._plans))]
-                self._plans[key] = plan
+            plan = self._kept(self._plans, key, self._planner.plan(sizes, arrays, written, self._compiled))
         load, operator = partial(self._function, cupy, device), self._operator
         return BoundCall(cupy, device, plan, sizes, (arrays, written, results, like), load, operator)
 
-    def _check_limits(self, sizes: Mapping[str, int]) -> None:
+    def _kept(self, table: dict[Any, T], key: Any, value: T) -> T:
+        """The value, which the table has from now on in the place of the oldest one."""
+        with self._lock:
+            while len(table) >= _KEPT:
+                del table[next(iter(table))]
+            table[key] = value
+        return value
+
+    def _bind_shapes(self, sizes: Mapping[str, int]) -> _Shapes:
+        """Raises InputError for sizes that the schedule has no room for."""
         for limit in self.emitted.limits:
             if (value := evaluate(limit.value, sizes)) > limit.most:
                 raise InputError(
                     f"{self.mugraph.name}: axis {limit.axis} has {value} elements, and this schedule has room for "
                     f"{limit.most}; choose a schedule with larger tiles"
                 )
+        outputs = [tuple(evaluate(d, sizes) for d in o.shape) for o in self.emitted.outputs]
+        return _Shapes(shapes(self.emitted, sizes)[: self.emitted.inputs], outputs)
 
     def _results(
-        self, cupy: Any, like: Any, sizes: Mapping[str, int], out: Sequence[Any] | None, device: int
+        self, cupy: Any, like: Any, wanted: Sequence[tuple[int, ...]], out: Sequence[Any] | None, device: int
     ) -> tuple[list[Any], list[DeviceArray]]:
         name, dtype = self.mugraph.name, self.mugraph.dtype
-        wanted = [tuple(evaluate(d, sizes) for d in o.shape) for o in self.emitted.outputs]
         if out is None:
             made = [empty(cupy, like, s, dtype, device) for s in wanted]
             return [m for m, _ in made], [a for _, a in made]
