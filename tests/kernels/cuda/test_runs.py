@@ -79,7 +79,9 @@ class Interpreted:
         start, size = inside[-1]
         count = (start + size - address) // dtype.itemsize
         raw = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
-        return np.frombuffer(memoryview(raw), f"u{dtype.itemsize}" if dtype.itemsize == 2 and dtype != np.float16 else dtype)
+        return np.frombuffer(
+            memoryview(raw), f"u{dtype.itemsize}" if dtype.itemsize == 2 and dtype != np.float16 else dtype
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
