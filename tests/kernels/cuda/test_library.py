@@ -186,13 +186,13 @@ def test_tensors_between_kernels_may_be_float32() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda f: f.__name__)
-def test_plans_on_a_gpu(make: Callable[[str], mi.Program], dtype: str) -> None:
-    cp = pytest.importorskip("cupy")
+def test_plans_on_a_gpu(cupy: Any, make: Callable[[str], mi.Program], dtype: str) -> None:
+    pytest.importorskip("nvmath", reason="needs nvmath-python")
     program = make(dtype)
     sizes = {s: SIZES[s] for s in program.symbols()}
     rng = np.random.default_rng(2)
     inputs = [(numbers(rng, t.bind(sizes), dtype) / 4).astype(DTYPES[dtype]) for t in program.input_types]
     wanted = run_reference(program, [x.astype(np.float64) for x in inputs], sizes, "float64")
-    found = CudaLibraryProgram(to_axes(program))([cp.asarray(x) for x in inputs], sizes)
+    found = CudaLibraryProgram(to_axes(program))([cupy.asarray(x) for x in inputs], sizes)
     for w, f in zip(wanted, found, strict=True):
-        np.testing.assert_allclose(cp.asnumpy(f).astype(np.float64), w, atol=TOLERANCE[dtype] * max(1, abs(w).max()))
+        np.testing.assert_allclose(cupy.asnumpy(f).astype(np.float64), w, atol=TOLERANCE[dtype] * max(1, abs(w).max()))
