@@ -204,7 +204,7 @@ class Planner:
     def factor(self, maximum: int, parts: Axes) -> int:
         """exp(own maximum - largest of all parts): what brings partial results to one maximum."""
         # rows whose exponents are all -inf have the factor exp(-inf) = 0, not exp(-inf + inf)
-        largest = self.reduce(np.maximum, maximum, parts, initial=np.finfo(self.dtype).min)
+        largest = self.reduce(np.maximum, maximum, parts, initial=float(np.finfo(self.dtype).min))
         return self._ufunc(np.exp, self.sub(maximum, largest))
 
     def _node(self, n: AxisNode, args: list[int]) -> int:

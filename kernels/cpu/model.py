@@ -482,7 +482,7 @@ class _Counter:
         streamed = few & (k * columns >= STREAM_ELEMENTS)
         across = np.ceil(columns / self.lanes / _NV)
         passes = np.where(m >= _PACK_ROWS, 1, np.ceil(m / _MR))
-        return k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes)
+        return np.asarray(k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes))
 
     def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
         """Counts of mi_gemm_outer: a register tile of 8 rows by 3 vectors holds sums."""

@@ -271,8 +271,9 @@ def _apart(a: np.ndarray) -> bool:
 
 def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
     try:
-        # NumPy's stubs know only two of the limits; without one, some views take exponential time
-        return np.shares_memory(a, b, max_work=10_000)  # type: ignore[arg-type]
+        # without a limit, some views take exponential time; not all stubs of NumPy know of limits like this
+        limit: Any = 10_000
+        return np.shares_memory(a, b, max_work=limit)
     except np.exceptions.TooHardError:
         return True
 

@@ -183,7 +183,8 @@ class _Run:
             safe.append(np.where(active, i, 0))
         if not tensor.size:
             return np.zeros(shape, self.kept(x.type))
-        return tensor[tuple(safe)].astype(self.kept(x.type))
+        found: np.ndarray = tensor[tuple(safe)]
+        return found.astype(self.kept(x.type))
 
 
 def index_message(where: str, value: int, extent: int) -> str:
