@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -113,8 +115,21 @@ def _set_up_sqlite(connection: Any, _record: object) -> None:
     # The driver's own BEGIN is deferred; ours (below) says at once whether it will write.
     connection.isolation_level = None
     # The write-ahead log lets readers and one writer work together, and survives a killed process.
-    connection.execute("PRAGMA journal_mode=WAL")
+    _use_write_ahead_log(connection)
     connection.execute("PRAGMA synchronous=NORMAL")
+
+
+def _use_write_ahead_log(connection: Any) -> None:
+    """Switch to the write-ahead log. SQLite does not wait where two connections to a new file do so at once: we do."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: sa.Connection) -> None:

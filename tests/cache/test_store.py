@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.cache import CorruptRecordWarning, ResultStore
+from mirage.cache.database import _set_up_sqlite
 from mirage.cache.records import SCHEMA, canonical_json, parse_json, sha256
 from mirage.errors import CacheError
 
@@ -184,3 +185,23 @@ def test_canonical_json_parses_back_and_is_a_fixed_point(payload: dict[str, Any]
     assert canonical_json(parsed, "test") == text
     assert canonical_json(dict(reversed(payload.items())), "test") == text
     assert text == json.dumps(parsed, sort_keys=True, separators=(",", ":"))
+
+
+class _Busy:
+    """A connection to a file whose log another connection is switching, for so many attempts."""
+
+    def __init__(self, attempts: int, message: str = "database is locked") -> None:
+        self.attempts, self.message = attempts, message
+
+    def execute(self, statement: str) -> None:
+        if self.attempts and "journal_mode" in statement:
+            self.attempts -= 1
+            raise sqlite3.OperationalError(self.message)
+
+
+def test_connections_that_switch_the_log_at_once_wait_for_each_other() -> None:
+    busy = _Busy(3)
+    _set_up_sqlite(busy, None)
+    assert busy.attempts == 0
+    with pytest.raises(sqlite3.OperationalError, match="disk"):
+        _set_up_sqlite(_Busy(1, "disk I/O error"), None)
