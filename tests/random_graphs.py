@@ -257,28 +257,32 @@ _CALLS = ((2, _call), (1, _if_else), (1, _loop))
 def assert_close(case: Case, found: Any, args: list[np.ndarray] | None = None) -> None:
     """`found`, the result of a run of the case, is what the interpreter gives in float64, but for rounding.
 
-    How much that is, a run in the module's own types shows. Numbers near the end of a type's range are not compared. With
-    `args`, those are the arguments after the run, of which some may have been written to.
+    How much that is, a run in the module's own types shows, and the size of the arguments: sums may cancel. Numbers near the
+    end of a type's range are not compared. With `args`, those are the arguments after the run, of which some may have been
+    written to.
     """
     exact_args = [a.astype(np.float64) if a.dtype.name in DTYPES else a.copy() for a in case.args]
     exact = run_module(case.module, exact_args, wide=True)
     own_args = case.copies()
     own = run_module(case.module, own_args)
+    sizes = [float(np.max(np.abs(a[np.isfinite(a)]), initial=0)) for a in exact_args if a.dtype == np.float64]
+    given = max(sizes, default=0.0)
     try:
-        _assert_close(found, exact, own, "result")
+        _assert_close(found, exact, own, given, "result")
         if args is not None:
-            _assert_close(tuple(args), tuple(exact_args), tuple(own_args), "arguments")
+            _assert_close(tuple(args), tuple(exact_args), tuple(own_args), given, "arguments")
     except AssertionError as e:
         raise AssertionError(f"{e}\n{case}") from None
 
 
-def _assert_close(found: Any, exact: Any, own: Any, where: str) -> None:
+def _assert_close(found: Any, exact: Any, own: Any, given: float, where: str) -> None:
+    """`given` is the size of the largest number among the arguments."""
     if isinstance(own, tuple):
         assert isinstance(found, tuple | list) and len(found) == len(own), (
             f"{where}: {len(found)} values, not {len(own)}"
         )
         for k, group in enumerate(zip(found, exact, own, strict=True)):
-            _assert_close(*group, f"{where}[{k}]")
+            _assert_close(*group, given, f"{where}[{k}]")
         return
     found, own = np.asarray(found), np.asarray(own)
     assert found.shape == own.shape and found.dtype == own.dtype, (
@@ -293,7 +297,7 @@ def _assert_close(found: Any, exact: Any, own: Any, where: str) -> None:
     if not compared.any():
         return
     scale = float(np.max(np.abs(exact[compared])))
-    allowed = 32 * float(np.max(np.abs(near - exact)[compared])) + 64 * epsilon(own.dtype) * scale
+    allowed = 32 * float(np.max(np.abs(near - exact)[compared])) + epsilon(own.dtype) * (64 * scale + 8 * given)
     error = np.abs(got - exact)[compared]
     worst = float(np.max(error))
     assert worst <= allowed, f"{where}: off by {worst:.3g} of {scale:.3g}; {allowed:.3g} is allowed"
