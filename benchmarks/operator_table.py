@@ -103,7 +103,7 @@ def tables() -> Iterator[str]:
     """The lines of the page's tables: every operator that the package registers, and every effect."""
     yield "| operator | operands | of elements | attributes | superoptimized | kind |"
     yield "| --- | --- | --- | --- | --- | --- |"
-    for name in sorted(n for n, op in REGISTRY.items() if type(op).__module__.startswith("mirage.")):
+    for name in sorted(n for n, op in REGISTRY.items() if op.built_in):
         yield _row(REGISTRY[name])
     yield ""
     yield "| effect | operands | attributes |"

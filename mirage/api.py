@@ -37,7 +37,7 @@ from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.interpret import Runner, run_reference
-from mirage.ir.operator import REGISTRY, Elementwise, Operator
+from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
@@ -263,16 +263,11 @@ def _interrupt_unless(useful: bool) -> None:
 def _workers(executor: Executor | None, program: Program) -> Iterator[Executor | None]:
     """The caller's executor, or our own; none where only this process knows the operators of the program."""
     operators = [REGISTRY[n.op] for n in program.nodes if n.op in REGISTRY]
-    if executor is not None or not all(_module(op).startswith("mirage.") for op in operators):
+    if executor is not None or not all(op.built_in for op in operators):
         yield executor
         return
     with default_executor() as pool:
         yield pool
-
-
-def _module(op: Operator) -> str:
-    """Where an operator is defined."""
-    return (op.define if isinstance(op, Elementwise) else type(op)).__module__
 
 
 def _program(program: object) -> Program:

@@ -154,6 +154,11 @@ class Operator(ABC):
         """Whether it can be superoptimized: it has an axis rule, or expands into operators that have one."""
         return type(self).to_axes is not Operator.to_axes or type(self).expand is not Operator.expand
 
+    @property
+    def built_in(self) -> bool:
+        """Whether the package defines it, not a user."""
+        return type(self).__module__.startswith("mirage.")
+
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
         """Canonical attributes; raises AttributeValueError for unknown, missing or ill-typed ones, DimError for wrong dims."""
         return checked_attrs(self.name, self.attributes, given)
@@ -281,6 +286,10 @@ class Elementwise(Operator):
 
     define: Callable[..., Any] = None  # type: ignore[assignment]
     flops: int = 1
+
+    @property
+    def built_in(self) -> bool:
+        return self.define.__module__.startswith("mirage.")
 
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return TensorType(broadcast_shapes(self.name, types), same_dtype(self.name, types))
