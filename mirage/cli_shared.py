@@ -32,5 +32,5 @@ def check_writable(option: str, path: Path | None) -> None:
     folder = path.parent
     if not folder.is_dir():
         raise InputError(f"{option} {path}: cannot be written: there is no folder {folder}; make it first")
-    if path.is_dir() or not os.access(path if path.exists() else folder, os.W_OK):
+    if (path.exists() and not path.is_file()) or not os.access(path if path.exists() else folder, os.W_OK):
         raise InputError(f"{option} {path}: cannot be written; choose a file in a folder that you can write")

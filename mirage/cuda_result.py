@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from rich.table import Table
 
 from mirage.cuda_records import cuda_record
 from mirage.errors import BudgetError, DeviceError, DimError, InputError
-from mirage.folders import write_whole
+from mirage.folders import save_file
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
@@ -202,11 +201,7 @@ class CudaSuperoptimized:
 
         Raises InputError if the file cannot be written.
         """
-        path = Path(path)
-        try:
-            write_whole(path, json.dumps(self.to_json(), indent=1))
-        except OSError as e:
-            raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
+        save_file(path, json.dumps(self.to_json(), indent=1))
 
     def _repr_svg_(self) -> str | None:
         return self.best.graph._repr_svg_()

@@ -55,7 +55,7 @@ class AxisError(MirageError):
 
 
 class InputError(MirageError):
-    """Arrays that do not fit the program's inputs."""
+    """Arrays that do not fit the program's inputs, or a file that cannot be read or written."""
 
 
 class GuardError(InputError):

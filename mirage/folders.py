@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shlex
 import stat
-import tempfile
 from pathlib import Path
 
-from mirage.errors import UnsafeCacheError
+from mirage.errors import InputError, UnsafeCacheError
 from mirage.settings import cache_dir
 
 
@@ -39,13 +39,32 @@ def check_private(path: Path) -> None:
         )
 
 
-def write_whole(file: Path, content: str | bytes) -> None:
-    """Write a file, text as UTF-8, so that a reader sees all of it or none; raises OSError where that fails."""
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.stem}-")
+def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
+    """Write a file, text as UTF-8, so that a reader sees all of it or none; raises OSError where that fails.
+
+    `mode` are the permissions of the file, from which the user's umask takes some.
+    """
+    name = file.with_name(f".{file.stem}-{secrets.token_hex(8)}")
+    descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with os.fdopen(descriptor, "wb") as out:
             out.write(content.encode() if isinstance(content, str) else content)
         os.replace(name, file)
     except BaseException:
-        Path(name).unlink(missing_ok=True)
+        name.unlink(missing_ok=True)
         raise
+
+
+def save_file(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Write a file that the user asked for, whole or not at all, with the permissions of new files.
+
+    Raises InputError if it cannot be written.
+    """
+    # a link stays one, as with open()
+    file = Path(path).resolve()
+    if file.exists() and not file.is_file():
+        raise InputError(f"{path}: cannot be written: it is there, and no file; choose another name")
+    try:
+        write_whole(file, content, 0o666)
+    except OSError as e:
+        raise InputError(f"{path}: cannot be written ({e.strerror or e}); choose a folder that you can write") from e

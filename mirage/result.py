@@ -8,14 +8,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.table import Table
 
-from mirage.errors import DimError, InputError
-from mirage.folders import write_whole
+from mirage.errors import DimError
+from mirage.folders import save_file
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
@@ -245,11 +244,7 @@ class Superoptimized:
 
         Raises InputError if the file cannot be written.
         """
-        path = Path(path)
-        try:
-            write_whole(path, json.dumps(self.to_json(), indent=1))
-        except OSError as e:
-            raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
+        save_file(path, json.dumps(self.to_json(), indent=1))
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()

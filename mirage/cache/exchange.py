@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from mirage.cache.records import SCHEMA, Record, canonical_json, is_key, is_time, parse_json
-from mirage.errors import CacheError, CacheFormatError
-from mirage.folders import write_whole
+from mirage.errors import CacheError, CacheFormatError, InputError
+from mirage.folders import save_file
 
 FORMAT = "mirage-results"
 
@@ -20,27 +20,24 @@ _FIELDS = {*_TEXT_FIELDS, "version", "best_us", "payload"}
 def write_records(path: Path, records: Iterable[Record]) -> int:
     """Write sound records to `path`, whole or not at all; returns how many.
 
-    Raises CacheError if the file can't be written.
+    Raises InputError if the file can't be written.
     """
     rows = [{**vars(record), "payload": parse_json(record.payload)} for record in records]
     text = json.dumps({"format": FORMAT, "schema": SCHEMA, "records": rows}, indent=1) + "\n"
-    try:
-        write_whole(path, text)
-    except OSError as error:
-        raise CacheError(f"can't write {path}: {error}; choose a folder that you can write") from error
+    save_file(path, text)
     return len(rows)
 
 
 def read_records(path: Path) -> list[Record]:
     """Every record of an exported file, all of them checked.
 
-    Raises CacheError if the file can't be read, CacheFormatError if it is not an export of this schema
+    Raises InputError if the file can't be read, CacheFormatError if it is not an export of this schema
     version or any record of it is not sound.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise CacheError(f"can't read {path}: {error}; give a file written by an export") from error
+        raise InputError(f"{path}: cannot be read ({error.strerror}); give a file written by an export") from error
     try:
         document = parse_json(data.decode("utf-8"))
     except ValueError as error:

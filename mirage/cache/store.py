@@ -107,7 +107,7 @@ class ResultStore:
     def export(self, path: str | Path) -> int:
         """Write every sound record to a JSON file, whole or not at all; returns how many.
 
-        Others are left out with a CorruptRecordWarning. Raises CacheError if the file can't be written.
+        Others are left out with a CorruptRecordWarning. Raises InputError if the file can't be written.
         """
         with self._database.reading() as connection:
             rows = connection.execute(sa.select(TABLE).order_by(TABLE.c.key)).all()
@@ -122,8 +122,8 @@ class ResultStore:
     def import_(self, path: str | Path) -> int:
         """Merge an exported file into the store by the rule of `put`, all of it or nothing.
 
-        Returns how many records were new or faster. Raises CacheFormatError if the file is not an export of
-        this schema version or any record of it is damaged.
+        Returns how many records were new or faster. Raises InputError if the file can't be read, CacheFormatError
+        if it is not an export of this schema version or any record of it is damaged.
         """
         return self._merge(read_records(Path(path)))
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage.errors import FormatError, InputError
+from mirage.folders import save_file
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.serial import SCHEMA, mugraph_from_json, mugraph_to_json
 
@@ -17,10 +18,7 @@ MAX_BYTES = 64 << 20
 
 def save_mugraph(graph: MuGraph, path: str | os.PathLike[str]) -> None:
     """Write a muGraph for `load_mugraph` and `mirage verify`; raises InputError where it cannot be written."""
-    try:
-        Path(path).write_text(json.dumps(mugraph_to_json(graph), indent=1) + "\n", encoding="utf-8")
-    except OSError as e:
-        raise InputError(f"{path}: cannot be written ({e.strerror})") from None
+    save_file(path, json.dumps(mugraph_to_json(graph), indent=1) + "\n")
 
 
 def load_mugraph(path: str | os.PathLike[str]) -> MuGraph:

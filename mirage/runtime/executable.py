@@ -9,13 +9,12 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 
 from mirage.errors import FormatError, InputError, MirageError
-from mirage.folders import write_whole
+from mirage.folders import save_file
 from mirage.ir.graph import nodes
 from mirage.ir.types import ELEMENTS
 from mirage.runtime.arrays import like
@@ -232,10 +231,7 @@ class Executable:
             archive.writestr(_CODE, json.dumps(head, indent=1))
             for k, a in enumerate(self._constants):
                 archive.writestr(f"constants/{k}", np.ascontiguousarray(a).tobytes())
-        try:
-            write_whole(Path(path), memory.getvalue())
-        except OSError as e:
-            raise InputError(f"{path}: cannot be written ({e.strerror}); choose a folder that you can write") from e
+        save_file(path, memory.getvalue())
 
 
 #: what reading a file that is no executable, or an altered one, may raise beside our own errors; RuntimeError is raised for

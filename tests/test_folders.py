@@ -1,0 +1,62 @@
+"""Files are written whole or not at all, and belong to who they are for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from mirage.errors import InputError
+from mirage.folders import save_file, write_whole
+
+
+@pytest.fixture
+def umask() -> Iterator[int]:
+    """The permissions that new files of this test do not get."""
+    old = os.umask(0o027)
+    yield 0o027
+    os.umask(old)
+
+
+def mode(file: Path) -> int:
+    return stat.S_IMODE(file.stat().st_mode)
+
+
+def test_files_of_the_package_are_private_and_saved_ones_are_not(tmp_path: Path, umask: int) -> None:
+    write_whole(tmp_path / "own", b"1")
+    save_file(tmp_path / "saved", "é")
+    assert mode(tmp_path / "own") == 0o600
+    assert mode(tmp_path / "saved") == 0o666 & ~umask
+    assert (tmp_path / "saved").read_bytes() == "é".encode()
+
+
+def test_a_link_to_a_file_stays_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("file")
+    save_file(tmp_path / "link", "text")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "text"
+
+
+def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "folder").mkdir()
+    for name in ("pipe", "folder", "folder/none/file"):
+        with pytest.raises(InputError, match=rf"{name}: cannot be written.*; choose"):
+            save_file(tmp_path / name, "text")
+    assert sorted(p.name for p in tmp_path.rglob("*")) == ["folder", "pipe"]
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("older")
+
+    def fail(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(KeyboardInterrupt):
+        save_file(tmp_path / "file", "newer")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "older")]
