@@ -213,17 +213,11 @@ def simplify(x: Scalar, extents: Mapping[str, Dim]) -> Scalar:
                 return Affine.of(n).recombined().scalar()
             case Binary() if n.op in COMPARISONS and is_index(n.left) and is_index(n.right):
                 return _compared(n, extents)
-            case Binary(op="and" | "or"):
-                return _connected(n)
-            case Unary(op="not", x=Const() as c):
-                return constant(not c.value, "bool")
-            case Select(condition=Const() as c):
-                return n.then if c.value else n.orelse
             case Select() if n.then is n.orelse:
                 return n.then
             case Checked() if is_index(n.index) and within(n.index, n.extent, extents):
                 return n.index
-        return None
+        return _decided(n)
 
     return transform(x, change)
 
@@ -308,11 +302,19 @@ def _compared(n: Binary, extents: Mapping[str, Dim]) -> Scalar | None:
     return constant(False, "bool") if always[opposite[n.op]] else None
 
 
-def _connected(n: Binary) -> Scalar | None:
-    for a, b in ((n.left, n.right), (n.right, n.left)):
-        if isinstance(a, Const):
-            return b if bool(a.value) == (n.op == "and") else a
-    return n.left if n.left is n.right else None
+def _decided(n: Scalar) -> Scalar | None:
+    """What a connective or a choice is where its operands decide it."""
+    match n:
+        case Binary(op="and" | "or"):
+            for a, b in ((n.left, n.right), (n.right, n.left)):
+                if isinstance(a, Const):
+                    return b if bool(a.value) == (n.op == "and") else a
+            return n.left if n.left is n.right else None
+        case Unary(op="not", x=Const() as c):
+            return constant(not c.value, "bool")
+        case Select(condition=Const() as c):
+            return n.then if c.value else n.orelse
+    return None
 
 
 def simplify_stage(stage: TensorExpr) -> TensorExpr:
@@ -330,15 +332,6 @@ def resolve(x: Scalar, condition: Scalar, holds: bool) -> Scalar:
     known = constant(holds, "bool")
 
     def change(n: Scalar) -> Scalar | None:
-        if n is condition:
-            return known
-        match n:
-            case Binary(op="and" | "or"):
-                return _connected(n)
-            case Unary(op="not", x=Const() as c):
-                return constant(not c.value, "bool")
-            case Select(condition=Const() as c):
-                return n.then if c.value else n.orelse
-        return None
+        return known if n is condition else _decided(n)
 
     return transform(x, change)
