@@ -10,6 +10,7 @@ import sympy
 
 from mirage.errors import GraphError
 from mirage.ir.functions import EXP, ScalarFunction
+from mirage.kernels.algebra import InfixAlgebra
 
 
 class FunctionSources:
@@ -36,12 +37,11 @@ def literal(value: Fraction) -> str:
     return f"((mi_real){number!r})"
 
 
-class CAlgebra:
-    """Operators as C expressions of type mi_vec.
+class CAlgebra(InfixAlgebra):
+    """Operators as C expressions of type mi_vec; `shifts` are those of the node's exps.
 
-    `dims` maps a dim to the C variable that holds it. `shifts` are subtracted from the arguments of the
-    node's exps, in order; `arguments` records these arguments. `inverses` maps a divisor to the variable that holds 1
-    over it: a product takes a tenth of the time of a quotient.
+    `dims` maps a dim to the C variable that holds it. `divisors` maps a divisor to the variable of type mi_divisor that
+    holds its factors: products take a fraction of the time of a quotient.
     """
 
     def __init__(
@@ -49,13 +49,12 @@ class CAlgebra:
         functions: FunctionSources,
         dims: Mapping[sympy.Expr, str],
         shifts: Sequence[str] = (),
-        inverses: Mapping[str, str] | None = None,
+        divisors: Mapping[str, str] | None = None,
     ) -> None:
+        super().__init__(shifts)
         self.functions = functions
         self.dims = dims
-        self.shifts = list(shifts)
-        self.arguments: list[str] = []
-        self.inverses = inverses or {}
+        self.divisors = divisors or {}
 
     def constant(self, value: Fraction) -> str:
         return f"mi_broadcast({literal(value)})"
@@ -63,29 +62,11 @@ class CAlgebra:
     def dim(self, size: sympy.Expr) -> str:
         return f"mi_broadcast((mi_real){self.dims[size]})"
 
-    def add(self, x: str, y: str) -> str:
-        return f"({x} + {y})"
-
-    def sub(self, x: str, y: str) -> str:
-        return f"({x} - {y})"
-
-    def mul(self, x: str, y: str) -> str:
-        return f"({x} * {y})"
-
     def div(self, x: str, y: str) -> str:
-        if y in self.inverses:
-            return f"({x} * {self.inverses[y]})"
-        return f"({x} / {y})"
-
-    def neg(self, x: str) -> str:
-        return f"(-{x})"
+        return f"mi_quotient({x}, {self.divisors[y]})" if y in self.divisors else super().div(x, y)
 
     def function(self, fn: ScalarFunction, x: str, *params: Fraction) -> str:
-        if fn is EXP:
-            if len(self.arguments) < len(self.shifts):
-                shift = self.shifts[len(self.arguments)]
-                self.arguments.append(x)
-                return f"mi_exp_falling({x} - {shift})"
-            self.arguments.append(x)
+        if fn is EXP and (falling := self.shifted(x)) is not None:
+            return f"mi_exp_falling({falling})"
         more = "".join(f", mi_broadcast({literal(p)})" for p in params)
         return f"{self.functions.use(fn)}({x}{more})"

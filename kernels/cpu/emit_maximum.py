@@ -79,6 +79,15 @@ class Block:
     old: Mapping[int, int]
     rescales: tuple[Rescale, ...]
 
+    def sites(self, maximum: RunningMaximum, kernel: int) -> dict[int, list[int]]:
+        """Node -> its exps (sites of `maximum`) that subtract a maximum; `kernel` is the block's node in the muGraph."""
+        new = {o: n for n, o in self.old.items() if not any(r.node == n for r in self.rescales)}
+        found: dict[int, list[int]] = {}
+        for s, site in enumerate(maximum.sites):
+            if site.path[0] == kernel:
+                found.setdefault(new[site.path[1]], []).append(s)
+        return found
+
 
 def with_rescaled_inputs(
     mugraph: MuGraph, kernel: int, maximum: RunningMaximum, known: Mapping[int, Companion]

@@ -109,7 +109,7 @@ class BlockPlan:
         self.packs: dict[tuple[int, str], Buffer] = {}
         #: those of tensors that do not change with the loop, which read them
         self.packed_before: dict[tuple[int, str], None] = {}
-        self.sites = self._sites()
+        self.sites = block.sites(program.maximum, kernel)
         #: per site its loops, and its rows' maxima, shifts and, in the for-loop, factors of growth
         self.states: dict[int, tuple[GroupPlan, tuple[Buffer, ...]]] = {}
         self.factors: dict[int, Buffer] = {}
@@ -120,15 +120,6 @@ class BlockPlan:
         self._plan()
 
     # facts about the graph
-
-    def _sites(self) -> dict[int, list[int]]:
-        """Node -> its sites, where a maximum may be subtracted."""
-        new = {o: n for n, o in self.block.old.items() if not any(r.node == n for r in self.block.rescales)}
-        found: dict[int, list[int]] = {}
-        for s, site in enumerate(self.program.maximum.sites):
-            if site.path[0] == self.kernel:
-                found.setdefault(new[site.path[1]], []).append(s)
-        return found
 
     def _depths(self) -> dict[int, int]:
         """Node -> in how many of the loops, outermost first, it runs; the nodes of a group run together."""

@@ -175,6 +175,18 @@ class KernelWork:
         return KernelWork(g, inputs, outputs, tuple(products), tuple(groups), tuple(held), batch, contiguous)
 
 
+def divided(
+    role: Role, size: np.ndarray, tile: np.ndarray, split: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(number of blocks along an axis of that size, elements of the longest of them), as `KernelSchedule.bounds`."""
+    if role in (Role.WHOLE, Role.LOOP):
+        return np.ones_like(size), size
+    count = np.ceil(size / tile)
+    if role is Role.PARALLEL:
+        return count, np.minimum(tile, size)
+    return split, np.minimum(tile * np.ceil(count / split), size)
+
+
 def _group(g: Graph, members: Sequence[int]) -> _Group:
     light = heavy = 0.0
     for i in members:
@@ -308,13 +320,9 @@ class _Counter:
         fill = self.ones
         for a, role in g.roles:
             size = max(sizes[a], 1)
-            block = self.ones * size
+            blocks, block = divided(role, self.ones * size, tiles.get(a, self.ones), splits.get(a, self.ones))
             if role in (Role.PARALLEL, Role.SPLIT):
-                blocks = np.ceil(size / tiles[a])
-                block = np.minimum(tiles[a], size)
                 if role is Role.SPLIT:
-                    block = np.minimum(tiles[a] * np.ceil(blocks / splits[a]), size)
-                    blocks = splits[a]
                     self.parts[partial_axis(a)] = blocks
                 self.cells = self.cells * blocks
                 fill = fill * np.minimum(size / (block * blocks), 1)

@@ -11,6 +11,7 @@ import sympy
 from mirage.errors import GraphError
 from mirage.ir import functions as fns
 from mirage.ir.functions import ScalarFunction
+from mirage.kernels.algebra import InfixAlgebra
 
 # Plain arithmetic only: it compiles without libdevice, and the interpreter runs it.
 _TANH = """\
@@ -124,16 +125,12 @@ def literal(value: Fraction) -> str:
     return f'float("{number}")' if isinf(number) else repr(number)
 
 
-class TritonAlgebra:
-    """Operators as Triton expressions of float32.
-
-    `shifts` are subtracted from the arguments of the node's exps, in order; `arguments` records these arguments.
-    """
+class TritonAlgebra(InfixAlgebra):
+    """Operators as Triton expressions of float32; `shifts` are those of the node's exps."""
 
     def __init__(self, functions: FunctionSources, shifts: Sequence[str] = ()) -> None:
+        super().__init__(shifts)
         self.functions = functions
-        self.shifts = list(shifts)
-        self.arguments: list[str] = []
 
     def constant(self, value: Fraction) -> str:
         return literal(value)
@@ -141,24 +138,7 @@ class TritonAlgebra:
     def dim(self, size: sympy.Expr) -> str:
         raise GraphError(f"size {size} inside an operator: Triton code has sizes as nodes of their own")
 
-    def add(self, x: str, y: str) -> str:
-        return f"({x} + {y})"
-
-    def sub(self, x: str, y: str) -> str:
-        return f"({x} - {y})"
-
-    def mul(self, x: str, y: str) -> str:
-        return f"({x} * {y})"
-
-    def div(self, x: str, y: str) -> str:
-        return f"({x} / {y})"
-
-    def neg(self, x: str) -> str:
-        return f"(-{x})"
-
     def function(self, fn: ScalarFunction, x: str, *params: Fraction) -> str:
         if fn is fns.EXP:
-            self.arguments.append(x)
-            if len(self.arguments) <= len(self.shifts):
-                x = f"{x} - {self.shifts[len(self.arguments) - 1]}"
+            x = self.shifted(x) or x
         return self.functions.call(fn, x, params)

@@ -80,19 +80,10 @@ class BlockPlan:
         self.outputs = outputs
         self.companions = companions
         self.rescales = {r.node: r for r in block.rescales}
-        self.sites = self._sites()
+        self.sites = block.sites(program.maximum, kernel)
         self.limits: dict[str, tuple[Dim, int]] = {}
         self.space = self._space()
         self.uses_dot = schedule.dot and any(n.op in PRODUCTS for n in self.graph.nodes)
-
-    def _sites(self) -> dict[int, list[int]]:
-        """Node -> its exps that subtract a maximum."""
-        new = {o: n for n, o in self.block.old.items()}
-        found: dict[int, list[int]] = {}
-        for s, site in enumerate(self.program.maximum.sites):
-            if site.path[0] == self.kernel:
-                found.setdefault(new[site.path[1]], []).append(s)
-        return found
 
     def degree(self, i: int, site: int) -> int:
         if i not in self.block.old:

@@ -31,7 +31,7 @@ import numpy as np
 
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.model import KernelWork
+from mirage.kernels.cpu.model import KernelWork, divided
 from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
@@ -239,15 +239,10 @@ class _Counter:
         g = work.graph
         for a, role in g.roles:
             size = max(sizes[a], 1)
-            block = self.ones * size
-            if role in (Role.PARALLEL, Role.SPLIT):
-                count = np.ceil(size / tiles[a])
-                block = np.minimum(tiles[a], size)
-                if role is Role.SPLIT:
-                    block = np.minimum(tiles[a] * np.ceil(count / splits[a]), size)
-                    count = splits[a]
-                    self.parts[partial_axis(a)] = count
-                self.blocks = self.blocks * count
+            count, block = divided(role, self.ones * size, tiles.get(a, self.ones), splits.get(a, self.ones))
+            if role is Role.SPLIT:
+                self.parts[partial_axis(a)] = count
+            self.blocks = self.blocks * count
             self.block[a] = block
             self.whole[a] = _padded(choices.rooms.get(a, 1.0) * self.ones) if a in choices.rooms else _padded(block)
             self.inner[a] = self.whole[a] if role is Role.WHOLE else _padded(tiles[a])

@@ -10,7 +10,7 @@ from typing import Any
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import Dim
 from mirage.mugraph.graph import Graph, MuGraph, Role
-from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.mugraph.schedule import AxisSizes, KernelSchedule, Schedule
 
 #: elements of one block tensor: what Triton allows
 MAX_ELEMENTS = 1 << 20
@@ -19,7 +19,7 @@ MAX_STAGES = 8
 
 
 @dataclass(frozen=True)
-class CudaKernelSchedule:
+class CudaKernelSchedule(AxisSizes):
     """Choices for one graph-defined kernel.
 
     In elements and as powers of two, `tiles` gives the tile of every parallel, loop and split axis, and `rooms` the room
@@ -36,8 +36,6 @@ class CudaKernelSchedule:
     the one whose neighbours run together last; () is the muGraph's order.
     """
 
-    tiles: tuple[tuple[str, int], ...] = ()
-    splits: tuple[tuple[str, int], ...] = ()
     rooms: tuple[tuple[str, int], ...] = ()
     num_warps: int = 4
     num_stages: int = 3
@@ -45,14 +43,6 @@ class CudaKernelSchedule:
     rounded: bool = True
     swap: bool = False
     order: tuple[str, ...] = ()
-
-    @cached_property
-    def tile(self) -> dict[str, int]:
-        return dict(self.tiles)
-
-    @cached_property
-    def split(self) -> dict[str, int]:
-        return dict(self.splits)
 
     def extent(self, graph: Graph, axis: str, size: Dim) -> int:
         """Elements of a block tensor along an axis of that (symbolic) size, in one iteration.

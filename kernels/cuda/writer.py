@@ -4,47 +4,37 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+
+from mirage.kernels import writer
+from mirage.kernels.writer import IndentedWriter, without_unread
+from mirage.kernels.writer import printable as comment_text
+
+__all__ = ["Writer", "comment_text", "without_unused", "words"]
+
+_ASSIGNMENT = re.compile(r" *(\w+) = ")
 
 
-class Writer:
+class Writer(IndentedWriter):
     """Lines of Python with the current indentation."""
-
-    def __init__(self, depth: int = 0) -> None:
-        self.lines: list[str] = []
-        self.depth = depth
-
-    def line(self, text: str = "") -> None:
-        self.lines.append("    " * self.depth + text if text else "")
 
     def comment(self, text: str) -> None:
         self.line(f"# {comment_text(text)}".rstrip())
 
-    @contextmanager
-    def block(self, head: str) -> Iterator[None]:
-        self.line(f"{head}:")
-        self.depth += 1
-        yield
-        self.depth -= 1
+    def block(self, head: str) -> AbstractContextManager[None]:
+        return self.indented(f"{head}:")
 
 
 def words(lines: Sequence[str]) -> Counter[str]:
     """How often each identifier occurs in code, comments left out."""
-    return Counter(re.findall(r"\w+", "\n".join(x.split("#")[0] for x in lines)))
+    return writer.words([_code(x) for x in lines])
 
 
 def without_unused(lines: Sequence[str]) -> list[str]:
     """The lines of a function without assignments of names that nothing reads."""
-    while True:
-        count = words(lines)
-        assigned = [re.match(r" *(\w+) = ", x) for x in lines]
-        kept = [x for x, m in zip(lines, assigned, strict=True) if m is None or count[m[1]] > 1]
-        if len(kept) == len(lines):
-            return kept
-        lines = kept
+    return without_unread(lines, _ASSIGNMENT, _code)
 
 
-def comment_text(text: str) -> str:
-    """Text that cannot end a comment: printable ASCII."""
-    return "".join(c if " " <= c <= "~" else "." for c in text)
+def _code(line: str) -> str:
+    return line.split("#")[0]

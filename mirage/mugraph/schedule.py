@@ -17,20 +17,12 @@ MAX_SPLITS = 4096
 
 
 @dataclass(frozen=True)
-class KernelSchedule:
-    """Sizes for one graph-defined kernel.
-
-    `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
-    `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
-    whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis). The rows of
-    block tensors are longer by a vector where `padded`, against rows that share sets of a cache.
-    """
+class AxisSizes:
+    """`tiles` gives the tile (elements) of every parallel, loop and split axis of a kernel, `splits` the grid size of every
+    split axis."""
 
     tiles: tuple[tuple[str, int], ...] = ()
     splits: tuple[tuple[str, int], ...] = ()
-    lanes: int = 16
-    packed: tuple[tuple[int, str], ...] = ()
-    padded: bool = False
 
     @cached_property
     def tile(self) -> dict[str, int]:
@@ -39,6 +31,21 @@ class KernelSchedule:
     @cached_property
     def split(self) -> dict[str, int]:
         return dict(self.splits)
+
+
+@dataclass(frozen=True)
+class KernelSchedule(AxisSizes):
+    """Sizes for one graph-defined kernel.
+
+    `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
+    `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
+    whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis). The rows of
+    block tensors are longer by a vector where `padded`, against rows that share sets of a cache.
+    """
+
+    lanes: int = 16
+    packed: tuple[tuple[int, str], ...] = ()
+    padded: bool = False
 
     def bounds(self, graph: Graph, axis: str, size: int) -> tuple[int, int]:
         """(number of blocks along the axis, elements per block) at that size; the last block may be shorter."""
