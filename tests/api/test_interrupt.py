@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import pickle
@@ -222,7 +223,7 @@ def test_steps_are_lines() -> None:
 
 
 def test_bars_on_a_terminal_and_nothing_elsewhere() -> None:
-    terminal = Console(force_terminal=True, width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    terminal = Console(force_terminal=True, width=120, record=True, file=io.StringIO())
     with bars(terminal) as say:
         say(Step("searching", "12 prefixes, [bold]", 2, 7))
         say(Step("verifying", "", 1, 4))
@@ -232,7 +233,7 @@ def test_bars_on_a_terminal_and_nothing_elsewhere() -> None:
     assert "2/7" in text
     assert "12 prefixes, [bold]" in text
     assert "a line of somebody else" in text
-    plain = Console(force_terminal=False, width=120, record=True, file=open(os.devnull, "w"))  # noqa: SIM115
+    plain = Console(force_terminal=False, width=120, record=True, file=io.StringIO())
     with bars(plain) as say:
         say(Step("searching", "", 2, 7))
     assert plain.export_text() == ""

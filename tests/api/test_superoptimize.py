@@ -164,7 +164,7 @@ def test_source_is_c_that_names_its_kernels() -> None:
 
 
 def test_report_renders() -> None:
-    console = Console(record=True, width=120, file=open("/dev/null", "w"))  # noqa: SIM115
+    console = Console(record=True, width=120, file=io.StringIO())
     console.print(result().report())
     text = console.export_text()
     for word in (
