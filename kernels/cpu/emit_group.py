@@ -69,12 +69,12 @@ class GroupEmitter:
         self.dims = dims
 
     def elementwise(
-        self, n: Node, args: Sequence[str], shifts: Sequence[str], inverses: Mapping[str, str] | None = None
+        self, n: Node, args: Sequence[str], shifts: Sequence[str], divisors: Mapping[str, str] | None = None
     ) -> tuple[str, list[str]]:
         """C expression of an elementwise node, and the arguments of its exps."""
         op = get_operator(n.op)
         assert isinstance(op, Elementwise)
-        algebra = CAlgebra(self.functions, self.dims, shifts, inverses)
+        algebra = CAlgebra(self.functions, self.dims, shifts, divisors)
         return str(op.apply(algebra, args, n.attr)), algebra.arguments
 
     def group(
@@ -113,7 +113,7 @@ class GroupEmitter:
                     w.line(f"sum{i}[{part}] += {value};")
                     continue
                 names = [f"shift{i}_{k}" for k in range(len(shifts.get(i, ())))]
-                text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names, loads.inverses)
+                text, _ = self.elementwise(n, [f"v{r.node}" for r in n.operands], names, loads.factors)
                 w.line(f"const mi_vec v{i} = {text};")
                 if i in targets:
                     nest.store(targets[i].view, v, lanes, f"v{i}", targets[i].accumulate)
@@ -214,7 +214,7 @@ class GroupEmitter:
 class _Loads:
     """Prints each load once, in the outermost loop where its index is known.
 
-    The inverses of `divisors` that are loaded outside the innermost loop are computed there.
+    The factors of `divisors` that are loaded outside the innermost loop are computed there.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class _Loads:
         self.vector = vector
         self.divisors = divisors
         self.hoisted: set[str] = set()
-        self.inverses: dict[str, str] = {}
+        self.factors: dict[str, str] = {}
 
     def ready(self, bound: Sequence[str], lanes: str = "", keep: bool = True) -> None:
         """Print the loads whose axes are bound; they are printed again later unless to `keep`."""
@@ -235,5 +235,5 @@ class _Loads:
                 if keep:
                     self.hoisted.add(name)
                     if name in self.divisors:
-                        self.inverses[name] = f"inverse_{name}"
-                        self.nest.w.line(f"const mi_vec inverse_{name} = 1 / {name};")
+                        self.factors[name] = f"divisor_{name}"
+                        self.nest.w.line(f"const mi_divisor divisor_{name} = mi_divisor_of({name});")

@@ -467,18 +467,18 @@ static void cell_1(void *arguments, long cell, int thread, void *scratch)
     {
         for (long i_d8 = 0; i_d8 < 8; i_d8++) {
             const mi_vec v5 = mi_broadcast(*(m5 + i_d8));
-            const mi_vec inverse_v5 = 1 / v5;
+            const mi_divisor divisor_v5 = mi_divisor_of(v5);
             {
                 long i_d64_2 = 0;
                 for (; i_d64_2 + MI_W <= 64; i_d64_2 += MI_W) {
                     const mi_vec v6 = mi_load(m6 + i_d8 * m6_d8 + i_d64_2);
-                    const mi_vec v7 = (v6 * inverse_v5);
+                    const mi_vec v7 = mi_quotient(v6, divisor_v5);
                     mi_store(o0 + i_d8 * o0_d8 + i_d64_2, v7);
                 }
                 if (i_d64_2 < 64) {
                     const int lanes = (int)(64 - i_d64_2);
                     const mi_vec v6 = mi_load_n(m6 + i_d8 * m6_d8 + i_d64_2, lanes);
-                    const mi_vec v7 = (v6 * inverse_v5);
+                    const mi_vec v7 = mi_quotient(v6, divisor_v5);
                     mi_store_n(o0 + i_d8 * o0_d8 + i_d64_2, v7, lanes);
                 }
             }

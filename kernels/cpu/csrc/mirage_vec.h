@@ -207,6 +207,33 @@ MI_INLINE mi_vec mi_fill_tail(mi_vec v, int n, mi_vec fill)
     return mi_select(mi_load(index) < mi_broadcast((mi_real)n), v, fill);
 }
 
+/* ---- quotients by what many elements share ---- */
+
+#if MI_IS_FLOAT
+#define MI_LEAST_NORMAL 0x1p-126f
+#define MI_HALF_WAY 0x1p64f
+#else
+#define MI_LEAST_NORMAL 0x1p-1022
+#define MI_HALF_WAY 0x1p512
+#endif
+
+/* A divisor y as two factors: x / y is x * inverse * scale, in a fraction of the time. The scale is 1 but where 1 / y is
+ * no normal number: there it is a power of two by which y is multiplied first. */
+typedef struct {
+    mi_vec inverse, scale;
+} mi_divisor;
+
+MI_INLINE mi_divisor mi_divisor_of(mi_vec y)
+{
+    const mi_vec size = mi_abs(y), one = mi_broadcast(1);
+    const mi_vec tiny = mi_select(size < mi_broadcast(MI_LEAST_NORMAL), mi_broadcast(MI_HALF_WAY), one);
+    const mi_vec scale = mi_select(size > mi_broadcast(1 / MI_LEAST_NORMAL), mi_broadcast(1 / MI_HALF_WAY), tiny);
+    return (mi_divisor){1 / (y * scale), scale};
+}
+
+/* x / y for the divisor of y; 1.5 units in the last place. */
+MI_INLINE mi_vec mi_quotient(mi_vec x, mi_divisor y) { return x * y.inverse * y.scale; }
+
 /* ---- horizontal reductions: butterfly over lanes whose indices differ in one bit h ---- */
 
 #if MI_W == 16
