@@ -6,7 +6,7 @@ cost nothing, and are copied into every group that uses them; so are reshapes, t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -53,52 +53,112 @@ def is_movement(binding: Binding) -> bool:
     return isinstance(binding.value, OpCall) and binding.value.op in ("reshape", "transpose", "repeat")
 
 
-def outline(
-    function: Function, number: int, groups: Sequence[Group], module: ModuleBuilder, live: Set[Var]
-) -> Block:
-    """Block `number` of a function with each group replaced by a call of a new function, which is added to the module.
+class Outliner:
+    """Outlines groups of bindings of block `number` of a function.
 
-    `live` are the variables that are read outside of the block. Groups must be disjoint, and such that no two wait for
-    each other; raises GraphError otherwise.
+    `live` are the block's variables, and others, that are read outside of it.
     """
-    block = function.blocks[number]
-    unit_of = {i: ("group", k) for k, g in enumerate(groups) for i in g.members}
-    defined = {b.var: i for i, b in enumerate(block.bindings)}
-    order: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
-    first: dict[tuple[str, int], int] = {}
-    for i in range(len(block.bindings)):
-        unit = unit_of.get(i, ("binding", i))
-        first.setdefault(unit, i)
-        order.add_node(unit)
-    for unit in list(order.nodes):
-        inside = [*groups[unit[1]].members, *groups[unit[1]].copied] if unit[0] == "group" else [unit[1]]
-        for i in inside:
-            for v in variables(block.bindings[i].value):
-                j = defined.get(v)
-                if j is not None and j not in inside:
-                    order.add_edge(unit_of.get(j, ("binding", j)), unit)
-    bindings: list[Binding] = []
-    try:
-        units = list(nx.lexicographical_topological_sort(order, key=first.__getitem__))
-    except nx.NetworkXUnfeasible:
-        raise GraphError(f"{function.name}: groups of bindings wait for each other; make them convex") from None
-    names = {p.name for p in function.parameters} | {b.var.name for b in function.bindings}
-    for kind, k in units:
-        if kind == "binding":
-            bindings.append(block.bindings[k])
-            continue
-        g = groups[k]
-        outputs = _outputs(block, g, live)
-        callee, arguments = _function(block, g, outputs, module)
-        call = FunctionCall(callee.name, tuple(arguments), tuple(symbol(d) for d in callee.dims))
-        where = block.bindings[g.members[-1]].where
-        if len(outputs) == 1:
-            bindings.append(Binding(outputs[0], call, where))
-            continue
-        group = Var(_fresh(names, callee.name), callee.returns)
-        bindings.append(Binding(group, call, where))
-        bindings += [Binding(v, TupleItem((group,), i), where) for i, v in enumerate(outputs)]
-    return Block(tuple(bindings), block.dataflow)
+
+    def __init__(self, function: Function, number: int) -> None:
+        self.function = function
+        self.block = function.blocks[number]
+        others = [b for k, block in enumerate(function.blocks) if k != number for b in block.bindings]
+        self.live = {v for b in others for v in variables(b.value)}
+        if isinstance(function.result, Var):
+            self.live.add(function.result)
+        self._defined = {b.var: i for i, b in enumerate(self.block.bindings)}
+        self._readers: dict[Var, list[int]] = {}
+        for i, b in enumerate(self.block.bindings):
+            for v in variables(b.value):
+                self._readers.setdefault(v, []).append(i)
+
+    def outline(self, groups: Sequence[Group], module: ModuleBuilder) -> Block:
+        """The block with each group replaced by a call of a new function, which is added to the module.
+
+        Groups must be disjoint, and such that no two wait for each other; raises GraphError otherwise.
+        """
+        names = {p.name for p in self.function.parameters} | {b.var.name for b in self.function.bindings}
+        bindings: list[Binding] = []
+        for kind, k in self._order(groups):
+            if kind == "binding":
+                bindings.append(self.block.bindings[k])
+                continue
+            g = groups[k]
+            callee, arguments, outputs = self._made(g, module)
+            module.add(callee)
+            call = FunctionCall(callee.name, tuple(arguments), tuple(symbol(d) for d in callee.dims))
+            where = self.block.bindings[g.members[-1]].where
+            if len(outputs) == 1:
+                bindings.append(Binding(outputs[0], call, where))
+                continue
+            group = Var(_fresh(names, callee.name), callee.returns)
+            bindings.append(Binding(group, call, where))
+            bindings += [Binding(v, TupleItem((group,), i), where) for i, v in enumerate(outputs)]
+        return Block(tuple(bindings), self.block.dataflow)
+
+    def trial(self, group: Group) -> Function:
+        """The function that a group would become; raises GraphError where nothing reads its results."""
+        return self._made(group, ModuleBuilder())[0]
+
+    def _order(self, groups: Sequence[Group]) -> list[tuple[str, int]]:
+        """The groups, and the bindings that are in none, such that each comes behind those that it reads."""
+        bindings = self.block.bindings
+        unit_of = {i: ("group", k) for k, g in enumerate(groups) for i in g.members}
+        order: nx.DiGraph[tuple[str, int]] = nx.DiGraph()
+        first: dict[tuple[str, int], int] = {}
+        for i in range(len(bindings)):
+            unit = unit_of.get(i, ("binding", i))
+            first.setdefault(unit, i)
+            order.add_node(unit)
+        for unit in list(order.nodes):
+            inside = [*groups[unit[1]].members, *groups[unit[1]].copied] if unit[0] == "group" else [unit[1]]
+            for i in inside:
+                for v in variables(bindings[i].value):
+                    j = self._defined.get(v)
+                    if j is not None and j not in inside:
+                        order.add_edge(unit_of.get(j, ("binding", j)), unit)
+        try:
+            return list(nx.lexicographical_topological_sort(order, key=first.__getitem__))
+        except nx.NetworkXUnfeasible:
+            raise GraphError(
+                f"{self.function.name}: groups of bindings wait for each other; make them convex"
+            ) from None
+
+    def _outputs(self, group: Group) -> list[Var]:
+        inside = {*group.members, *group.copied}
+        own = (self.block.bindings[i].var for i in group.members)
+        # what copies of other groups read is read by the originals as well
+        found = [v for v in own if v in self.live or any(i not in inside for i in self._readers.get(v, ()))]
+        if not found:
+            last = self.block.bindings[group.members[-1]].var
+            raise GraphError(f"group of {last.name}: nothing reads its results")
+        return found
+
+    def _made(self, group: Group, module: ModuleBuilder) -> tuple[Function, list[Var | Constant], list[Var]]:
+        """The function of a group under a name that is new to the module, what its parameters are given, and its results."""
+        outputs = self._outputs(group)
+        inside = [self.block.bindings[i] for i in sorted({*group.members, *group.copied})]
+        own = {b.var for b in inside}
+        read = (a for b in inside for a in atoms(b.value) if isinstance(a, Var | Constant))
+        arguments = list(dict.fromkeys(a for a in read if a not in own))
+        builder = FunctionBuilder(module.fresh(group.hint), module.functions)
+        builder.names |= {b.var.name for b in inside}
+        new: dict[Atom, Atom] = {}
+        for a in arguments:
+            # kernels read tensors that the compiler knows as any others
+            if isinstance(a, Var):
+                new[a] = builder.parameter(a.name, a.annotation)
+            else:
+                new[a] = builder.fresh_parameter("constant", a.annotation)
+        for b in inside:
+            value = with_atoms(b.value, lambda a: new.get(a, a))
+            new[b.var] = builder.bind(Binding(Var(b.var.name, b.var.annotation), value, b.where))
+        needed = {s for b in inside for s in (*symbols_used(b.value), *symbols_in(b.var.annotation))}
+        needed |= {s for a in arguments for s in symbols_in(a.annotation)}
+        dims = tuple(sorted(needed - bound_symbols(a.annotation for a in arguments)))
+        results = tuple(new[v] for v in outputs)
+        result = results[0] if len(results) == 1 else builder.emit(MakeTuple(results), name="results")
+        return builder.finish(result, dims=dims, attrs=group.attrs), arguments, outputs
 
 
 def _fresh(names: set[str], hint: str) -> str:
@@ -107,46 +167,6 @@ def _fresh(names: set[str], hint: str) -> str:
         name, k = f"{hint}_{k}", k + 1
     names.add(name)
     return name
-
-
-def _outputs(block: Block, group: Group, live: Set[Var]) -> list[Var]:
-    inside = {*group.members, *group.copied}
-    read = {v for i, b in enumerate(block.bindings) if i not in inside for v in variables(b.value)} | live
-    # what copies of other groups read is read by the originals as well
-    found = [block.bindings[i].var for i in group.members if block.bindings[i].var in read]
-    if not found:
-        raise GraphError(f"group of {block.bindings[group.members[-1]].var.name}: nothing reads its results")
-    return found
-
-
-def _function(
-    block: Block, group: Group, outputs: Sequence[Var], module: ModuleBuilder
-) -> tuple[Function, list[Var | Constant]]:
-    """The function of a group, and what its parameters are given."""
-    inside = [block.bindings[i] for i in sorted({*group.members, *group.copied})]
-    own = {b.var for b in inside}
-    read = (a for b in inside for a in atoms(b.value) if isinstance(a, Var | Constant))
-    arguments = list(dict.fromkeys(a for a in read if a not in own))
-    builder = FunctionBuilder(module.fresh(group.hint), module.functions)
-    builder.names |= {b.var.name for b in inside}
-    new: dict[Atom, Atom] = {}
-    for a in arguments:
-        # kernels read tensors that the compiler knows as any others
-        if isinstance(a, Var):
-            new[a] = builder.parameter(a.name, a.annotation)
-        else:
-            new[a] = builder.fresh_parameter("constant", a.annotation)
-    for b in inside:
-        value = with_atoms(b.value, lambda a: new.get(a, a))
-        new[b.var] = builder.bind(Binding(Var(b.var.name, b.var.annotation), value, b.where))
-    needed = {s for b in inside for s in (*symbols_used(b.value), *symbols_in(b.var.annotation))}
-    needed |= {s for a in arguments for s in symbols_in(a.annotation)}
-    dims = tuple(sorted(needed - bound_symbols(a.annotation for a in arguments)))
-    results = tuple(new[v] for v in outputs)
-    result = results[0] if len(results) == 1 else builder.emit(MakeTuple(results), name="results")
-    function = builder.finish(result, dims=dims, attrs=group.attrs)
-    module.add(function)
-    return function, arguments
 
 
 def bound_symbols(annotations: Iterable[Annotation]) -> set[str]:

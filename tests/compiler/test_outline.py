@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from mirage.compiler.outline import Group, outline
+from mirage.compiler.outline import Group, Outliner
 from mirage.errors import GraphError
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Block, Function, FunctionCall, Module, Var
+from mirage.ir.graph.nodes import Block, Function, FunctionCall, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.text import print_function
 
@@ -17,8 +17,7 @@ def outlined(text: str, *groups: Group) -> Module:
     module = parse_module(text)
     main = module.functions["main"]
     builder = ModuleBuilder(module)
-    live = {main.result} if isinstance(main.result, Var) else set()
-    block = outline(main, 0, groups, builder, live)
+    block = Outliner(main, 0).outline(groups, builder)
     builder.add(Function(main.name, main.parameters, (block,), main.result))
     return builder.finish()
 

@@ -13,17 +13,17 @@ What a group becomes is decided by `mirage.compiler.codegen`; a group that no ke
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterator, Set
 
 import networkx as nx
 
 from mirage.compiler.codegen import fusible, stitchable
+from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
 from mirage.compiler.kinds import binding_kind
-from mirage.compiler.outline import Group, is_scalar, outline
+from mirage.compiler.outline import Group, Outliner, is_scalar
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Block, Function, Module, OpCall, Var
+from mirage.ir.graph.nodes import Function, Module, OpCall
 from mirage.ir.graph.traverse import variables
 from mirage.ir.loops.analysis import Kind
 from mirage.ir.program import AttrItems
@@ -51,75 +51,36 @@ def fuse_function(function: Function, builder: ModuleBuilder, context: Context) 
     for number, block in enumerate(function.blocks):
         if not block.dataflow:
             continue
-        elsewhere = {
-            v for k, other in enumerate(blocks) if k != number for b in other.bindings for v in variables(b.value)
-        }
-        live = elsewhere | ({function.result} if isinstance(function.result, Var) else set())
-
-        def outlined(members: Sequence[int], number: int = number, live: Set[Var] = live) -> Function:
-            trial = ModuleBuilder()
-            scalars = _scalars(function.blocks[number], members)
-            outline(function, number, [Group(tuple(sorted(members)), scalars, function.name, ORIGIN)], trial, live)
-            (made,) = trial.functions.values()
-            return made
-
-        fusion = Fusion(
-            block,
-            live,
-            lambda members: fusible(outlined(members)),
-            lambda members: stitchable(outlined(members), constraints),
-        )
-        groups = [
-            Group(tuple(members), _scalars(block, members), f"{function.name}_fused", ORIGIN)
-            for members in fusion.groups()
-        ]
-        blocks[number] = outline(function, number, groups, builder, live)
+        outliner = Outliner(function, number)
+        groups = Fusion(outliner, constraints).groups()
+        blocks[number] = outliner.outline(list(groups), builder)
     return Function(function.name, function.parameters, tuple(blocks), function.result, function.dims, function.attrs)
 
 
-def _scalars(block: Block, members: Sequence[int]) -> tuple[int, ...]:
-    """The scalar constants that these bindings read, directly or not."""
-    position = {b.var: i for i, b in enumerate(block.bindings)}
-    found: set[int] = set()
-    todo = list(members)
-    while todo:
-        for v in variables(block.bindings[todo.pop()].value):
-            i = position.get(v)
-            if i is not None and i not in found and is_scalar(v.annotation):
-                found.add(i)
-                todo.append(i)
-    return tuple(sorted(found))
-
-
-@dataclass
 class Fusion:
-    """The groups of one block.
+    """The groups of the block of an outliner, as far as these constraints of its dims allow."""
 
-    `fusible` says whether bindings, by position, can be one kernel; `stitchable` whether they share their group dims.
-    """
-
-    block: Block
-    live: Set[Var]
-    fusible: Callable[[Sequence[int]], bool]
-    stitchable: Callable[[Sequence[int]], bool]
-
-    def __post_init__(self) -> None:
-        bindings = self.block.bindings
-        position = {b.var: i for i, b in enumerate(bindings)}
+    def __init__(self, outliner: Outliner, constraints: Constraints) -> None:
+        self.outliner = outliner
+        self.constraints = constraints
+        self.bindings = bindings = outliner.block.bindings
+        self.position = {b.var: i for i, b in enumerate(bindings)}
         self.kinds = [Kind.OPAQUE if is_scalar(b.var.annotation) else binding_kind(b) for b in bindings]
         self.flow: nx.DiGraph[int] = nx.DiGraph()
         self.flow.add_nodes_from(range(len(bindings)))
         for i, b in enumerate(bindings):
-            self.flow.add_edges_from((position[v], i) for v in variables(b.value) if v in position)
+            self.flow.add_edges_from((self.position[v], i) for v in variables(b.value) if v in self.position)
         self.end = len(bindings)
-        ends = [i for i in range(len(bindings)) if bindings[i].var in self.live or not self.flow.out_degree(i)]
+        ends = [i for i in range(len(bindings)) if bindings[i].var in outliner.live or not self.flow.out_degree(i)]
         self.flow.add_edges_from((i, self.end) for i in ends)
         dominators = nx.immediate_dominators(self.flow.reverse(copy=False), self.end)
         self.dominator = {i: d for i, d in dominators.items() if i != self.end and d is not None}
         self.group = {i: {i} for i in range(len(bindings)) if self.kinds[i] < Kind.OPAQUE}
+        # merging goes on until nothing changes, and asks the same again
+        self._stitchable: dict[frozenset[int], bool] = {}
 
-    def groups(self) -> Iterator[list[int]]:
-        """The groups, each as positions in order; every binding that can be part of a kernel, and needs one, is in one."""
+    def groups(self) -> Iterator[Group]:
+        """The groups; every binding that can be part of a kernel, and needs one, is in one."""
         self._elementwise()
         self._epilogues()
         self._stitch()
@@ -131,14 +92,29 @@ class Fusion:
             seen |= members
             if all(self._is_view(j) for j in members):
                 continue
-            if self.fusible(sorted(members)):
-                yield sorted(members)
+            whole = self._group_of(members)
+            if fusible(self.outliner.trial(whole)):
+                yield whole
                 continue
-            yield from ([j] for j in sorted(members) if not self._is_view(j) and self.fusible([j]))
+            single = (self._group_of({j}) for j in sorted(members) if not self._is_view(j))
+            yield from (g for g in single if fusible(self.outliner.trial(g)))
+
+    def _group_of(self, members: Set[int]) -> Group:
+        """These bindings with the scalar constants that they read, directly or not."""
+        scalars: set[int] = set()
+        todo = list(members)
+        while todo:
+            for v in variables(self.bindings[todo.pop()].value):
+                i = self.position.get(v)
+                if i is not None and i not in scalars and is_scalar(v.annotation):
+                    scalars.add(i)
+                    todo.append(i)
+        name = f"{self.outliner.function.name}_fused"
+        return Group(tuple(sorted(members)), tuple(sorted(scalars)), name, ORIGIN)
 
     def _is_view(self, i: int) -> bool:
         """Whether a binding needs no kernel: the same memory under another shape."""
-        value = self.block.bindings[i].value
+        value = self.bindings[i].value
         return isinstance(value, OpCall) and value.op == "reshape"
 
     def _between(self, i: int) -> set[int] | None:
@@ -212,5 +188,12 @@ class Fusion:
                 together = self.group[i] | self.group[j]
                 if len(together) > MAX_OPERATORS or not self._convex(together):
                     continue
-                if self.stitchable(sorted(together)) and self._merge({i, j}):
+                if self._can_stitch(frozenset(together)) and self._merge({i, j}):
                     changed = True
+
+    def _can_stitch(self, members: frozenset[int]) -> bool:
+        found = self._stitchable.get(members)
+        if found is None:
+            trial = self.outliner.trial(self._group_of(members))
+            found = self._stitchable[members] = stitchable(trial, self.constraints)
+        return found

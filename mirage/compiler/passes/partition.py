@@ -21,7 +21,7 @@ from functools import lru_cache
 
 from mirage.compiler.context import Context
 from mirage.compiler.lax import lax_program
-from mirage.compiler.outline import Group, is_movement, is_scalar, outline
+from mirage.compiler.outline import Group, Outliner, is_movement, is_scalar
 from mirage.errors import MirageError
 from mirage.ir.expand import ExpandingBuilder
 from mirage.ir.graph.builder import ModuleBuilder
@@ -53,27 +53,24 @@ def partition_function(
     for number, block in enumerate(function.blocks):
         if not block.dataflow:
             continue
-        elsewhere = {v for k, other in enumerate(blocks) if k != number for b in other.bindings for v in variables(b.value)}
-        live = elsewhere | ({function.result} if isinstance(function.result, Var) else set())
+        outliner = Outliner(function, number)
+        parameters = {p.name for p in function.parameters}
         groups = [
             Group(tuple(sorted(g.members)), tuple(sorted(g.copied)), f"{function.name}_lax", ORIGIN)
-            for g in _Partitioner(block, live, weights, {p.name for p in function.parameters}).groups()
+            for g in _Partitioner(block, outliner.live, weights, parameters).groups()
         ]
-        kept = [g for g in groups if _searchable(function, number, g, live, context)]
-        blocks[number] = outline(function, number, kept, builder, live)
+        kept = [g for g in groups if _searchable(outliner, g, context)]
+        blocks[number] = outliner.outline(kept, builder)
     return Function(function.name, function.parameters, tuple(blocks), function.result, function.dims, function.attrs)
 
 
-def _searchable(function: Function, number: int, group: Group, live: Set[Var], context: Context) -> bool:
+def _searchable(outliner: Outliner, group: Group, context: Context) -> bool:
     """Whether a group has a form over named axes; the report says why where it has none."""
-    trial = ModuleBuilder()
     try:
-        outline(function, number, [group], trial, live)
-        (outlined,) = trial.functions.values()
-        lax_program(outlined)
+        lax_program(outliner.trial(group))
     except MirageError as e:
-        last = function.blocks[number].bindings[group.members[-1]].var.name
-        context.report.fallbacks.append(f"{function.name}: {last} is not searched: {e}")
+        last = outliner.block.bindings[group.members[-1]].var.name
+        context.report.fallbacks.append(f"{outliner.function.name}: {last} is not searched: {e}")
         return False
     return True
 
