@@ -12,8 +12,7 @@ import onnx.numpy_helper
 import onnx.parser
 import onnxruntime as ort
 
-from benchmarks.graph_models import Llama
-from benchmarks.graph_programs import MEASURED, GraphProgram
+from benchmarks.graph_programs import BERT_BASE, TINY_LLAMA, GraphProgram
 from benchmarks.peers_onnx import EPS
 
 #: the first opset with RMSNormalization, RotaryEmbedding and Attention
@@ -94,8 +93,7 @@ def _session(
 
 
 def _llama(cached: bool) -> _Model:
-    model = MEASURED["llama_decode"].fn.__self__  # type: ignore[attr-defined]
-    assert isinstance(model, Llama)
+    model = TINY_LLAMA
     angles = np.arange(_POSITIONS)[:, None] * model.frequencies
     tables = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
     # one new token sees all that is cached; a prompt has no cache
@@ -104,7 +102,7 @@ def _llama(cached: bool) -> _Model:
     )
     cache = f"b, {model.shared}, t, {model.head}"
     # a session has keys and values before they are cached as [b, s, heads * head]
-    split = "" if cached else _split("k", "keys", model) + _split("v0", "values", model)
+    split = "" if cached else _split("k", "keys") + _split("v0", "values")
     body = f"""
         y1 = RMSNormalization<axis = -1, epsilon = {EPS}>(x, norm1)
         q0 = MatMul(y1, wq)
@@ -141,12 +139,12 @@ def _llama(cached: bool) -> _Model:
     )
 
 
-def _split(x: str, result: str, model: Llama) -> str:
+def _split(x: str, result: str) -> str:
     return f"{x}_heads = Reshape({x}, heads)\n {result} = Transpose<perm = [0, 2, 1, 3]>({x}_heads)\n"
 
 
 def _bert() -> _Model:
-    model = MEASURED["bert_encoder"].fn.__self__  # type: ignore[attr-defined]
+    model = BERT_BASE
 
     def linear(result: str, x: str, w: str, b: str) -> str:
         return f"{result}_0 = MatMul({x}, {w})\n {result} = Add({result}_0, {b})\n"
