@@ -1,9 +1,10 @@
-"""Triton source compiled ahead of time, without a GPU: one cubin per kernel, architecture and set of alignments, cached.
+"""Kernels compiled ahead of time, without a GPU: of Triton, one cubin per kernel, architecture and set of alignments. Cached.
 
 A compiled kernel is a folder `<cache folder>/cuda/<function>-<key>` with `kernel.cubin`, `kernel.ptx` and `kernel.json`. The
 key is a hash of everything that the machine code depends on, so a folder is never stale; it appears under its final name
 complete or not at all, so processes may race for it and may be killed at any time. A hit neither compiles nor imports Triton.
-The compiler runs in processes of its own (`worker.py`), so a crash of LLVM is an error and no end of the caller.
+The compiler runs in processes of its own (`worker.py`), so a crash of LLVM is an error and no end of the caller. Kernels of
+another compiler (`cutlass_compile.py`) take the same way with a worker of their own.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mirage.errors import CompilerError, NoCompilerError, ScheduleError
 from mirage.folders import check_private, private_folder, write_whole
@@ -38,6 +39,22 @@ _ENVIRONMENT = ("PATH", "HOME", "LD_LIBRARY_PATH", "TMPDIR", "LANG", "LC_ALL", "
 #: names of element types in a Triton signature
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 _CUBIN, _PTX, _META = "kernel.cubin", "kernel.ptx", "kernel.json"
+
+
+class Compilable(Protocol):
+    """A kernel to compile, under its name; `compiler` says by what."""
+
+    @property
+    def function(self) -> str: ...
+
+    @property
+    def compiler(self) -> str: ...
+
+    def key(self) -> str:
+        """The hash of all that the machine code depends on; raises NoCompilerError without the compiler that this takes."""
+
+    def job(self) -> dict[str, Any]:
+        """What the script `job["worker"]` is told, in JSON values: it leaves the cubin and the rest in a folder that is added."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +85,16 @@ class Request:
             "worker": _worker_text(),
         }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    @property
+    def compiler(self) -> str:
+        """The name of the compiler."""
+        return "Triton"
+
+    def job(self) -> dict[str, Any]:
+        """The request in JSON values, with the source in a file."""
+        source = str(_source_file(self.source))
+        return asdict(self) | {"divisible": sorted(self.divisible), "source": source, "worker": str(WORKER)}
 
 
 @dataclass(frozen=True)
@@ -161,7 +188,7 @@ def check_fits(kernel: CompiledKernel, device: CudaDevice) -> None:
         )
 
 
-def compile_all(requests: Sequence[Request]) -> list[CompiledKernel | CompilerError]:
+def compile_all(requests: Sequence[Compilable]) -> list[CompiledKernel | CompilerError]:
     """The compiled kernel of each request, or why it was rejected; those that are not cached are compiled side by side.
 
     Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
@@ -218,26 +245,25 @@ def _digest(path: Path) -> str:
     return hashlib.sha256((path / _CUBIN).read_bytes() + (path / _PTX).read_bytes()).hexdigest()
 
 
-def _build(folder: Path, missing: Mapping[Path, Request]) -> dict[Path, CompilerError]:
+def _build(folder: Path, missing: Mapping[Path, Compilable]) -> dict[Path, CompilerError]:
     """Compile kernels and move them to their folders; why some were rejected."""
     with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
         jobs = []
         for i, r in enumerate(missing.values()):
             own = Path(build, str(i))
             own.mkdir(mode=0o700)
-            job = asdict(r) | {
-                "divisible": sorted(r.divisible),
-                "source": str(_source_file(r.source)),
-                "folder": str(own),
-            }
-            jobs.append(job)
-        count = min(search_workers(), len(jobs))
-        with ThreadPoolExecutor(count) as threads:
-            list(threads.map(lambda k: _work(jobs[k::count], Path(build, f"triton{k}")), range(count)))
+            jobs.append(r.job() | {"folder": str(own)})
+        batches = []
+        for worker in dict.fromkeys(job["worker"] for job in jobs):
+            alike = [job for job in jobs if job["worker"] == worker]
+            count = min(search_workers(), len(alike))
+            batches += [(alike[k::count], Path(build, f"scratch{len(batches) + k}")) for k in range(count)]
+        with ThreadPoolExecutor(min(search_workers(), len(batches))) as threads:
+            list(threads.map(lambda batch: _work(*batch), batches))
         errors: dict[Path, CompilerError] = {}
-        for path, job in zip(missing, jobs, strict=True):
+        for (path, r), job in zip(missing.items(), jobs, strict=True):
             try:
-                _publish(Path(job["folder"]), path, job["function"])
+                _publish(Path(job["folder"]), path, r)
             except CompilerError as error:
                 errors[path] = error
         return errors
@@ -254,7 +280,7 @@ def _source_file(source: str) -> Path:
 
 
 def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
-    """Have a process compile these; one that it does not survive gets the error, and the others another process."""
+    """Have a process compile these, all by the same worker; one that it does not survive gets the error, and the others another process."""
     environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
     environment |= {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
@@ -267,7 +293,7 @@ def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
     while jobs:
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-B", str(WORKER)],
+                [sys.executable, "-P", "-B", jobs[0]["worker"]],
                 input=json.dumps(jobs),
                 capture_output=True,
                 text=True,
@@ -285,11 +311,11 @@ def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
             jobs = jobs[1:]
 
 
-def _publish(built: Path, path: Path, function: str) -> None:
+def _publish(built: Path, path: Path, request: Compilable) -> None:
     """Move what was compiled to its place; raises CompilerError if it was rejected."""
     result = json.loads((built / "result.json").read_text(encoding="utf-8"))
     if "error" in result:
-        raise CompilerError(f"Triton rejected kernel {function!r}\n{result['error']}")
+        raise CompilerError(f"{request.compiler} rejected kernel {request.function!r}\n{result['error']}")
     (built / "result.json").unlink()
     (built / _META).write_text(json.dumps(result["metadata"] | {"digest": _digest(built)}, indent=1), encoding="utf-8")
     for file in built.iterdir():
