@@ -124,6 +124,8 @@ def rename_cuda_schedule(schedule: CudaSchedule, axes: Mapping[str, str]) -> Cud
                 splits=table(k.splits),
                 rooms=table(k.rooms),
                 order=tuple(rename_axis(a, axes) for a in k.order),
+                packed=tuple((i, rename_axis(a, axes)) for i, a in k.packed),
+                layouts=tuple((i, rename_axis(a, axes)) for i, a in k.layouts),
             )
             for k in schedule.kernels
         )

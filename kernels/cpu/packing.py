@@ -6,9 +6,6 @@ weight is stored along the axis that the micro-kernels vectorize.
 
 from __future__ import annotations
 
-import threading
-import weakref
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from math import prod
@@ -17,14 +14,13 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.dims import evaluate
+from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.memory import address, aligned
 from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
 #: elements of a tile that is wide enough for packed inputs
 NARROW = 256
-#: arrays of one input that have copies at a time: the weights of every layer of a large model
-LIMIT = 1024
 
 
 @dataclass(frozen=True)
@@ -81,43 +77,19 @@ def owner(given: Any, array: np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class PackedCopy:
-    """A packed array and its address: of whose memory, and which number torch gave to its contents."""
+    """A packed array and its address."""
 
-    of: weakref.ref[Any]
-    version: int
     packed: np.ndarray
     address: int
 
 
-def _version(array: Any) -> int:
-    """How often torch has seen the contents change; 0 where nobody counts."""
-    try:
-        return int(array._version)
-    except (AttributeError, RuntimeError):
-        # NumPy arrays have none, nor have tensors made in inference mode
-        return 0
-
-
-class PackedCopies:
-    """The packed copies of the arrays that one input was given, made at first sight.
-
-    A copy belongs to memory: an array at the same address with the same shape and strides has it, as long as the object that
-    owned the memory lives. It goes with its owner, when torch counts a change of the contents, when `LIMIT` others are newer,
-    or with `clear`.
-    """
+class PackedCopies(Copies[PackedCopy]):
+    """The packed copies of the arrays that one input was given, made at first sight."""
 
     def __init__(self, packing: Packing, order: tuple[str, ...]) -> None:
+        super().__init__()
         self.packing = packing
         self.order = order
-        self._copies: OrderedDict[tuple[Any, ...], PackedCopy] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def __len__(self) -> int:
-        return len(self._copies)
-
-    def clear(self) -> None:
-        """Drop all copies."""
-        self._copies.clear()
 
     def get(
         self, key: tuple[Any, ...], given: Any, array: Callable[[], np.ndarray], extents: Mapping[str, int]
@@ -125,33 +97,13 @@ class PackedCopies:
         """The copy of an array: `given` is what the user passed, `array` makes a NumPy view of it, `key` is its address with
         whatever else tells arrays at one address apart.
         """
-        found = self._find(key, given)
-        if found is not None:
-            return found
-        with self._lock:
-            return self._find(key, given) or self._add(key, given, array(), extents)
 
-    def _find(self, key: tuple[Any, ...], given: Any) -> PackedCopy | None:
-        found = self._copies.get(key)
-        return found if found is not None and found.of() is not None and found.version == _version(given) else None
+        def make() -> tuple[Any, PackedCopy]:
+            read = array()
+            packed = self.packing.pack(read, self.order, extents)
+            return owner(given, read), PackedCopy(packed, address(packed))
 
-    def _add(self, key: tuple[Any, ...], given: Any, array: np.ndarray, extents: Mapping[str, int]) -> PackedCopy:
-        packed = self.packing.pack(array, self.order, extents)
-        copies = self._copies
-
-        def drop(of: weakref.ref[Any]) -> None:
-            # the key may be another array's by now
-            found = copies.get(key)
-            if found is not None and found.of is of:
-                copies.pop(key, None)
-
-        made = copies[key] = PackedCopy(
-            weakref.ref(owner(given, array), drop), _version(given), packed, address(packed)
-        )
-        copies.move_to_end(key)
-        while len(copies) > LIMIT:
-            copies.popitem(last=False)
-        return made
+        return self.find(key, given) or self.add(key, given, make)
 
 
 def packed_variants(

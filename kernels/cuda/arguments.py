@@ -7,6 +7,7 @@ from math import prod
 
 from mirage.errors import InputError
 from mirage.ir.dims import Dim, evaluate
+from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind, EmittedTriton, TritonKernel
 
 #: largest value of each kind of argument
@@ -26,6 +27,20 @@ def contiguous(shape: Sequence[int]) -> tuple[int, ...]:
 def shapes(emitted: EmittedTriton, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
     """The shape of every tensor at these sizes of the dim symbols."""
     return [tuple(evaluate(d, sizes) for d in t.shape) for t in emitted.tensors]
+
+
+def described(emitted: EmittedTriton, sizes: Mapping[str, int], strides: Strides, aligned: Collection[int]) -> bool:
+    """Whether descriptors describe all tensors that they are made of; `aligned` are the tensors whose addresses are
+    multiples of `DIVISIBILITY`.
+    """
+    for d in emitted.described:
+        itemsize = DTYPES[emitted.tensors[d.tensor].dtype].itemsize
+        steps = [(evaluate(factor, sizes) * strides[d.tensor][dim], inside) for dim, factor, inside in d.strides]
+        if d.tensor not in aligned or any(n * itemsize % DIVISIBILITY or (inside and n <= 0) for n, inside in steps):
+            return False
+        if any(evaluate(n, sizes) < 1 for n in d.sizes):
+            return False
+    return True
 
 
 def scalars(kernel: TritonKernel, sizes: Mapping[str, int], strides: Strides) -> dict[str, int]:

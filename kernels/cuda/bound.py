@@ -21,7 +21,8 @@ class BoundCall:
     launches must not overlap in time, which those on one stream never do.
 
     `arrays` are the inputs, the results as they are on the device and as they are handed out, and an array whose library
-    gives the memory. `load` gives the function of a kernel, `operator` the library calls of a predefined operator.
+    gives the memory. `load` gives the function of a kernel, `operator` the library calls of a predefined operator. `packed` are
+    the packed copies of constants, by tensor, as they were when the call was bound.
     """
 
     def __init__(
@@ -33,6 +34,7 @@ class BoundCall:
         arrays: tuple[Sequence[DeviceArray], Sequence[DeviceArray], list[Any], Any],
         load: Callable[[CompiledKernel], Any],
         operator: Callable[[PredefinedStep], PredefinedOperator],
+        packed: Mapping[int, DeviceArray] | None = None,
     ) -> None:
         inputs, written, self.results, like = arrays
         self.device = device
@@ -40,13 +42,14 @@ class BoundCall:
         self._sizes = sizes
         self._load = load
         self._operator = operator
-        self._held = inputs, written
+        self._held = inputs, written, packed
         self._workspace: Any = None
         address = 0
         if plan.workspace:
             address, self._workspace = allocate(cupy, like, plan.workspace + ALIGNMENT, device)
             address = -(-address // ALIGNMENT) * ALIGNMENT
         self._slots: dict[int, DeviceArray] = dict(enumerate(inputs))
+        self._slots |= dict(packed or {})
         self._slots |= {plan.results + k: a for k, a in enumerate(written)}
         for i, s in enumerate(plan.slots):
             if s.offset is not None:

@@ -6,7 +6,7 @@ code serves every shape that the schedule has room for; literal sizes are consta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from math import prod
 
@@ -21,14 +21,18 @@ from mirage.kernels.cpu.emit_maximum import Companion, companions, with_rescaled
 from mirage.kernels.cpu.layout import c_names
 from mirage.kernels.cuda.emit_algebra import FunctionSources
 from mirage.kernels.cuda.emit_block import BlockEmitter
+from mirage.kernels.cuda.emit_descriptors import describable
 from mirage.kernels.cuda.emit_plan import Program, Tensor
 from mirage.kernels.cuda.emitted import (
+    DIVISIBILITY,
     Argument,
     ArgumentKind,
+    Described,
     DeviceOutput,
     DeviceTensor,
     EmittedTriton,
     Limit,
+    PackedInput,
     PredefinedStep,
     TritonKernel,
 )
@@ -65,6 +69,8 @@ class Emitter:
         self.program = Program(c_names(self.sizes), self.sizes, self.dims, self.functions, maximum, self.storage)
         self.tensors: list[Tensor] = []
         self.names: list[str] = []
+        #: (input, innermost axis) -> its copy
+        self.packed: dict[tuple[int, str], Tensor] = {}
         self.kernels: list[BlockEmitter] = []
         self.steps: list[TritonKernel | PredefinedStep] = []
         self.bodies: list[list[str]] = []
@@ -75,10 +81,10 @@ class Emitter:
         found = dict.fromkeys(n.attr["dim"] for g in graphs for n in g.nodes if n.op == "size")
         return {d: f"d_{k}" for k, d in enumerate(d for d in found if not d.is_Integer)}
 
-    def _tensor(self, name: str, dims: AxisDims, dtype: np.dtype) -> Tensor:
+    def _tensor(self, name: str, dims: AxisDims, dtype: np.dtype, contiguous: bool = True) -> Tensor:
         unit = max((k for k, d in enumerate(dims) if d), default=-1)
         literal: dict[str, int] = {}
-        if len(self.tensors) >= len(self.mugraph.inputs):
+        if contiguous:
             axes = [a for d in dims for a in d]
             strides = {a: prod((self.sizes[b] for b in axes[k + 1 :]), start=_ONE) for k, a in enumerate(axes)}
             literal = {a: int(s) for a, s in strides.items() if s.is_Integer}
@@ -96,6 +102,10 @@ class Emitter:
             order = [a for d in self.mugraph.outputs[outputs.index(r)].dims for a in d]
             axes = tuple(sorted(axes, key=order.index)) if set(axes) <= set(order) else axes
             return self._tensor(name, tuple((a,) for a in axes), self.storage)
+        number = [k for k, m in enumerate(self.mugraph.kernels) if m is node]
+        layouts = dict(self.schedule.kernels[number[0]].layouts) if number else {}
+        if (inner := layouts.get(r.out)) is not None:
+            axes = (*(a for a in axes if a != inner), inner)
         # partial results are not rounded before they are put together
         partial = not self.mugraph.axes.keys() >= set(axes)
         return self._tensor(name, tuple((a,) for a in axes), self.real if partial else between_dtype(self.storage))
@@ -103,7 +113,7 @@ class Emitter:
     def emit(self) -> EmittedTriton:
         """Print the Triton source."""
         mugraph, nodes = self.mugraph, self.mugraph.kernel.nodes
-        given = [self._tensor(x.name, x.dims, self.storage) for x in mugraph.inputs]
+        given = [self._tensor(x.name, x.dims, self.storage, contiguous=False) for x in mugraph.inputs]
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         known = companions(mugraph, self.program.maximum)
         carried: dict[int, tuple[Companion, Tensor]] = {}
@@ -126,21 +136,52 @@ class Emitter:
         return EmittedTriton(
             self._source(),
             tuple(self.steps),
-            tuple(self._described(t) for t in self.tensors),
+            tuple(self._device_tensor(t) for t in self.tensors),
             len(given),
             argument_places(mugraph.inputs),
             outputs,
             tuple(dict.fromkeys(limits)),
             self.sizes,
+            tuple(PackedInput(i, t.index) for (i, _), t in self.packed.items()),
+            tuple(d for k in self.kernels for d in self._described_by(k)),
+            self._fallback(),
         )
+
+    def _fallback(self) -> EmittedTriton | None:
+        plain = self.schedule.without_descriptors
+        return None if plain == self.schedule else Emitter(self.mugraph, plain, self.program.maximum).emit()
+
+    def _described_by(self, kernel: BlockEmitter) -> Iterator[Described]:
+        """What descriptors of a kernel ask of its tensors."""
+        for tensor, descriptor in kernel.described.values():
+            strides = []
+            for k, d in enumerate(tensor.dims):
+                for j, a in enumerate(d):
+                    inside = a in descriptor.axes
+                    unit = k == tensor.unit and j == len(d) - 1
+                    if not unit and not (self.sizes[a].is_Integer and self.sizes[a] == 1):
+                        strides.append((k, self._size(d[j + 1 :]), inside))
+            yield Described(tensor.index, tuple(strides), tuple(self.sizes[a] for a in descriptor.axes))
+
+    def _packed(self, operand: Tensor, axis: str) -> Tensor:
+        """The copy of an input whose innermost axis is this one."""
+        key = operand.index, axis
+        if key not in self.packed:
+            axes = (*(a for a in operand.axes if a != axis), axis)
+            name = f"{self.names[operand.index]} packed along {axis}"
+            self.packed[key] = self._tensor(name, tuple((a,) for a in axes), operand.dtype, contiguous=False)
+        return self.packed[key]
 
     def _size(self, dim: tuple[str, ...]) -> Dim:
         return sympy.expand(prod((self.sizes[a] for a in dim), start=_ONE))
 
-    def _described(self, t: Tensor) -> DeviceTensor:
-        return DeviceTensor(
-            self.names[t.index], tuple(self._size(d) for d in t.dims), t.dims, _dtype_name(t.dtype), t.unit
-        )
+    def _device_tensor(self, t: Tensor) -> DeviceTensor:
+        shape = [self._size(d) for d in t.dims]
+        if any(t is p for p in self.packed.values()):
+            # rows of whole 16 bytes
+            whole = sympy.Integer(DIVISIBILITY // t.dtype.itemsize)
+            shape[-1] = sympy.expand(ceil_div(shape[-1], whole) * whole)
+        return DeviceTensor(self.names[t.index], tuple(shape), t.dims, _dtype_name(t.dtype), t.unit)
 
     def _kernel(
         self,
@@ -155,7 +196,8 @@ class Emitter:
             if self.program.maximum.sites[s].path[0] == i:
                 carried[s] = c, self._tensor(f"maxima{s}", tuple((a,) for a in c.axes), self.real)
         block = with_rescaled_inputs(self.mugraph, i, self.program.maximum, known)
-        inputs = [values[r] for r in n.operands]
+        packed = dict(self.schedule.kernels[number].packed)
+        inputs = [self._packed(values[r], packed[k]) if k in packed else values[r] for k, r in enumerate(n.operands)]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
         kernel = BlockEmitter(
             number, i, block, self.schedule.kernels[number], self.program, inputs, outputs, dict(carried)
@@ -241,6 +283,17 @@ def emit(mugraph: MuGraph, schedule: CudaSchedule, maximum: RunningMaximum | Non
     return Emitter(mugraph, schedule, maximum if maximum is not None else analyze(mugraph)).emit()
 
 
+def with_descriptors(mugraph: MuGraph, schedule: CudaSchedule, maximum: RunningMaximum | None = None) -> CudaSchedule:
+    """The schedule with descriptors of all operands and results that can have one.
+
+    Raises ScheduleError, DTypeError and GraphError as `Emitter` does.
+    """
+    emitter = Emitter(mugraph, schedule.without_descriptors, maximum if maximum is not None else analyze(mugraph))
+    emitter.emit()
+    kernels = zip(schedule.kernels, emitter.kernels, strict=True)
+    return CudaSchedule(tuple(replace(s, descriptors=describable(k)) for s, k in kernels))
+
+
 def _all_sizes(mugraph: MuGraph, schedule: CudaSchedule) -> dict[str, Dim]:
     ones = {s.name: 1 for d in mugraph.axes.values() for s in d.free_symbols}
     sizes = schedule.plain.axis_sizes(mugraph, ones)
@@ -258,6 +311,12 @@ def _without_threads(mugraph: MuGraph) -> MuGraph:
     return replace(mugraph, kernel=replace(kernel, nodes=nodes))
 
 
+def _operand(mugraph: MuGraph, k: int, number: int) -> str:
+    """What a schedule calls operand or result `number` of the k-th kernel."""
+    count = len(mugraph.kernels[k].operands)
+    return f"operand {number}" if number < count else f"result {number - count}"
+
+
 def _describe(mugraph: MuGraph, schedule: CudaSchedule) -> list[str]:
     def table(items: tuple[tuple[str, int], ...]) -> str:
         return ", ".join(f"{a}={n}" for a, n in items) or "none"
@@ -270,5 +329,12 @@ def _describe(mugraph: MuGraph, schedule: CudaSchedule) -> list[str]:
             f"  {s.num_warps} warps, {s.num_stages} stages, products by {products}"
             + ", rounded" * s.rounded
             + ", swapped" * s.swap
+            + ", specialized warps" * s.specialized
         )
+        more = [f"grid {', '.join(s.order)}"] * bool(s.order) + [f"groups of {s.group} tiles"] * (s.group > 1)
+        more += [f"descriptors of {', '.join(_operand(mugraph, k, d) for d in s.descriptors)}"] * bool(s.descriptors)
+        more += [f"{_operand(mugraph, k, i)} packed along {a}" for i, a in s.packed]
+        more += [f"result {i} with {a} innermost" for i, a in s.layouts]
+        if more:
+            lines.append(f"  {'; '.join(more)}")
     return lines

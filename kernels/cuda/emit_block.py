@@ -27,6 +27,7 @@ class BlockEmitter(BlockSums):
         self.unsummed = {}
         self._grid()
         self._indices(0)
+        self._descriptors()
         self._start()
         self._nodes(0)
         self._loop(1)
@@ -43,6 +44,8 @@ class BlockEmitter(BlockSums):
         bounds = f"start_{name}, stop_{name}" if split else f"0, {self.size(a)}"
         # the compiler fetches ahead for tl.dot by itself, for other loops where it is told
         run, ahead = ("range", "") if self.uses_dot else ("tl.range", f", num_stages={self.schedule.num_stages}")
+        if self.schedule.specialized:
+            run, ahead = "tl.range", ", warp_specialize=True"
         with self.w.block(f"for done_{name} in {run}({bounds}, {tile}{ahead})"):
             self._indices(depth)
             self._nodes(depth)

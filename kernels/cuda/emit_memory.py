@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mirage.ir.types import DTYPES
+from mirage.kernels.cuda.emit_descriptors import Descriptor, check_descriptor, plan_operand, plan_result
 from mirage.kernels.cuda.emit_plan import BlockPlan, Tensor
 from mirage.kernels.cuda.emit_values import Dims, Group, Value, bare, expand, parenthesized
 from mirage.kernels.cuda.writer import Writer
@@ -18,6 +19,8 @@ class BlockMemory(BlockPlan):
     """A planned kernel that prints indices, loads and stores to the writer `w`."""
 
     w: Writer
+    #: by the name of its pointer
+    described: dict[str, tuple[Tensor, Descriptor]]
 
     # what the other parts print with, too
 
@@ -53,6 +56,8 @@ class BlockMemory(BlockPlan):
         w, grid = self.w, self.schedule.grid(self.graph)
         if grid:
             w.line("cell = tl.program_id(0)")
+        if self.schedule.group > 1:
+            grid = self._grouped(grid)
         for k, a in reversed(list(enumerate(grid))):
             name = self.names[a]
             w.line(f"g_{name} = cell % {self.blocks(a)}" if k else f"g_{name} = cell")
@@ -64,6 +69,56 @@ class BlockMemory(BlockPlan):
                 w.line(f"room_{name} = tl.cdiv(tl.cdiv({self.size(a)}, {tile}), SPLIT_{name}) * {tile}")
                 w.line(f"start_{name} = g_{name} * room_{name}")
                 w.line(f"stop_{name} = tl.minimum(start_{name} + room_{name}, {self.size(a)})")
+
+    def _grouped(self, grid: tuple[str, ...]) -> tuple[str, ...]:
+        """The last two axes of the grid, of which tiles of the first take turns in groups; the axes before these."""
+        *before, outer, inner = grid
+        w, x, y, group = self.w, self.names[outer], self.names[inner], self.schedule.group
+        w.comment(f"{group} tiles along {outer} take turns: neighbours in time share tiles, which stay in the L2 cache")
+        w.line(f"count_{x} = {self.blocks(outer)}")
+        w.line(f"count_{y} = {self.blocks(inner)}")
+        w.line(f"turn = cell % (count_{x} * count_{y})" if before else "turn = cell")
+        if before:
+            w.line(f"cell = cell // (count_{x} * count_{y})")
+        w.line(f"first_{x} = turn // ({group} * count_{y}) * {group}")
+        w.line(f"group_{x} = tl.minimum(count_{x} - first_{x}, {group})")
+        w.line(f"g_{x} = first_{x} + turn % ({group} * count_{y}) % group_{x}")
+        w.line(f"g_{y} = turn % ({group} * count_{y}) // group_{x}")
+        return tuple(before)
+
+    def _descriptors(self) -> None:
+        """Make the descriptors of the schedule."""
+        self.described = {}
+        wanted = set(self.schedule.descriptors)
+        for i, n in enumerate(self.graph.nodes):
+            if n.op == "input" and i not in self.rescales and n.attr["index"] in wanted:
+                k = n.attr["index"]
+                self._describe(f"p{i}", self.inputs[k], plan_operand(self, k), f"operand {k}")
+        for k, tensor in enumerate(self.outputs):
+            if len(self.inputs) + k in wanted:
+                self._describe(f"o{k}", tensor, plan_result(self, k), f"result {k}")
+
+    def _describe(self, pointer: str, tensor: Tensor, found: Descriptor | str, what: str) -> None:
+        d = check_descriptor(self, found, what)
+        self.described[pointer] = tensor, d
+        base = [pointer]
+        for a, at in d.fixed.items():
+            if (index := at or self.index(a)) != "0":
+                base.append(self._times_stride(tensor, pointer, a, index, ""))
+        strides = [self._stride(tensor, pointer, a) for a in d.axes]
+        sizes = [self.size(a) for a in d.axes]
+        tiles = [self.space.size_name(a) for a in d.axes]
+        shape, steps, block = (f"[{', '.join(x)}]" for x in (sizes, strides, tiles))
+        self.w.line(f"t{pointer} = tl.make_tensor_descriptor({' + '.join(base)}, {shape}, {steps}, {block})")
+
+    def _stride(self, tensor: Tensor, pointer: str, a: str) -> str:
+        if tensor.dims[tensor.unit][-1] == a:
+            return "1"
+        return str(tensor.strides[a]) if a in tensor.strides else f"{pointer}_{self.names[a]}"
+
+    def _corner(self, d: Descriptor) -> str:
+        """Where the block begins along the axes of a descriptor."""
+        return f"[{', '.join(self._base(a) or '0' for a in d.axes)}]"
 
     def _base(self, a: str) -> str:
         """Where a block, or iteration, begins along an axis; "" for the axis' own beginning."""
@@ -160,9 +215,16 @@ class BlockMemory(BlockPlan):
         dims = self.space.dims(self.space.of(n.axes()))
         groups = [g for d in dims for g in d]
         self.space.check(dims, self._what(i))
-        mask = self.mask(groups, dims)
-        more = f", mask={mask}, other=0.0" if mask else ""
-        self.w.line(f"x{i} = tl.load({self.offset(tensor, f'p{i}', dims, {})}{more})")
+        if f"p{i}" in self.described:
+            _, d = self.described[f"p{i}"]
+            apart = all(len(g.axes) == 1 for x in d.dims for g in x)
+            text = f"tp{i}.load({self._corner(d)})"
+            text = text if apart else f"tl.reshape({text}, {self.space.shape(d.dims)})"
+            self.w.line(f"x{i} = {self.space.arrange(Value(text, d.dims), dims)}")
+        else:
+            mask = self.mask(groups, dims)
+            more = f", mask={mask}, other=0.0" if mask else ""
+            self.w.line(f"x{i} = tl.load({self.offset(tensor, f'p{i}', dims, {})}{more})")
         zero = frozenset(g for g in groups if self.masked(g))
         # intermediate results of 16-bit programs may be float32
         stored = f"x{i}" if tensor.dtype == self.program.storage else ""
@@ -217,6 +279,17 @@ class BlockMemory(BlockPlan):
         """Store a value to the k-th output."""
         tensor = self.outputs[k]
         full = any(g.full for d in v.dims for g in d)
+        if f"o{k}" in self.described:
+            _, to = self.described[f"o{k}"]
+            have = {g for d in v.dims for g in d}
+            text = self.space.arrange(v, to.dims)
+            if {g for d in to.dims for g in d} != have:
+                text = f"tl.broadcast_to({text}, {self.space.shape(to.dims)})"
+            if any(len(g.axes) > 1 for d in to.dims for g in d):
+                text = f"tl.reshape({text}, [{', '.join(map(self.space.size_name, to.axes))}])"
+            kind = HALF.get(tensor.dtype, "tl.float32")
+            self.w.line(f"to{k}.store({self._corner(to)}, {parenthesized(text)}.to({kind}))")
+            return
         dims = self.space.dims(self.space.of(tensor.axes, full))
         self._store_to(tensor, f"o{k}", self.space.arrange(v, dims), dims, full)
 

@@ -66,6 +66,28 @@ class DeviceTensor:
 
 
 @dataclass(frozen=True)
+class PackedInput:
+    """Tensor `tensor` is a copy of input `input`, whose contents never change: its axes in the tensor's order, the last
+    one with zeros behind its end as the tensor's shape says."""
+
+    input: int
+    tensor: int
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor that a kernel reads or writes through a tensor descriptor, which asks of the memory: addresses and strides
+    of whole 16 bytes, positive strides along the axes of the descriptor, and no axis without elements.
+
+    `strides` are (dim, factor, whether along an axis of the descriptor): that stride of the tensor times the factor.
+    """
+
+    tensor: int
+    strides: tuple[tuple[int, Dim, bool], ...]
+    sizes: tuple[Dim, ...]
+
+
+@dataclass(frozen=True)
 class Limit:
     """A kernel of this schedule serves sizes at which `value`, the size of an axis or of a block's part of
     a split one, is at most `most` elements."""
@@ -127,7 +149,8 @@ class EmittedTriton:
 
     `source` is a Python module that imports triton and defines a `@triton.jit` function per kernel. `steps` run in order
     on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write;
-    `places` gives the place of every input's argument among the arguments of a call. All `limits`
+    `places` gives the place of every input's argument among the arguments of a call. `packed` tensors come between these:
+    the caller fills them. All `limits`
     must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included.
     """
 
@@ -139,6 +162,11 @@ class EmittedTriton:
     outputs: tuple[DeviceOutput, ...]
     limits: tuple[Limit, ...]
     axes: Mapping[str, Dim]
+    #: copies of inputs, which the caller makes once and keeps
+    packed: tuple[PackedInput, ...] = ()
+    described: tuple[Described, ...] = ()
+    #: the same without descriptors, for arrays that are not as `described` asks
+    fallback: EmittedTriton | None = None
 
     @property
     def kernels(self) -> tuple[TritonKernel, ...]:

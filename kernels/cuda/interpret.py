@@ -20,7 +20,9 @@ import numpy as np
 from mirage.errors import InputError, MirageError
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
+from mirage.kernels.cuda.arguments import contiguous, described, shapes
 from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, TritonKernel
+from mirage.kernels.cuda.packing import copy_packed
 from mirage.kernels.cuda.predefined import PredefinedOperator
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
@@ -59,9 +61,13 @@ class Interpreter:
     ) -> list[np.ndarray]:
         """The results of a muGraph for its arguments, at these sizes of the dim symbols.
 
-        Predefined operators are computed by NumPy. Raises InputError for sizes that the schedule has no room for, and
-        MirageError where the interpreter fails.
+        Predefined operators are computed by NumPy. Where tensor descriptors cannot describe contiguous arrays of these sizes,
+        kernels without them run, as on a device. Raises InputError for sizes that the schedule has no room for, and MirageError
+        where the interpreter fails.
         """
+        everything = range(len(emitted.tensors))
+        if emitted.fallback and not described(emitted, sizes, [contiguous(s) for s in shapes(emitted, sizes)], everything):
+            emitted = emitted.fallback
         for limit in emitted.limits:
             if (size := evaluate(limit.value, sizes)) > limit.most:
                 raise InputError(
@@ -69,6 +75,8 @@ class Interpreter:
                 )
         arrays = [_input(arguments[p], t, sizes) for p, t in zip(emitted.places, emitted.tensors, strict=False)]
         arrays += [np.zeros(*_shape(t, sizes)) for t in emitted.tensors[emitted.inputs :]]
+        for p in emitted.packed:
+            copy_packed(emitted, p, sizes, arrays[p.input], arrays[p.tensor])
         for step in emitted.steps:
             if isinstance(step, TritonKernel):
                 self._launch(emitted, step, arrays, sizes)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from mirage.errors import CompilerError, DeviceError, InputError
+from mirage.errors import CompilerError, DeviceError, InputError, ScheduleError
 from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
 from mirage.kernels.cuda.arguments import shapes
@@ -19,6 +19,7 @@ from mirage.kernels.cuda.compile import CompiledKernel, checked, compile_all, co
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
 from mirage.kernels.cuda.library import CudaLibraryCalls, CupyArrays
+from mirage.kernels.cuda.packing import DeviceCopies
 from mirage.kernels.cuda.plan import Plan, Planner
 from mirage.kernels.cuda.predefined import PredefinedOperator
 from mirage.mugraph.degree import analyze
@@ -46,17 +47,31 @@ class CudaExecutable:
 
     `kernels` are the compiled kernels for aligned, contiguous arrays of the sizes `hints` (dim symbol -> size); where other
     sizes, strides and addresses are multiples of 16, others are compiled when they are first needed, and cached. Needs no
-    device before it is called. May be called from several threads at once. `source` is the Triton code.
+    device before it is called. May be called from several threads at once. `source` is the Triton code. `constants` are the
+    arguments whose contents never change: a schedule may read them from packed copies, which are made when an array is first
+    seen and kept as long as its memory lives. Kernels with tensor descriptors serve arrays whose addresses and strides are
+    multiples of 16 bytes; for others, those without descriptors are compiled when they are first needed.
 
-    Raises the errors of `compile_triton`.
+    Raises ScheduleError where an argument is packed that is not among the constants, and the errors of `compile_triton`.
     """
 
-    def __init__(self, mugraph: MuGraph, emitted: EmittedTriton, device: CudaDevice, hints: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        mugraph: MuGraph,
+        emitted: EmittedTriton,
+        device: CudaDevice,
+        hints: Mapping[str, int],
+        constants: Collection[str] = (),
+    ) -> None:
+        for p in emitted.packed:
+            if (name := mugraph.inputs[p.input].argument) not in constants:
+                raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
         self.mugraph = mugraph
         self.emitted = emitted
         self.device = device
         self.kernels = compile_triton(emitted, device, hints)
         self._planner = Planner(emitted, mugraph.dtype)
+        self._copies = [DeviceCopies(emitted, p) for p in emitted.packed]
         self._lock = threading.Lock()
         self._shapes: dict[Any, _Shapes] = {}
         self._plans: dict[Any, Plan] = {}
@@ -143,8 +158,9 @@ class CudaExecutable:
         plan = self._plans.get(key)
         if plan is None:
             plan = self._kept(self._plans, key, self._planner.plan(sizes, arrays, written, self._compiled))
+        packed = self._packed(cupy, given, arrays, sizes)
         load, operator = partial(self._function, cupy, device), self._operator
-        return BoundCall(cupy, device, plan, sizes, (arrays, written, results, like), load, operator)
+        return BoundCall(cupy, device, plan, sizes, (arrays, written, results, like), load, operator, packed)
 
     def _kept(self, table: dict[Any, T], key: Any, value: T) -> T:
         """The value, which the table has from now on in the place of the oldest one."""
@@ -182,9 +198,20 @@ class CudaExecutable:
                 raise InputError(f"{what} is broadcast: several elements share memory; pass an array of its own")
         return list(out), arrays
 
-    def _compiled(self, aligned: Sequence[frozenset[str]]) -> tuple[CompiledKernel, ...]:
-        together = zip(self.emitted.kernels, aligned, strict=True)
-        return checked(compile_all([request(self.emitted, k, self.device, d) for k, d in together]), self.device)
+    def _compiled(self, emitted: EmittedTriton, aligned: Sequence[frozenset[str]]) -> tuple[CompiledKernel, ...]:
+        together = zip(emitted.kernels, aligned, strict=True)
+        return checked(compile_all([request(emitted, k, self.device, d) for k, d in together]), self.device)
+
+    def _packed(
+        self, cupy: Any, given: Sequence[Any], arrays: Sequence[DeviceArray], sizes: Mapping[str, int]
+    ) -> dict[int, DeviceArray]:
+        """The packed copies of constants, by tensor."""
+        return {c.packed.tensor: c.get(cupy, given[c.packed.input], arrays[c.packed.input], sizes) for c in self._copies}
+
+    def forget(self) -> None:
+        """Drop the packed copies of constants; they are made again when they are needed. Bound calls keep theirs."""
+        for copies in self._copies:
+            copies.clear()
 
     def _operator(self, step: PredefinedStep) -> PredefinedOperator:
         """The library calls of a predefined operator; raises LibraryError where a library is missing."""

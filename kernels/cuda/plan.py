@@ -12,7 +12,7 @@ import numpy as np
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.arguments import contiguous, divisible, grid, scalars, shapes
+from mirage.kernels.cuda.arguments import contiguous, described, divisible, grid, scalars, shapes
 from mirage.kernels.cuda.arrays import DeviceArray
 from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.device import WARP
@@ -22,7 +22,7 @@ from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind, EmittedTrito
 ALIGNMENT = 256
 
 #: the kernels in order, compiled for arguments of which these are multiples of `DIVISIBILITY`
-Compile: TypeAlias = Callable[[Sequence[frozenset[str]]], Sequence[CompiledKernel]]
+Compile: TypeAlias = Callable[[EmittedTriton, Sequence[frozenset[str]]], Sequence[CompiledKernel]]
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Planner:
 
     def __init__(self, emitted: EmittedTriton, dtype: str) -> None:
         self.emitted = emitted
+        self.fallback = Planner(emitted.fallback, dtype) if emitted.fallback is not None else None
         #: tensor -> result that its kernel writes in place: the first one with the same axes in the same order
         self.in_place: dict[int, int] = {}
         for k, o in enumerate(emitted.outputs):
@@ -96,11 +97,15 @@ class Planner:
         results: Sequence[DeviceArray],
         compile: Compile,
     ) -> Plan:
-        """The plan for arrays of such strides and alignments, whose shapes and types are those of these sizes.
+        """The plan for arrays of such strides and alignments, whose shapes and types are those of these sizes: kernels with
+        tensor descriptors where these describe the arrays, else the ones without.
 
         Raises InputError for sizes that arguments or grids cannot hold, and the errors of `compile`.
         """
-        return _Planning(self, sizes, inputs, results).finish(compile)
+        planning = _Planning(self, sizes, inputs, results)
+        if self.fallback is not None and not described(self.emitted, sizes, planning.strides(), planning.aligned):
+            return self.fallback.plan(sizes, inputs, results, compile)
+        return planning.finish(compile)
 
 
 class _Planning:
@@ -125,16 +130,21 @@ class _Planning:
 
     def _place(self, inputs: Sequence[DeviceArray], results: Sequence[DeviceArray]) -> None:
         emitted = self.emitted
+        read = {t for s in emitted.steps for t in s.reads}
+        packed = {p.tensor for p in emitted.packed}
         for t, a in enumerate(inputs):
             unit = emitted.tensors[t].unit
-            if unit >= 0 and a.shape[unit] > 1 and a.strides[unit] != 1:
+            if t in read and unit >= 0 and a.shape[unit] > 1 and a.strides[unit] != 1:
                 # kernels rely on neighbours along this dim
                 self.where[t] = self._inside(Slot(a.shape, contiguous(a.shape), a.dtype))
                 self.aligned.add(t)
                 order = tuple(range(len(a.shape)))
                 self.steps.append(Copy(t, self.where[t], (a.shape, order, a.shape, a.shape)))
         for t in range(emitted.inputs, len(emitted.tensors)):
-            if t in self.direct:
+            if t in packed:
+                # the caller has filled it
+                self.aligned.add(t)
+            elif t in self.direct:
                 k = self.direct[t]
                 self.where[t] = len(emitted.tensors) + k
                 if results[k].address % DIVISIBILITY == 0:
@@ -150,15 +160,16 @@ class _Planning:
         self.workspace += -(-prod(slot.shape) * itemsize // ALIGNMENT) * ALIGNMENT
         return len(self.slots) - 1
 
+    def strides(self) -> list[tuple[int, ...]]:
+        """The strides of every tensor of the muGraph: a direct one is contiguous over its axes, whatever dims the result has."""
+        given = self.emitted.inputs
+        return [self.slots[w if t < given else t].strides for t, w in enumerate(self.where)]
+
     def finish(self, compile: Compile) -> Plan:
-        emitted, sizes = self.emitted, self.sizes
-        # a direct tensor is contiguous over its axes, whatever dims the result has
-        strides = [
-            self.slots[w].strides if t < emitted.inputs else self.slots[t].strides for t, w in enumerate(self.where)
-        ]
+        emitted, sizes, strides = self.emitted, self.sizes, self.strides()
         values = [scalars(k, sizes, strides) for k in emitted.kernels]
         together = zip(emitted.kernels, values, strict=True)
-        compiled = iter(compile([divisible(k, v, self.aligned) for k, v in together]))
+        compiled = iter(compile(emitted, [divisible(k, v, self.aligned) for k, v in together]))
         given = iter(values)
         for step in emitted.steps:
             if isinstance(step, PredefinedStep):

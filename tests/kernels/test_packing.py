@@ -14,6 +14,7 @@ from mirage.errors import FormatError, ScheduleError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
+from mirage.kernels import copies
 from mirage.kernels.cpu import packing
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.memory import LINE, address
@@ -259,7 +260,7 @@ def test_views_of_one_array_share_a_copy() -> None:
 
 
 def test_copies_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "LIMIT", 2)
+    monkeypatch.setattr(copies, "LIMIT", 2)
     exe, x, w = case()
     weights = [i * w for i in range(5)]
     for _ in range(2):

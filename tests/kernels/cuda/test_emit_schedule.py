@@ -1,0 +1,199 @@
+"""Choices of a CUDA schedule beside tiles: what they print, that results stay the same, and what machine code they give."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from mirage.errors import ScheduleError
+from mirage.ir.dims import evaluate
+from mirage.kernels.cuda.compile import CompiledKernel, compile_triton
+from mirage.kernels.cuda.device import cuda_device
+from mirage.kernels.cuda.emit import emit, with_descriptors
+from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
+from tests.kernels.cuda.simple import error, simple_schedule
+from tests.mugraph.graphs import CASES, Case
+from tests.mugraph.loops import CASES as LOOPS
+from tests.mugraph.split import twice_split
+from tests.programs import retyped
+
+pytest.importorskip("triton", reason="Triton compiles the kernels: pip install 'triton>=3.5'")
+
+K = CudaKernelSchedule
+HAND = {**{name: make() for name, make in CASES.items()}, **LOOPS, "twice_split": twice_split()}
+TARGETS = ("cuda:sm_80", "cuda:sm_90", "cuda:sm_100")
+GATED = CudaSchedule((K((("m", 64), ("n", 64), ("k", 64)), num_warps=4, num_stages=3),))
+SIZES = {"m": 256, "n": 4096, "k": 4096}
+
+
+def changed(schedule: CudaSchedule, **fields: Any) -> CudaSchedule:
+    return CudaSchedule(tuple(replace(k, **fields) for k in schedule.kernels))
+
+
+def half(case: Case) -> Case:
+    return replace(case, program=retyped(case.program, "float16"), graph=replace(case.graph, dtype="float16"))
+
+
+def compiled(case: Case, schedule: CudaSchedule, target: str) -> CompiledKernel:
+    (found,) = compile_triton(emit(half(case).graph, schedule), cuda_device(target), SIZES)
+    assert not found.spill_bytes
+    return found
+
+
+# tensor descriptors
+
+
+#: those whose tensors have descriptors of many kinds: several axes in a dim, partial results, concatenation
+FEW = ("gated", "flash_attention", "flash_decoding", "split_lora", "joined", "twice_split")
+
+
+@pytest.mark.parametrize("name", [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in HAND])
+def test_descriptors_agree_with_float64(interpreter: Interpreter, name: str) -> None:
+    """At sizes whose rows are whole 16 bytes, with tails everywhere; at others, the kernels without them run."""
+    case = HAND[name]
+    whole = {s: n if s in ("b", "h") else 4 * n + 4 for s, n in case.sizes.items()}
+    for sizes in (whole, case.sizes, dict.fromkeys(case.sizes, 1)):
+        schedule = with_descriptors(case.graph, simple_schedule(case.graph, sizes))
+        assert error(interpreter, case.program, case.graph, schedule, sizes) < 16
+
+
+def test_most_graphs_have_descriptors() -> None:
+    found = {}
+    for name, case in HAND.items():
+        schedule = with_descriptors(case.graph, simple_schedule(case.graph, dict.fromkeys(case.sizes, 64)))
+        found[name] = sum(len(k.descriptors) for k in schedule.kernels)
+        text = emit(case.graph, schedule).source
+        assert text.count("tl.make_tensor_descriptor") == found[name]
+        assert ("descriptors of" in text) is bool(found[name])
+    assert found["gated"] == 4, "three operands and the result"
+    assert found["flash_attention"] >= 3
+    assert sum(n > 0 for n in found.values()) > len(found) / 2
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_descriptors_are_the_copy_engines_where_there_is_one(target: str) -> None:
+    plain, described = (compiled(HAND["gated"], s, target) for s in (GATED, changed(GATED, descriptors=(0, 1, 2, 3))))
+    newer = target != "cuda:sm_80"
+    assert ("cp.async.bulk.tensor" in described.ptx) is newer
+    assert "cp.async.bulk.tensor" not in plain.ptx
+    assert described.global_scratch_size == (4 * 128 if newer else 0)
+    assert described.global_scratch_align == (128 if newer else 1)
+    if target == "cuda:sm_90":
+        assert "wgmma" in described.ptx
+        assert described.registers < plain.registers, "no addresses, and nothing on its way to shared memory"
+
+
+def test_what_has_no_descriptor_says_why() -> None:
+    gated = HAND["gated"].graph
+    few = CudaSchedule((K((("m", 64), ("n", 4), ("k", 64))),))
+    with pytest.raises(
+        ScheduleError, match=r"operand 1 has no tensor descriptor: the tile of n has less than 16 bytes"
+    ):
+        emit(replace(gated, dtype="float16"), changed(few, descriptors=(1,)))
+    assert with_descriptors(replace(gated, dtype="float16"), few).kernels[0].descriptors == (0,)
+    single = CudaSchedule((K((("m", 1), ("n", 64), ("k", 64)), dot=False),))
+    with pytest.raises(ScheduleError, match=r"operand 0 .* 2 to 5 dims, and the block has 1"):
+        emit(gated, changed(single, descriptors=(0,)))
+
+
+def test_the_fallback_has_no_descriptors() -> None:
+    emitted = emit(HAND["gated"].graph, changed(GATED, descriptors=(0, 1, 3), specialized=True))
+    assert emitted.fallback is not None
+    assert "descriptor" not in emitted.fallback.source and "warp_specialize" not in emitted.fallback.source
+    assert emit(HAND["gated"].graph, GATED).fallback is None
+    assert [d.tensor for d in emitted.described] == [0, 1, 3]
+
+
+# specialized warps
+
+
+@pytest.mark.parametrize("target", ("cuda:sm_90", "cuda:sm_100"))
+def test_specialized_warps_are_further_ones(target: str) -> None:
+    described = changed(GATED, descriptors=(0, 1, 2))
+    found = compiled(HAND["gated"], changed(described, specialized=True), target)
+    assert found.num_warps > 4
+    assert "setmaxnreg" in found.ptx
+    assert compiled(HAND["gated"], described, target).num_warps == 4
+
+
+def test_specialized_warps_agree_with_float64(interpreter: Interpreter) -> None:
+    case = HAND["gated"]
+    sizes = {"m": 20, "n": 36, "k": 52}
+    schedule = changed(with_descriptors(case.graph, simple_schedule(case.graph, sizes)), specialized=True)
+    assert "warp_specialize=True" in emit(case.graph, schedule).source
+    assert error(interpreter, case.program, case.graph, schedule, sizes) < 16
+
+
+# the order of tiles
+
+
+@pytest.mark.parametrize("name", ("gated", "flash_attention", "flash_decoding", "split_lora", "twice_split"))
+def test_grouped_tiles_agree_with_float64(interpreter: Interpreter, name: str) -> None:
+    case = HAND[name]
+    sizes = {s: n if s in ("b", "h") else 5 * n for s, n in case.sizes.items()}
+    schedule = simple_schedule(case.graph, sizes)
+    for group in (2, 3):
+        kernels = []
+        for k, node in zip(schedule.kernels, case.graph.kernels, strict=True):
+            assert node.graph is not None
+            order = (*node.graph.grid[::-1],)
+            kernels.append(replace(k, group=group if len(order) > 1 else 1, order=order))
+        assert error(interpreter, case.program, case.graph, CudaSchedule(tuple(kernels)), sizes) < 16
+
+
+def test_grouped_tiles_compile() -> None:
+    found = changed(GATED, group=8, order=("n", "m"), descriptors=(0, 1, 2, 3))
+    assert "groups of 8 tiles" in emit(HAND["gated"].graph, found).source
+    assert "wgmma" in compiled(HAND["gated"], found, "cuda:sm_90").ptx
+
+
+# layouts
+
+
+@pytest.mark.parametrize("name", ("gated", "flash_attention", "lora", "joined", "library"))
+def test_packed_inputs_agree_with_float64(interpreter: Interpreter, name: str) -> None:
+    case = HAND[name]
+    for sizes in (case.sizes, dict.fromkeys(case.sizes, 1)):
+        schedule = simple_schedule(case.graph, sizes)
+        for last in (0, -1):
+            kernels = []
+            for k, node in zip(schedule.kernels, case.graph.kernels, strict=True):
+                sources = [(j, case.graph.kernel.nodes[r.node]) for j, r in enumerate(node.operands)]
+                packed = tuple((j, s.axes()[last]) for j, s in sources if s.op == "input" and s.axes())
+                kernels.append(replace(k, packed=packed))
+            found = CudaSchedule(tuple(kernels))
+            emitted = emit(case.graph, found)
+            assert len({p.input for p in emitted.packed}) == (len(case.graph.inputs) if kernels else 0)
+            assert error(interpreter, case.program, case.graph, found, sizes) < 16
+            # rows of packed inputs are whole 16 bytes at every size
+            described = with_descriptors(case.graph, found)
+            assert error(interpreter, case.program, case.graph, described, sizes) < 16
+
+
+def test_packed_inputs_have_descriptors_at_every_size() -> None:
+    gated = HAND["gated"].graph
+    emitted = emit(gated, changed(GATED, packed=((1, "k"), (2, "n")), descriptors=(1, 2)))
+    assert [emitted.tensors[p.tensor].axes for p in emitted.packed] == [(("n",), ("k",)), (("k",), ("n",))]
+    assert "operand 1 packed along k" in emitted.source
+    shape = emitted.tensors[emitted.packed[0].tensor].shape
+    assert [evaluate(d, {"k": 37, "n": 5}) for d in shape] == [5, 40]
+
+
+@pytest.mark.parametrize("name", ("flash_decoding", "split_lora", "twice_split", "shares_after"))
+def test_layouts_of_intermediates_agree_with_float64(interpreter: Interpreter, name: str) -> None:
+    case = HAND[name]
+    outputs = {r.node for r in case.graph.kernel.outputs}
+    kernels = []
+    schedule = simple_schedule(case.graph, case.sizes)
+    numbers = [i for i, n in enumerate(case.graph.kernel.nodes) if n.op == "graph"]
+    for i, k in zip(numbers, schedule.kernels, strict=True):
+        node = case.graph.kernel.nodes[i]
+        inner = tuple((out, node.axes(out)[0]) for out in range(len(node.dims))) if i not in outputs else ()
+        kernels.append(replace(k, layouts=inner))
+    found = CudaSchedule(tuple(kernels))
+    assert any(k.layouts for k in found.kernels)
+    assert "innermost" in emit(case.graph, found).source
+    assert error(interpreter, case.program, case.graph, found, case.sizes) < 16
