@@ -17,8 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mirage.api import load, superoptimize
 from mirage.cache import ResultStore
-from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
@@ -38,12 +39,14 @@ class Background:
     """Superoptimizes subprograms one after the other while the program runs on library calls.
 
     The search and tuning of each run in a child process, so that calls are not held up; a thread checks what it found
-    again, compiles it and switches the kernel over. `budget` is in seconds, for all of them. The child ends with this process,
+    again, compiles it and switches the kernel over. `kernels` makes kernels, for the target that is searched for; `budget` is in
+    seconds, for all of them. The child ends with this process,
     however that ends, and is not reached by Ctrl-C.
     """
 
-    def __init__(self, *, budget: float, target: str, cache: ResultStore | bool, seed: int) -> None:
-        self._options = {"target": target, "seed": seed, "cache": bool(cache)}
+    def __init__(self, *, budget: float, kernels: KernelMaker, cache: ResultStore | bool, seed: int) -> None:
+        self._kernels = kernels
+        self._options = {"target": kernels.target, "seed": seed, "cache": bool(cache)}
         # not in a file: a URL may hold a password
         self._environment = {"MIRAGE_CACHE_URL": cache.url} if isinstance(cache, ResultStore) else {}
         self._budget = budget
@@ -97,8 +100,6 @@ class Background:
             atexit.unregister(self.stop)
 
     def _one(self, job: Job, budget: float) -> None:
-        from mirage.api import load
-
         with tempfile.TemporaryDirectory(prefix="mirage-background-") as folder:
             task, result = Path(folder) / "task.json", Path(folder) / "result.json"
             text = {
@@ -120,7 +121,7 @@ class Background:
                 last = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
                 raise ValueError(f"its process ended with status {child.returncode}: {last}")
             found = load(result)
-            job.kernel.switch(MuGraphKernel.of_result(found), f"{found.best}, found in the background")
+            job.kernel.switch(self._kernels.superoptimized(found), f"{found.best}, found in the background")
 
 
 def end_with(parent: int, folder: Path) -> None:
@@ -139,8 +140,6 @@ def main(arguments: Sequence[str]) -> None:
     """The child: superoptimizes the program of a task file, and saves the result."""
     task: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
     end_with(task["parent"], Path(arguments[0]).parent)
-    from mirage.api import superoptimize
-
     os.nice(5)
     found = superoptimize(
         program_from_json(task["program"]), target=task["target"], sizes=task["sizes"], constants=task["constants"],

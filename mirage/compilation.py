@@ -6,17 +6,17 @@ import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from inspect import signature
 from typing import Any
 
+from mirage.api import superoptimize as search_program
 from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
-from mirage.compiler.context import Context, Sizes, Superoptimizer
-from mirage.compiler.kernels.fused import fused_kernel, machine_model
-from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.context import Context, Sizes
+from mirage.compiler.kernels.cpu_maker import CpuKernels
+from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.text import kernel_from_text
 from mirage.compiler.lower import Lowered, lower
@@ -57,6 +57,8 @@ from mirage.search.versions import MAX_VERSIONS
 
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
+#: seconds below which a search is not worth its start
+MIN_BUDGET = 0.5
 
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
@@ -132,46 +134,60 @@ def compile(
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
     Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
     """
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
-        raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
-    if not isinstance(get_target(target), Target):
-        raise UnknownTarget(f"target {target!r}: whole programs are compiled for target 'cpu'; superoptimize takes this target")
-    unknown = [name for name in without if name not in OPTIMIZATIONS]
-    if isinstance(without, str) or unknown:
-        raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
+    _check_options(budget, without)
     start = time.perf_counter()
     say = progress or (lambda _: None)
+    kernels = kernels_for(target)
     module = to_module(program, specs)
+    if isinstance(program, TensorFunction):
+        constants = constants or program.constants
+        sizes = sizes or list(program.sizes.values())[:MAX_SETS]
+    context = _context(module, bounds, sizes, constants)
+    beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
+    context.kernels, context.deadline, context.say = kernels, start + budget, say
+    context.superoptimizer = _Later(beside, kernels) if beside else _Searches(kernels, cache, seed, say)
+    given = len(module.functions[module.main].parameters)
+    left_out = {p for name in without for p in OPTIMIZATIONS[name]}
+    module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
+    lowered = lower(module, context, planned="plan" not in without)
+    say(Step("compiled"))
+    facts = _facts(module, context, lowered, given)
+    executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside)
+    if beside:
+        beside.start()
+    return executable
+
+
+def _check_options(budget: Any, without: Any) -> None:
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
+        raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
+    if isinstance(without, str) or any(name not in OPTIMIZATIONS for name in without):
+        raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
+
+
+def _context(module: Module, bounds: Any, sizes: Any, constants: Collection[str]) -> Context:
+    """The state of a compilation of a module that is checked here, as the user's options for its main function have it."""
     check(module)
     main = module.functions[module.main]
     store = from_bounds(bounds or {})
     symbols = sorted(set().union(*(symbols_in(p.annotation) for p in main.parameters)))
     _check_names("bounds", bounds or {}, symbols, main.name)
     names = [p.name for p in main.parameters]
-    if isinstance(program, TensorFunction):
-        constants = constants or program.constants
-        sizes = sizes or list(program.sizes.values())[:MAX_SETS]
     if isinstance(constants, str) or not all(c in names for c in constants):
         raise InputError(f"constants={constants!r}: not parameters of {main.name}; these are {', '.join(names)}")
-    beside = Background(budget=budget, target=target, cache=cache, seed=seed) if background else None
-    search: Superoptimizer = partial(_later, beside) if beside else _Searches(target, cache, seed, say)
-    context = Context(
+    return Context(
         bounds=store,
         constants=tuple(n for n in names if n in constants),
         sizes=tuple(_anchors(sizes, symbols, store, main.name)),
-        superoptimizer=search,
-        deadline=start + budget,
-        say=say,
     )
-    left_out = {p for name in without for p in OPTIMIZATIONS[name]}
-    module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
-    lowered = lower(module, context, planned="plan" not in without)
-    say(Step("compiled"))
-    facts = _facts(module, context, lowered, len(names))
-    executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside)
-    if beside:
-        beside.start()
-    return executable
+
+
+def kernels_for(target: str) -> KernelMaker:
+    """What makes kernels for the target of that name; raises UnknownTarget."""
+    machine = get_target(target)
+    if not isinstance(machine, Target):
+        raise UnknownTarget(f"target {target!r}: whole programs are compiled for target 'cpu'; superoptimize takes this target")
+    return CpuKernels()
 
 
 def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
@@ -232,20 +248,26 @@ def _anchors(sizes: Any, symbols: Sequence[str], bounds: Constraints, name: str)
     return found
 
 
-def _later(
-    beside: Background, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-) -> tuple[Kernel, str]:
-    """A kernel that runs library calls until its subprogram is superoptimized."""
-    kernel = SwitchingKernel(program)
-    beside.add(Job(kernel, program, tuple(sizes)[:MAX_SETS], tuple(constants)))
-    return kernel, kernel.outcome
+@dataclass
+class _Later:
+    """Kernels that run library calls until their subprograms are superoptimized."""
+
+    beside: Background
+    kernels: KernelMaker
+
+    def __call__(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> tuple[Kernel, str]:
+        kernel = SwitchingKernel(self.kernels.library(program))
+        self.beside.add(Job(kernel, program, tuple(sizes)[:MAX_SETS], tuple(constants)))
+        return kernel, kernel.outcome
 
 
 @dataclass
 class _Searches:
     """The kernels of subprograms that `mirage.superoptimize` finds; fused ones without time, or after an interrupt."""
 
-    target: str
+    kernels: KernelMaker
     cache: ResultStore | bool
     seed: int
     say: Say
@@ -254,31 +276,29 @@ class _Searches:
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
     ) -> tuple[Kernel, str]:
-        from mirage.api import superoptimize as search
-
         if self.interrupted or budget < MIN_BUDGET:
             why = "as the compilation was interrupted" if self.interrupted else "for which no time was left"
-            fused = fused_kernel(program, sizes, machine_model(), constants=constants)
+            fused = self.kernels.fused(program, sizes, constants=constants)
             if fused is not None:
                 return fused, f"fused without a search, {why}"
-            return MuGraphKernel.of_library(program), f"library calls without a search, {why}"
-        result = search(
-            program, target=self.target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget, cache=self.cache,
-            seed=self.seed, progress=self.say,
+            return self.kernels.library(program), f"library calls without a search, {why}"
+        result = search_program(
+            program, target=self.kernels.target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget,
+            cache=self.cache, seed=self.seed, progress=self.say,
         )  # fmt: skip
         self.interrupted = result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
         library = result.baselines.get("library")
         gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""
-        return MuGraphKernel.of_result(result), f"{result.best}{gain}; {where}"
-
-
-#: seconds below which a search is not worth its start
-MIN_BUDGET = 0.5
+        return self.kernels.superoptimized(result), f"{result.best}{gain}; {where}"
 
 
 def _kernels(module: Module) -> dict[str, Kernel]:
-    return dict(module.kernels)  # type: ignore[arg-type]
+    """The kernels of a module, all of which can be called after the passes."""
+    found = {name: k for name, k in module.kernels.items() if isinstance(k, Kernel)}
+    if lost := sorted(module.kernels.keys() - found.keys()):
+        raise InputError(f"kernel {lost[0]!r} of the module cannot be called; pass kernels that run on arrays")
+    return found
 
 
 def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Facts:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.dim_names import with_own_names
-from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kinds import lowered_binding
 from mirage.compiler.lax import lax_program
 from mirage.compiler.outline import is_scalar
@@ -18,7 +18,6 @@ from mirage.ir.loops.fuse import Call, can_stitch, fuse
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.operator import PRODUCTS
 from mirage.ir.types import TensorType
-from mirage.kernels.cpu.loops.kernel import LoopKernel
 
 
 def fusible(function: Function) -> bool:
@@ -113,12 +112,16 @@ def _calls(function: Function) -> list[Call] | None:
 
 
 def generate(
-    function: Function, hints: Sequence[Mapping[str, int]], bounds: Mapping[str, int], constraints: Constraints
+    function: Function,
+    hints: Sequence[Mapping[str, int]],
+    bounds: Mapping[str, int],
+    constraints: Constraints,
+    kernels: KernelMaker,
 ) -> tuple[Kernel, dict[str, Dim]]:
     """The kernel of a function of operators, and per dim symbol of the kernel the dim of the function that it is.
 
-    `hints` are typical sizes of the function's dim symbols, at which schedules are chosen, and `bounds` the most that they
-    can be. Raises LoopError where no kernel can compute the function.
+    `kernels` makes it. `hints` are typical sizes of the function's dim symbols, at which schedules are chosen, and `bounds` the
+    most that they can be. Raises LoopError where no kernel can compute the function.
     """
     try:
         lax = lax_program(function)
@@ -128,11 +131,12 @@ def generate(
     if lax is not None and any(n.op not in ("input", "concat") for n in lax.axes.nodes):
         sizes = [{s: evaluate(d, h) for s, d in lax.dims.items()} for h in hints]
         most = {s: bounds[str(d)] for s, d in lax.dims.items() if str(d) in bounds}
-        kernel = fused_kernel(lax.program, sizes, machine_model(), bounds=most)
+        kernel = kernels.fused(lax.program, sizes, bounds=most)
         if kernel is not None:
             return kernel, lax.dims
     own, dims = with_own_names(function)
     program = loop_program(own, lambda a, b: constraints.equal(substitute(a, dims), substitute(b, dims)))
     if program is None:
         raise LoopError(f"{function.name}: no kernel can compute it; it has operators without a loop-level definition")
-    return LoopKernel(program), {s: dims.get(s, symbol(s)) for s in program.symbols}
+    given = {s: dims.get(s, symbol(s)) for s in program.symbols}
+    return kernels.loops(program, [{s: evaluate(d, h) for s, d in given.items()} for h in hints]), given

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from mirage.compiler.constraints import Constraints
+from mirage.compiler.kernels.cpu_maker import CpuKernels
+from mirage.compiler.kernels.maker import KernelMaker
 from mirage.ir.graph.nodes import Kernel
 from mirage.ir.program import Program
 
@@ -53,13 +55,15 @@ class Context:
 
     `bounds` are the constraints on dims of the main function that the user gave; `constants` its parameters whose contents
     never change; `sizes` the sets of sizes of its dim symbols to tune at. `constraints` holds a store per function, which
-    `collect_constraints` fills: symbols belong to functions. `deadline` is on the clock of `time.perf_counter`.
+    `collect_constraints` fills: symbols belong to functions. `deadline` is on the clock of `time.perf_counter`. `kernels` makes
+    kernels for the target, which no pass knows otherwise.
     """
 
     bounds: Constraints = field(default_factory=Constraints)
     constants: tuple[str, ...] = ()
     sizes: tuple[Sizes, ...] = ()
     superoptimizer: Superoptimizer | None = None
+    kernels: KernelMaker = field(default_factory=CpuKernels)
     deadline: float = float("inf")
     say: Callable[[str], None] = lambda _: None
     constraints: dict[str, Constraints] = field(default_factory=dict)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from mirage.errors import MirageError
-from mirage.kernels.cpu.memory import aligned
-
-_BYTE = np.dtype(np.uint8)
+from mirage.runtime.places.place import Place, PlacedArray
 
 
 class Arena:
@@ -16,23 +12,24 @@ class Arena:
     `size` bytes are planned and never grow; storages are numbered from 0.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, place: Place) -> None:
         self.size = size
-        self._own: np.ndarray | None = None
-        self._grown: dict[int, np.ndarray] = {}
+        self._place = place
+        self._own: PlacedArray | None = None
+        self._grown: dict[int, PlacedArray] = {}
 
     @property
     def bytes(self) -> int:
         """Bytes that are held."""
         return (0 if self._own is None else self._own.nbytes) + sum(m.nbytes for m in self._grown.values())
 
-    def planned(self) -> np.ndarray:
+    def planned(self) -> PlacedArray:
         """The planned memory; raises MirageError if there is not as much."""
         if self._own is None:
-            self._own = _allocate(self.size)
+            self._own = self._allocate(self.size)
         return self._own
 
-    def grow(self, storage: int, size: int) -> np.ndarray:
+    def grow(self, storage: int, size: int) -> PlacedArray:
         """At least so many bytes for a storage: the same memory as long as it is large enough.
 
         Raises MirageError if there is not as much.
@@ -42,14 +39,13 @@ class Arena:
             # a little more, as lengths often grow by one from call to call; what is outgrown is dropped first
             more = 0 if memory is None else memory.size + memory.size // 4
             self._grown.pop(storage, None)
-            memory = self._grown[storage] = _allocate(max(size, more))
+            memory = self._grown[storage] = self._allocate(max(size, more))
         return memory
 
-
-def _allocate(size: int) -> np.ndarray:
-    try:
-        return aligned(size, _BYTE)
-    except (MemoryError, ValueError, OverflowError):
-        raise MirageError(
-            f"there is no memory for {size} bytes of intermediate tensors; use smaller sizes or bounds"
-        ) from None
+    def _allocate(self, size: int) -> PlacedArray:
+        try:
+            return self._place.allocate(size)
+        except (MemoryError, ValueError, OverflowError):
+            raise MirageError(
+                f"there is no memory for {size} bytes of intermediate tensors; use smaller sizes or bounds"
+            ) from None

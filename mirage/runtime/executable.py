@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -38,6 +38,7 @@ FORMAT, SCHEMA = "mirage executable", 1
 _CODE = "executable.json"
 
 
+@runtime_checkable
 class Kernel(nodes.Kernel, Protocol):
     """A kernel of an executable: code in destination-passing style."""
 

@@ -16,6 +16,7 @@ import numpy as np
 from mirage.errors import FormatError
 from mirage.runtime.arena import Arena
 from mirage.runtime.guards import Entry
+from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import Slots
 
 #: gives some items of the registers or slots as a tuple
@@ -40,12 +41,14 @@ class TensorLayout:
     offset: int
     shape: Getter
     dtype: np.dtype[Any]
+    #: `Place.view`
+    view: Callable[..., PlacedArray]
 
-    def make(self, owner: str, memory: np.ndarray, slots: Slots) -> np.ndarray:
+    def make(self, owner: str, memory: PlacedArray, slots: Slots) -> PlacedArray:
         """The tensor in a storage's memory; raises FormatError if there is not enough of it."""
         shape = self.shape(slots)
         try:
-            return np.ndarray(shape, self.dtype, memory, self.offset)
+            return self.view(shape, self.dtype, memory, self.offset)
         except (TypeError, ValueError, OverflowError):
             raise FormatError(
                 f"{owner}: r{self.out}, {self.dtype}{list(shape)} at {self.offset} bytes, does not fit storage "
@@ -61,6 +64,7 @@ class FrameLayout:
     registers: list[Any]
     arena: int
     storages: int
+    place: Place
     planned: list[StorageLayout] = field(default_factory=list)
     tensors: list[TensorLayout] = field(default_factory=list)
 
@@ -72,16 +76,16 @@ class Frame:
 
     def __init__(self, layout: FrameLayout) -> None:
         self._layout = layout
-        self._given: np.ndarray | None = None
-        self.arena = Arena(layout.arena)
+        self._given: PlacedArray | None = None
+        self.arena = Arena(layout.arena, layout.place)
         #: what the storages and tensors are laid out for
         self.entry: Entry | None = None
         #: what the registers hold at the start of a call
         self.registers: list[Any] = layout.registers
         self.slots: Slots
-        self.storages: list[np.ndarray | None] = [None] * layout.storages
+        self.storages: list[PlacedArray | None] = [None] * layout.storages
 
-    def enter(self, entry: Entry, memory: np.ndarray | None) -> None:
+    def enter(self, entry: Entry, memory: PlacedArray | None) -> None:
         """Prepare a call with these sizes, whose arena is in the caller's `memory` if that is given."""
         layout = self._layout
         if not layout.arena:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from mirage.errors import DimError, GuardError, InputError
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import Dim, DimFunction, dim_text, solve, symbols_of
 from mirage.runtime.leaves import Leaf, Shape, leaves_of
+from mirage.runtime.places.host import HOST
+from mirage.runtime.places.place import Place
 from mirage.runtime.program import Guard
 from mirage.runtime.sizes import SizeTable, Slots
 
@@ -33,10 +33,12 @@ class Pattern:
         stage: int,
         known: set[str],
         guards: Sequence[Guard] = (),
+        place: Place = HOST,
     ) -> None:
         self.owner = owner
         self._table, self._stage = table, stage
-        self.values = [leaves_of(owner, what, annotation) for what, annotation in values]
+        self._ready = place.ready
+        self.values = [leaves_of(owner, what, annotation, place) for what, annotation in values]
         self._leaves: list[Leaf] = [leaf for value in self.values for leaf in value.leaves]
         #: symbol -> leaf and dim that gave it
         self._origin: dict[str, tuple[int, int]] = {}
@@ -95,13 +97,14 @@ class Pattern:
         return find
 
     def read(self, values: list[Any]) -> tuple[Shape, ...]:
-        """The shapes in the values; replaces those that are not C-contiguous arrays of NumPy by such.
+        """The shapes in the values; replaces those that are not C-contiguous arrays of the place by such.
 
         Raises GuardError or InputError for a value of another kind, rank or element type.
         """
         shapes: list[Shape] = []
+        ready = self._ready
         for k, (a, reader) in enumerate(zip(values, self.values, strict=True)):
-            if type(a) is np.ndarray and a.dtype is reader.dtype and a.ndim == reader.rank:
+            if type(a) is ready and a.dtype is reader.dtype and a.ndim == reader.rank:
                 flags = a.flags
                 if flags.c_contiguous and flags.aligned:
                     shapes.append(a.shape)

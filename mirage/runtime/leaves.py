@@ -12,7 +12,7 @@ from mirage.errors import GuardError, InputError
 from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, TupleType
 from mirage.ir.dims import symbols_of
 from mirage.ir.types import ELEMENTS, TensorType
-from mirage.runtime.arrays import to_numpy
+from mirage.runtime.places.place import Place, PlacedArray
 
 Shape: TypeAlias = tuple[int, ...]
 #: gives a value as the machine holds it, and appends the shapes of its leaves
@@ -47,30 +47,33 @@ def shape_symbols(annotation: Annotation) -> set[str]:
     return set()
 
 
-def leaves_of(owner: str, what: str, annotation: Annotation) -> Leaves:
+def leaves_of(owner: str, what: str, annotation: Annotation, place: Place) -> Leaves:
     """How values with an annotation are read; `owner` and `what` name them in errors."""
     match annotation:
         case TensorType(dims, dtype) | PartialTensor(dims, dtype):
-            return _tensor(owner, Leaf(what, dims), dtype, annotation)
+            return _tensor(owner, Leaf(what, dims), dtype, annotation, place)
         case ShapeType(dims):
             return Leaves((Leaf(what, dims),), _shape(owner, what, annotation))
         case TupleType(fields):
-            parts = [leaves_of(owner, f"{what}[{k}]", f) for k, f in enumerate(fields)]
+            parts = [leaves_of(owner, f"{what}[{k}]", f, place) for k, f in enumerate(fields)]
             return Leaves(tuple(leaf for p in parts for leaf in p.leaves), _tuple(owner, what, parts))
     return Leaves((), lambda value, shapes: value)
 
 
-def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) -> Leaves:
+def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation, place: Place) -> Leaves:
     dtype = None if name is None else ELEMENTS[name]
     rank = None if leaf.dims is None else len(leaf.dims)
 
-    def read(value: Any, shapes: list[Shape]) -> np.ndarray:
-        a = value
+    array, is_dense = place.array, place.is_dense
+
+    def read(value: Any, shapes: list[Shape]) -> PlacedArray:
+        a, number = value, False
         if isinstance(a, np.generic):
-            a = np.asarray(a)
-        elif type(a) is not np.ndarray:
+            a, number = np.asarray(a), True
+        elif type(a) is not array:
             kinds = next((k for t, k in _NUMBERS if isinstance(a, t)), "") if rank == 0 else ""
-            a = np.asarray(a) if kinds else to_numpy(a, f"{owner}: {leaf.what}")
+            number = bool(kinds)
+            a = np.asarray(a) if number else place.read(a, f"{owner}: {leaf.what}")
             if dtype is not None and dtype.kind in kinds:
                 if dtype.kind == "i" and not np.iinfo(dtype).min <= value <= np.iinfo(dtype).max:
                     raise GuardError(f"{owner}: {leaf.what} is {value}, which {annotation} cannot hold; pass a smaller number")
@@ -81,11 +84,12 @@ def _tensor(owner: str, leaf: Leaf, name: str | None, annotation: Annotation) ->
             raise GuardError(
                 f"{owner}: {leaf.what} has shape {list(a.shape)}, but must be {annotation}; match the rank"
             )
-        if not (a.flags.c_contiguous and a.flags.aligned):
-            a = a.copy(order="C")
-        found: np.ndarray = a
-        shapes.append(found.shape)
-        return found
+        if number:
+            a = place.constant(a)
+        elif not is_dense(a):
+            a = place.copy(a)
+        shapes.append(a.shape)
+        return a
 
     return Leaves((leaf,), read, dtype, rank)
 

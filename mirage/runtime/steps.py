@@ -11,13 +11,12 @@ import sympy
 
 from mirage.errors import GuardError, MirageError
 from mirage.ir.dims import Dim, symbol, symbols_of, value_at
-from mirage.ir.operator import get_operator
 from mirage.ir.program import AttrItems
 from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, Getter, TensorLayout, getter
-from mirage.runtime.leases import LARGE, lease
-from mirage.runtime.packed import library_function, packed_function
+from mirage.runtime.packed import packed_function
+from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable, Slots
 
 Step: TypeAlias = Callable[[list[Any], Frame], None]
@@ -32,10 +31,10 @@ class Kernel(Protocol):
 
     def __call__(
         self,
-        inputs: tuple[np.ndarray, ...],
-        outputs: tuple[np.ndarray, ...],
+        inputs: tuple[PlacedArray, ...],
+        outputs: tuple[PlacedArray, ...],
         dims: tuple[int, ...],
-        workspace: tuple[np.ndarray, ...],
+        workspace: tuple[PlacedArray, ...],
         /,
     ) -> None: ...
 
@@ -43,7 +42,7 @@ class Kernel(Protocol):
 class Callee(Protocol):
     """A loaded function."""
 
-    def run(self, args: list[Any], dims: tuple[int, ...], memory: np.ndarray | None) -> Any:
+    def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         """The result for arguments and extra shape arguments; `memory` has room for the arena, if it is given."""
         ...
 
@@ -54,8 +53,10 @@ class Steps:
     `callees` maps names to functions, which may be loaded later.
     """
 
-    def __init__(self, owner: str, table: SizeTable, kernels: Sequence[Kernel], callees: Mapping[str, Callee]) -> None:
-        self.owner, self.table, self.kernels, self.callees = owner, table, kernels, callees
+    def __init__(
+        self, owner: str, table: SizeTable, kernels: Sequence[Kernel], callees: Mapping[str, Callee], place: Place
+    ) -> None:
+        self.owner, self.table, self.kernels, self.callees, self.place = owner, table, kernels, callees, place
         self.stage = 0
 
     def slots(self, dims: Iterable[Dim]) -> Getter:
@@ -63,17 +64,17 @@ class Steps:
         return getter([self.table.slot(d, self.stage) for d in dims])
 
     def tensor(self, i: vm.MakeTensor, storage: int) -> TensorLayout:
-        return TensorLayout(i.out, storage, i.offset, self.slots(i.shape), ELEMENTS[i.dtype])
+        return TensorLayout(i.out, storage, i.offset, self.slots(i.shape), ELEMENTS[i.dtype], self.place.view)
 
     def fresh(self, i: vm.MakeTensor) -> Step:
         """A tensor that outlives the call."""
         out, shape, dtype = i.out, self.slots(i.shape), ELEMENTS[i.dtype]
-        most = LARGE // dtype.itemsize
+        empty, large, most = self.place.empty, self.place.large, self.place.most // dtype.itemsize
 
         def step(registers: list[Any], frame: Frame) -> None:
             s = shape(frame.slots)
             try:
-                registers[out] = (lease if prod(s) > most else np.empty)(s, dtype)
+                registers[out] = (large if prod(s) > most else empty)(s, dtype)
             except (MemoryError, ValueError, OverflowError):
                 raise MirageError(f"{self.owner}: there is no memory for {dtype}{list(s)}; use smaller sizes") from None
 
@@ -124,7 +125,7 @@ class Steps:
         return step
 
     def library(self, i: vm.CallLibrary) -> Step:
-        run, inputs, outputs = library_function(i.function), getter(i.inputs), getter(i.outputs)
+        run, inputs, outputs = self.place.library(i.function), getter(i.inputs), getter(i.outputs)
         attrs = self._attrs(i.attrs)
 
         def step(registers: list[Any], frame: Frame) -> None:
@@ -136,22 +137,23 @@ class Steps:
     def packed(self, i: vm.CallPacked) -> Step:
         run, out, args, attrs = packed_function(i.function), i.out, getter(i.args), self._attrs(i.attrs)
         kept = getter([k for k in range(len(i.args)) if k not in i.in_place])
+        place = self.place
 
         def step(registers: list[Any], frame: Frame) -> None:
             given = args(registers)
-            registers[out] = owned(run(*given, **attrs(frame.slots)), kept(given))
+            registers[out] = owned(run(*given, **attrs(frame.slots)), kept(given), place)
 
         return step
 
     def operator(self, i: vm.CallOperator) -> Step:
-        run, out, args = get_operator(i.operator).run, i.out, getter(i.args)
+        run, out, args, place = self.place.operator(i.operator), i.out, getter(i.args), self.place
         attrs = dict(i.attrs)
         sizes = self._sizes(attrs.values())
 
         def step(registers: list[Any], frame: Frame) -> None:
             given = args(registers)
             with np.errstate(all="ignore"):
-                registers[out] = owned(run(given, attrs, sizes(frame.slots)), given)
+                registers[out] = owned(run(given, attrs, sizes(frame.slots)), given, place)
 
         return step
 
@@ -167,9 +169,10 @@ class Steps:
     def branch(self, i: vm.If) -> Step:
         out, condition, args, dims, memory = i.out, i.condition, getter(i.args), self.slots(i.dims), i.memory
         then, orelse = self.callees[i.then], self.callees[i.orelse]
+        array = self.place.array
 
         def step(registers: list[Any], frame: Frame) -> None:
-            callee = then if _scalar(registers[condition], "b", "a condition") else orelse
+            callee = then if _scalar(registers[condition], array, "b", "a condition") else orelse
             lent = None if memory is None else frame.storages[memory]
             registers[out] = callee.run(list(args(registers)), dims(frame.slots), lent)
 
@@ -181,17 +184,18 @@ class Steps:
         count = 0 if i.count is None else self.table.slot(i.count, self.stage)
         most = None if i.bound is None else self.table.slot(i.bound, self.stage)
         where = f"{self.owner}{', ' * bool(i.where)}{i.where}"
+        array, array_of = self.place.array, self.place.array_of
 
         def step(registers: list[Any], frame: Frame) -> None:
             slots = frame.slots
-            n = slots[count] if times is None else int(_scalar(registers[times], "i", "the count of a loop"))
+            n = slots[count] if times is None else int(_scalar(registers[times], array, "i", "the count of a loop"))
             if most is not None and n > slots[most]:
                 bound = f"its bound {i.bound} is {slots[most]} here"
                 raise GuardError(f"{where}: a loop is to run {n} times, and {bound}; raise the bound")
             state, fixed, extra = carried(registers), invariant(registers), dims(slots)
             lent = None if memory is None else frame.storages[memory]
             for k in range(n):
-                result = body.run([np.array(k, np.int64), *state, *fixed], extra, lent)
+                result = body.run([array_of(k, np.int64), *state, *fixed], extra, lent)
                 state = result if many != 1 else (result,)
             registers[out] = state if many != 1 else state[0]
 
@@ -267,13 +271,13 @@ def free(registers: Sequence[int]) -> Step:
     return step
 
 
-def _scalar(value: Any, kinds: str, what: str) -> Any:
-    """The number in a tensor of rank 0; raises GuardError for other values."""
-    if isinstance(value, np.ndarray) and (value.ndim or value.dtype.kind not in kinds):
+def _scalar(value: Any, array: type[Any], kinds: str, what: str) -> Any:
+    """The number in a tensor of rank 0, for which the host waits where it is on a device; raises GuardError for other values."""
+    if isinstance(value, array) and (value.ndim or value.dtype.kind not in kinds):
         raise GuardError(
             f"{what} is {value.dtype}{list(value.shape)}; it must be a {'bool' if kinds == 'b' else 'n integer'} scalar"
         )
-    return value.item() if isinstance(value, np.ndarray) else value
+    return value.item() if isinstance(value, array) else value
 
 
 def _dims_in(values: Iterable[Any]) -> Iterable[Dim]:
@@ -284,27 +288,27 @@ def _dims_in(values: Iterable[Any]) -> Iterable[Dim]:
             yield from _dims_in(v)
 
 
-def arrays_in(value: Any) -> Iterable[np.ndarray]:
+def arrays_in(value: Any, array: type[Any] = np.ndarray) -> Iterable[PlacedArray]:
     """The tensors in a value, also in tuples."""
-    if isinstance(value, np.ndarray):
+    if isinstance(value, array):
         yield value
     elif isinstance(value, tuple):
         for v in value:
-            yield from arrays_in(v)
+            yield from arrays_in(v, array)
 
 
-def owned(value: Any, others: Sequence[Any]) -> Any:
+def owned(value: Any, others: Sequence[Any], place: Place) -> Any:
     """What a Python function returned, as the machine holds it: tensors are C-contiguous, and not in memory of `others`."""
     if isinstance(value, tuple | list):
-        return tuple(owned(v, others) for v in value)
+        return tuple(owned(v, others, place) for v in value)
     if isinstance(value, np.generic):
-        return np.asarray(value)
-    if not isinstance(value, np.ndarray):
+        return place.constant(np.asarray(value))
+    if not isinstance(value, place.array):
         return value
-    if not (value.flags.c_contiguous and value.flags.aligned):
-        return value.copy(order="C")
-    for other in arrays_in(tuple(others)):
+    if not place.is_dense(value):
+        return place.copy(value)
+    for other in arrays_in(tuple(others), place.array):
         # an array with memory of its own can only be another array itself
-        if other is value or (not value.flags.owndata and np.may_share_memory(value, other)):
-            return value.copy()
+        if other is value or (not place.owns(value) and place.may_share(value, other)):
+            return place.copy(value)
     return value

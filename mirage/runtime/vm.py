@@ -11,11 +11,12 @@ from mirage.errors import FormatError, GuardError
 from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
 from mirage.runtime import steps
-from mirage.runtime.arrays import to_numpy
 from mirage.runtime.check import check_program
 from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
 from mirage.runtime.guards import Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
+from mirage.runtime.places.host import HOST
+from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable
 from mirage.runtime.steps import Callee, Kernel, Step, Steps, arrays_in
 
@@ -23,26 +24,31 @@ from mirage.runtime.steps import Callee, Kernel, Step, Steps, arrays_in
 class VirtualMachine:
     """A loaded program: calls take the arguments of its main function, and give its result.
 
-    `kernels` and `constants` are those that the program names, in order. May be called from several threads at once, and by
-    packed functions of its own: each call has frames and arenas of its own, which later calls use again.
+    `kernels` and `constants` are those that the program names, in order; `place` is where tensors are. May be called from several
+    threads at once, and by packed functions of its own: each call has frames and arenas of its own, which later calls use again.
 
     Raises FormatError for a program that is not well formed, UnknownFunction or UnknownOperator for a name that nothing is
     registered under, and DimError for parameters whose shapes do not determine their dims.
     """
 
     def __init__(
-        self, program: vm.VMProgram, kernels: Sequence[Kernel] = (), constants: Sequence[np.ndarray] = ()
+        self,
+        program: vm.VMProgram,
+        kernels: Sequence[Kernel] = (),
+        constants: Sequence[np.ndarray] = (),
+        place: Place = HOST,
     ) -> None:
         facts = check_program(program)
+        self.place = place
         self.program = program
         if len(kernels) != len(program.kernels):
             raise FormatError(
                 f"the program names {len(program.kernels)} kernels, not {len(kernels)}; load all, in order"
             )
-        self._constants = _check_constants(program, constants)
+        self._constants = [place.constant(a) for a in _check_constants(program, constants)]
         self._functions: dict[str, _Function] = {}
         for name, function in program.functions.items():
-            self._functions[name] = _Function(function)
+            self._functions[name] = _Function(function, place)
         for f in self._functions.values():
             f.load(kernels, self._constants, self._functions)
         main = program.functions[program.main]
@@ -55,14 +61,14 @@ class VirtualMachine:
         self._in_place = [k for k, p in enumerate(main.parameters) if p.in_place]
 
     def __call__(self, *args: Any) -> Any:
-        """The result for arguments: NumPy arrays or what can be read as such without copying, tuples of integers for shapes.
+        """The result for arguments: arrays that the place reads without copying, tuples of integers for shapes.
 
         Arrays in the result belong to the caller, unless they are arguments that the program updates in place. Arguments
         that are not C-contiguous are copied first. Raises GuardError naming the argument, dim, constraint and size if
         shapes break a constraint, InputError for other values that do not fit.
         """
         for k in self._in_place:
-            if k < len(args) and not _writable(args[k]):
+            if k < len(args) and not self._writable(args[k]):
                 name, main = self._main.function.parameters[k].name, self._main.function.name
                 raise GuardError(
                     f"{main}: input {name!r} is updated in place, and read-only; pass an array that may be written"
@@ -72,25 +78,57 @@ class VirtualMachine:
         given = list(args)
         result = self._main.run(given, (), None)
         for k in self._in_place:
-            _write_back(args[k], given[k])
+            self._write_back(args[k], given[k])
         if self._owned:
             return result
-        kept = [a for k, v in enumerate(given) if k not in self._in_place for a in arrays_in(v)]
-        return _detached(result, [*kept, *self._constants])
+        kept = [a for k, v in enumerate(given) if k not in self._in_place for a in arrays_in(v, self.place.array)]
+        return self._detached(result, [*kept, *self._constants])
 
     def _check_copied(self, k: int, args: Sequence[Any]) -> None:
         """Raise GuardError where input k is updated in place, works on a copy, and shares memory: writes would be lost."""
-        for at, a in enumerate(tensors := _tensors(args[k])):
-            if a.flags.c_contiguous and a.flags.aligned:
+        place = self.place
+        for at, a in enumerate(tensors := self._tensors(args[k])):
+            if place.is_dense(a):
                 continue
             others = [*tensors[:at], *tensors[at + 1 :]]
-            others += [b for j, value in enumerate(args) if j != k for b in _tensors(value)]
-            if not _apart(a) or any(_overlap(a, b) for b in others):
+            others += [b for j, value in enumerate(args) if j != k for b in self._tensors(value)]
+            if not _apart(a) or any(place.shares(a, b) for b in others):
                 name, main = self._main.function.parameters[k].name, self._main.function.name
                 raise GuardError(
                     f"{main}: input {name!r} is updated in place and not contiguous, and shares memory with itself or another "
                     "input; pass a contiguous array, or one of its own"
                 )
+
+    def _tensors(self, value: Any) -> list[PlacedArray]:
+        """The tensors in an argument as arrays; what is none is found when it is read."""
+        if isinstance(value, tuple | list):
+            return [a for v in value for a in self._tensors(v)]
+        return [self.place.read(value, "an input")] if self.place.is_readable(value) else []
+
+    def _writable(self, value: Any) -> bool:
+        if isinstance(value, tuple | list):
+            return all(self._writable(v) for v in value)
+        return self.place.is_writable(value, "an input that is updated in place")
+
+    def _write_back(self, given: Any, used: Any) -> None:
+        """What was written to a copy of an argument goes to the argument itself."""
+        if isinstance(used, tuple):
+            for g, u in zip(given, used, strict=True):
+                self._write_back(g, u)
+        elif isinstance(used, self.place.array) and given is not used:
+            target = self.place.read(given, "an input that is updated in place")
+            if not self.place.may_share(target, used):
+                self.place.write(target, used)
+
+    def _detached(self, result: Any, others: list[PlacedArray]) -> Any:
+        """The result, with a copy of whatever shares memory with `others` or an earlier part."""
+        if isinstance(result, tuple):
+            return tuple(self._detached(r, others) for r in result)
+        if isinstance(result, self.place.array):
+            if any(self.place.may_share(result, a) for a in others):
+                result = self.place.copy(result)
+            others.append(result)
+        return result
 
     @property
     def idle_bytes(self) -> int:
@@ -106,11 +144,14 @@ class VirtualMachine:
 class _Function:
     """A function as closures; frames that no call uses are in `free`."""
 
-    def __init__(self, function: vm.VMFunction) -> None:
+    def __init__(self, function: vm.VMFunction, place: Place) -> None:
         self.function = function
+        self.place = place
         self.free: list[Frame] = []
 
-    def load(self, kernels: Sequence[Kernel], constants: Sequence[np.ndarray], functions: Mapping[str, Callee]) -> None:
+    def load(
+        self, kernels: Sequence[Kernel], constants: Sequence[PlacedArray], functions: Mapping[str, Callee]
+    ) -> None:
         f = self.function
         at_entry = set(f.dims).union(*(shape_symbols(p.annotation) for p in f.parameters))
         stages = {name: 0 for name in sorted(at_entry)}
@@ -123,15 +164,15 @@ class _Function:
         for g in f.guards:
             guards.setdefault(self._table.stage((g.dim, g.value)), []).append(g)
         values = [(f"input {p.name!r}", p.annotation) for p in f.parameters]
-        pattern = Pattern(f.name, values, self._table, 0, set(f.dims), guards.get(0, ()))
+        pattern = Pattern(f.name, values, self._table, 0, set(f.dims), guards.get(0, ()), self.place)
         self._signature = Signature(pattern, [p.name for p in f.parameters], f.dims, self._table)
-        self._layout = FrameLayout(f.name, [None] * f.registers, f.arena, 1 + _storages(f))
+        self._layout = FrameLayout(f.name, [None] * f.registers, f.arena, 1 + _storages(f), self.place)
         for register, k in f.constants:
             self._layout.registers[register] = constants[k]
         self._steps: list[Step] = []
         self._sources: list[vm.Instruction] = []
         self._copies = bool(matches)
-        make = Steps(f.name, self._table, kernels, functions)
+        make = Steps(f.name, self._table, kernels, functions, self.place)
         for i in f.code[:-1]:
             if isinstance(i, vm.MatchShape):
                 make.stage += 1
@@ -149,7 +190,8 @@ class _Function:
     def _match(self, i: vm.MatchShape, stage: int, guards: Sequence[vm.Guard]) -> Step:
         known = {name for name, s in self._table.stages.items() if s < stage}
         owner = f"{self.function.name}{', ' * bool(i.where)}{i.where}"
-        pattern = Pattern(owner, [(f"value {i.name!r}", i.annotation)], self._table, stage, known, guards)
+        values = [(f"value {i.name!r}", i.annotation)]
+        pattern = Pattern(owner, values, self._table, stage, known, guards, self.place)
         register = i.value
 
         def step(registers: list[Any], frame: Frame) -> None:
@@ -208,7 +250,7 @@ class _Function:
                 return steps.free(dropped) if dropped else None
         raise AssertionError(i)
 
-    def run(self, args: list[Any], dims: tuple[int, ...], memory: np.ndarray | None) -> Any:
+    def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         """The result, as `Callee.run`; `args` are replaced by what the registers held."""
         entry = self._signature.enter(args, dims)
         try:
@@ -250,16 +292,7 @@ def _check_constants(program: vm.VMProgram, constants: Sequence[np.ndarray]) -> 
     return found
 
 
-def _tensors(value: Any) -> list[np.ndarray]:
-    """The tensors in an argument as arrays; what is none is found when it is read."""
-    if isinstance(value, tuple | list):
-        return [a for v in value for a in _tensors(v)]
-    if isinstance(value, np.ndarray) or hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"):
-        return [to_numpy(value, "an input")]
-    return []
-
-
-def _apart(a: np.ndarray) -> bool:
+def _apart(a: PlacedArray) -> bool:
     """Whether no two elements of an array are the same memory, as far as its strides tell."""
     end = a.itemsize
     for stride, n in sorted((abs(s), n) for s, n in zip(a.strides, a.shape, strict=True) if n > 1):
@@ -267,40 +300,3 @@ def _apart(a: np.ndarray) -> bool:
             return False
         end += stride * (n - 1)
     return True
-
-
-def _overlap(a: np.ndarray, b: np.ndarray) -> bool:
-    try:
-        # without a limit, some views take exponential time; not all stubs of NumPy know of limits like this
-        limit: Any = 10_000
-        return np.shares_memory(a, b, max_work=limit)
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _writable(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(_writable(v) for v in value)
-    return to_numpy(value, "an input that is updated in place").flags.writeable
-
-
-def _write_back(given: Any, used: Any) -> None:
-    """What was written to a copy of an argument goes to the argument itself."""
-    if isinstance(used, tuple):
-        for g, u in zip(given, used, strict=True):
-            _write_back(g, u)
-    elif isinstance(used, np.ndarray) and given is not used:
-        target = to_numpy(given, "an input that is updated in place")
-        if not np.may_share_memory(target, used):
-            target[...] = used
-
-
-def _detached(result: Any, others: list[np.ndarray]) -> Any:
-    """The result, with a copy of whatever shares memory with `others` or an earlier part."""
-    if isinstance(result, tuple):
-        return tuple(_detached(r, others) for r in result)
-    if isinstance(result, np.ndarray):
-        if any(np.may_share_memory(result, a) for a in others):
-            result = result.copy()
-        others.append(result)
-    return result

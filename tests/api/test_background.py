@@ -18,7 +18,9 @@ import mirage as mi
 from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compilation import to_module
+from mirage.compiler.kernels.cpu_maker import CpuKernels
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.ir.graph.interpret import run_module
 from tests.api.small import BUDGET, adapter, arrays, check
@@ -147,9 +149,9 @@ def test_files_in_the_working_folder_are_not_imported(
     (tmp_path / "sqlalchemy.py").write_text("raise SystemExit('the wrong file')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [p or str(ROOT) for p in sys.path])
-    kernel = SwitchingKernel(PROGRAM)
+    kernel = SwitchingKernel(MuGraphKernel.of_library(PROGRAM))
     job = Job(kernel, PROGRAM, ({"b": 4, "n": 4},), ())
-    beside = Background(budget=BUDGET, target="cpu", cache=store, seed=0)
+    beside = Background(budget=BUDGET, kernels=CpuKernels(), cache=store, seed=0)
     beside.add(job)
     beside.start()
     assert beside.wait(120)
@@ -162,8 +164,8 @@ def test_files_in_the_working_folder_are_not_imported(
 
 
 def test_a_search_that_fails_says_why(store: ResultStore) -> None:
-    kernel = SwitchingKernel(PROGRAM)
-    beside = Background(budget=BUDGET, target="cpu", cache=store, seed=0)
+    kernel = SwitchingKernel(MuGraphKernel.of_library(PROGRAM))
+    beside = Background(budget=BUDGET, kernels=CpuKernels(), cache=store, seed=0)
     beside.add(Job(kernel, PROGRAM, ({"b": 4},), ()))
     beside.start()
     assert beside.wait(60)

@@ -6,25 +6,28 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mirage.compiler.kernels.mugraph import MuGraphKernel
-from mirage.ir.program import Program
 from mirage.ir.types import TensorType
+from mirage.runtime.executable import Kernel
 
 
 class SwitchingKernel:
-    """Runs a program with the kernel that it has at the moment. Calls that are running finish with the one they began with.
+    """Runs a program with the kernel that it has at the moment, at first as library calls. Calls that are running finish with the
+    one they began with.
 
     `outcome` says in words what it is.
     """
 
-    kind = MuGraphKernel.kind
     #: its kernels differ in what they need, so that they take memory of their own
     workspace_types: tuple[TensorType, ...] = ()
 
-    def __init__(self, program: Program) -> None:
-        self.program = program
+    def __init__(self, library: Kernel) -> None:
         self.outcome = "library calls, while it is superoptimized in the background"
-        self._current = MuGraphKernel.of_library(program)
+        self._current = library
+
+    @property
+    def kind(self) -> str:
+        """The kind of the kernel that it has at the moment."""
+        return self._current.kind
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -37,17 +40,19 @@ class SwitchingKernel:
         return self._current.output_types
 
     @property
-    def current(self) -> MuGraphKernel:
+    def current(self) -> Kernel:
         """What calls run at the moment."""
         return self._current
 
-    def switch(self, kernel: MuGraphKernel, outcome: str) -> None:
+    def switch(self, kernel: Kernel, outcome: str) -> None:
         """Run this kernel, of the same program, from now on."""
         self._current, self.outcome = kernel, outcome
 
     def forget(self) -> None:
         """Drop the packed copies of constants: needed where somebody wrote to one."""
-        self._current.forget()
+        current = self._current
+        if hasattr(current, "forget"):
+            current.forget()
 
     def to_text(self) -> str:
         """The text of the kernel that it has at the moment."""

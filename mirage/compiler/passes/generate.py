@@ -37,13 +37,13 @@ def run(module: Module, context: Context) -> Module:
         bounds = {s: bound for h in hints[:1] for s in h if (bound := constraints.upper_bound(s)) is not None}
         start = time.perf_counter()
         try:
-            kernel, dims = generate(function, hints, bounds, constraints)
+            kernel, dims = generate(function, hints, bounds, constraints, context.kernels)
         except (LoopError, CompilerError, NoCompilerError) as e:
             context.report.fallbacks.append(f"{function.name} runs operator by operator: {e}")
             continue
         name = builder.add_kernel(f"{function.name}_kernel", kernel)
         operators = [b.value.op for b in function.bindings if isinstance(b.value, OpCall) and not is_scalar(b.var.annotation)]
-        form = "a muGraph" if kernel.kind == "mugraph" else "a loop nest"
+        form = "a muGraph" if kernel.kind.endswith("mugraph") else "a loop nest"
         outcome = f"fused into {form}: {', '.join(operators)}"
         context.report.subprograms.append(Subprogram(name, len(operators), outcome, time.perf_counter() - start))
         made[key] = name, dims

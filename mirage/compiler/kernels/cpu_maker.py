@@ -1,0 +1,37 @@
+"""Kernels for the processor: muGraphs and loop programs as C code, NumPy and BLAS as libraries."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.program import Program
+from mirage.kernels.cpu.loops.kernel import LoopKernel
+from mirage.result import Superoptimized
+
+
+class CpuKernels:
+    """See `KernelMaker`."""
+
+    target = "cpu"
+
+    def superoptimized(self, result: Superoptimized) -> MuGraphKernel:
+        return MuGraphKernel.of_result(result)
+
+    def fused(
+        self,
+        program: Program,
+        hints: Sequence[Mapping[str, int]],
+        *,
+        bounds: Mapping[str, int] | None = None,
+        constants: Collection[str] = (),
+    ) -> MuGraphKernel | None:
+        return fused_kernel(program, hints, machine_model(), bounds=bounds, constants=constants)
+
+    def library(self, program: Program) -> MuGraphKernel:
+        return MuGraphKernel.of_library(program)
+
+    def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> LoopKernel:
+        return LoopKernel(program)

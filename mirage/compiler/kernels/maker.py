@@ -1,0 +1,44 @@
+"""How kernels are made for a target: the one thing in which compilations for different targets differ."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
+
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.program import Program
+from mirage.runtime.executable import Kernel
+
+
+class KernelMaker(Protocol):
+    """Makes the kernels of a compilation. `target` is the name of the target, for users."""
+
+    @property
+    def target(self) -> str: ...
+
+    def superoptimized(self, result: Any) -> Kernel:
+        """The kernel of what `mirage.superoptimize` found for this target."""
+        ...
+
+    def fused(
+        self,
+        program: Program,
+        hints: Sequence[Mapping[str, int]],
+        *,
+        bounds: Mapping[str, int] | None = None,
+        constants: Collection[str] = (),
+    ) -> Kernel | None:
+        """One kernel for a program, without a search or measurements, or None where it has no such form.
+
+        `hints` are typical sizes (dim symbol -> elements, at least 1), `bounds` the most that dims can be, where that is known;
+        `constants` names inputs whose contents never change.
+        """
+        ...
+
+    def library(self, program: Program) -> Kernel:
+        """The program as calls of the target's libraries, for all sizes."""
+        ...
+
+    def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> Kernel:
+        """A loop program as a kernel; `hints` are typical sizes. Raises NoCompilerError or CompilerError."""
+        ...
