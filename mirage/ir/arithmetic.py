@@ -9,7 +9,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import numpy as np
 import sympy
@@ -19,6 +19,8 @@ from mirage.ir.functions import ScalarFunction
 from mirage.ir.types import DTYPES, compute_dtype
 
 A = TypeVar("A")
+#: NumPy, or a module with its functions
+ArrayModule: TypeAlias = Any
 
 
 class Arithmetic(ABC, Generic[A]):
@@ -90,63 +92,68 @@ class Arithmetic(ABC, Generic[A]):
         return self.apply(insert, x)
 
 
-class FloatArithmetic(Arithmetic[np.ndarray]):
-    """Floating point with NumPy: values are of the type that `dtype` is computed in.
+class FloatArithmetic(Arithmetic[Any]):
+    """Floating point with the arrays of a module `xp`, NumPy: values are of the type that `dtype` is computed in.
 
     `dtype` is one of `mirage.ir.types.DTYPES`, or another that NumPy knows.
     """
 
     is_float = True
+    xp: ArrayModule = np
 
     def __init__(self, sizes: Mapping[str, int], dtype: str = "float64") -> None:
         super().__init__(sizes)
         self.storage = DTYPES[dtype] if dtype in DTYPES else np.dtype(dtype)
         self.dtype = compute_dtype(self.storage)
 
-    def stored(self, x: np.ndarray) -> np.ndarray:
+    def stored(self, x: Any) -> Any:
         return x if self.storage == self.dtype else x.astype(self.storage).astype(self.dtype)
 
-    def constant(self, value: Fraction) -> np.ndarray:
-        return np.asarray(float(value), dtype=self.dtype)
+    def constant(self, value: Fraction) -> Any:
+        return self.xp.full((), float(value), self.dtype)
 
-    def add(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.asarray(np.add(x, y))
+    def add(self, x: Any, y: Any) -> Any:
+        return self.xp.asarray(self.xp.add(x, y))
 
-    def sub(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.asarray(np.subtract(x, y))
+    def sub(self, x: Any, y: Any) -> Any:
+        return self.xp.asarray(self.xp.subtract(x, y))
 
-    def mul(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.asarray(np.multiply(x, y))
+    def mul(self, x: Any, y: Any) -> Any:
+        return self.xp.asarray(self.xp.multiply(x, y))
 
-    def div(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        return np.asarray(np.divide(x, y))
+    def div(self, x: Any, y: Any) -> Any:
+        return self.xp.asarray(self.xp.divide(x, y))
 
-    def neg(self, x: np.ndarray) -> np.ndarray:
-        return np.asarray(np.negative(x))
+    def neg(self, x: Any) -> Any:
+        return self.xp.asarray(self.xp.negative(x))
 
-    def function(self, fn: ScalarFunction, x: np.ndarray, *params: Fraction) -> np.ndarray:
+    def function(self, fn: ScalarFunction, x: Any, *params: Fraction) -> Any:
         return np.asarray(fn.numpy(x, *(float(p) for p in params)), dtype=self.dtype)
 
-    def apply(self, fn: Callable[..., Any], *xs: np.ndarray) -> np.ndarray:
-        return np.asarray(fn(*xs))
+    def apply(self, fn: Callable[..., Any], *xs: Any) -> Any:
+        return self.xp.asarray(fn(*xs))
 
-    def einsum(
-        self, x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]
-    ) -> np.ndarray:
-        return contract(x, y, xl, yl, ol)
+    def einsum(self, x: Any, y: Any, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]) -> Any:
+        return contract(x, y, xl, yl, ol, self.xp)
 
-    def sum(self, x: np.ndarray, axes: tuple[int, ...]) -> np.ndarray:
-        return np.asarray(np.sum(x, axis=axes, dtype=self.dtype))
+    def sum(self, x: Any, axes: tuple[int, ...]) -> Any:
+        return self.xp.asarray(self.xp.sum(x, axis=axes, dtype=self.dtype))
 
-    def zeros(self, shape: Sequence[int]) -> np.ndarray:
-        return np.zeros(tuple(shape), dtype=self.dtype)
+    def zeros(self, shape: Sequence[int]) -> Any:
+        return self.xp.zeros(tuple(shape), dtype=self.dtype)
 
-    def shape(self, x: np.ndarray) -> tuple[int, ...]:
-        return np.shape(x)
+    def shape(self, x: Any) -> tuple[int, ...]:
+        return tuple(x.shape)
 
 
-def contract(x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int]) -> np.ndarray:
-    """A two-operand einsum through one batched BLAS matmul: batch, rows, contracted and columns are grouped by label."""
+#: arithmetics of floats, by sizes and the name of a type
+Floats: TypeAlias = type[FloatArithmetic]
+
+
+def contract(
+    x: Any, y: Any, xl: Sequence[int], yl: Sequence[int], ol: Sequence[int], xp: ArrayModule = np
+) -> Any:
+    """A two-operand einsum through one batched matmul: batch, rows, contracted and columns are grouped by label."""
     xs, ys, os = set(xl), set(yl), set(ol)
     # labels in one operand only that are summed can be summed before
     for lab in [v for v in xl if v not in ys and v not in os]:
@@ -162,6 +169,6 @@ def contract(x: np.ndarray, y: np.ndarray, xl: Sequence[int], yl: Sequence[int],
     yt = y.transpose([list(yl).index(v) for v in batch + summed + cols])
     nb, nr, ns = len(batch), len(rows), len(summed)
     bs, rs, cs, ss = xt.shape[:nb], xt.shape[nb : nb + nr], yt.shape[nb + ns :], xt.shape[nb + nr :]
-    r = np.matmul(xt.reshape((*bs, math.prod(rs), math.prod(ss))), yt.reshape((*bs, math.prod(ss), math.prod(cs))))
+    r = xp.matmul(xt.reshape((*bs, math.prod(rs), math.prod(ss))), yt.reshape((*bs, math.prod(ss), math.prod(cs))))
     order = batch + rows + cols
-    return np.asarray(r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol]))
+    return xp.asarray(r.reshape((*bs, *rs, *cs)).transpose([order.index(v) for v in ol]))

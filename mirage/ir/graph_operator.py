@@ -16,6 +16,7 @@ import sympy
 
 from mirage.errors import InputError, ShapeError
 from mirage.ir.annotations import Annotation, tensor_annotation
+from mirage.ir.arithmetic import ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import Dim, ceil_div, evaluate, to_dim
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar
@@ -28,6 +29,7 @@ from mirage.ir.operator import (
     broadcast_partial,
     broadcast_shapes,
     common_dtype,
+    is_array,
     same_dtype,
 )
 from mirage.ir.requirements import never
@@ -36,7 +38,8 @@ from mirage.ir.types import ELEMENTS, INTEGERS, TensorType, compute_dtype, shape
 
 @dataclass(frozen=True, eq=False)
 class GraphOperator(Operator):
-    """An operator of graphs: `result` is its deduction, `compute` its meaning in NumPy, `requirements` what it asks of dims."""
+    """An operator of graphs: `result` is its deduction, `compute` its meaning for arrays of a module `xp` (NumPy, or CuPy),
+    `requirements` what it asks of dims."""
 
     levels: frozenset[Level] = frozenset()
     takes: frozenset[str] = field(default=ANY_ELEMENT, kw_only=True)
@@ -46,7 +49,7 @@ class GraphOperator(Operator):
         """The result's annotation; raises ShapeError and DTypeError naming the operator and both sides."""
 
     @abstractmethod
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         """The result, or a tuple of results; dims among the attributes are integers here."""
 
     def deduce(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
@@ -63,18 +66,21 @@ class GraphOperator(Operator):
             raise ShapeError(f"{self.name}: its result, {found}, is not one tensor of known shape; use it in a graph")
         return found
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
-        given = self.given(arrays)
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
+        xp = arithmetic.xp
+        given = self.given(xp, arrays)
         bound = {key: _bind(value, sizes) for key, value in attrs.items()}
         self.check_run(given, bound)
         with np.errstate(all="ignore"):
-            return self.compute(given, bound)
+            return self.compute(xp, given, bound)
 
-    def given(self, arrays: Sequence[Any]) -> list[np.ndarray]:
+    def given(self, xp: ArrayModule, arrays: Sequence[Any]) -> list[Any]:
         """The operands of a run as arrays."""
-        return as_arrays(self.name, arrays, number_dtype(arrays))
+        return as_arrays(self.name, arrays, number_dtype(arrays), xp)
 
-    def check_run(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> None:
+    def check_run(self, arrays: Sequence[Any], attrs: Attrs) -> None:
         """Raises InputError where the sizes of a run do not fulfil the requirements."""
         types = [TensorType(tuple(map(sympy.Integer, a.shape)), a.dtype.name) for a in arrays]
         for need in self.requirements(types, attrs):
@@ -86,8 +92,8 @@ class GraphOperator(Operator):
 def number_dtype(arrays: Sequence[Any]) -> np.dtype:
     """The type that Python numbers among the operands take: that of the first array, else int64 or float64."""
     for a in arrays:
-        if isinstance(a, np.ndarray | np.generic):
-            return a.dtype
+        if is_array(a):
+            return a.dtype  # type: ignore[no-any-return]
     return INTEGERS["int64"] if all(isinstance(a, int) for a in arrays) else ELEMENTS["float64"]
 
 
@@ -102,7 +108,7 @@ def steps_between(start: Dim, stop: Dim, step: int) -> Dim:
     return to_dim(ceil_div(to_dim(stop - start), sympy.Integer(step)))
 
 
-def wide(x: np.ndarray) -> np.ndarray:
+def wide(x: Any) -> Any:
     """The array in the type that its elements are computed in."""
     return x.astype(compute_dtype(x.dtype), copy=False) if x.dtype.kind not in "ib" else x
 
@@ -111,7 +117,17 @@ def check_number(op: str, value: Any, dtype: str) -> np.ndarray:
     """A constant as an array of rank 0; raises DTypeError where the integer type lacks it."""
     number = int(value) if value.denominator == 1 else float(value)
     (found,) = as_arrays(op, [number], ELEMENTS[dtype])
-    return found
+    return np.asarray(found)
+
+
+def filled(xp: ArrayModule, shape: Sequence[int], number: np.ndarray) -> Any:
+    """An array of a module, every element of which is that number."""
+    return xp.full(tuple(shape), python_number(number), number.dtype)
+
+
+def python_number(number: np.ndarray) -> Any:
+    """A number of rank 0 as one of Python, which arrays of every module take."""
+    return float(number) if number.dtype.kind not in "ib" else number.item()
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,13 +149,15 @@ class GraphElementwise(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return tensor_annotation(broadcast_partial(self.name, args), "bool" if self.predicate else common_dtype(args))
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
-        found = super().run(arrays, attrs, sizes)
-        scalar = not self.predicate and not any(isinstance(a, np.ndarray | np.generic) for a in arrays)
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
+        found = super().run(arrays, attrs, sizes, arithmetic)
+        scalar = not self.predicate and not any(map(is_array, arrays))
         return found.item() if scalar else found
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        found = np.asarray(self.numpy(*(wide(a) for a in arrays), **attrs))
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        found = xp.asarray(self.numpy(*(wide(a) for a in arrays), **attrs))
         return found if self.predicate else found.astype(arrays[0].dtype, copy=False)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | None:

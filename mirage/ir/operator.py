@@ -26,6 +26,7 @@ from mirage.ir.annotations import (
     tensor_annotation,
     without_symbols,
 )
+from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import symbol, to_dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.loops.scalars import ScalarAlgebra
@@ -33,7 +34,6 @@ from mirage.ir.requirements import AtMost
 from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, is_one, shape_text
 
 if TYPE_CHECKING:
-    from mirage.ir.arithmetic import Arithmetic
     from mirage.ir.program import ProgramBuilder
     from mirage.ir.unify import AxisLowering, AxisTensor
 
@@ -243,19 +243,20 @@ class Operator(ABC):
                 wanted = ", ".join(t for t in ELEMENTS if t in self.takes)
                 raise DTypeError(f"{self.name}: operand {k + 1} is {a}; cast it first: it takes {wanted}")
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
-        """The meaning for arrays of NumPy: the result, or a tuple of results.
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
+        """The meaning for arrays of NumPy, or of the module of another `arithmetic`: the result, or a tuple of results.
 
         A scalar constant is a Python number, as operand and as result.
         """
-        from mirage.ir.arithmetic import FloatArithmetic
-
-        storage = next((a.dtype.name for a in arrays if isinstance(a, np.ndarray)), None)
-        ar = FloatArithmetic(sizes, storage or "float64")
+        xp = arithmetic.xp
+        storage = next((a.dtype.name for a in arrays if isinstance(a, xp.ndarray)), None)
+        ar = arithmetic(sizes, storage or "float64")
         with np.errstate(all="ignore"):
-            given = [np.asarray(a, dtype=ar.dtype) for a in as_arrays(self.name, arrays, ar.storage)]
+            given = [a.astype(ar.dtype, copy=False) for a in as_arrays(self.name, arrays, ar.storage, xp)]
             result = self.evaluate(ar, given, attrs, [a.shape for a in given])
-            return np.asarray(result).astype(ar.storage, copy=False) if storage else float(result)
+            return xp.asarray(result).astype(ar.storage, copy=False) if storage else float(result)
 
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int | None:
         """For operators defined by other operators: build them and return the result; else None."""
@@ -448,13 +449,18 @@ def broadcast_partial(op: str, args: Sequence[Annotation]) -> PartialShape | Non
     return tuple(result)
 
 
-def as_arrays(op: str, arrays: Sequence[Any], dtype: np.dtype) -> list[np.ndarray]:
-    """Operands as arrays, Python numbers as ones of `dtype`; raises DTypeError for a number that an integer type lacks."""
+def is_array(a: Any) -> bool:
+    """Whether an operand is an array, or a scalar of NumPy, and no Python number."""
+    return hasattr(a, "dtype")
+
+
+def as_arrays(op: str, arrays: Sequence[Any], dtype: np.dtype, xp: ArrayModule = np) -> list[Any]:
+    """Operands as arrays of a module, Python numbers as ones of `dtype`; raises DTypeError for one that an integer type lacks."""
     found = []
     for a in arrays:
-        if not isinstance(a, np.ndarray | np.generic) and dtype.kind in "ib":
+        if not is_array(a) and dtype.kind in "ib":
             low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             if a != a or not low <= a <= high or int(a) != a:
                 raise DTypeError(f"{op}: {a} is no {dtype.name}; cast the tensor to a type that has it, or use another number")
-        found.append(np.asarray(a) if isinstance(a, np.ndarray | np.generic) else np.asarray(a).astype(dtype))
+        found.append(xp.asarray(a) if is_array(a) else xp.full((), a, dtype))
     return found

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
+from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.loops import scalars
 from mirage.ir.loops.program import TensorExpr, compute, operands
@@ -28,7 +27,7 @@ class Cast(GraphOperator):
         shape = args[0].shape if isinstance(args[0], TensorType | PartialTensor) else None
         return tensor_annotation(shape, attrs["dtype"])
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return arrays[0].astype(ELEMENTS[attrs["dtype"]])
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:

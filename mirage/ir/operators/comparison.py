@@ -10,6 +10,7 @@ import numpy as np
 
 from mirage.errors import DTypeError
 from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
+from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.graph_operator import GraphElementwise, GraphOperator, number_dtype
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import (
@@ -89,11 +90,11 @@ class Where(GraphOperator):
     def scalar_dtype(self, types: Sequence[Annotation]) -> str:
         return super().scalar_dtype(types[1:])
 
-    def given(self, arrays: Sequence[Any]) -> list[np.ndarray]:
-        return [np.asarray(arrays[0]), *as_arrays("where", arrays[1:], number_dtype(arrays[1:]))]
+    def given(self, xp: ArrayModule, arrays: Sequence[Any]) -> list[Any]:
+        return [xp.asarray(arrays[0]), *as_arrays("where", arrays[1:], number_dtype(arrays[1:]), xp)]
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.where(*arrays)
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return xp.where(*arrays)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         return compute(out, lambda *i: select(*(x.broadcast(i) for x in operands(types))))

@@ -9,7 +9,8 @@ import numpy as np
 
 from mirage.errors import AttributeValueError
 from mirage.ir.annotations import Annotation
-from mirage.ir.graph_operator import GraphOperator, check_number, steps_between
+from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.graph_operator import GraphOperator, check_number, filled, steps_between
 from mirage.ir.loops.program import TensorExpr, compute
 from mirage.ir.loops.scalars import cast, constant, size
 from mirage.ir.operator import NUMERIC, Attribute, Attrs, register
@@ -24,8 +25,8 @@ class Full(GraphOperator):
         check_number("full", attrs["value"], attrs["dtype"])
         return TensorType(attrs["shape"], attrs["dtype"])
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.full(attrs["shape"], check_number("full", attrs["value"], attrs["dtype"]))
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return filled(xp, attrs["shape"], check_number("full", attrs["value"], attrs["dtype"]))
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         return compute(out, lambda *i: cast(constant(attrs["value"], out.dtype), out.dtype))
@@ -60,8 +61,8 @@ class Arange(GraphOperator):
         first = at_most(0, attrs["start"], "the start is not negative")
         return needs(first, at_most(attrs["start"], attrs["stop"], "the start is not behind the stop"))
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.arange(attrs["start"], attrs["stop"], attrs["step"], dtype=np.int64).astype(ELEMENTS[attrs["dtype"]])
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return xp.arange(attrs["start"], attrs["stop"], attrs["step"], dtype=np.int64).astype(ELEMENTS[attrs["dtype"]])
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         return compute(out, lambda i: cast(i * attrs["step"] + size(attrs["start"]), out.dtype))
@@ -88,8 +89,8 @@ class DimValue(GraphOperator):
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return TensorType((), "int64")
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.asarray(attrs["dim"], np.int64)
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return filled(xp, (), np.asarray(attrs["dim"], np.int64))
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         return compute(out, lambda: size(attrs["dim"]))

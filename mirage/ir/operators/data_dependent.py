@@ -10,6 +10,7 @@ import sympy
 
 from mirage.errors import DTypeError, ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor, TupleType, tensor_annotation
+from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.graph_operator import GraphOperator, wide
 from mirage.ir.operator import NUMERIC, Attribute, Attrs, common_dtype, register
 from mirage.ir.operators.contraction import normalize_axis
@@ -17,13 +18,13 @@ from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, shape_text
 
 
-def _order(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
+def _order(xp: ArrayModule, x: Any, axis: int, descending: bool) -> Any:
     """The positions of the sorted elements, equal ones in their order; NaNs are the largest."""
     if not descending:
-        return np.argsort(x, axis=axis, kind="stable")
+        return xp.argsort(x, axis=axis, kind="stable")
     # equal elements keep their order only if the reversed array is sorted
-    backwards = np.flip(np.argsort(np.flip(x, axis), axis=axis, kind="stable"), axis)
-    return np.asarray(x.shape[axis] - 1 - backwards)
+    backwards = xp.flip(xp.argsort(xp.flip(x, axis), axis=axis, kind="stable"), axis)
+    return x.shape[axis] - 1 - backwards
 
 
 _SORT = (Attribute("axis", "int", -1), Attribute("descending", "bool", False))
@@ -36,10 +37,10 @@ class Sort(GraphOperator):
         normalize_axis("sort", attrs["axis"], types[0].rank)
         return types[0]
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         (x,) = arrays
-        found = np.sort(wide(x), axis=attrs["axis"]).astype(x.dtype, copy=False)
-        return np.flip(found, attrs["axis"]).copy() if attrs["descending"] else found
+        found = xp.sort(wide(x), axis=attrs["axis"]).astype(x.dtype, copy=False)
+        return xp.flip(found, attrs["axis"]).copy() if attrs["descending"] else found
 
 
 SORT = register(Sort("sort", 1, 1, _SORT, takes=NUMERIC))
@@ -55,8 +56,8 @@ class Argsort(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return PartialTensor(None, "int64")
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return _order(wide(arrays[0]), attrs["axis"], attrs["descending"]).astype(np.int64, copy=False)
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return _order(xp, wide(arrays[0]), attrs["axis"], attrs["descending"]).astype(np.int64, copy=False)
 
 
 ARGSORT = register(Argsort("argsort", 1, 1, _SORT, takes=NUMERIC))
@@ -81,12 +82,12 @@ class TopK(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return TupleType((PartialTensor(None, common_dtype(args)), PartialTensor(None, "int64")))
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         (x,) = arrays
         axis = attrs["axis"] % x.ndim
-        order = _order(wide(x), axis, attrs["largest"])
+        order = _order(xp, wide(x), axis, attrs["largest"])
         first = order[tuple(slice(attrs["k"]) if k == axis else slice(None) for k in range(x.ndim))]
-        return np.take_along_axis(x, first, axis), first.astype(np.int64)
+        return xp.take_along_axis(x, first, axis), first.astype(np.int64)
 
 
 TOPK = register(
@@ -109,9 +110,9 @@ class Unique(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return PartialTensor((None,), common_dtype(args))
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         (x,) = arrays
-        return np.unique(wide(x)).astype(x.dtype, copy=False)
+        return xp.unique(wide(x)).astype(x.dtype, copy=False)
 
 
 UNIQUE = register(Unique("unique", 1, 1))
@@ -126,8 +127,8 @@ class Nonzero(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return PartialTensor((None, None), "int64")
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.argwhere(arrays[0]).astype(np.int64, copy=False)
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return xp.argwhere(arrays[0]).astype(np.int64, copy=False)
 
 
 NONZERO = register(Nonzero("nonzero", 1, 1))
@@ -159,7 +160,7 @@ class BooleanMask(GraphOperator):
             return PartialTensor(None, x.dtype)
         return PartialTensor((None, *x.shape[len(mask.shape) :]), x.dtype)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return arrays[0][arrays[1]]
 
 

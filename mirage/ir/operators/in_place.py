@@ -13,8 +13,8 @@ import numpy as np
 
 from mirage.errors import DTypeError, InputError, ShapeError, UnknownOperator
 from mirage.ir.annotations import Annotation, PartialTensor, partial_text
-from mirage.ir.graph_operator import check_number, wide
-from mirage.ir.operator import Attribute, Attrs, broadcast_partial, checked_attrs
+from mirage.ir.graph_operator import check_number, python_number, wide
+from mirage.ir.operator import Attribute, Attrs, broadcast_partial, checked_attrs, is_array
 from mirage.ir.operators.elementwise import ADD
 from mirage.ir.operators.windows import UPDATE_SLICE, UpdateSlice, write_window
 from mirage.ir.types import TensorType
@@ -47,7 +47,7 @@ class InPlace:
     def __call__(self, *arrays: np.ndarray, **attrs: Any) -> np.ndarray:
         """Write to the first array and return it; dims among the attributes are integers. Raises InputError."""
         x = arrays[0]
-        if not x.flags.writeable:
+        if not getattr(x.flags, "writeable", True):
             raise InputError(f"{self.name}: its first argument cannot be written to; pass a copy of it")
         with np.errstate(all="ignore"):
             self.write(*arrays, **attrs)
@@ -93,27 +93,27 @@ def _update_slice(x: np.ndarray, window: np.ndarray, starts: Sequence[int]) -> N
 
 def _add(x: np.ndarray, y: np.ndarray) -> None:
     _check_fit("add_", x, y)
-    x[...] = (wide(x) + wide(np.asarray(y))).astype(x.dtype, copy=False)
+    x[...] = (wide(x) + wide(y if is_array(y) else np.asarray(y))).astype(x.dtype, copy=False)
 
 
 def _copy(x: np.ndarray, y: np.ndarray) -> None:
     _check_fit("copy_", x, y)
-    np.copyto(x, np.array(y) if np.may_share_memory(x, y) else y)
+    x[...] = y.copy() if is_array(y) and np.may_share_memory(x, y) else y
 
 
 def _check_fit(name: str, x: np.ndarray, y: np.ndarray) -> None:
     try:
-        fits = np.broadcast_shapes(x.shape, np.shape(y)) == x.shape
+        fits = np.broadcast_shapes(x.shape, getattr(y, "shape", ())) == x.shape
     except ValueError:
         fits = False
     if not fits:
         raise InputError(
-            f"{name}: an array of shape {list(np.shape(y))} does not broadcast to {list(x.shape)}; reshape it"
+            f"{name}: an array of shape {list(y.shape)} does not broadcast to {list(x.shape)}; reshape it"
         )
 
 
 def _fill(x: np.ndarray, value: Any) -> None:
-    x[...] = check_number("fill_", value, x.dtype.name)
+    x[...] = python_number(check_number("fill_", value, x.dtype.name))
 
 
 def _update_slice_fits(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import sympy
 
 from mirage.errors import DTypeError, InputError, ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
+from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.graph_operator import GraphOperator, wide
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar, checked
@@ -54,16 +54,16 @@ class _Indexed(GraphOperator):
         shape[axis] = indices.shape[axis]
         return TensorType(tuple(shape), x.dtype)
 
-    def positions(self, x: np.ndarray, indices: np.ndarray, axis: int) -> np.ndarray:
+    def positions(self, xp: ArrayModule, x: Any, indices: Any, axis: int) -> Any:
         """The indices counted from 0; raises InputError for one that is outside of the dim."""
         n = x.shape[axis]
         wrong = (indices < -n) | (indices >= n)
         if wrong.any():
-            found = int(indices[wrong].flat[0])
+            found = int(indices[wrong].reshape(-1)[0])
             raise InputError(
                 f"{self.name}: axis {axis}: index {found} is outside of a dim of {n} elements; use {-n} to {n - 1}"
             )
-        return np.where(indices < 0, indices + n, indices)
+        return xp.where(indices < 0, indices + n, indices)
 
     def where(self, axis: int) -> str:
         return f"{self.name}: axis {axis}"
@@ -75,10 +75,10 @@ class Take(_Indexed):
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return self.gathered(types[0], types[1], attrs)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, indices = arrays
         axis = attrs["axis"] % x.ndim
-        return np.take(x, self.positions(x, indices, axis), axis=axis)
+        return xp.take(x, self.positions(xp, x, indices, axis), axis=axis)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         x, indices = operands(types)
@@ -97,10 +97,10 @@ class TakeAlongAxis(_Indexed):
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return self.gathered(types[0], types[1], attrs)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, indices = arrays
         axis = attrs["axis"] % x.ndim
-        return np.take_along_axis(x, self.positions(x, indices, axis), axis=axis)
+        return xp.take_along_axis(x, self.positions(xp, x, indices, axis), axis=axis)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         x, indices = operands(types)
@@ -148,20 +148,20 @@ class Scatter(_Indexed):
             raise ShapeError(problem)
         return TensorType(x.shape, same_dtype(self.name, (x, values)))
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, indices, values = arrays
         axis = attrs["axis"] % x.ndim
-        at = self.positions(x, indices, axis)
+        at = self.positions(xp, x, indices, axis)
         index: tuple[Any, ...]
         if self.along:
             shape = (*x.shape[:axis], at.shape[axis], *x.shape[axis + 1 :])
-            grid = np.ogrid[tuple(slice(n) for n in shape)]
-            index = tuple(np.broadcast_to(at, shape) if k == axis else g for k, g in enumerate(grid))
+            grid = xp.ogrid[tuple(slice(n) for n in shape)]
+            index = tuple(xp.broadcast_to(at, shape) if k == axis else g for k, g in enumerate(grid))
         else:
             index = (*(slice(None),) * axis, at)
         if attrs["add"]:
-            total = np.array(wide(x))
-            np.add.at(total, index, wide(values))
+            total = xp.array(wide(x))
+            xp.add.at(total, index, wide(values))
             return total.astype(x.dtype, copy=False)
         found = x.copy()
         found[index] = values

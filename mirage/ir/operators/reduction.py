@@ -10,7 +10,8 @@ import numpy as np
 
 from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
-from mirage.ir.graph_operator import GraphOperator, wide
+from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
 from mirage.ir.operator import NUMERIC, Attribute, Attrs, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_type
@@ -33,18 +34,21 @@ class Reduction(GraphOperator):
     """
 
     combiner: str = field(kw_only=True)
-    numpy: Callable[..., Any] = field(kw_only=True)
     initial: Callable[[np.dtype], Any] = field(kw_only=True)
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return reduced_type(self.name, types[0], attrs)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        x = wide(arrays[0])
-        found = self.numpy(
-            x, axis=attrs["axes"], keepdims=attrs["keepdims"], dtype=x.dtype, initial=self.initial(x.dtype)
-        )
-        return np.asarray(found).astype(arrays[0].dtype, copy=False)
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        x, axes = wide(arrays[0]), tuple(axis % arrays[0].ndim for axis in attrs["axes"])
+        if not axes:
+            return arrays[0].copy()
+        if x.size == 0:
+            shape = [1 if d in axes else n for d, n in enumerate(x.shape)]
+            kept = shape if attrs["keepdims"] else [n for d, n in enumerate(x.shape) if d not in axes]
+            return filled(xp, kept, np.asarray(self.initial(x.dtype), arrays[0].dtype))
+        found = getattr(xp, self.combiner)(x, axis=axes, keepdims=attrs["keepdims"])
+        return xp.asarray(found).astype(arrays[0].dtype, copy=False)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         axes = normalize_axes(self.name, attrs["axes"], types[0].rank)
@@ -52,29 +56,27 @@ class Reduction(GraphOperator):
 
 
 def _reduction(
-    name: str, ufunc: np.ufunc, initial: Callable[[np.dtype], Any], takes: frozenset[str] = NUMERIC
+    name: str, initial: Callable[[np.dtype], Any], takes: frozenset[str] = NUMERIC
 ) -> Reduction:
     attributes = (Attribute("axes", "ints"), Attribute("keepdims", "bool", False))
-    op = Reduction(name, 1, 1, attributes, takes=takes, combiner=name, numpy=ufunc.reduce, initial=initial)
+    op = Reduction(name, 1, 1, attributes, takes=takes, combiner=name, initial=initial)
     register(op)
     return op
 
 
-MAX = _reduction("max", np.maximum, _least)
-MIN = _reduction("min", np.minimum, _largest)
-PROD = _reduction("prod", np.multiply, lambda dtype: 1)
-ANY = _reduction("any", np.logical_or, lambda dtype: False, frozenset({"bool"}))
-ALL = _reduction("all", np.logical_and, lambda dtype: True, frozenset({"bool"}))
+MAX = _reduction("max", _least)
+MIN = _reduction("min", _largest)
+PROD = _reduction("prod", lambda dtype: 1)
+ANY = _reduction("any", lambda dtype: False, frozenset({"bool"}))
+ALL = _reduction("all", lambda dtype: True, frozenset({"bool"}))
 
 
 @dataclass(frozen=True, eq=False)
 class ExtremePosition(GraphOperator):
     """The position (int64) of the first largest or smallest element along `axis`; 0 where there is none.
 
-    A NaN counts as the extreme element.
+    A NaN counts as the extreme element. The operator's name is that of the function of a module of arrays.
     """
-
-    numpy: Callable[..., Any] = field(kw_only=True)
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         if types[0].rank == 0:
@@ -86,14 +88,15 @@ class ExtremePosition(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return PartialTensor(None, "int64")
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, axis = wide(arrays[0]), attrs["axis"]
         if x.shape[axis] == 0:
             shape = list(x.shape)
             shape[axis] = 1
-            found = np.zeros(shape, np.int64)
+            found = xp.zeros(shape, np.int64)
             return found if attrs["keepdims"] else found.squeeze(axis)
-        return np.asarray(self.numpy(x, axis=axis, keepdims=attrs["keepdims"])).astype(np.int64, copy=False)
+        found = getattr(xp, self.name)(x, axis=axis, keepdims=attrs["keepdims"])
+        return xp.asarray(found).astype(np.int64, copy=False)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         axis = normalize_axis(self.name, attrs["axis"], types[0].rank)
@@ -101,8 +104,8 @@ class ExtremePosition(GraphOperator):
 
 
 _POSITION = (Attribute("axis", "int"), Attribute("keepdims", "bool", False))
-ARGMAX = register(ExtremePosition("argmax", 1, 1, _POSITION, takes=NUMERIC, numpy=np.argmax))
-ARGMIN = register(ExtremePosition("argmin", 1, 1, _POSITION, takes=NUMERIC, numpy=np.argmin))
+ARGMAX = register(ExtremePosition("argmax", 1, 1, _POSITION, takes=NUMERIC))
+ARGMIN = register(ExtremePosition("argmin", 1, 1, _POSITION, takes=NUMERIC))
 
 
 class Cumsum(GraphOperator):
@@ -112,9 +115,9 @@ class Cumsum(GraphOperator):
         normalize_axis("cumsum", attrs["axis"], types[0].rank)
         return types[0]
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x = wide(arrays[0])
-        return np.cumsum(x, axis=attrs["axis"], dtype=x.dtype).astype(arrays[0].dtype, copy=False)
+        return xp.cumsum(x, axis=attrs["axis"], dtype=x.dtype).astype(arrays[0].dtype, copy=False)
 
 
 CUMSUM = register(Cumsum("cumsum", 1, 1, (Attribute("axis", "int"),), takes=NUMERIC))

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
-import numpy as np
 import sympy
 
 from mirage.errors import InputError, ShapeError
 from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, partial_text, tensor_annotation
-from mirage.ir.graph_operator import check_number
+from mirage.ir.arithmetic import FloatArithmetic, Floats
+from mirage.ir.graph_operator import check_number, filled
 from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
 from mirage.ir.types import TensorType
 
@@ -50,7 +50,9 @@ class ReshapeTo(_WithShape):
             )
         return tensor_annotation(shape, x.dtype)
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
         x, shape = arrays
         if prod(shape) != x.size:
             raise InputError(
@@ -76,8 +78,10 @@ class FullOf(_WithShape):
         check_number("full_of", attrs["value"], attrs["dtype"])
         return tensor_annotation(self.wanted(args), attrs["dtype"])
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
-        return np.full(arrays[0], check_number("full_of", attrs["value"], attrs["dtype"]))
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
+        return filled(arithmetic.xp, arrays[0], check_number("full_of", attrs["value"], attrs["dtype"]))
 
 
 FULL_OF = register(FullOf("full_of", 1, 1, (Attribute("value", "number"), Attribute("dtype", "dtype", "float32"))))
@@ -98,10 +102,12 @@ class BroadcastToShape(_WithShape):
                 )
         return tensor_annotation(shape, x.dtype)
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
         x, shape = arrays
         try:
-            return np.broadcast_to(x, shape).copy()
+            return arithmetic.xp.broadcast_to(x, shape).copy()
         except ValueError:
             raise InputError(
                 f"broadcast_to_shape: {list(x.shape)} to {list(shape)}: each of the last dims must be equal, or 1"

@@ -7,12 +7,11 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-import numpy as np
-
 from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
+from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.dims import Dim, to_dim
-from mirage.ir.graph_operator import GraphOperator, check_number, steps_between
+from mirage.ir.graph_operator import GraphOperator, check_number, filled, steps_between
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar, cast, constant, logical_and, select, size
 from mirage.ir.operator import Attribute, Attrs, register, same_dtype
@@ -60,7 +59,7 @@ class Slice(GraphOperator):
             found.append(at_most(stop, x.shape[axis], f"the stop along axis {axis} is within the dim"))
         return needs(*found)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         (x,) = arrays
         windows = self._windows(x.ndim, attrs)
         return x[tuple(slice(*windows[k]) if k in windows else slice(None) for k in range(x.ndim))].copy()
@@ -128,12 +127,12 @@ class Pad(GraphOperator):
         sides = zip(x.shape, attrs["low"], attrs["high"], strict=True)
         return TensorType(tuple(to_dim(d + low + high) for d, low, high in sides), x.dtype)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         (x,) = arrays
-        widths = list(zip(attrs["low"], attrs["high"], strict=True))
-        return (
-            np.pad(x, widths, constant_values=check_number("pad", attrs["value"], x.dtype.name)) if widths else x.copy()
-        )
+        shape = [low + n + high for low, n, high in zip(attrs["low"], x.shape, attrs["high"], strict=True)]
+        found = filled(xp, shape, check_number("pad", attrs["value"], x.dtype.name))
+        write_window(found, x, attrs["low"])
+        return found
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         (x,) = operands(types)
@@ -174,7 +173,7 @@ class UpdateSlice(GraphOperator):
             found.append(at_most(start + m, n, f"the end of the window along axis {axis} is within the dim"))
         return needs(*found)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, window = arrays
         found = x.copy()
         write_window(found, window, attrs["starts"])
@@ -191,7 +190,7 @@ class UpdateSlice(GraphOperator):
         return compute(out, element)
 
 
-def write_window(x: np.ndarray, window: np.ndarray, starts: Sequence[int]) -> None:
+def write_window(x: Any, window: Any, starts: Sequence[int]) -> None:
     """Write a window of an array in place."""
     x[tuple(slice(start, start + n) for start, n in zip(starts, window.shape, strict=True))] = window
 
@@ -213,8 +212,8 @@ class BroadcastTo(GraphOperator):
             )
         return TensorType(shape, x.dtype)
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.broadcast_to(arrays[0], attrs["shape"]).copy()
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return xp.broadcast_to(arrays[0], attrs["shape"]).copy()
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         (x,) = operands(types)
@@ -231,8 +230,8 @@ class Flip(GraphOperator):
         normalize_axes("flip", attrs["axes"], types[0].rank)
         return types[0]
 
-    def compute(self, arrays: Sequence[np.ndarray], attrs: Attrs) -> Any:
-        return np.flip(arrays[0], attrs["axes"]).copy()
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        return xp.flip(arrays[0], attrs["axes"]).copy()
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         (x,) = operands(types)

@@ -22,10 +22,10 @@ class HostPlace(Place):
 
     array = ready = np.ndarray
     most = LARGE
-    array_of = staticmethod(np.array)
-    empty = staticmethod(np.empty)
-    large = staticmethod(lease)
-    view = staticmethod(np.ndarray)
+    array_of: Any = staticmethod(np.array)
+    empty: Any = staticmethod(np.empty)
+    large: Any = staticmethod(lease)
+    view: Any = np.ndarray
 
     def allocate(self, size: int) -> np.ndarray:
         return aligned(size, _BYTE)

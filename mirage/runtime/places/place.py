@@ -26,10 +26,10 @@ class Place(ABC):
     array: type[Any]
     ready: type[Any]
     most: int
-    array_of: Callable[[Any, Any], PlacedArray]
-    empty: Callable[[tuple[int, ...], np.dtype[Any]], PlacedArray]
-    large: Callable[[tuple[int, ...], np.dtype[Any]], PlacedArray]
-    view: Callable[[tuple[int, ...], np.dtype[Any], PlacedArray, int], PlacedArray]
+    array_of: Callable[..., PlacedArray]
+    empty: Callable[..., PlacedArray]
+    large: Callable[..., PlacedArray]
+    view: Callable[..., PlacedArray]
 
     @abstractmethod
     def allocate(self, size: int) -> PlacedArray:
