@@ -59,6 +59,9 @@ BUSY_WARPS = 8
 SHARED_BYTES = 128
 #: share of the peak of sm_90 and later that the older instructions (mma) reach, which smaller tiles take
 MMA_SHARE = 0.6
+#: rows and columns from which a product is one of matrices, and how many times as long a kernel takes that leaves one with as
+#: many rows as a warpgroup has to the older instructions: their operands pass through registers, and nothing runs beside them
+MATRIX, NARROW = 16, 2.0
 #: registers of a thread: at most, beside tensors, and bytes of one
 REGISTERS, OWN_REGISTERS, REGISTER_BYTES = 255, 40, 4
 #: elements of a block tensor, at most (Triton's own limit is 2^20, which no block holds)
@@ -68,7 +71,8 @@ MAX_ELEMENTS = 1 << 17
 @dataclass(frozen=True)
 class Choices:
     """Candidates of one kernel as arrays: the k-th has the k-th tile and number of splits per axis, warps, stages, and
-    whether its products are tl.dot. All have the same `rooms`.
+    whether its products are tl.dot, and swap their operands; `swap` is None where they do so if more of them have the rows
+    of a warpgroup then. All have the same `rooms`.
     """
 
     tiles: Mapping[str, np.ndarray]
@@ -77,6 +81,7 @@ class Choices:
     warps: np.ndarray
     stages: np.ndarray
     dot: np.ndarray
+    swap: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.warps)
@@ -85,22 +90,23 @@ class Choices:
         """Those of these numbers, in that order."""
         return Choices(
             {a: n[which] for a, n in self.tiles.items()}, {a: n[which] for a, n in self.splits.items()}, self.rooms,
-            self.warps[which], self.stages[which], self.dot[which],
+            self.warps[which], self.stages[which], self.dot[which], None if self.swap is None else self.swap[which],
         )  # fmt: skip
 
-    def schedule(self, k: int) -> CudaKernelSchedule:
-        """The k-th of them."""
+    def schedule(self, k: int, swap: bool) -> CudaKernelSchedule:
+        """The k-th of them, with that order of operands."""
         tiles = tuple((a, int(n[k])) for a, n in self.tiles.items())
         splits = tuple((a, int(n[k])) for a, n in self.splits.items())
         rooms = tuple(self.rooms.items())
-        return CudaKernelSchedule(tiles, splits, rooms, int(self.warps[k]), int(self.stages[k]), bool(self.dot[k]))
+        warps, stages, dot = int(self.warps[k]), int(self.stages[k]), bool(self.dot[k])
+        return CudaKernelSchedule(tiles, splits, rooms, warps, stages, dot, swap=swap)
 
     @staticmethod
     def of(s: CudaKernelSchedule) -> Choices:
         """One schedule."""
         return Choices(
             {a: np.array([float(n)]) for a, n in s.tiles}, {a: np.array([float(n)]) for a, n in s.splits}, dict(s.rooms),
-            np.array([float(s.num_warps)]), np.array([float(s.num_stages)]), np.array([s.dot]),
+            np.array([float(s.num_warps)]), np.array([float(s.num_stages)]), np.array([s.dot]), np.array([s.swap]),
         )  # fmt: skip
 
 
@@ -109,7 +115,7 @@ class Estimate:
     """What the model makes of each candidate of a kernel: arrays.
 
     `us` is infinite where a block does not fit the device. `parts` are the times of the resources; `shared_bytes` and
-    `registers` (per thread) are what a block takes, about.
+    `registers` (per thread) are what a block takes, about; `swap` is the order of operands that it is for.
     """
 
     us: np.ndarray
@@ -117,6 +123,7 @@ class Estimate:
     shared_bytes: np.ndarray
     registers: np.ndarray
     blocks: np.ndarray
+    swap: np.ndarray
 
 
 class CudaModel:
@@ -252,6 +259,7 @@ class _Counter:
         self.iterations = np.prod([self.ones, *self.trips], axis=0)
         #: block tensors that stay in registers throughout the loop
         self.accumulated = [n.axes() for n in g.nodes if n.op == "accumulator"]
+        self.swap = self._best_order() if choices.swap is None else choices.swap
 
     def _volume(self, axes: Sequence[str], extents: Mapping[str, np.ndarray]) -> np.ndarray:
         found = self.ones
@@ -296,7 +304,8 @@ class _Counter:
         table = np.stack(np.broadcast_arrays(*parts.values()))
         slowest = table.max(axis=0)
         us = 1e6 * d.launch_s + slowest + OVERLAP * (table.sum(axis=0) - slowest)
-        return Estimate(np.where(fits & self.serves, us, np.inf), parts, shared, registers, self.blocks)
+        us = us * np.where(self._is_narrow(), NARROW, 1.0)
+        return Estimate(np.where(fits & self.serves, us, np.inf), parts, shared, registers, self.blocks, self.swap)
 
     # memory
 
@@ -379,6 +388,31 @@ class _Counter:
         least = np.where(self.dot, DOT, 1)
         return batch, *(np.maximum(n, least) for n in (rows, columns, self._volume(p.reduce, self.inner)))
 
+    def _is_wide(self, k: int) -> np.ndarray:
+        """Whether the k-th product is a warpgroup's: 64 rows in the order of the operands, and no batch in a tile."""
+        batch, m, n, _ = self._product(k)
+        rows = np.where(self.swap, n, m)
+        found: np.ndarray = self.dot & (rows >= WGMMA_ROWS) & (batch <= 1) & (self.warps >= WGMMA_WARPS)
+        return found & self.wgmma & self.tensor_cores
+
+    def _best_order(self) -> np.ndarray:
+        """Whether more products have the rows of a warpgroup with their operands swapped."""
+        gain = self.ones * 0
+        for k in range(len(self.work.products)):
+            _, m, n, _ = self._product(k)
+            gain = gain + (n >= WGMMA_ROWS) - 1.0 * (m >= WGMMA_ROWS)
+        return (gain > 0) & self.dot & self.wgmma & self.tensor_cores
+
+    def _is_narrow(self) -> np.ndarray:
+        """Whether no product is a warpgroup's, and one has as many rows at these sizes."""
+        narrow, large = self.ones > 0, False
+        for k, p in enumerate(self.work.products):
+            x, y = p.operands
+            sides = [prod(self.sizes[a] for a in p.out if a in own and a not in other) for own, other in ((x, y), (y, x))]
+            large = large or (min(sides) >= MATRIX and max(sides) >= WGMMA_ROWS)
+            narrow = narrow & ~self._is_wide(k)
+        return narrow & (large and self.wgmma and self.tensor_cores)
+
     def _operations(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Of one block: flops of tensor cores as if at their full rate, operations of CUDA cores, bytes of shared memory."""
         tensor, cores, moved = self.ones * 0, self.ones * 0, self.ones * 0
@@ -386,9 +420,7 @@ class _Counter:
             batch, m, n, depth = self._product(k)
             times = self._times(p.depth)
             flops = 2 * batch * m * n * depth * times
-            on_tensor_cores = self.dot & self.tensor_cores
-            # wgmma has 64 rows: operands are swapped where only the columns are as many
-            wide = on_tensor_cores & (np.maximum(m, n) >= WGMMA_ROWS) & (self.warps >= WGMMA_WARPS) & self.wgmma
+            on_tensor_cores, wide = self.dot & self.tensor_cores, self._is_wide(k)
             share = np.where(wide, 1.0, MMA_SHARE if self.wgmma else 1.0)
             tensor = tensor + np.where(on_tensor_cores, flops / share, 0)
             cores = cores + np.where(on_tensor_cores, 0, flops)

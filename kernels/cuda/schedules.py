@@ -109,12 +109,13 @@ class CudaScheduler:
         us = self.model.kernel(work, first, sizes, dtype, warm).us
         best = np.argsort(us, kind="stable")[:REFINED]
         refined = _with_threads(first.take(best[us[best] < np.inf]), bool(work.graph.loop), bool(work.products))
-        us = self.model.kernel(work, refined, sizes, dtype, warm).us
+        estimate = self.model.kernel(work, refined, sizes, dtype, warm)
+        us = estimate.us
         found: list[CudaKernelSchedule] = []
         for i in np.argsort(us, kind="stable"):
             if us[i] == np.inf or len(found) == count:
                 break
-            s = refined.schedule(int(i))
+            s = refined.schedule(int(i), bool(estimate.swap[i]))
             if all(distance(s, t) >= APART for t in found):
                 found.append(s)
         if not found:
