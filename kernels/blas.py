@@ -1,5 +1,7 @@
 """Library functions in destination-passing style: products and contractions by NumPy's BLAS, with cheap epilogues.
 
+`mirage.kernels.cuda.blas` has the same functions for a CUDA device.
+
 Each is called as `fn(inputs, outputs, **attrs)` with tuples of C-contiguous arrays. A transposed operand reaches BLAS as a
 view. The 16-bit types are computed in float32, as everywhere.
 """
@@ -60,6 +62,22 @@ def contraction(
 ) -> None:
     """The sum of products of two operands over the labels that `result` lacks: a label per dim, as in `numpy.einsum`.
 
+    See `contract`.
+    """
+    contract(lambda a, b: np.matmul(_wide(a), _wide(b)), inputs, outputs, left=left, right=right, result=result)
+
+
+def contract(
+    product: Callable[[Any, Any], Any],
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    *,
+    left: Sequence[int],
+    right: Sequence[int],
+    result: Sequence[int],
+) -> None:
+    """A contraction of arrays of any module, whose batched product of matrices is given.
+
     -1 labels a dim of size 1 that broadcasts, or that the result keeps in place of a summed one. Every summed label is one of
     both operands. One batched product: labels of both are batches, labels of one its rows or columns.
     """
@@ -74,16 +92,16 @@ def contraction(
         return [sizes[v] for v in labels]
 
     lead, inner = extents(batch), prod(extents(summed))
-    a = _wide(x).transpose([xs.index(v) for v in (*batch, *rows, *summed)])
-    b = _wide(y).transpose([ys.index(v) for v in (*batch, *summed, *columns)])
-    found = np.matmul(a.reshape([*lead, prod(extents(rows)), inner]), b.reshape([*lead, inner, prod(extents(columns))]))
+    a = x.transpose([xs.index(v) for v in (*batch, *rows, *summed)])
+    b = y.transpose([ys.index(v) for v in (*batch, *summed, *columns)])
+    found = product(a.reshape([*lead, prod(extents(rows)), inner]), b.reshape([*lead, inner, prod(extents(columns))]))
     order = (*batch, *rows, *columns)
     kept = [v for v in result if v >= 0]
     shaped = found.reshape(extents(order)).transpose([order.index(v) for v in kept])
     outputs[0][...] = shaped.reshape(outputs[0].shape) if len(kept) < len(result) else shaped
 
 
-def _squeezed(x: np.ndarray, labels: Sequence[int]) -> tuple[np.ndarray, list[int]]:
+def _squeezed(x: Any, labels: Sequence[int]) -> tuple[Any, list[int]]:
     """The operand without dims that broadcast, and the labels of the others."""
     index = tuple(0 if v < 0 else slice(None) for v in labels)
     return x[index], [v for v in labels if v >= 0]

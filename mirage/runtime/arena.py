@@ -21,7 +21,8 @@ class Arena:
     @property
     def bytes(self) -> int:
         """Bytes that are held."""
-        return (0 if self._own is None else self._own.nbytes) + sum(m.nbytes for m in self._grown.values())
+        held = [*self._grown.values()] if self._own is None else [self._own, *self._grown.values()]
+        return sum(int(m.nbytes) for m in held)
 
     def planned(self) -> PlacedArray:
         """The planned memory; raises MirageError if there is not as much."""

@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from mirage.errors import AttributeValueError
+from mirage.ir.arithmetic import FloatArithmetic, Floats
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import (
     ABS,
@@ -103,7 +104,9 @@ class _Scalar(Elementwise):
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return TensorType((), "scalar")
 
-    def run(self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int]) -> Any:
+    def run(
+        self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
+    ) -> Any:
         value = evaluate(attrs["dim"], sizes) if "dim" in attrs else attrs["value"]
         return int(value) if value.denominator == 1 else float(value)
 
