@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.types import DTYPES
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.arguments import contiguous
 
 #: kinds of devices as DLPack numbers them: CUDA memory, and CUDA memory that is managed
@@ -114,7 +114,7 @@ def _in_main_memory(x: Any, what: str) -> InputError:
 
 def view(cupy: Any, a: DeviceArray, dtype: Any = None) -> Any:
     """The memory as an array of CuPy, of the NumPy type `dtype` of the same size where one is given."""
-    kind = DTYPES[a.dtype] if dtype is None else np.dtype(dtype)
+    kind = ELEMENTS[a.dtype] if dtype is None else np.dtype(dtype)
     # none of an empty array
     span = max(1 + sum((n - 1) * abs(s) for n, s in zip(a.shape, a.strides, strict=True)), 0)
     memory = cupy.cuda.UnownedMemory(a.address, span * kind.itemsize, a.owner, a.device)
@@ -124,7 +124,7 @@ def view(cupy: Any, a: DeviceArray, dtype: Any = None) -> Any:
 
 def bits(cupy: Any, a: DeviceArray) -> Any:
     """The memory as an array of CuPy of unsigned integers, which every version copies whatever they stand for."""
-    return view(cupy, a, f"u{DTYPES[a.dtype].itemsize}")
+    return view(cupy, a, f"u{ELEMENTS[a.dtype].itemsize}")
 
 
 def empty(cupy: Any, like: Any, shape: Sequence[int], dtype: str, device: int) -> tuple[Any, DeviceArray]:
@@ -133,7 +133,7 @@ def empty(cupy: Any, like: Any, shape: Sequence[int], dtype: str, device: int) -
         torch = sys.modules["torch"]
         made = torch.empty(tuple(shape), dtype=getattr(torch, dtype), device=f"cuda:{device}")
         return made, _read_torch(made, "result")
-    made = cupy.empty(tuple(shape), DTYPES[dtype])
+    made = cupy.empty(tuple(shape), ELEMENTS[dtype])
     return made, read(cupy, made, "result")
 
 

@@ -91,23 +91,41 @@ class Interpreter:
         grid = [evaluate(n, sizes) for n in step.grid]
         if not all(grid):
             return
-        used = list(dict.fromkeys((*step.reads, *step.writes)))
-        given: list[tuple[str, int]] = []
+        values = {}
         for a in step.arguments:
-            if a.kind is ArgumentKind.POINTER:
-                given.append(("pointer", used.index(a.tensor)))
-            elif a.kind is ArgumentKind.SIZE:
-                given.append(("size", evaluate(a.value, sizes)))
-            else:
+            if a.kind is ArgumentKind.SIZE:
+                values[a.name] = evaluate(a.value, sizes)
+            elif a.kind is ArgumentKind.STRIDE:
                 stride = arrays[a.tensor].strides[a.dim] // arrays[a.tensor].itemsize
-                given.append(("stride", stride * evaluate(a.value, sizes)))
+                values[a.name] = stride * evaluate(a.value, sizes)
+        self.launch(emitted.source, step, grid, values, arrays, [t.dtype for t in emitted.tensors])
+
+    def launch(
+        self,
+        source: str,
+        step: TritonKernel,
+        grid: Sequence[int],
+        values: Mapping[str, int],
+        arrays: list[np.ndarray],
+        dtypes: Sequence[str],
+    ) -> None:
+        """Run one kernel of a source. `values` are those of its sizes and strides by name, `arrays` all tensors, of element types
+        `dtypes` in Triton; those that it writes are replaced.
+
+        Raises MirageError where the interpreter fails.
+        """
+        used = list(dict.fromkeys((*step.reads, *step.writes)))
+        given = [
+            ("pointer", used.index(a.tensor)) if a.kind is ArgumentKind.POINTER else (a.kind.value, values[a.name])
+            for a in step.arguments
+        ]
         sent = [_bits(arrays[t]) for t in used]
         request = {
             "arrays": [[a.dtype.str, a.shape] for a in sent],
-            "source": emitted.source,
-            "dtypes": [emitted.tensors[t].dtype for t in used],
+            "source": source,
+            "dtypes": [dtypes[t] for t in used],
             "launches": [
-                {"name": step.name, "grid": grid, "arguments": given, "constexprs": dict(step.constexprs)},
+                {"name": step.name, "grid": list(grid), "arguments": given, "constexprs": dict(step.constexprs)},
             ],
         }
         process = self._process
@@ -126,8 +144,11 @@ class Interpreter:
 
 
 def _bits(a: np.ndarray) -> np.ndarray:
-    """The array as NumPy's own format has it: contiguous, and without types of others."""
-    return np.ascontiguousarray(a).view(np.uint16) if a.dtype == DTYPES["bfloat16"] else np.ascontiguousarray(a)
+    """The array as NumPy's own format has it: contiguous, and without types of others; booleans as bytes."""
+    kinds = {DTYPES["bfloat16"]: np.uint16, np.dtype(bool): np.int8}
+    # of rank 0, too
+    array = np.ascontiguousarray(a).reshape(a.shape)
+    return array.view(kinds[a.dtype]) if a.dtype in kinds else array
 
 
 def _shape(t: DeviceTensor, sizes: Mapping[str, int]) -> tuple[tuple[int, ...], np.dtype]:

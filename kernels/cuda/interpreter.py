@@ -73,6 +73,23 @@ _create_dot = interpreter.InterpreterBuilder.create_dot
 interpreter.InterpreterBuilder.create_dot = _exact_dot
 
 
+def _reduce(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
+    """A reduction by any function, of which the interpreter would call it for each element apart."""
+    operands, axis = self.unravel(inputs, self.axis)
+    data = [x.handle.data for x in operands]
+    total = [self.to_tensor(d.take(0, axis), x.dtype) for d, x in zip(data, operands, strict=True)]
+    for k in range(1, data[0].shape[axis]):
+        following = [self.to_tensor(d.take(k, axis), x.dtype) for d, x in zip(data, operands, strict=True)]
+        found = self.combine_fn.fn(*total, *following)
+        total = list(found) if isinstance(found, tuple) else [found]
+    if self.keep_dims:
+        return [self.to_tensor(np.expand_dims(t.handle.data, axis), t.dtype) for t in total]
+    return total
+
+
+interpreter.ReduceOps.generic_reduce = _reduce
+
+
 def load(source: str, name: str) -> dict[str, Any]:
     """The functions of a Triton module; `name` is what errors call it."""
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)

@@ -9,24 +9,23 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from mirage.errors import CompilerError, DeviceError, InputError, ScheduleError
+from mirage.errors import InputError, ScheduleError
 from mirage.ir.axes import read_arguments
 from mirage.ir.dims import evaluate
 from mirage.kernels.cuda.arguments import shapes
 from mirage.kernels.cuda.arrays import DeviceArray, device_of, empty, on_stream, read
 from mirage.kernels.cuda.bound import BoundCall
 from mirage.kernels.cuda.compile import CompiledKernel, checked, compile_all, compile_triton, request
-from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
 from mirage.kernels.cuda.library import CudaLibraryCalls, CupyArrays
+from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.packing import DeviceCopies
 from mirage.kernels.cuda.plan import Plan, Planner
 from mirage.kernels.cuda.predefined import PredefinedOperator
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 
-#: bytes of shared memory per block beyond which a kernel must ask for it (CUDA C++ Programming Guide, "Shared Memory")
-_SHARED_UNASKED = 48 << 10
 #: sizes, strides and alignments whose plans are kept
 _KEPT = 64
 
@@ -75,7 +74,7 @@ class CudaExecutable:
         self._lock = threading.Lock()
         self._shapes: dict[Any, _Shapes] = {}
         self._plans: dict[Any, Plan] = {}
-        self._functions: dict[tuple[int, CompiledKernel], Any] = {}
+        self._loaded = LoadedKernels()
         self._operators: dict[int, PredefinedOperator] = {}
 
     @property
@@ -127,18 +126,7 @@ class CudaExecutable:
             yield cupy, device
 
     def _at_hand(self) -> Any:
-        cupy, here = find_cupy(), present_device()
-        name, arch = self.mugraph.name, self.device.arch
-        if cupy is None or here is None:
-            raise DeviceError(
-                f"{name}: compiled for {arch}, and CuPy finds no CUDA device; install CuPy and a driver, or use target='cpu'"
-            )
-        if here.arch != arch:
-            raise DeviceError(
-                f"{name}: compiled for {arch}, and the device at hand, {here.name}, is {here.arch}; "
-                f"superoptimize with target='{here.target}'"
-            )
-        return cupy
+        return cupy_at_hand(self.mugraph.name, self.device, "superoptimize")
 
     def _bound(
         self, cupy: Any, device: int, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any] | None
@@ -159,7 +147,7 @@ class CudaExecutable:
         if plan is None:
             plan = self._kept(self._plans, key, self._planner.plan(sizes, arrays, written, self._compiled))
         packed = self._packed(cupy, given, arrays, sizes)
-        load, operator = partial(self._function, cupy, device), self._operator
+        load, operator = partial(self._loaded.get, cupy, device), self._operator
         return BoundCall(cupy, device, plan, sizes, (arrays, written, results, like), load, operator, packed)
 
     def _kept(self, table: dict[Any, T], key: Any, value: T) -> T:
@@ -221,28 +209,6 @@ class CudaExecutable:
                 maximum = analyze(self.mugraph)
                 self._operators[step.node] = PredefinedOperator(self.mugraph, self.emitted, step, maximum, plan)
             return self._operators[step.node]
-
-    def _function(self, cupy: Any, device: int, kernel: CompiledKernel) -> Any:
-        """The kernel, loaded on the current device."""
-        key = device, kernel
-        with self._lock:
-            if key not in self._functions:
-                self._functions[key] = _load(cupy, kernel)
-            return self._functions[key]
-
-
-def _load(cupy: Any, kernel: CompiledKernel) -> Any:
-    path = kernel.cubin
-    try:
-        function = cupy.RawModule(path=str(path)).get_function(kernel.name)
-        if kernel.shared > _SHARED_UNASKED:
-            function.max_dynamic_shared_size_bytes = kernel.shared
-    except RuntimeError as e:
-        # CuPy's errors of the driver
-        raise CompilerError(
-            f"kernel {kernel.name}: the driver does not load {path} ({e}); delete its folder, and it is compiled again"
-        ) from e
-    return function
 
 
 def _checked(array: DeviceArray, shape: tuple[int, ...], dtype: str, device: int, what: str) -> DeviceArray:

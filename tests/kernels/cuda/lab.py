@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ from mirage.ir.operator import Level
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda import compile as compiling
 from mirage.kernels.cuda import device as devices
-from mirage.kernels.cuda import graphs, profile
+from mirage.kernels.cuda import graphs, loaded, profile
 from mirage.kernels.cuda import launch as launching
 from mirage.kernels.cuda.compile import CompiledKernel, Request
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emitted import EmittedTriton
 from mirage.kernels.cuda.launch import CudaExecutable
+from mirage.kernels.cuda.loops import kernel as loops
 from mirage.mugraph.graph import Graph, MuGraph
 from tests.kernels.cuda.fake_cupy import FakeCupy
 
@@ -46,7 +48,8 @@ class Lab:
 
     def _compile(self, r: Request) -> CompiledKernel:
         names = "-".join(sorted(r.divisible))
-        folder = self.folder / f"{r.function}-{r.signature.get('x', '')[1:]}-{names}"
+        source = zlib.crc32(repr((r.source, r.constexprs)).encode())
+        folder = self.folder / f"{r.function}-{r.signature.get('x', '')[1:]}-{names}-{source:x}"
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "kernel.cubin").touch(mode=0o600)
         fields = {
@@ -92,10 +95,11 @@ def from_gpu(x: Any) -> np.ndarray:
 @pytest.fixture
 def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made = Lab(tmp_path)
-    for module in (devices, launching, graphs, profile):
+    for module in (devices, loaded, graphs, profile):
         monkeypatch.setattr(module, "find_cupy", lambda: made.cupy)
     monkeypatch.setattr(compiling, "compile_all", made.compile_all)
-    monkeypatch.setattr(launching, "compile_all", made.compile_all)
+    for module in (launching, loops):
+        monkeypatch.setattr(module, "compile_all", made.compile_all)
     yield made
 
 

@@ -13,7 +13,7 @@ import pytest
 from mirage.errors import CompilerError, DeviceError, InputError
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda import device as devices
-from mirage.kernels.cuda import launch as launching
+from mirage.kernels.cuda import loaded
 from mirage.kernels.cuda.emitted import DeviceOutput, Limit
 from tests.kernels.cuda import examples
 from tests.kernels.cuda.fake_cupy import H200, FakeArray, Interfaced
@@ -401,7 +401,7 @@ def test_sizes_without_room(lab: Lab) -> None:
 def test_no_device(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run = lab.executable(examples.scale())
     monkeypatch.setattr(devices, "find_cupy", lambda: None)
-    monkeypatch.setattr(launching, "find_cupy", lambda: None)
+    monkeypatch.setattr(loaded, "find_cupy", lambda: None)
     with pytest.raises(DeviceError, match=r"example: compiled for sm_90, and CuPy finds no CUDA device.*target='cpu'"):
         run([lab.random(3, 20), lab.random(20)], SIZES)
 

@@ -5,8 +5,6 @@ It gets the bytes of the arguments alone: addresses, sizes and strides must be t
 
 from __future__ import annotations
 
-import ctypes
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,12 +17,12 @@ from mirage.ir.types import DTYPES
 from mirage.kernels.cuda import launch as launching
 from mirage.kernels.cuda import ptx
 from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile import CompiledKernel, Request, compile_all, request
+from mirage.kernels.cuda.compile import CompiledKernel, compile_all, request
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit import emit
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.launch import CudaExecutable
-from tests.kernels.cuda.fake_cupy import FakeCupy, Launched
+from tests.kernels.cuda.interpreted import Interpreted
 from tests.kernels.cuda.lab import Lab
 from tests.kernels.cuda.memory import MemoryArrays
 from tests.kernels.cuda.simple import arguments, simple_schedule
@@ -33,55 +31,6 @@ from tests.mugraph.loops import CASES as LOOPS
 from tests.mugraph.split import twice_split
 
 HAND: dict[str, Any] = {**{name: make() for name, make in CASES.items()}, **LOOPS, "twice_split": twice_split()}
-_TYPES = {"*fp16": "float16", "*bf16": "bfloat16", "*fp32": "float32"}
-
-
-class Interpreted:
-    """Runs a launch: every pointer leads to the memory from there to the end of what it is in."""
-
-    def __init__(self, cupy: FakeCupy, interpreter: Interpreter) -> None:
-        self.cupy = cupy
-        self.process: Any = interpreter._process
-
-    def __call__(self, launched: Launched, r: Request) -> None:
-        pointers = [name for name, kind in r.signature.items() if kind in _TYPES]
-        memory = [self._from(launched.values[name], DTYPES[_TYPES[r.signature[name]]]) for name in pointers]
-        before = [m.copy() for m in memory]
-        given = [
-            ("pointer", pointers.index(name)) if kind in _TYPES else ("size", launched.values[name])
-            for name, kind in r.signature.items()
-        ]
-        launch = {
-            "name": r.function,
-            "grid": launched.grid,
-            "arguments": given,
-            "constexprs": dict(r.constexprs),
-        }
-        asked = {
-            "arrays": [[m.dtype.str, m.shape] for m in memory],
-            "source": r.source,
-            "dtypes": [_TYPES[r.signature[name]] for name in pointers],
-            "launches": [launch],
-        }
-        self.process.stdin.write(json.dumps(asked).encode() + b"\n")
-        for m in memory:
-            self.process.stdin.write(m.tobytes())
-        self.process.stdin.flush()
-        assert json.loads(self.process.stdout.readline()) == {"error": ""}
-        for m, old in zip(memory, before, strict=True):
-            new = np.frombuffer(self.process.stdout.read(m.nbytes), m.dtype)
-            # what other pointers lead to may be the same memory
-            changed = new != old
-            m[changed] = new[changed]
-
-    def _from(self, address: int, dtype: np.dtype) -> np.ndarray:
-        inside = [(start, size) for start, size in self.cupy.memory if start <= address < start + size]
-        start, size = inside[-1]
-        count = (start + size - address) // dtype.itemsize
-        raw = (ctypes.c_byte * (count * dtype.itemsize)).from_address(address)
-        return np.frombuffer(
-            memoryview(raw), f"u{dtype.itemsize}" if dtype.itemsize == 2 and dtype != np.float16 else dtype
-        )
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -1,0 +1,289 @@
+"""A loop program compiled ahead of time for a CUDA device, in destination-passing style."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+
+from mirage.errors import InputError
+from mirage.ir.dim_values import evaluate, value_at
+from mirage.ir.dims import Dim
+from mirage.ir.loops.interpret import index_message
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.loops.simplify import simplify_program
+from mirage.ir.types import ELEMENTS, TensorType
+from mirage.kernels.cuda.arguments import divisible, grid
+from mirage.kernels.cuda.arrays import DeviceArray, bits, device_of, on_stream, read
+from mirage.kernels.cuda.compile import Request, checked, compile_all
+from mirage.kernels.cuda.device import WARP, CudaDevice
+from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
+from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
+from mirage.kernels.cuda.loops.emit import EmittedLoops, emit, tensors_of
+from mirage.kernels.cuda.loops.ranges import narrow
+from mirage.kernels.cuda.loops.schedule import LoopSchedule, choose, shares
+from mirage.kernels.cuda.loops.stitch import stitch
+from mirage.kernels.cuda.plan import Launch
+
+#: sizes whose launches are kept
+_KEPT = 64
+#: the size that dims without a hint are taken to have
+_TYPICAL = 1024
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """What a call needs that depends on the sizes alone: shapes, and per set of unaligned tensors the launches."""
+
+    inputs: list[tuple[int, ...]]
+    outputs: list[tuple[int, ...]]
+    workspace: list[tuple[tuple[int, ...], np.dtype[Any]]]
+    emitted: EmittedLoops
+    launches: dict[frozenset[int], list[Launch]] = field(default_factory=dict)
+
+
+class CudaLoopKernel:
+    """A loop program as Triton kernels, compiled ahead of time for a device.
+
+    `kernels` are the compiled kernels for aligned arrays of the sizes `hints` (dim symbol -> size), and `source` is their
+    Triton code; sizes that differ much run others, which are compiled when they are first needed, and cached. Needs no device
+    before it is called. May be called from several threads at once. Raises the errors of `compile_all`.
+    """
+
+    kind = "cuda_loops"
+
+    def __init__(self, program: LoopProgram, device: CudaDevice, hints: Mapping[str, int]) -> None:
+        self.program = program
+        self.device = device
+        self.hints = {s: int(hints.get(s, _TYPICAL)) for s in program.symbols}
+        simplified = simplify_program(program)
+
+        def share(rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
+            counts = [prod(evaluate(d, self.hints) for d in dims) for dims in (rows, columns)]
+            return shares(counts[0], counts[1], device)
+
+        self._simplified = simplified
+        self._stitched = stitch(simplified, share)
+        tensors, workspace = tensors_of(program, self._stitched)
+        self._tensors = tensors
+        first = len(tensors) - workspace
+        #: types of the tensors that its kernels hand on: a call is given memory for them, or allocates it
+        self.workspace_types = tuple(TensorType(t.shape, t.dtype) for t in tensors[first:])
+        self._lock = threading.Lock()
+        self._emitted: dict[tuple[Any, ...], EmittedLoops] = {}
+        self._shapes: dict[tuple[int, ...], _Shape] = {}
+        self._loaded = LoadedKernels()
+        emitted = self._version(self.hints)
+        self.source = emitted.source
+        self._checks = emitted.checks
+        self.kernels = checked(compile_all(self._requests(emitted, self.hints, frozenset())), device)
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The dim symbols whose sizes a call gives."""
+        return self.program.symbols
+
+    @property
+    def output_types(self) -> tuple[TensorType, ...]:
+        """Types of the results, over the dim symbols."""
+        return self.program.output_types
+
+    @property
+    def checked(self) -> bool:
+        """Whether indices in the data may be out of range; see `raise_failures`."""
+        return bool(self._checks)
+
+    @property
+    def failure_words(self) -> int:
+        """The number of int64 words that failed checks are written to."""
+        return 2 * len(self._checks)
+
+    def to_text(self) -> str:
+        """JSON of the program, the target and the hints; see `mirage.kernels.cuda.loops.text`."""
+        from mirage.kernels.cuda.loops.text import cuda_loops_to_text
+
+        return cuda_loops_to_text(self)
+
+    def workspace(self, sizes: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
+        """(shape, element type) of every tensor that a call at these sizes needs for its intermediate results."""
+        return list(self._shape(sizes).workspace)
+
+    def raise_failures(self, failures: Any) -> None:
+        """Raises the InputError of `LoopKernel` if a call wrote to these words that an index is out of range.
+
+        `failures` are words of a device, which are waited for, or their copy in main memory.
+        """
+        words = np.asarray(failures.get() if hasattr(failures, "get") else failures)
+        for where, (index, extent) in zip(self._checks, words.reshape(-1, 2).tolist(), strict=True):
+            if extent:
+                raise InputError(f"{self.program.name}: {index_message(where, index, extent - 1)}")
+
+    # ---- calls ----
+
+    def __call__(
+        self,
+        inputs: Sequence[Any],
+        sizes: Mapping[str, int],
+        out: Sequence[Any],
+        workspace: Sequence[Any] | None = None,
+        stream: Any = None,
+        failures: Any = None,
+    ) -> Any:
+        """Enqueue the kernels that write the outputs for arrays of the shapes that `sizes` (dim symbol -> size) binds to `out`.
+
+        Arrays are `DeviceArray`s, or of any library that `mirage.kernels.cuda.arrays.read` reads; nothing is waited for.
+        Inputs that are not contiguous are copied first. `out` are contiguous and overlap nothing; so is `workspace`, whose
+        contents are of no matter before and after. `stream` is as in `CudaExecutable`.
+
+        `failures`, int64 words of which there are `failure_words`, are 0 unless an index in the data was out of range, after
+        which `out` holds anything; without them, new ones. Returns the words, or None where nothing can fail.
+
+        Raises InputError for arrays of another number, shape, dtype or layout, and DeviceError where the device is missing or
+        of another architecture.
+        """
+        name = self.program.name
+        cupy = cupy_at_hand(name, self.device, "compile")
+        shape = self._shape(sizes)
+        like = next(iter((*inputs, *out)), None)
+        device = like.device if isinstance(like, DeviceArray) else device_of(cupy, like)
+        with on_stream(cupy, like, device, stream):
+            arrays = self._given(cupy, "input", inputs, shape.inputs, self.program.input_types)
+            arrays = [a if a.is_contiguous else _dense(cupy, a) for a in arrays]
+            held: Any = arrays, None
+            arrays = [*arrays, *self._given(cupy, "out", out, shape.outputs, self.program.output_types, True)]
+            if workspace is None:
+                made = [cupy.empty(s, d) for s, d in shape.workspace]
+                held, workspace = (arrays, made), made
+            shapes = [s for s, _ in shape.workspace]
+            arrays += self._given(cupy, "workspace", workspace, shapes, self.workspace_types, True)
+            if self._checks:
+                failures = cupy.zeros((self.failure_words,), np.int64) if failures is None else failures
+                arrays.append(_array(cupy, failures, f"{name}: failures"))
+            unaligned = frozenset(k for k, a in enumerate(arrays) if a.address % DIVISIBILITY)
+            launches = shape.launches.get(unaligned)
+            if launches is None:
+                launches = shape.launches[unaligned] = self._launches(shape.emitted, sizes, unaligned)
+            for step in launches:
+                arguments = tuple([np.uint64(arrays[a].address) if type(a) is int else a for a in step.arguments])
+                function = self._loaded.get(cupy, device, step.kernel)
+                function(step.grid, step.block, arguments, shared_mem=step.kernel.shared)
+            del held
+        return failures
+
+    def _given(
+        self,
+        cupy: Any,
+        what: str,
+        arrays: Sequence[Any],
+        shapes: Sequence[tuple[int, ...]],
+        types: Sequence[TensorType],
+        written: bool = False,
+    ) -> list[DeviceArray]:
+        name = self.program.name
+        if len(arrays) != len(shapes):
+            raise InputError(f"{name}: got {len(arrays)} arrays as {what}; it takes {len(shapes)}")
+        found = []
+        for k, (x, want, t) in enumerate(zip(arrays, shapes, types, strict=True)):
+            label = f"{name}: input {self.program.inputs[k][0]}" if what == "input" else f"{name}: {what}[{k}]"
+            a = _array(cupy, x, label)
+            if a.shape != want or a.dtype != t.dtype:
+                raise InputError(
+                    f"{label} is {a.dtype}{list(a.shape)}, not {t.dtype}{list(want)}; pass the sizes of these arrays"
+                )
+            if written and not a.is_contiguous:
+                raise InputError(f"{label} is not contiguous; pass a contiguous array")
+            found.append(a)
+        return found
+
+    # ---- what sizes decide ----
+
+    def _shape(self, sizes: Mapping[str, int]) -> _Shape:
+        try:
+            key = tuple([sizes[s] for s in self.program.symbols])
+        except KeyError as e:
+            raise InputError(
+                f"{self.program.name}: no size for {e.args[0]}; give sizes={{{e.args[0]!r}: ...}}"
+            ) from None
+        shape = self._shapes.get(key)
+        if shape is None:
+            own = dict(zip(self.program.symbols, map(int, key), strict=True))
+            self.program.check(own)
+            shape = _Shape(
+                [t.bind(own) for t in self.program.input_types],
+                [t.bind(own) for t in self.program.output_types],
+                [(t.bind(own), ELEMENTS[t.dtype]) for t in self.workspace_types],
+                self._version(own),
+            )
+            with self._lock:
+                while len(self._shapes) >= _KEPT:
+                    del self._shapes[next(iter(self._shapes))]
+                self._shapes[key] = shape
+        return shape
+
+    def schedules(self, sizes: Mapping[str, int]) -> tuple[LoopSchedule, ...]:
+        """How the kernels are divided at these sizes."""
+        tensors = {t.name: t for t in self._tensors}
+        return tuple(choose(k, tensors, sizes, self.device) for k in self._stitched)
+
+    def _version(self, sizes: Mapping[str, int]) -> EmittedLoops:
+        schedules = self.schedules(sizes)
+        index = "i32" if narrow(self._stitched, self._tensors, sizes) else "i64"
+        key = (index, *schedules)
+        with self._lock:
+            if key not in self._emitted:
+                self._emitted[key] = emit(self.program, self._stitched, schedules, index)
+            return self._emitted[key]
+
+    def _requests(self, emitted: EmittedLoops, sizes: Mapping[str, int], unaligned: frozenset[int]) -> list[Request]:
+        aligned = set(range(len(emitted.tensors))) - unaligned
+        requests = []
+        for k in emitted.kernels:
+            values = {a.name: value_at(a.value, sizes) for a in k.arguments if a.kind is ArgumentKind.SIZE}
+            requests.append(
+                Request(
+                    emitted.source,
+                    k.name,
+                    emitted.signature(k),
+                    dict(k.constexprs),
+                    divisible(k, values, aligned),
+                    k.num_warps,
+                    k.num_stages,
+                    self.device.number,
+                )
+            )
+        return requests
+
+    def _launches(self, emitted: EmittedLoops, sizes: Mapping[str, int], unaligned: frozenset[int]) -> list[Launch]:
+        compiled = checked(compile_all(self._requests(emitted, sizes, unaligned)), self.device)
+        launches = []
+        for k, kernel in zip(emitted.kernels, compiled, strict=True):
+            programs = grid(k, sizes)
+            if not prod(programs):
+                continue
+            integer = np.int32 if emitted.index == "i32" else np.int64
+            arguments: list[Any] = [
+                a.tensor if a.kind is ArgumentKind.POINTER else integer(value_at(a.value, sizes)) for a in k.arguments
+            ]
+            # neither descriptors nor profiling: no scratch memory
+            assert kernel.global_scratch_size == kernel.profile_scratch_size == 0
+            arguments += [np.uint64(0), np.uint64(0)]
+            launches.append(Launch(kernel, programs, (WARP * kernel.num_warps, 1, 1), tuple(arguments)))
+        return launches
+
+
+def _array(cupy: Any, x: Any, what: str) -> DeviceArray:
+    return x if isinstance(x, DeviceArray) else read(cupy, x, what)
+
+
+def _dense(cupy: Any, a: DeviceArray) -> DeviceArray:
+    """A contiguous copy."""
+    made = cupy.empty(a.shape, f"u{ELEMENTS[a.dtype].itemsize}")
+    made[...] = bits(cupy, a)
+    copy = read(cupy, made, "copy")
+    return DeviceArray(copy.address, copy.shape, copy.strides, a.dtype, a.device, made)

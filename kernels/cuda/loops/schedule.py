@@ -1,0 +1,110 @@
+"""How a kernel of a loop program is divided over a device: block sizes and warps, from sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from mirage.ir.dim_values import evaluate
+from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.loops.access import contiguous_along, merged, walks_across
+from mirage.kernels.cuda.loops.frame import LoopTensor
+from mirage.kernels.cuda.loops.stitch import Kernel
+from mirage.kernels.cuda.schedule import next_power
+
+#: elements that a program computes at once where there are so many: eight per thread of four warps
+ELEMENTS = 1024
+#: elements of one thread
+_PER_THREAD = 8
+#: columns up to which a program holds a row in registers
+PERSISTENT = 8192
+#: columns that a program reduces at once where a row has more
+COLUMNS = 2048
+#: rows and columns of a tile where neighbouring elements are those of rows
+ACROSS = (64, 16)
+#: edge of the tiles of transpositions
+EDGE = 64
+MAX_WARPS = 16
+
+
+@dataclass(frozen=True)
+class LoopSchedule:
+    """The blocks of a kernel.
+
+    `outer` row loops (after merging) are single indices of a program, `second` (-1: none) is one that a program has `seconds`
+    of, the last ones are one index of which it has `rows`. `columns` are those that a program holds of each space at once: the
+    whole row if `whole`, else they are gone over in a loop.
+    """
+
+    outer: int
+    second: int
+    seconds: int
+    rows: int
+    columns: tuple[int, ...]
+    whole: bool
+    num_warps: int
+
+
+def choose(
+    kernel: Kernel, tensors: Mapping[str, LoopTensor], sizes: Mapping[str, int], device: CudaDevice
+) -> LoopSchedule:
+    """The schedule of a kernel at sizes (dim symbol -> size)."""
+    extents = {n: max(evaluate(d, sizes), 1) for n, d in kernel.extents.items()}
+    rows, *spaces = merged(kernel, tensors)
+    counts = [prod(extents[n] for n in g) for g in rows]
+    total = prod(counts)
+    if not kernel.spaces:
+        return _pointwise(kernel, tensors, rows, counts, device)
+    longest = [prod(extents[n] for n in s) for s in (tuple(n for g in space for n in g) for space in spaces)]
+    across = _across(kernel, tensors, rows, spaces)
+    if across:
+        height, width = ACROSS
+        height = min(height, next_power(counts[-1]))
+        return LoopSchedule(len(rows) - 1, -1, 1, height, tuple(min(width, next_power(n)) for n in longest), False, 4)
+    room = [next_power(n) for n in longest]
+    whole = max(room) <= PERSISTENT
+    columns = tuple(room) if whole else tuple(min(r, COLUMNS) for r in room)
+    height = max(1, min(ELEMENTS // max(columns), next_power(total // (2 * device.sms))))
+    warps = max(1, min(height * max(columns) // (32 * _PER_THREAD), MAX_WARPS))
+    return LoopSchedule(0, -1, 1, height, columns, whole, warps)
+
+
+def _pointwise(
+    kernel: Kernel,
+    tensors: Mapping[str, LoopTensor],
+    rows: Sequence[tuple[str, ...]],
+    counts: Sequence[int],
+    device: CudaDevice,
+) -> LoopSchedule:
+    elements = max(128, min(ELEMENTS, next_power(prod(counts) // device.sms)))
+    last = len(rows) - 1
+    for k in range(last):
+        if walks_across(kernel, tensors, rows[k][-1], rows[last][-1]) and min(counts[k], counts[last]) > 8:
+            seconds, width = (min(EDGE, next_power(n)) for n in (counts[k], counts[last]))
+            return LoopSchedule(last - 1, k, seconds, width, (), False, max(1, min(seconds * width // 256, 8)))
+    block = min(elements, next_power(counts[last])) if rows else 1
+    if rows and block * 2 >= elements:
+        return LoopSchedule(last, -1, 1, block, (), False, max(1, block // 256))
+    return LoopSchedule(0, -1, 1, elements if rows else 1, (), False, max(1, elements // 256))
+
+
+def _across(
+    kernel: Kernel,
+    tensors: Mapping[str, LoopTensor],
+    rows: Sequence[tuple[str, ...]],
+    spaces: Sequence[Sequence[tuple[str, ...]]],
+) -> bool:
+    """Whether neighbouring elements are those of rows, rather than of columns."""
+    if not rows:
+        return False
+    near, far = contiguous_along(kernel, tensors, rows[-1][-1])
+    along = [contiguous_along(kernel, tensors, s[-1][-1]) for s in spaces]
+    return near - far > sum(n - f for n, f in along)
+
+
+def shares(rows: int, columns: int, device: CudaDevice) -> bool:
+    """Whether the elements of so many columns may be written by the programs that reduce so many rows: not where these are too
+    few for the device, and the rows long.
+    """
+    return columns <= PERSISTENT or rows >= device.sms
