@@ -22,6 +22,7 @@ from mirage.cli_shared import check_writable, err, out, sizes_of
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.evidence import Verdict
+from mirage.folders import save_file
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.program import Program
@@ -197,7 +198,7 @@ def superoptimize(
         result.save(save)
     drawing = result._repr_svg_()
     if svg is not None and drawing is not None:
-        svg.write_text(drawing, encoding="utf-8")
+        save_file(svg, drawing)
     if as_json:
         print(json.dumps(result_json(result)))
         return
@@ -219,6 +220,7 @@ def show(
     source: Annotated[bool, typer.Option("--source", help="Print the C or Triton source of a saved result.")] = False,
 ) -> None:
     """Print a program, or the best graph of a saved result."""
+    check_writable("--svg", svg)
     thing = load_target(what)
     if isinstance(thing, Superoptimized | CudaSuperoptimized):
         if svg is not None:
@@ -226,7 +228,7 @@ def show(
             if drawing is None:
                 assert isinstance(thing, Superoptimized)
                 raise InputError(f"{what}: the {thing.best.kind} version is best; there is no graph to draw")
-            svg.write_text(drawing, encoding="utf-8")
+            save_file(svg, drawing)
         print(thing.source if source else thing.best.graph or thing.program)
         return
     if svg is not None or source:

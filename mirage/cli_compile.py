@@ -13,10 +13,12 @@ from typing import Annotated, Any
 import typer
 
 from mirage.cli_shared import check_writable, err, out, sizes_of
-from mirage.errors import DimError, InputError
+from mirage.errors import DimError, InputError, MirageError
+from mirage.folders import save_file
 from mirage.frontends.files import load_member, read_text
 from mirage.frontends.functions import GraphFunction
 from mirage.frontends.spec import TensorFunction
+from mirage.ir.graph.deduce import located
 from mirage.ir.graph.nodes import Module
 from mirage.progress import bars
 from mirage.runtime.executable import Executable
@@ -84,11 +86,13 @@ def compile_(
         out.print(executable.explain(), end="", markup=False, highlight=False, soft_wrap=True)
 
 
-def load_source(text: str) -> Callable[..., Any] | Module | str:
+def load_source(text: str) -> Callable[..., Any] | Module:
     """What `FILE.py:function` names, or a module's text. A Python file is the user's own code and is imported.
 
-    Raises InputError naming the path, TraceError if it is something else.
+    Raises InputError naming the path, TraceError if it is something else, ParseError and others for a text that is no module.
     """
+    from mirage.compilation import to_module
+
     path, _, name = text.partition(":")
     if path.endswith(".py"):
         hint = "decorate the function with @mirage.function(...) or @mirage.program(...), which give the types of its parameters"
@@ -98,7 +102,10 @@ def load_source(text: str) -> Callable[..., Any] | Module | str:
         return found
     if not Path(text).is_file():
         raise InputError(f"{text}: no such file; pass FILE.py:function, a module's text, or a saved executable")
-    return read_text(Path(text), "a module's text or a saved executable")
+    try:
+        return to_module(read_text(Path(text), "a module's text or a saved executable"), None)
+    except MirageError as e:
+        raise located(e, text) from None
 
 
 def _is_executable(text: str) -> bool:
@@ -136,4 +143,4 @@ def _write(executable: Executable, save: Path | None, svg: Path | None) -> None:
     if save is not None:
         executable.save(save)
     if svg is not None:
-        svg.write_text(executable._repr_svg_(), encoding="utf-8")
+        save_file(svg, executable._repr_svg_())

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from mirage.errors import DimError, InputError
 
-out = Console()
-err = Console(stderr=True)
+# names of the user's are printed as they are: ":boom:" is part of "FILE.py:boom: ..."
+out = Console(emoji=False)
+err = Console(stderr=True, emoji=False)
 
 
 def sizes_of(option: str, pairs: Sequence[str]) -> dict[str, int]:

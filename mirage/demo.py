@@ -10,6 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 import mirage.api as api
+from mirage.errors import InputError
+from mirage.folders import save_file
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
 from mirage.kernels.profile import interleave
@@ -23,7 +25,10 @@ GROUP = 8
 
 def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
     """Superoptimize both programs, print certificate and latencies, and draw the best graphs into a folder."""
-    drawings.mkdir(parents=True, exist_ok=True)
+    try:
+        drawings.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise InputError(f"--drawings {drawings}: no folder can be made there ({e.strerror}); choose another") from None
     for function in (qknorm_attention, gqa_decode):
         with bars(err) as say:
             result = api.superoptimize(function, budget=budget, progress=say)
@@ -32,7 +37,7 @@ def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
         path = drawings / f"{function.name}.svg"
         drawing = result._repr_svg_()
         if drawing is not None:
-            path.write_text(drawing, encoding="utf-8")
+            save_file(path, drawing)
             out.print(f"drawing: {path}", highlight=False)
         out.print(comparison(function, result))
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from mirage.errors import FormatError, InputError, MirageError, TraceError
 from mirage.frontends.spec import TensorFunction
+from mirage.ir.graph.deduce import located
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json
 from mirage.ir.text import parse_program
@@ -23,7 +24,8 @@ def load_function(path: Path, name: str) -> TensorFunction | Program:
 
     Raises InputError if there is no such file or name, TraceError if it is something else.
     """
-    value = load_member(path, name, (TensorFunction, Program), "decorate the function with @mirage.program(...)")
+    hint = "decorate the function with @mirage.program(...); whole programs are for `mirage compile`"
+    value = load_member(path, name, (TensorFunction, Program), hint)
     assert isinstance(value, TensorFunction | Program)
     return value
 
@@ -54,23 +56,25 @@ def load_member(path: Path, name: str, kinds: tuple[type, ...], hint: str) -> An
     if value is None:
         raise InputError(f"{path}: no {name!r} in it; it has {', '.join(found) or 'no decorated functions'}")
     if not isinstance(value, kinds):
-        raise TraceError(f"{path}:{name} is a {type(value).__name__}; {hint}")
+        raise TraceError(f"{path}:{name} is of type {type(value).__name__}; {hint}")
     return value
 
 
 def load_program(path: Path) -> Program | None:
     """The program in a text or JSON file; None if the JSON is that of a saved result.
 
-    Raises ParseError or FormatError.
+    Raises ParseError or FormatError naming the path.
     """
     text = read_text(path, "a program's text or JSON, or a saved result")
-    if not text.lstrip().startswith("{"):
-        return parse_program(text)
     try:
+        if not text.lstrip().startswith("{"):
+            return parse_program(text)
         obj: Any = json.loads(text)
+        return None if isinstance(obj, dict) and obj.get("format") == "mirage result" else program_from_json(obj)
+    except MirageError as e:
+        raise located(e, str(path)) from None
     except (ValueError, RecursionError):
-        raise FormatError(f"{path}: not valid JSON") from None
-    return None if isinstance(obj, dict) and obj.get("format") == "mirage result" else program_from_json(obj)
+        raise FormatError(f"{path}: not valid JSON; write the file again") from None
 
 
 def read_text(path: Path, wanted: str) -> str:

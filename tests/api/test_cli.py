@@ -41,6 +41,10 @@ def other(x, y):
 def broken(x):
     return x.missing
 
+@mi.program(x=mi.tensor("m", "n"))
+def boom(x):
+    return [][0]
+
 @mi.program(x=mi.tensor(6, "n"))
 def straddling(x):
     return mi.reshape(mi.reshape(x, (2, 3, "n")), (3, 2, "n"))
@@ -184,14 +188,17 @@ def test_wrong_files_and_functions(run: Run, tmp_path: Path) -> None:
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "text.txt").write_text("this is no program\n")
     (tmp_path / "x.json").write_text("{")
+    (tmp_path / "fields.json").write_text("{}")
     for what, message in (
         ("none.py:f", "none.py: no such file"),
         ("none.json", "none.json: no such file"),
         ("user.py", "say which function: user.py:scaled"),
         ("user.py:", "say which function"),
         ("user.py:nothing", "no 'nothing' in it; it has scaled"),
-        ("user.py:plain", "is a function; decorate"),
+        ("user.py:plain", "is of type function; decorate"),
         ("user.py:broken", "tracing it failed: AttributeError"),
+        # no symbol in its place
+        ("user.py:boom", "user.py:boom: tracing it failed: IndexError"),
         ("empty.py:f", "it has no decorated functions"),
         ("empty.py", "it has none"),
         ("syntax.py:f", "SyntaxError"),
@@ -200,8 +207,9 @@ def test_wrong_files_and_functions(run: Run, tmp_path: Path) -> None:
         ("importing.py:f", "no_such_module_of_anyone"),
         ("wrong.py:f", "1x"),
         ("binary.txt", "not a text file"),
-        ("text.txt", ""),
-        ("x.json", "not valid JSON"),
+        ("text.txt", "text.txt: line 1: "),
+        ("x.json", "x.json: not valid JSON"),
+        ("fields.json", "fields.json: "),
         (".", "no such file"),
     ):
         for command in ("superoptimize", "show"):
@@ -243,6 +251,7 @@ def test_show_prints_programs_that_show_reads_again(run: Run, tmp_path: Path) ->
     assert run("superoptimize", "scaled.txt", "--set", "m=3", "--set", "n=4", "--budget", "0.2", "--json")[0] == 0
     fails(run, "show", "user.py:scaled", "--source", message="only a saved result")
     fails(run, "show", "user.py:scaled", "--svg", "x.svg", message="only a saved result")
+    fails(run, "show", "scaled.txt", "--svg", "no/x.svg", message="there is no folder no; make it first")
 
 
 def test_saved_results_are_shown_verified_and_searched_again(run: Run, tmp_path: Path) -> None:
@@ -350,7 +359,7 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_demo_into_a_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    fails(run, "demo", "--drawings", "file", message="file")
+    fails(run, "demo", "--drawings", "file", message="--drawings file: no folder can be made there")
 
 
 @pytest.mark.slow

@@ -146,7 +146,7 @@ def test_compile_refuses_damaged_files_and_options_without_meaning(run: Run, tmp
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     fails(run, "compile", "binary", message="not a text file")
     (tmp_path / "text").write_text("hello")
-    fails(run, "compile", "text")
+    fails(run, "compile", "text", message="text: line 1: expected def NAME")
     run("compile", "user.py:scores", *QUICK, "--save", "s.mirage")
     for option in (("--bound", "b=3"), ("--set", "b=3"), ("--constant", "w"), QUICK, ("--print-after", "all")):
         fails(run, "compile", "s.mirage", *option, message="compile its source")
