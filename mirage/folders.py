@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import secrets
 import shlex
+import shutil
 import stat
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from mirage.errors import InputError, UnsafeCacheError
 from mirage.settings import cache_dir
+
+#: what names of folders begin with that are removed after a build
+_BUILD = ".build-"
+#: seconds after which no process still builds in one
+_OLD_S = 24 * 3600.0
 
 
 def private_folder(name: str) -> Path:
@@ -37,6 +48,27 @@ def check_private(path: Path) -> None:
             f"check what is in it, then `chmod go-w {shlex.quote(str(path))}`, "
             "or set MIRAGE_CACHE_DIR to a folder of your own"
         )
+
+
+@contextmanager
+def build_folder(folder: Path) -> Iterator[Path]:
+    """A folder in this one for files under construction, removed at the end; raises OSError where there can be none.
+
+    Those that killed processes left are removed, too, once they are old.
+    """
+    _remove_old_builds(folder)
+    with tempfile.TemporaryDirectory(prefix=_BUILD, dir=folder) as build:
+        yield Path(build)
+
+
+@functools.cache
+def _remove_old_builds(folder: Path) -> None:
+    """Once per process: it looks at all names in the folder."""
+    for build in folder.glob(f"{_BUILD}*"):
+        # another process may remove it at the same time
+        with suppress(OSError):
+            if time.time() - build.stat().st_mtime > _OLD_S:
+                shutil.rmtree(build, ignore_errors=True)
 
 
 def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mirage.errors import InputError
-from mirage.folders import save_file, write_whole
+from mirage.folders import build_folder, save_file, write_whole
 
 
 @pytest.fixture
@@ -60,3 +61,24 @@ def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path, monkeypatch: p
     with pytest.raises(KeyboardInterrupt):
         save_file(tmp_path / "file", "newer")
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "older")]
+
+
+def test_a_build_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), build_folder(tmp_path) as build:
+        (build / "part.o").write_bytes(b"")
+        assert mode(build) == 0o700
+        raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_killed_builds_left_goes_once_it_is_old(tmp_path: Path) -> None:
+    names = (".build-old", ".build-new", "kernel.so")
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part.o").write_bytes(b"")
+    day = 24 * 3600
+    for name, age in zip(names, (2 * day, 0.5 * day, 2 * day), strict=True):
+        os.utime(tmp_path / name, (time.time() - age, time.time() - age))
+    with build_folder(tmp_path):
+        pass
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".build-new", "kernel.so"]

@@ -16,7 +16,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mirage.errors import CompilerError, NoCompilerError, ScheduleError
-from mirage.folders import check_private, private_folder, write_whole
+from mirage.folders import build_folder, check_private, private_folder, write_whole
 from mirage.kernels.cuda.arguments import typical
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import ArgumentKind, EmittedTriton, TritonKernel
@@ -247,17 +246,17 @@ def _digest(path: Path) -> str:
 
 def _build(folder: Path, missing: Mapping[Path, Compilable]) -> dict[Path, CompilerError]:
     """Compile kernels and move them to their folders; why some were rejected."""
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
+    with build_folder(folder) as build:
         jobs = []
         for i, r in enumerate(missing.values()):
-            own = Path(build, str(i))
+            own = build / str(i)
             own.mkdir(mode=0o700)
             jobs.append(r.job() | {"folder": str(own)})
         batches = []
         for worker in dict.fromkeys(job["worker"] for job in jobs):
             alike = [job for job in jobs if job["worker"] == worker]
             count = min(search_workers(), len(alike))
-            batches += [(alike[k::count], Path(build, f"scratch{len(batches) + k}")) for k in range(count)]
+            batches += [(alike[k::count], build / f"scratch{len(batches) + k}") for k in range(count)]
         with ThreadPoolExecutor(min(search_workers(), len(batches))) as threads:
             list(threads.map(lambda batch: _work(*batch), batches))
         errors: dict[Path, CompilerError] = {}
