@@ -1,36 +1,33 @@
 """Measuring the versions of a result on a CUDA device: what the model has ranked is checked, timed, and decided among again.
 
-Versions take turns, so that clocks and neighbours hit them alike. A turn is a CUDA graph of calls, as whole programs launch
-kernels, each with other copies of the arguments than the last, more of them than the L2 cache holds: kernels read weights and
-keys from DRAM, as they do in a model.
+Versions take turns (`mirage.kernels.cuda.profile`), so that clocks and neighbours hit them alike. A turn is a CUDA graph of
+calls, as whole programs launch kernels, each with other copies of the arguments than the last, more of them than the L2 cache
+holds: kernels read weights and keys from DRAM, as they do in a model.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError, VerificationError
+from mirage.errors import DeviceError, MirageError, VerificationError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cuda.bound import BoundCall
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.launch import CudaExecutable
+from mirage.kernels.cuda.profile import Repeated, cold_copies, interleave, rotation
 from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import Trial, accuracy_trials, random_inputs
 from mirage.search.rank import CudaDecision, CudaVersion
 from mirage.search.versions import Point
 
-#: bytes of all copies of the arguments of a call over those of the L2 cache, and the most copies
-COLD, COPIES = 3, 16
-#: calls of each version before it is timed, and rounds of timed calls at least and at most
-WARM, MIN_ROUNDS, MAX_ROUNDS = 3, 5, 100
+#: copies of the arguments at most: each has a call of every version, and its memory
+COPIES = 64
 #: share of the free memory of the device that the arguments and results of a point may take
 MEMORY_SHARE = 0.5
 
@@ -116,9 +113,9 @@ class DeviceRuns:
         """Median microseconds of each version at these sizes, its arguments in DRAM; infinite where it cannot run there."""
         found = [np.inf] * len(versions)
         moved = self._bytes(sizes)
-        count = int(min(max(COLD * self.device.l2_bytes // max(moved, 1), 1), COPIES))
         free, _ = self.cupy.cuda.runtime.memGetInfo()
-        if moved * count > MEMORY_SHARE * free:
+        count = min(cold_copies(moved, self.device), COPIES, int(MEMORY_SHARE * free) // max(moved, 1))
+        if not count:
             return found
         host = random_inputs(self.program, sizes, self.seed)
         copies = [[self._to_device(x) for x in host] for _ in range(count)]
@@ -126,40 +123,19 @@ class DeviceRuns:
         outs = [[self.cupy.empty(t.bind(sizes), DTYPES[t.dtype]) for t in self.program.output_types] for _ in copies]
         # the stream of the measurements does not wait for the one that copies
         self.cupy.cuda.get_current_stream().synchronize()
-        stream = self.cupy.cuda.Stream(non_blocking=True)
-        turns: dict[int, Callable[[], object]] = {}
-        # a captured graph works on the memory of its calls
-        held: list[list[Callable[[], None]]] = []
-        for k, v in enumerate(versions):
-            if v.serves(sizes):
-                try:
-                    with stream:
+        turns: dict[str, Callable[[], object]] = {}
+        with self.cupy.cuda.Stream(non_blocking=True):
+            for k, v in enumerate(versions):
+                if v.serves(sizes):
+                    try:
                         run = self.executable(v)
-                        calls = [run.bind(xs, sizes, ys).launch for xs, ys in zip(copies, outs, strict=True)]
-                        held.append(calls)
-                        turns[k] = self._turn(calls, stream)
-                except (MirageError, RuntimeError, MemoryError):
-                    # of the compiler, or of the driver: other versions may run
-                    continue
-        for k, us in interleaved(self.cupy, stream, turns, self.share).items():
-            found[k] = us / count
+                        turns[str(k)] = _turn([run.bind(xs, sizes, ys) for xs, ys in zip(copies, outs, strict=True)])
+                    except (MirageError, RuntimeError, MemoryError):
+                        # of the compiler, or of the driver: other versions may run
+                        continue
+            for name, timing in interleave(turns, seconds=self.share).items():
+                found[int(name)] = timing.median_us
         return found
-
-    def _turn(self, calls: Sequence[Callable[[], None]], stream: Any) -> Callable[[], object]:
-        """The calls one after another, in one CUDA graph where all that they do can be captured."""
-        for _ in range(WARM):
-            calls[0]()
-        stream.synchronize()
-        stream.begin_capture()
-        try:
-            for call in calls:
-                call()
-            graph = stream.end_capture()
-        except RuntimeError:
-            with suppress(RuntimeError):
-                stream.end_capture()
-            return lambda: [call() for call in calls]
-        return lambda: graph.launch(stream)
 
     def _bytes(self, sizes: Mapping[str, int]) -> int:
         """Bytes of the arguments and results of a call."""
@@ -176,21 +152,9 @@ class DeviceRuns:
         return found
 
 
-def interleaved(cupy: Any, stream: Any, turns: Mapping[int, Callable[[], object]], seconds: float) -> dict[int, float]:
-    """Median microseconds of each of these turns, which enqueue work on a stream, measured with events in rounds for about so
-    many seconds.
-    """
-    stop = time.perf_counter() + seconds
-    times: dict[int, list[float]] = {k: [] for k in turns}
-    for done in range(MAX_ROUNDS if turns else 0):
-        if done >= MIN_ROUNDS and time.perf_counter() > stop:
-            break
-        for k, turn in turns.items():
-            begin, end = cupy.cuda.Event(), cupy.cuda.Event()
-            with stream:
-                begin.record(stream)
-                turn()
-                end.record(stream)
-            end.synchronize()
-            times[k].append(1e3 * cupy.cuda.get_elapsed_time(begin, end))
-    return {k: statistics.median(t) for k, t in times.items()}
+def _turn(calls: Sequence[BoundCall]) -> Repeated:
+    """The calls one after another, as one CUDA graph where all that they do can be recorded."""
+    try:
+        return rotation(calls)
+    except DeviceError:
+        return Repeated(lambda: [call.launch() for call in calls], len(calls))

@@ -93,8 +93,11 @@ class FakeCupy:
         self.memory: list[tuple[int, int]] = []
         self._current = threading.local()
         self.allocated: list[int] = []
+        #: bytes of the device's memory that are free
+        self.free = 1 << 40
         runtime = SimpleNamespace(
             getDevice=lambda: self.device,
+            memGetInfo=lambda: (self.free, 1 << 40),
             getDeviceCount=lambda: 2,
             getDeviceProperties=lambda i: {"name": b"Fake H200"},
         )
@@ -166,6 +169,9 @@ class FakeCupy:
     def asarray(self, x: Any, on: int = 0) -> FakeArray:
         if hasattr(x, "__cuda_array_interface__"):
             x = x.array
+        elif not isinstance(x, FakeArray):
+            # from main memory to the device's
+            x = np.array(x)
         made = np.asarray(x).view(FakeArray)
         made.on = on
         low, high = np.lib.array_utils.byte_bounds(made)
@@ -174,6 +180,12 @@ class FakeCupy:
 
     def from_dlpack(self, x: Any) -> FakeArray:
         return self.asarray(x.array)
+
+    def asnumpy(self, x: FakeArray) -> np.ndarray:
+        return np.array(x)
+
+    def ascontiguousarray(self, x: FakeArray) -> FakeArray:
+        return np.ascontiguousarray(x).view(FakeArray)
 
     def broadcast_to(self, x: Any, shape: Sequence[int]) -> Any:
         return np.broadcast_to(x, shape)
@@ -219,9 +231,9 @@ class _Stream(_Entered):
         self._cupy.recording = []
 
     def end_capture(self) -> Any:
+        recorded, self._cupy.recording = self._cupy.recording or [], None
         if self._cupy.fails is not None:
             raise self._cupy.fails
-        recorded, self._cupy.recording = self._cupy.recording or [], None
 
         def launch(stream: _Stream | None = None) -> None:
             with stream or _Stream(self._cupy, self._cupy.stream):
