@@ -122,7 +122,7 @@ _MMA = (
     GemmConfig((16, 64, 64), 6, (1, 4)),
     GemmConfig((32, 64, 64), 5, (1, 4)),
     GemmConfig((64, 64, 64), 4, (2, 2)),
-    GemmConfig((128, 128, 32), 4, (2, 2)),
+    GemmConfig((128, 128, 32), 4, (4, 2)),
 )
 _WGMMA = (
     GemmConfig((64, 64, 64), 6, (1, 1), wgmma=True),
@@ -231,7 +231,7 @@ class GemmCall:
                 addresses.append(o.address)
         _, y, z = self.grid(gemm.config)
         return (
-            0 < min(self.rows, self.columns, self.depth, self.batch)
+            min(self.rows, self.columns, self.depth, self.batch) > 0
             and max(self.rows, self.columns, self.depth) < MAX_SIZE
             and max(y, z) <= _MAX_BLOCKS
             and not any(n % VECTOR for n in numbers)

@@ -93,7 +93,18 @@ class GemmKernel:
             start = s * self.depth
             self.fetch(a, lda, first_row, rows, start, depth, shared_a, places_a, s, self.rows, self.a_by_depth, thread)
             self.fetch(
-                b, ldb, first_column, columns, start, depth, shared_b, places_b, s, self.columns, self.b_by_depth, thread
+                b,
+                ldb,
+                first_column,
+                columns,
+                start,
+                depth,
+                shared_b,
+                places_b,
+                s,
+                self.columns,
+                self.b_by_depth,
+                thread,
             )
             cute.arch.cp_async_commit_group()
 
@@ -110,7 +121,8 @@ class GemmKernel:
             part_a = mma.make_fragment_A(of_a[None, None, None, 0])
             part_b = mma.make_fragment_B(of_b[None, None, None, 0])
             wide = self.columns // self.warps[1] >= 2 * MMA_COLUMNS
-            load_a, load_b = warp.LdMatrix8x8x16bOp(not self.a_by_depth, 4), warp.LdMatrix8x8x16bOp(not self.b_by_depth, 4 if wide else 2)
+            load_a = warp.LdMatrix8x8x16bOp(not self.a_by_depth, 4)
+            load_b = warp.LdMatrix8x8x16bOp(not self.b_by_depth, 4 if wide else 2)
             copy_a = cute.make_tiled_copy_A(cute.make_copy_atom(load_a, self.dtype), mma)
             copy_b = cute.make_tiled_copy_B(cute.make_copy_atom(load_b, self.dtype), mma)
             own_a, own_b = copy_a.get_slice(thread), copy_b.get_slice(thread)
@@ -133,9 +145,22 @@ class GemmKernel:
                     mma.set(warpgroup.Field.ACCUMULATE, True)
                 warpgroup.commit_group()
             start = (t + self.stages - 1) * self.depth
-            self.fetch(a, lda, first_row, rows, start, depth, shared_a, places_a, free, self.rows, self.a_by_depth, thread)
             self.fetch(
-                b, ldb, first_column, columns, start, depth, shared_b, places_b, free, self.columns, self.b_by_depth, thread
+                a, lda, first_row, rows, start, depth, shared_a, places_a, free, self.rows, self.a_by_depth, thread
+            )
+            self.fetch(
+                b,
+                ldb,
+                first_column,
+                columns,
+                start,
+                depth,
+                shared_b,
+                places_b,
+                free,
+                self.columns,
+                self.b_by_depth,
+                thread,
             )
             cute.arch.cp_async_commit_group()
             if cutlass.const_expr(not self.wgmma):
@@ -183,7 +208,10 @@ class GemmKernel:
         """The product of all warps together."""
         rows, columns = self.warps
         if self.wgmma:
-            modes = (OperandMajorMode.K if by_depth else OperandMajorMode.MN for by_depth in (self.a_by_depth, self.b_by_depth))
+            modes = (
+                OperandMajorMode.K if by_depth else OperandMajorMode.MN
+                for by_depth in (self.a_by_depth, self.b_by_depth)
+            )
             shape = WGMMA_ROWS, self.columns // columns, DEPTH
             operation = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, warpgroup.OperandSource.SMEM, *modes)
             return cute.make_tiled_mma(operation, (rows, columns, 1))
@@ -252,10 +280,9 @@ class GemmKernel:
                 both = cute.make_rmem_tensor((2,), dtype)
                 cute.autovec_copy(self.pair(base, step, row, column), both)
             else:
-                offset = {"rows": Int64(row) * step, "columns": Int64(column) * step, "matrix": Int64(0)}[kind]
-                both = [cute.make_tensor(base + offset, cute.make_layout(1))[0]] * 2
-                if kind == "columns":
-                    both[1] = cute.make_tensor(base + offset + step, cute.make_layout(1))[0]
+                offset = {"rows": Int64(row) * step, "columns": Int64(column), "matrix": Int64(0)}[kind]
+                here = cute.make_tensor(base + offset, cute.make_layout(2))
+                both = [here[0], here[1 if kind == "columns" else 0]]
             first.append(both[0].to(Float32))
             second.append(both[1].to(Float32))
         return first, second

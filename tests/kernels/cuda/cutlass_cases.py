@@ -16,9 +16,7 @@ _COLUMNS = EpilogueOperand(OperandKind.COLUMNS, "bfloat16")
 _MATRIX = EpilogueOperand(OperandKind.MATRIX, "float32")
 
 PLAIN = Epilogue()
-SILU_RESIDUAL = Epilogue(
-    (_ELEMENTS,), (("sum",), ("sigmoid", 0), ("multiply", 0, 1), ("operand", 0), ("add", 2, 3))
-)
+SILU_RESIDUAL = Epilogue((_ELEMENTS,), (("sum",), ("sigmoid", 0), ("multiply", 0, 1), ("operand", 0), ("add", 2, 3)))
 ALL_OPERANDS = Epilogue(
     (_ELEMENTS, _ROWS, _COLUMNS, _MATRIX),
     (

@@ -255,8 +255,8 @@ class _Block:
         value = self.read(one.operands[1], kinds[1])
         if "sat" in one.name:
             value = np.clip(np.nan_to_num(value), 0, 1)
-        if "rni" in one.name or "rmi" in one.name:
-            value = np.rint(value) if "rni" in one.name else np.floor(value)
+        for mode, rounded in (("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)):
+            value = rounded(value) if mode in one.name else value
         with np.errstate(all="ignore"):
             self.write(one.operands[0], value.astype(_TYPES[kinds[0]]), active)
 
@@ -499,7 +499,7 @@ def _tile(shared: np.ndarray, descriptor: int, rows: int, across: bool) -> np.nd
         at = r % 8 * width + r // 8 * stride + 2 * k
     at = start + at
     at = at ^ (at >> 7 & (width // 16 - 1)) << 4
-    return shared[at] .astype(U16) | shared[at + 1].astype(U16) << U16(8)
+    return shared[at].astype(U16) | shared[at + 1].astype(U16) << U16(8)
 
 
 _TYPES: dict[str, Any] = {

@@ -17,8 +17,6 @@ from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.cutlass_compile import check_installed, compile_gemms
 from mirage.kernels.cuda.cutlass_gemm import (
     EPILOGUE_FUNCTIONS,
-    Epilogue,
-    EpilogueOperand,
     Gemm,
     GemmCall,
     GemmConfig,
@@ -58,7 +56,10 @@ def _run(gemm: Gemm, device: CudaDevice, sizes: tuple[int, int, int, int]) -> No
     factors, result = DTYPES[gemm.dtype], DTYPES[gemm.result]
     x, y = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n)) / math.sqrt(k)
     x, y = x.astype(factors), y.astype(factors)
-    a, b = (np.ascontiguousarray(t if as_is else t.swapaxes(1, 2)) for t, as_is in ((x, gemm.a_by_depth), (y, not gemm.b_by_depth)))
+    a, b = (
+        np.ascontiguousarray(t if as_is else t.swapaxes(1, 2))
+        for t, as_is in ((x, gemm.a_by_depth), (y, not gemm.b_by_depth))
+    )
     shapes = {
         OperandKind.ELEMENTS: (batch, m, n), OperandKind.ROWS: (batch, m, 1), OperandKind.COLUMNS: (1, 1, n),
         OperandKind.MATRIX: (batch, 1, 1),
@@ -67,7 +68,10 @@ def _run(gemm: Gemm, device: CudaDevice, sizes: tuple[int, int, int, int]) -> No
     operands = [rng.standard_normal(shapes[o.kind]).astype(DTYPES[o.dtype]) for o in gemm.epilogue.operands]
     d = np.zeros((batch, m, n), result)
     arrays = [a, b, d, *operands]
-    batches = [Operand(0, steps[o.kind], v[0].size if len(v) > 1 else 0) for o, v in zip(gemm.epilogue.operands, operands, strict=True)]
+    batches = [
+        Operand(0, steps[o.kind], v[0].size if len(v) > 1 else 0)
+        for o, v in zip(gemm.epilogue.operands, operands, strict=True)
+    ]
     if batch == 1:
         batches = [Operand(0, o.step, 0) for o in batches]
     matrices = ((0, t.shape[2], t[0].size) for t in (a, b, d))
@@ -77,7 +81,9 @@ def _run(gemm: Gemm, device: CudaDevice, sizes: tuple[int, int, int, int]) -> No
     ptx.run(kernel.ptx, call.grid(gemm.config), arguments, kernel.shared)
     total = x.astype(np.float64) @ y.astype(np.float64)
     wanted = reference(gemm.epilogue, total, [o.astype(np.float64) for o in operands])
-    np.testing.assert_allclose(d.astype(np.float64), wanted, atol=2 * epsilon(result) * max(1, np.abs(wanted).max()) + 1e-5)
+    np.testing.assert_allclose(
+        d.astype(np.float64), wanted, atol=2 * epsilon(result) * max(1, np.abs(wanted).max()) + 1e-5
+    )
 
 
 @pytest.mark.parametrize("b_by_depth", [False, True])
