@@ -20,8 +20,7 @@ from mirage.cache.records import parse_json
 from mirage.candidates import verify_candidates
 from mirage.cuda_api import rank_for_device
 from mirage.cuda_recall import CudaMemory
-from mirage.cuda_records import cuda_decision_from_json
-from mirage.cuda_result import CudaSuperoptimized, device_shapes
+from mirage.cuda_result import CudaSuperoptimized, cuda_result_from_json, device_shapes
 from mirage.errors import (
     BudgetError,
     CacheError,
@@ -117,6 +116,7 @@ def superoptimize(
     NoCompilerError (without Triton, for CUDA), JobError, CacheError; VerificationError if the two checks of a graph disagree, an
     error of this package. Source: Mirage, Fig. 1.
     """
+    begun = time.perf_counter()
     say = progress or (lambda _: None)
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
         raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
@@ -168,7 +168,7 @@ def superoptimize(
             checkpoint.discard()
 
     start = time.perf_counter()
-    left = max(budget - seconds.get("search", 0.0) - seconds["verify"], 0.2 * budget)
+    left = max(begun + budget - start, 0.1 * budget)
     if isinstance(machine, CudaDevice):
         return rank_for_device(
             verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
@@ -435,16 +435,15 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized | Any
         records = candidates_from_json(obj["graphs"], symbols)
         anchors = _anchors(program, obj["sizes"], {})
         machine = get_target(str(obj["target"]))
+        if isinstance(machine, CudaDevice):
+            return cuda_result_from_json(obj, machine, str(path), _seed(seed))
         stats = SearchStats.from_json(obj["stats"])
         candidates = int(obj["candidates"])
-        if isinstance(machine, CudaDevice):
-            device_record = cuda_decision_from_json(obj["decision"], records, symbols)
-        else:
-            decision = decision_from_json(obj["decision"], records, symbols)
-            threads = obj["threads"]
-            if type(threads) is not int or not 0 < threads < 2**31:
-                raise ValueError(f"threads {threads!r}")
-            baselines = baselines_from_json(obj["baselines"])
+        decision = decision_from_json(obj["decision"], records, symbols)
+        threads = obj["threads"]
+        if type(threads) is not int or not 0 < threads < 2**31:
+            raise ValueError(f"threads {threads!r}")
+        baselines = baselines_from_json(obj["baselines"])
         constants = obj.get("constants", [])
         if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
             raise ValueError(f"constants {constants!r}")
@@ -459,13 +458,8 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized | Any
             raise VerificationError(
                 f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
             )
-        graphs.append(c if r.timing is None or isinstance(machine, CudaDevice) else compiled(c, r, constants))
+        graphs.append(c if r.timing is None else compiled(c, r, constants))
     seconds = {"verify": time.perf_counter() - start}
-    if isinstance(machine, CudaDevice):
-        return CudaSuperoptimized(
-            program, verifier, anchors, machine, graphs, device_record.restored(graphs, machine), stats, seconds,
-            cache_hit=True, candidates=candidates, tune_stop="from a file",
-        )  # fmt: skip
     return Superoptimized(
         program, verifier, anchors, machine, threads, graphs, baselines, compiled_decision(decision, graphs, constants), stats,
         seconds, cache_hit=True, candidates=candidates, tune_stop="from a file", constants=tuple(constants),

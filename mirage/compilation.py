@@ -16,6 +16,8 @@ from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.cpu_maker import CpuKernels
+from mirage.compiler.kernels.cuda_maker import CudaKernels
+from mirage.compiler.kernels.cuda_mugraph import cuda_mugraph_from_text
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.text import kernel_from_text
@@ -39,7 +41,7 @@ from mirage.compiler.passes import (
 )
 from mirage.compiler.pipeline import Pass, run_passes
 from mirage.compiler.sizes import DEFAULT_SIZE
-from mirage.errors import BudgetError, DimError, InputError, TraceError, UnknownTarget
+from mirage.errors import BudgetError, DimError, InputError, SearchError, TraceError
 from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.annotations import Annotation, symbols_in
@@ -50,8 +52,11 @@ from mirage.ir.graph.programs import module_of
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from mirage.kernels.target import Target, get_target
+from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.loops.text import cuda_loops_from_text
+from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
+from mirage.result import Superoptimized
 from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, read_executable
 from mirage.search.versions import MAX_VERSIONS
 
@@ -100,6 +105,8 @@ PIPELINE: tuple[Pass, ...] = (
 KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
     "mugraph": kernel_from_text,
     "loops": lambda text: LoopKernel(parse_loops(text)),
+    "cuda_mugraph": cuda_mugraph_from_text,
+    "cuda_loops": cuda_loops_from_text,
 }
 
 
@@ -127,7 +134,8 @@ def compile(
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
     between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
     results store costs less. With `background` the executable is returned at once: subprograms run as library calls until a
-    process beside has found better (`Executable.wait`). `without` leaves optimizations out ("merge", "superoptimize",
+    process beside has found better (`Executable.wait`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture
+    such as "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is. `without` leaves optimizations out ("merge", "superoptimize",
     "libraries", "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
@@ -141,7 +149,7 @@ def compile(
     module = to_module(program, specs)
     if isinstance(program, TensorFunction):
         constants = constants or program.constants
-        sizes = sizes or list(program.sizes.values())[:MAX_SETS]
+        sizes = sizes or list(program.sizes.values())[:MAX_SETS] or None
     context = _context(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
     context.kernels, context.deadline, context.say = kernels, start + budget, say
@@ -152,7 +160,7 @@ def compile(
     lowered = lower(module, context, planned="plan" not in without)
     say(Step("compiled"))
     facts = _facts(module, context, lowered, given)
-    executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside)
+    executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside, kernels.target)
     if beside:
         beside.start()
     return executable
@@ -185,9 +193,7 @@ def _context(module: Module, bounds: Any, sizes: Any, constants: Collection[str]
 def kernels_for(target: str) -> KernelMaker:
     """What makes kernels for the target of that name; raises UnknownTarget."""
     machine = get_target(target)
-    if not isinstance(machine, Target):
-        raise UnknownTarget(f"target {target!r}: whole programs are compiled for target 'cpu'; superoptimize takes this target")
-    return CpuKernels()
+    return CudaKernels(machine) if isinstance(machine, CudaDevice) else CpuKernels()
 
 
 def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
@@ -278,19 +284,27 @@ class _Searches:
     ) -> tuple[Kernel, str]:
         if self.interrupted or budget < MIN_BUDGET:
             why = "as the compilation was interrupted" if self.interrupted else "for which no time was left"
-            fused = self.kernels.fused(program, sizes, constants=constants)
-            if fused is not None:
-                return fused, f"fused without a search, {why}"
-            return self.kernels.library(program), f"library calls without a search, {why}"
-        result = search_program(
-            program, target=self.kernels.target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget,
-            cache=self.cache, seed=self.seed, progress=self.say,
-        )  # fmt: skip
+            return self._without_search(program, sizes, constants, why)
+        try:
+            result = search_program(
+                program, target=self.kernels.target, sizes=list(sizes)[:MAX_SETS], constants=constants, budget=budget,
+                cache=self.cache, seed=self.seed, progress=self.say,
+            )  # fmt: skip
+        except SearchError as e:
+            return self._without_search(program, sizes, constants, f"as it found nothing that can be compiled ({e})")
         self.interrupted = result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
-        library = result.baselines.get("library")
+        library = result.baselines.get("library") if isinstance(result, Superoptimized) else None
         gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""
         return self.kernels.superoptimized(result), f"{result.best}{gain}; {where}"
+
+    def _without_search(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], why: str
+    ) -> tuple[Kernel, str]:
+        fused = self.kernels.fused(program, sizes, constants=constants)
+        if fused is not None:
+            return fused, f"fused without a search, {why}"
+        return self.kernels.library(program), f"library calls without a search, {why}"
 
 
 def _kernels(module: Module) -> dict[str, Kernel]:

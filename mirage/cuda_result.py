@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,18 +14,19 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from mirage.cuda_records import cuda_record
-from mirage.errors import BudgetError, DeviceError, DimError, InputError
+from mirage.cuda_records import cuda_decision_from_json, cuda_record
+from mirage.errors import BudgetError, DeviceError, DimError, InputError, VerificationError
 from mirage.folders import save_file
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.serial import program_to_json
+from mirage.ir.serial import program_from_json, program_to_json
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch import CudaExecutable
 from mirage.kernels.cuda.model import floor_us
 from mirage.kernels.decision import leaves
-from mirage.records import SCHEMA, candidates_to_json
+from mirage.recall import recheck
+from mirage.records import SCHEMA, candidates_from_json, candidates_to_json, sizes_from_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.jobs import INTERRUPTED
@@ -208,6 +210,13 @@ class CudaSuperoptimized:
 
     # calls
 
+    @property
+    def is_unmeasured(self) -> bool:
+        """Whether the decision's times are of no measurement on the device at hand; raises DeviceError where there is none that
+        runs these kernels.
+        """
+        return self.decision.measured_on != self._here().name
+
     def __call__(self, *arrays: Any, out: Any = None, stream: Any = None) -> Any:
         """The program's result (a tuple of results if it has several) for arrays on the device, of CuPy, torch or anything with
         DLPack or `__cuda_array_interface__`: torch's where the first argument is, else CuPy's.
@@ -219,8 +228,7 @@ class CudaSuperoptimized:
         Raises DeviceError where no device of the architecture is at hand, InputError if the arrays do not fit the program or are
         not on the device, DimError for sizes that no version serves.
         """
-        here = self._here()
-        if self.decision.measured_on != here.name:
+        if self.is_unmeasured:
             self.profile()
         sizes = SizeBinder(self.program).bind(device_shapes(self.program, arrays))
         outs = None if out is None else out if isinstance(out, tuple | list) else (out,)
@@ -284,6 +292,38 @@ class CudaSuperoptimized:
         inputs = check_inputs(self.program, arrays)
         found = run_reference(self.program, inputs, SizeBinder(self.program).bind([a.shape for a in inputs]))
         return found[0] if len(found) == 1 else tuple(found)
+
+
+def cuda_result_from_json(obj: Mapping[str, Any], device: CudaDevice, where: str, seed: int) -> CudaSuperoptimized:
+    """The result that `CudaSuperoptimized.to_json` wrote for a device of this architecture: its graphs are verified again with
+    this seed, and its kernels compiled if they are not in the cache. `where` says in errors where it comes from.
+
+    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
+    what is no such object, and the errors of compilation.
+    """
+    program = program_from_json(obj["program"])
+    symbols = program.symbols()
+    records = candidates_from_json(obj["graphs"], symbols)
+    anchors = [sizes_from_json(s, symbols) for s in obj["sizes"]]
+    if not anchors or any(set(a) != set(symbols) for a in anchors):
+        raise ValueError(f"sizes {obj['sizes']!r}"[:200])
+    decision = cuda_decision_from_json(obj["decision"], records, symbols)
+    stats, candidates = SearchStats.from_json(obj["stats"]), int(obj["candidates"])
+    verifier = Verifier(program, seed)
+    start = time.perf_counter()
+    graphs = []
+    for r in records:
+        c = recheck(verifier, r)
+        if c is None:
+            raise VerificationError(
+                f"{where}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
+            )
+        graphs.append(c)
+    seconds = {"verify": time.perf_counter() - start}
+    return CudaSuperoptimized(
+        program, verifier, anchors, device, graphs, decision.restored(graphs, device), stats, seconds,
+        cache_hit=True, candidates=candidates, tune_stop="from a file",
+    )  # fmt: skip
 
 
 def device_shapes(program: Program, arrays: Sequence[Any]) -> list[tuple[int, ...]]:

@@ -29,7 +29,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("runtime",),
     ("search",),
     ("records",),
-    ("result",),
+    ("recall", "cuda_records"),
+    ("result", "cuda_result"),
     ("compiler", "frontends"),
 )
 

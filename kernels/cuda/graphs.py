@@ -3,13 +3,46 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from mirage.errors import DeviceError, InputError
 from mirage.kernels.cuda.arrays import Handle, stream_handle
 from mirage.kernels.cuda.bound import BoundCall
 from mirage.kernels.cuda.device import find_cupy
+
+
+T = TypeVar("T")
+
+
+def record(cupy: Any, run: Callable[[], T]) -> tuple[Any, Any, T]:
+    """The CUDA graph of what `run` enqueues on CuPy's current stream and device, the memory that it took, and what it returned.
+
+    It is called twice: once for what is only done the first time. The memory has to be held as long as the graph is launched.
+    Raises DeviceError where the device cannot record it.
+    """
+    # what is allocated must not be given to others
+    pool = cupy.cuda.MemoryPool()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with cupy.cuda.using_allocator(pool.malloc):
+        # the contents that it reads may still be on their way
+        stream.wait_event(cupy.cuda.get_current_stream().record())
+        with stream:
+            run()
+            stream.synchronize()
+            stream.begin_capture()
+            try:
+                result = run()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):
+                    stream.end_capture()
+                raise
+            try:
+                return stream.end_capture(), pool, result
+            except RuntimeError as e:
+                raise DeviceError(
+                    f"the device cannot record these calls as a CUDA graph ({e}); launch them one by one"
+                ) from e
 
 
 class CudaGraph:
@@ -32,31 +65,8 @@ class CudaGraph:
         self._cupy = cupy
         self._calls = list(calls)
         self.results = [c.results for c in calls]
-        # what it allocates must not be given to others as long as the graph may be launched
-        self._pool = cupy.cuda.MemoryPool()
-        with cupy.cuda.Device(calls[0].device), cupy.cuda.using_allocator(self._pool.malloc):
-            self._graph = self._record()
-
-    def _record(self) -> Any:
-        stream = self._cupy.cuda.Stream(non_blocking=True)
-        # the contents that the calls read may still be on their way
-        stream.wait_event(self._cupy.cuda.get_current_stream().record())
-        with stream:
-            self._run()
-            stream.synchronize()
-            stream.begin_capture()
-            try:
-                self._run()
-            except BaseException:
-                with contextlib.suppress(RuntimeError):
-                    stream.end_capture()
-                raise
-            try:
-                return stream.end_capture()
-            except RuntimeError as e:
-                raise DeviceError(
-                    f"the device cannot record these calls as a CUDA graph ({e}); launch them one by one"
-                ) from e
+        with cupy.cuda.Device(calls[0].device):
+            self._graph, self._pool, _ = record(cupy, self._run)
 
     def _run(self) -> None:
         for call in self._calls:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 
-from mirage.ir.arithmetic import Arithmetic, FloatArithmetic
+from mirage.ir.arithmetic import Arithmetic, FloatArithmetic, Floats
 from mirage.ir.operator import get_operator
 from mirage.ir.program import Node, Program
 
@@ -46,13 +46,17 @@ def evaluate(program: Program, inputs: Sequence[A], ar: Arithmetic[A]) -> list[A
 
 
 def run_reference(
-    program: Program, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], dtype: str | None = None
-) -> list[np.ndarray]:
+    program: Program,
+    inputs: Sequence[Any],
+    sizes: Mapping[str, int],
+    dtype: str | None = None,
+    arithmetic: Floats = FloatArithmetic,
+) -> list[Any]:
     """The outputs with NumPy, in the program's dtype or another; the yardstick for every kernel.
 
     A 16-bit type is what each operator's result is rounded to; the operator itself computes in float32.
     """
-    ar = FloatArithmetic(sizes, dtype or program.dtype)
+    ar = arithmetic(sizes, dtype or program.dtype)
     with np.errstate(all="ignore"):
-        found = evaluate(program, [np.asarray(x, dtype=ar.dtype) for x in inputs], ar)
+        found = evaluate(program, [ar.xp.asarray(x, dtype=ar.dtype) for x in inputs], ar)
         return [y.astype(ar.storage, copy=False) for y in found]

@@ -17,7 +17,9 @@ from mirage.errors import FormatError, InputError, MirageError
 from mirage.folders import save_file
 from mirage.ir.graph import nodes
 from mirage.ir.types import ELEMENTS
+from mirage.kernels.cuda.device import cuda_device
 from mirage.runtime.arrays import like
+from mirage.runtime.device import DeviceProgram
 from mirage.runtime.prepared import Prepared
 from mirage.runtime.program import (
     AllocStorage,
@@ -89,7 +91,11 @@ class Facts:
 
 
 class Executable:
-    """A compiled program. `program` is its code, `kernels` what it calls by name, `facts` what the compilation did."""
+    """A compiled program. `program` is its code, `kernels` what it calls by name, `facts` what the compilation did.
+
+    `target` is "cpu", or a CUDA architecture such as "cuda:sm_90": its device is only needed for calls. Raises FormatError for
+    kernels of another target, and what `VirtualMachine` raises.
+    """
 
     def __init__(
         self,
@@ -98,24 +104,43 @@ class Executable:
         constants: Sequence[np.ndarray],
         facts: Facts,
         background: Background | None = None,
+        target: str = "cpu",
     ) -> None:
         self.program = program
         self.kernels = dict(kernels)
         self.facts = facts
+        self.target = target
         self._background = background
         self._constants = tuple(constants)
-        bound = [_bound(self.kernels[name]) for name in program.kernels]
-        self._machine = VirtualMachine(program, bound, constants)
+        _check_kernels(self.kernels, target)
         _check_calls(program, self.kernels)
+        self._device: DeviceProgram | None = None
+        self._machine: Callable[..., Any]
+        if target == "cpu":
+            self._machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], constants)
+        else:
+            self._machine = self._device = self._on_device(program)
         names = tuple(p.name for p in program.functions[program.main].parameters)
         self._parameters = names
         self._prepared: Prepared | None = None
         if facts.prepare:
-            machine = VirtualMachine(replace(program, main=facts.prepare), bound, constants)
+            self._prepared = Prepared(self._preparing(replace(program, main=facts.prepare)))
             wanted = [p.name for p in program.functions[facts.prepare].parameters]
             self._parameters = names[: len(names) - facts.prepared]
             self._places = [self._parameters.index(name) for name in wanted]
-            self._prepared = Prepared(lambda *arrays: _as_tuple(machine(*arrays)))
+
+    def _on_device(self, program: VMProgram) -> DeviceProgram:
+        kernels = [self.kernels[n] for n in program.kernels]
+        return DeviceProgram(program, kernels, self._constants, cuda_device(self.target))
+
+    def _preparing(self, program: VMProgram) -> Callable[..., tuple[Any, ...]]:
+        """What computes the last parameters from constant ones."""
+        machine: Callable[..., Any]
+        if self._device is None:
+            machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], self._constants)
+        else:
+            machine = self._on_device(program).prepare
+        return lambda *arrays: _as_tuple(machine(*arrays))
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -125,18 +150,27 @@ class Executable:
     def __call__(self, *args: Any, **named: Any) -> Any:
         """The program's result for arrays of any kind (NumPy, torch and what has DLPack), given in order or by name.
 
-        Arrays of the result are of the kind of the first array. Raises GuardError, which names the dim, its constraint and
-        its size, where shapes break a constraint, and InputError for what does not fit otherwise.
+        Arrays of the result are of the kind of the first array. For a CUDA target, arrays are those of CuPy, CUDA tensors of
+        torch, and what has DLPack or `__cuda_array_interface__`; results are torch's where the first array is, else CuPy's. What
+        is to be done is enqueued on that library's current stream, and waited for only where a size, a condition or an index in
+        the data has to be known.
+
+        Raises GuardError, which names the dim, its constraint and its size, where shapes break a constraint, and InputError for
+        what does not fit otherwise; for a CUDA target DeviceError, before anything else, without a device of the architecture.
         """
         if named or len(args) != len(self._parameters):
             args = self._ordered(args, named)
         if self._prepared is not None:
             args = (*args, *self._prepared.get([args[k] for k in self._places]))
         result = self._machine(*args)
+        if self._device is not None:
+            return result
         first = next((a for a in args if not isinstance(a, tuple | list)), None)
         return result if first is None or type(first) is np.ndarray else _like(result, first)
 
     def _ordered(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
+        if self._device is not None:
+            self._device.at_hand()
         name, wanted = self.program.main, self._parameters
         given = dict(zip(wanted, args, strict=False))
         for k, value in named.items():
@@ -158,6 +192,8 @@ class Executable:
         for kernel in self.kernels.values():
             if hasattr(kernel, "forget"):
                 kernel.forget()
+        if self._device is not None:
+            self._device.forget()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""
@@ -172,29 +208,31 @@ class Executable:
         """What `explain` says, for programs: the calls of each function by kind, plans in bytes, seconds per pass."""
         return {
             "signature": self.facts.signature,
+            "target": self.target,
             "parameters": list(self.parameters),
             "guards": list(self.facts.guards),
-            "functions": {f.name: _counts(f.code) for f in self.program},
-            "kernels": self._outcomes(),
+            "functions": {f.name: self._counts(f.code) for f in self.program},
+            "kernels": self._told(),
             "fallbacks": list(self.facts.fallbacks),
             "memory": {name: asdict(plan) for name, plan in self.memory_plan.items()},
             "seconds": {name: round(s, 4) for name, s in self.facts.seconds.items()},
+            **({} if self._device is None else {"graphs": self._graphs()}),
         }
 
     def _repr_svg_(self) -> str:
         """The drawing that notebooks show: what each function runs, and the shapes of the results."""
         from mirage.runtime.draw import program_svg
 
-        return program_svg(self.program, self._outcomes())
+        return program_svg(self.program, self._told())
 
     def explain(self) -> str:
         """The signature with symbolic dims, the guards, what became of each part and why, and the memory plan."""
-        lines = [self.facts.signature, ""]
+        lines = [self.facts.signature, ""] if self._device is None else [f"{self.facts.signature}, for {self.target}", ""]
         lines += ["guards", *(f"    {g}" for g in self.facts.guards or ("none beyond the signature",)), ""]
         for f in self.program:
-            calls = ", ".join(f"{n} {what}" for what, n in _counts(f.code).items()) or "no calls"
+            calls = ", ".join(f"{n} {what}" for what, n in self._counts(f.code).items()) or "no calls"
             lines.append(f"function {f.name}: {calls}")
-        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self._outcomes().items())]
+        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self._told().items())]
         if not self.facts.kernels:
             lines.append("    none")
         if self.facts.fallbacks:
@@ -203,6 +241,8 @@ class Executable:
         for name, plan in self.facts.plans.items():
             storages = f", blocks of {', '.join(plan.storages)} bytes" if plan.storages else ""
             lines.append(f"    {name}: an arena of {plan.arena} bytes (at least {plan.most_live} are in use){storages}")
+        if self._device is not None:
+            lines += ["", f"CUDA graphs: {self._graphs()}"]
         if self.facts.seconds:
             spent = ", ".join(f"{name} {s:.2f}" for name, s in self.facts.seconds.items() if s >= 0.005)
             lines += ["", f"compiled in {sum(self.facts.seconds.values()):.2f} s: {spent}"]
@@ -211,6 +251,28 @@ class Executable:
     def _outcomes(self) -> dict[str, str]:
         """What each kernel is; one may have become another since the compilation."""
         return {n: getattr(self.kernels[n], "outcome", t) for n, t in self.facts.kernels.items()}
+
+    def _told(self) -> dict[str, str]:
+        """What each kernel is, with what kernels add of themselves, such as who ranked their versions."""
+        notes = {n: getattr(k, "note", "") for n, k in self.kernels.items()}
+        return {n: f"{t}; {notes[n]}" if notes.get(n) else t for n, t in self._outcomes().items()}
+
+    def _counts(self, code: Sequence[object]) -> dict[str, int]:
+        """How many calls of each kind a function's code makes, of those that it makes any of."""
+        kinds = {
+            "kernels": CallKernel, "library functions": CallLibrary,
+            "NumPy operators" if self._device is None else "CuPy operators": CallOperator, "packed functions": CallPacked,
+            "functions": CallFunction, "branches": If, "loops": Loop, "storages": AllocStorage,
+        }  # fmt: skip
+        counts = {what: sum(isinstance(i, kind) for i in code) for what, kind in kinds.items()}
+        return {what: n for what, n in counts.items() if n}
+
+    def _graphs(self) -> str:
+        """Whether calls are recorded, in words."""
+        assert self._device is not None
+        if self._device.obstacle:
+            return f"none, kernels are launched one by one, as {self._device.obstacle}"
+        return "the second call with equal sizes and addresses is recorded, and replayed from then on"
 
     def __repr__(self) -> str:
         return f"Executable({self.facts.signature})"
@@ -223,6 +285,7 @@ class Executable:
         head = {
             "format": FORMAT,
             "schema": SCHEMA,
+            "target": self.target,
             "program": program_to_json(self.program),
             "kernels": {name: {"kind": k.kind, "text": k.to_text()} for name, k in self.kernels.items()},
             "facts": asdict(replace(self.facts, kernels=self._outcomes())),
@@ -261,7 +324,7 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
                 dtype, shape = ELEMENTS[t.dtype], t.bind({})
                 constants.append(np.frombuffer(archive.read(f"constants/{k}"), dtype).reshape(shape))
         kernels = {str(name): kinds[k["kind"]](k["text"]) for name, k in head["kernels"].items()}
-        return Executable(program, kernels, constants, _facts(head["facts"]))
+        return Executable(program, kernels, constants, _facts(head["facts"]), target=str(head.get("target", "cpu")))
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
     except MirageError as e:
@@ -285,6 +348,15 @@ def _facts(data: Any) -> Facts:
         str(data["prepare"]),
         int(data["prepared"]),
     )
+
+
+def _check_kernels(kernels: Mapping[str, Kernel], target: str) -> None:
+    """Raise FormatError for a kernel of another target."""
+    for name, kernel in kernels.items():
+        device = getattr(kernel, "device", None)
+        own = "cpu" if device is None else device.target
+        if own != target:
+            raise FormatError(f"kernel {name!r} is for {own}, the program for {target}; compile the program again")
 
 
 def _check_calls(program: VMProgram, kernels: Mapping[str, Kernel]) -> None:
@@ -324,13 +396,3 @@ def _like(result: Any, x: Any) -> Any:
     if isinstance(result, tuple):
         return tuple(_like(r, x) for r in result)
     return like(result, x) if isinstance(result, np.ndarray) else result
-
-
-def _counts(code: Sequence[object]) -> dict[str, int]:
-    """How many calls of each kind a function's code makes, of those that it makes any of."""
-    kinds = {
-        "kernels": CallKernel, "library functions": CallLibrary, "NumPy operators": CallOperator,
-        "packed functions": CallPacked, "functions": CallFunction, "branches": If, "loops": Loop, "storages": AllocStorage,
-    }  # fmt: skip
-    counts = {what: sum(isinstance(i, kind) for i in code) for what, kind in kinds.items()}
-    return {what: n for what, n in counts.items() if n}

@@ -165,11 +165,6 @@ def test_sizes_that_no_version_serves(result: CudaSuperoptimized, monkeypatch: p
         result.choice(SIZES)
 
 
-def test_whole_programs_are_for_the_cpu() -> None:
-    with pytest.raises(UnknownTarget, match="whole programs are compiled for target 'cpu'"):
-        mi.compile(mi.program(x=mi.tensor("n"))(lambda x: mi.relu(x)), target="cuda")
-
-
 def test_without_triton(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise NoCompilerError("Triton is not installed; pip install triton")

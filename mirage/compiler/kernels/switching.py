@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from mirage.ir.types import TensorType
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.runtime.executable import Kernel
 
 
@@ -28,6 +29,11 @@ class SwitchingKernel:
     def kind(self) -> str:
         """The kind of the kernel that it has at the moment."""
         return self._current.kind
+
+    @property
+    def device(self) -> CudaDevice | None:
+        """What it is compiled for; None for the processor."""
+        return getattr(self._current, "device", None)
 
     @property
     def symbols(self) -> tuple[str, ...]:

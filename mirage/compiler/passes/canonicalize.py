@@ -22,12 +22,11 @@ from mirage.compiler.passes.simplify import simplify
 from mirage.errors import MirageError
 from mirage.ir.annotations import (
     Annotation,
-    CallableType,
-    ObjectType,
     PartialShape,
     PartialTensor,
     ShapeType,
     TupleType,
+    at_least,
     substitute_dims,
     symbols_in,
 )
@@ -151,7 +150,7 @@ class _Canonicalizer(Rewriter):
         names = {name: dim for name, dim in names.items() if self.constraints.upper_bound(symbol(name)) is None}
         self.dims |= names
         wanted = substitute_dims(cast.annotation, names)
-        if covers(x.annotation, wanted):
+        if at_least(wanted, x.annotation):
             return x
         return MatchCast((x,), wanted) if names else None
 
@@ -182,25 +181,3 @@ def _introduced_dims(
         value = divide(g, w / s)
         if value is not None:
             found[s.name] = value
-
-
-def covers(given: Annotation, wanted: Annotation) -> bool:
-    """Whether a value of one annotation is always one of the other, so that its check cannot fail."""
-    match given, wanted:
-        case ((TensorType() | PartialTensor()), (TensorType() | PartialTensor())):
-            return wanted.dtype in (None, given.dtype) and _covers_shape(given.shape, wanted.shape)
-        case ShapeType(x), ShapeType(y):
-            return _covers_shape(x, y)
-        case TupleType(x), TupleType(y):
-            return len(x) == len(y) and all(covers(p, q) for p, q in zip(x, y, strict=True))
-        case (ObjectType(), ObjectType()) | (CallableType(), CallableType()):
-            return given == wanted
-    return False
-
-
-def _covers_shape(given: PartialShape | None, wanted: PartialShape | None) -> bool:
-    if wanted is None:
-        return True
-    if given is None or len(given) != len(wanted):
-        return False
-    return all(w is None or g == w for g, w in zip(given, wanted, strict=True))

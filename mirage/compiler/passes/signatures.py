@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from mirage.compiler.passes.canonicalize import covers
-from mirage.ir.annotations import Annotation, substitute_dims, symbols_in
+from mirage.ir.annotations import Annotation, at_least, substitute_dims, symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph.deduce import match_dims
 from mirage.ir.graph.nodes import Function, FunctionCall, If, Loop, MatchCast, Module
@@ -36,7 +35,7 @@ def fit(callee: Function, given: Sequence[Annotation], dims: Sequence[Dim]) -> F
         match_dims(p.annotation, a, values, f"call of {callee.name}: argument {p.name!r}")
     wanted = tuple(substitute_dims(p.annotation, values) for p in callee.parameters)
     own = [symbols_in(p.annotation) - values.keys() for p in callee.parameters]
-    unchecked = tuple(i for i, (w, a) in enumerate(zip(wanted, given, strict=True)) if own[i] or not covers(a, w))
+    unchecked = tuple(i for i, (w, a) in enumerate(zip(wanted, given, strict=True)) if own[i] or not at_least(w, a))
     return Fit(values, wanted, unchecked, frozenset(signature_symbols(callee) - values.keys()))
 
 

@@ -1,0 +1,189 @@
+"""A kernel of a graph module that runs a program of the search's operators on a CUDA device: by verified muGraphs as Triton
+kernels, or by cuBLASLt and CuPy at sizes that no compiled version serves.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from math import prod
+from typing import Any
+
+from mirage.cache.records import parse_json
+from mirage.cuda_result import CudaSuperoptimized, cuda_result_from_json
+from mirage.errors import DimError, FormatError, InputError, VerificationError
+from mirage.ir.axes import to_axes
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+from mirage.ir.serial import program_from_json, program_to_json
+from mirage.ir.types import DTYPES, TensorType
+from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
+from mirage.kernels.cuda.library import CudaLibraryProgram
+from mirage.kernels.cuda.loaded import cupy_at_hand
+from mirage.kernels.cuda.operators import cupy_arithmetic, device_arrays
+from mirage.search.rank import CudaVersion
+
+#: version of the form of texts
+SCHEMA = 1
+#: seconds that measuring the versions of one kernel on first use takes, about
+PROFILE_SECONDS = 4.0
+
+_FIELDS = {"format", "schema", "origin", "target", "program", "result"}
+_ORIGINS = ("superoptimized", "fused", "library")
+
+
+class CudaMuGraphKernel:
+    """A program of one float type, and its versions for a device, whose decision is that of `result`; None: library calls alone.
+
+    `origin` says where the versions come from: "superoptimized", "fused" (without a search) or "library". Those of a search are
+    checked and measured on first use with a device, as the result itself does; those that were fused stay ranked by the model.
+    May be called from several threads at once.
+    """
+
+    kind = "cuda_mugraph"
+    #: versions differ in what they need, so that they take memory of CuPy's pool
+    workspace_types: tuple[TensorType, ...] = ()
+
+    def __init__(self, program: Program, device: CudaDevice, origin: str, result: CudaSuperoptimized | None = None) -> None:
+        self.program = program
+        self.device = device
+        self.origin = origin
+        self.result = result
+        self.symbols = tuple(program.symbols())
+        self.output_types = program.output_types
+        self.constants: tuple[str, ...] = tuple(getattr(result, "constants", ()))
+        #: why no version of the result is used; empty if they are
+        self.refused = ""
+        self._lock = threading.Lock()
+
+    @property
+    def note(self) -> str:
+        """What is to be said of the choice among the versions."""
+        if self.result is None:
+            return ""
+        if self.refused:
+            return f"library calls, as {self.refused}"
+        measured_on = self.result.decision.measured_on
+        return f"measured on {measured_on}" if measured_on else "ranked by model"
+
+    @property
+    def source(self) -> str:
+        """The Triton of what runs at the first typical sizes; empty for library calls."""
+        return "" if self.result is None else self.result.source
+
+    def forget(self) -> None:
+        """Drop the packed copies of constants: needed where somebody wrote to one."""
+        if self.result is not None:
+            for v in self.result.decision.versions:
+                self.result.executable(v).forget()
+
+    def version(self, sizes: Mapping[str, int]) -> CudaVersion | None:
+        """What a call at these sizes (dim symbol -> elements) runs; None: library calls."""
+        if self.result is None or self.refused:
+            return None
+        try:
+            return self.result.choice(sizes)
+        except DimError:
+            return None
+
+    @cached_property
+    def library(self) -> CudaLibraryProgram:
+        """The program as cuBLASLt and CuPy calls; raises LibraryError where one of them is missing."""
+        return CudaLibraryProgram(to_axes(self.program), device_arrays())
+
+    def __call__(
+        self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any], workspace: Sequence[Any] = ()
+    ) -> None:
+        """Write the program's results for `inputs`, arrays of CuPy, to `out`, contiguous ones that overlap nothing; `sizes` are
+        those of the dim symbols. What is to be done is enqueued on CuPy's current stream.
+
+        Raises InputError for arrays that do not fit the program at these sizes, DeviceError where no device of the architecture
+        is at hand, LibraryError where a library is missing.
+        """
+        cupy = cupy_at_hand(self.program.name, self.device, "compile")
+        if missing := [s for s in self.symbols if s not in sizes]:
+            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        self._check(inputs, sizes, out)
+        if not all(prod(a.shape) for a in (*inputs, *out)):
+            # no kernel runs on nothing
+            found = run_reference(self.program, inputs, sizes, arithmetic=cupy_arithmetic(cupy))
+        else:
+            self._measure()
+            version = self.version(sizes)
+            if version is not None and self.result is not None:
+                self.result.executable(version)(inputs, sizes, out)
+                return
+            found = self.library(inputs, sizes)
+        for o, r in zip(out, found, strict=True):
+            if o.size:
+                o[...] = r
+
+    def _measure(self) -> None:
+        """Measure the versions of a search, if nobody has on this device."""
+        result = self.result
+        if result is None or self.origin != "superoptimized" or self.refused:
+            return
+        with self._lock:
+            if not self.refused and result.is_unmeasured:
+                try:
+                    result.profile(PROFILE_SECONDS)
+                except VerificationError as e:
+                    self.refused = str(e)
+
+    def _check(self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any]) -> None:
+        name, dtype = self.program.name, DTYPES[self.program.dtype]
+        sides = (("input", self.program.input_types, inputs), ("result", self.program.output_types, out))
+        for what, types, arrays in sides:
+            if len(arrays) != len(types):
+                raise InputError(f"{name}: takes {len(types)} {what}s, got {len(arrays)}")
+            for k, (t, a) in enumerate(zip(types, arrays, strict=True)):
+                if a.shape != t.bind(sizes) or a.dtype != dtype:
+                    raise InputError(
+                        f"{name}: {what} {k} is {a.dtype}{list(a.shape)}, but {t} is {list(t.bind(sizes))} at these sizes; "
+                        "pass arrays of that shape and type"
+                    )
+
+    def to_text(self) -> str:
+        """JSON on one line, of which `cuda_mugraph_from_text` makes the kernel again; it holds no code."""
+        return json.dumps(
+            {
+                "format": "mirage CUDA kernel",
+                "schema": SCHEMA,
+                "origin": self.origin,
+                "target": self.device.target,
+                "program": program_to_json(self.program),
+                "result": None if self.result is None else self.result.to_json(),
+            },
+            separators=(",", ":"),
+        )
+
+
+def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
+    """The kernel that `to_text` wrote, verified with this seed; what is not in the cache is compiled. Needs no device.
+
+    Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, UnknownTarget,
+    and the errors of compilation.
+    """
+    try:
+        obj = parse_json(text)
+    except ValueError as e:
+        raise FormatError(f"kernel: not JSON ({e}); compile the program again") from None
+    if not isinstance(obj, dict) or set(obj) != _FIELDS or obj["format"] != "mirage CUDA kernel":
+        raise FormatError(f"kernel: expected {', '.join(sorted(_FIELDS))}; compile the program again")
+    if obj["schema"] != SCHEMA or obj["origin"] not in _ORIGINS or not is_cuda(str(obj["target"])):
+        raise FormatError("kernel: a schema, origin or target that is none; compile the program again")
+    device, origin = cuda_device(obj["target"]), obj["origin"]
+    program = program_from_json(obj["program"])
+    if (obj["result"] is None) != (origin == "library"):
+        raise FormatError(f"kernel: {origin!r} with or without versions is none; compile the program again")
+    if obj["result"] is None:
+        return CudaMuGraphKernel(program, device, origin)
+    try:
+        result = cuda_result_from_json(obj["result"], device, "kernel", seed)
+    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
+        raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
+    if result.program != program:
+        raise FormatError("kernel: its versions are of another program; compile the program again")
+    return CudaMuGraphKernel(program, device, origin, result)

@@ -1,0 +1,146 @@
+"""A CUDA device: tensors are arrays of CuPy in memory of its pool; what is to be done is enqueued on its current stream."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import InputError
+from mirage.ir.operator import get_operator
+from mirage.ir.types import ELEMENTS
+from mirage.kernels.cuda import blas
+from mirage.kernels.cuda.arrays import is_torch, read, view
+from mirage.kernels.cuda.operators import cupy_arithmetic
+from mirage.runtime.packed import library_function
+from mirage.runtime.places.place import OperatorRun, Place, PlacedArray
+
+
+class _Never:
+    """No argument is of this type."""
+
+
+class CudaPlace(Place):
+    """One device, by its number. What the machine asks of it is done on the device and stream that are CuPy's current ones."""
+
+    ready = _Never
+    most = sys.maxsize
+
+    def __init__(self, cupy: Any, device: int) -> None:
+        self._cupy = cupy
+        self._device = device
+        self.array = cupy.ndarray
+        self.empty = self.large = cupy.empty
+        self.view = self._view
+        #: tensors of torch as arrays: what kernels keep for an array, such as packed copies, lasts as long as the tensor
+        self._views: dict[int, tuple[Any, Any, PlacedArray]] = {}
+
+    def array_of(self, number: int, dtype: Any) -> PlacedArray:
+        # by a kernel, which a CUDA graph can record
+        return self._cupy.full((), number, dtype)
+
+    def _view(self, shape: tuple[int, ...], dtype: np.dtype[Any], memory: PlacedArray, offset: int) -> PlacedArray:
+        if offset + prod(shape) * dtype.itemsize > memory.nbytes:
+            raise ValueError("the array does not fit the memory")
+        return self._cupy.ndarray(shape, dtype, memory.data + offset)
+
+    def allocate(self, size: int) -> PlacedArray:
+        return self._cupy.empty((size,), np.uint8)
+
+    def constant(self, a: np.ndarray) -> PlacedArray:
+        # as unsigned integers, which every version of CuPy copies whatever they stand for
+        return self._cupy.asarray(np.ascontiguousarray(a).view(f"u{a.itemsize}")).view(a.dtype).reshape(a.shape)
+
+    def read(self, x: Any, what: str) -> PlacedArray:
+        if is_torch(x):
+            return self._of_torch(x, what)
+        found = read(self._cupy, x, what)
+        self._check(found.device, found.dtype, what)
+        return x if isinstance(x, self.array) else view(self._cupy, found)
+
+    def _of_torch(self, x: Any, what: str) -> PlacedArray:
+        number = id(x)
+        reference, layout, made = self._views.get(number, (None, None, None))
+        # the memory of lazily negated tensors, which is read without its sign, is a copy
+        own = None if x.is_neg() or not x.is_cuda else (x.data_ptr(), x.shape, x.stride(), x.dtype)
+        if reference is not None and reference() is x and layout == own:
+            return made
+        found = read(self._cupy, x, what)
+        self._check(found.device, found.dtype, what)
+        made = view(self._cupy, found)
+        if own is not None:
+            self._views[number] = weakref.ref(x, lambda _: self._views.pop(number, None)), own, made
+        return made
+
+    def _check(self, device: int, dtype: str, what: str) -> None:
+        if device != self._device:
+            raise InputError(f"{what} is on CUDA device {device}, and the first array on {self._device}; copy it there")
+        if dtype not in ELEMENTS:
+            raise InputError(f"{what} has dtype {dtype}, which programs do not know; convert it")
+
+    def is_readable(self, x: Any) -> bool:
+        return hasattr(x, "__cuda_array_interface__") or hasattr(x, "__dlpack__")
+
+    def is_writable(self, x: Any, what: str) -> bool:
+        self.read(x, what)
+        interface = {} if is_torch(x) or isinstance(x, self.array) else getattr(x, "__cuda_array_interface__", {})
+        return not interface.get("data", (0, False))[1]
+
+    def like(self, result: PlacedArray, x: Any) -> Any:
+        if not is_torch(x):
+            return result
+        torch = import_module("torch")
+        if result.dtype.name in ("bfloat16", "bool"):
+            # of which not all versions of both libraries tell one another
+            bits = torch.from_dlpack(result.view("i2" if result.dtype.itemsize == 2 else "u1"))
+            return bits.view(getattr(torch, result.dtype.name))
+        return torch.from_dlpack(result)
+
+    def is_dense(self, a: PlacedArray) -> bool:
+        return bool(a.flags.c_contiguous) and a.data.ptr % a.itemsize == 0
+
+    def may_share(self, a: PlacedArray, b: PlacedArray) -> bool:
+        (low, high), (other_low, other_high) = _span(a), _span(b)
+        return low < other_high and other_low < high
+
+    def shares(self, a: PlacedArray, b: PlacedArray) -> bool:
+        return self.may_share(a, b)
+
+    def owns(self, a: PlacedArray) -> bool:
+        # CuPy says so of memory of others, too
+        return False
+
+    def copy(self, a: PlacedArray) -> PlacedArray:
+        made = self._cupy.empty(a.shape, a.dtype)
+        self.write(made, a)
+        return made
+
+    def write(self, to: PlacedArray, a: PlacedArray) -> None:
+        if a.size:
+            bits = f"u{a.itemsize}"
+            to.view(bits)[...] = a.view(bits)
+
+    def library(self, name: str) -> Callable[..., None]:
+        return blas.FUNCTIONS.get(name) or library_function(name)
+
+    def operator(self, name: str) -> OperatorRun:
+        run, arithmetic = get_operator(name).run, cupy_arithmetic(self._cupy)
+
+        def on_device(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+            return run(arrays, attrs, sizes, arithmetic)
+
+        return on_device
+
+
+def _span(a: PlacedArray) -> tuple[int, int]:
+    """The first byte of an array, and the one behind the last."""
+    if not a.size:
+        return 0, 0
+    steps = [(n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)]
+    at = a.data.ptr
+    return at + sum(min(s, 0) for s in steps), at + sum(max(s, 0) for s in steps) + a.itemsize

@@ -1,0 +1,137 @@
+"""Calls that are made again with equal sizes and addresses: recorded once as a CUDA graph, then launched as one.
+
+The second equal call is recorded, later ones replay it (Relax, section 4.5). A graph has frames and results of its own; what it
+computed is copied for the caller.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from mirage.errors import DeviceError
+from mirage.kernels.cuda.graphs import record
+from mirage.runtime.places.place import Place
+from mirage.runtime.vm import VirtualMachine
+
+#: graphs that are kept per stream, and calls that are remembered to have been made once
+KEPT, REMEMBERED = 8, 256
+
+
+@dataclass
+class _Recorded:
+    """A graph, what it writes, and what has to live as long as it is launched. One launch at a time."""
+
+    graph: Any
+    result: Any
+    checks: Sequence[Callable[[], None]]
+    held: Any
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Replays:
+    """Calls of a machine on one stream, which is CuPy's current one; `machine` has frames for recordings alone.
+
+    `watched` are positions of arguments of which kernels may have kept copies: a graph ends with any of these objects. `begin`
+    starts a list of checks that the kernels of a call add to, and returns it. May be called from several threads.
+    """
+
+    def __init__(
+        self,
+        cupy: Any,
+        place: Place,
+        machine: VirtualMachine,
+        watched: Collection[int],
+        begin: Callable[[], list[Callable[[], None]]],
+    ) -> None:
+        self._cupy, self._place, self._machine, self._begin = cupy, place, machine, begin
+        self._watched = sorted(watched)
+        self._lock = threading.Lock()
+        self._once: dict[Any, None] = {}
+        self._graphs: dict[Any, _Recorded] = {}
+        #: why calls are not recorded any more; empty as long as they are
+        self.refused = ""
+
+    def run(self, args: Sequence[Any], given: Sequence[Any]) -> tuple[Any] | None:
+        """The result of a call for `args`, arrays of the place as `given`; None where it is to be run as usual."""
+        key = self._key(args, given)
+        if key is None:
+            return None
+        recorded = self._graphs.get(key)
+        if recorded is None:
+            with self._lock:
+                if key not in self._graphs and not self._second(key):
+                    return None
+                recorded = self._graphs.get(key) or self._add(key, args, given)
+            if recorded is None:
+                return None
+        with recorded.lock:
+            recorded.graph.launch()
+            result = self._copied(recorded.result)
+            for check in recorded.checks:
+                check()
+        return (result,)
+
+    def clear(self) -> None:
+        """Drop all graphs."""
+        with self._lock:
+            self._graphs.clear()
+            self._once.clear()
+
+    def _key(self, args: Sequence[Any], given: Sequence[Any]) -> Any:
+        """What makes calls equal; None for calls that are not recorded."""
+        key: list[Any] = []
+        for a in given:
+            if isinstance(a, self._place.array):
+                key.append((a.data.ptr, a.shape, a.strides, a.dtype))
+            elif isinstance(a, tuple) and all(type(n) is int for n in a):
+                key.append(a)
+            else:
+                return None
+        # graphs with packed copies of an object are not for another one that is at its address
+        return (*key, *(id(args[k]) for k in self._watched))
+
+    def _second(self, key: Any) -> bool:
+        """Whether a call is made at least the second time, and may be recorded."""
+        if self.refused:
+            return False
+        if key in self._once:
+            del self._once[key]
+            return True
+        while len(self._once) >= REMEMBERED:
+            del self._once[next(iter(self._once))]
+        self._once[key] = None
+        return False
+
+    def _add(self, key: Any, args: Sequence[Any], given: Sequence[Any]) -> _Recorded | None:
+        try:
+            ends = [weakref.ref(args[k], lambda _: self._graphs.pop(key, None)) for k in self._watched]
+        except TypeError:
+            return None
+        checks: list[Callable[[], None]] = []
+
+        def run() -> Any:
+            # those of the run that is recorded: the last one
+            nonlocal checks
+            checks = self._begin()
+            return self._machine(*given)
+
+        try:
+            graph, pool, result = record(self._cupy, run)
+        except DeviceError as e:
+            self.refused = str(e)
+            return None
+        finally:
+            frames = self._machine.take_frames()
+        while len(self._graphs) >= KEPT:
+            self._graphs.pop(next(iter(self._graphs)), None)
+        recorded = self._graphs[key] = _Recorded(graph, result, checks, (pool, frames, ends))
+        return recorded
+
+    def _copied(self, value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(self._copied(v) for v in value)
+        return self._place.copy(value) if isinstance(value, self._place.array) else value
