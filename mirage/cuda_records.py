@@ -116,8 +116,9 @@ def rename_cuda_schedule(schedule: CudaSchedule, axes: Mapping[str, str]) -> Cud
     def table(pairs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
         return tuple((rename_axis(a, axes), n) for a, n in pairs)
 
-    return CudaSchedule(
-        tuple(
+    return replace(
+        schedule,
+        kernels=tuple(
             replace(
                 k,
                 tiles=table(k.tiles),
@@ -128,7 +129,7 @@ def rename_cuda_schedule(schedule: CudaSchedule, axes: Mapping[str, str]) -> Cud
                 layouts=tuple((i, rename_axis(a, axes)) for i, a in k.layouts),
             )
             for k in schedule.kernels
-        )
+        ),
     )
 
 

@@ -11,7 +11,7 @@ from mirage.kernels.cuda.arrays import DeviceArray, allocate, bits, view
 from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.emitted import PredefinedStep
 from mirage.kernels.cuda.plan import ALIGNMENT, Copy, Launch, LibraryRun, Plan, arrange
-from mirage.kernels.cuda.predefined import PredefinedOperator
+from mirage.kernels.cuda.predefined import PredefinedOperators
 
 
 class BoundCall:
@@ -21,7 +21,8 @@ class BoundCall:
     launches must not overlap in time, which those on one stream never do.
 
     `arrays` are the inputs, the results as they are on the device and as they are handed out, and an array whose library
-    gives the memory. `load` gives the function of a kernel, `operator` the library calls of a predefined operator. `packed` are
+    gives the memory. `load` gives the function of a kernel, `operator` the library calls of
+    predefined operators. `packed` are
     the packed copies of constants, by tensor, as they were when the call was bound.
     """
 
@@ -33,7 +34,7 @@ class BoundCall:
         sizes: Mapping[str, int],
         arrays: tuple[Sequence[DeviceArray], Sequence[DeviceArray], list[Any], Any],
         load: Callable[[CompiledKernel], Any],
-        operator: Callable[[PredefinedStep], PredefinedOperator],
+        operator: Callable[[tuple[PredefinedStep, ...]], PredefinedOperators],
         packed: Mapping[int, DeviceArray] | None = None,
     ) -> None:
         inputs, written, self.results, like = arrays
@@ -68,7 +69,7 @@ class BoundCall:
             arguments = tuple(np.uint64(slots[a].address) if isinstance(a, int) else a for a in step.arguments)
             return lambda: function(grid, block, arguments, shared_mem=shared)
         if isinstance(step, LibraryRun):
-            operator = self._operator(step.step)
+            operator = self._operator(step.steps)
             return operator.bind({t: view(cupy, slots[step.slots[t]]) for t in operator.tensors}, self._sizes, cupy)
         to = bits(cupy, slots[step.to])
         if to.size == 0:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage.errors import FormatError
 from mirage.kernels.cuda.device import WARP, CudaDevice
 
 #: element types of factors, and of results and operands
@@ -111,6 +112,18 @@ class GemmConfig:
         first, second = (2 * n * depth * self.stages for n in (rows, columns))
         return -(-first // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT + second
 
+    def to_json(self) -> dict[str, Any]:
+        """The configuration as JSON values."""
+        return {"tile": list(self.tile), "stages": self.stages, "warps": list(self.warps), "wgmma": self.wgmma}
+
+    @staticmethod
+    def from_json(obj: Any) -> GemmConfig:
+        """Raises FormatError for anything but what `to_json` writes of one of `configs`."""
+        for config in (*_MMA, *_WGMMA):
+            if obj == config.to_json():
+                return config
+        raise FormatError(f"gemm: there is no configuration {obj!r}"[:200])
+
     def __str__(self) -> str:
         rows, columns, depth = self.tile
         return f"{rows}x{columns}x{depth}, {self.stages} stages{', wgmma' * self.wgmma}"
@@ -176,7 +189,7 @@ class Gemm:
                 "operands": [[o.kind.value, o.dtype] for o in self.epilogue.operands],
                 "steps": [list(s) for s in self.epilogue.steps],
             },
-            "config": asdict(self.config),
+            "config": self.config.to_json(),
         }
 
 

@@ -145,6 +145,7 @@ class Emitter:
             tuple(PackedInput(i, t.index) for (i, _), t in self.packed.items()),
             tuple(d for k in self.kernels for d in self._described_by(k)),
             self._fallback(),
+            self.schedule.gemm,
         )
 
     def _fallback(self) -> EmittedTriton | None:
@@ -291,7 +292,7 @@ def with_descriptors(mugraph: MuGraph, schedule: CudaSchedule, maximum: RunningM
     emitter = Emitter(mugraph, schedule.without_descriptors, maximum if maximum is not None else analyze(mugraph))
     emitter.emit()
     kernels = zip(schedule.kernels, emitter.kernels, strict=True)
-    return CudaSchedule(tuple(replace(s, descriptors=describable(k)) for s, k in kernels))
+    return replace(schedule, kernels=tuple(replace(s, descriptors=describable(k)) for s, k in kernels))
 
 
 def _all_sizes(mugraph: MuGraph, schedule: CudaSchedule) -> dict[str, Dim]:

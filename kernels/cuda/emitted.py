@@ -8,6 +8,7 @@ from enum import Enum
 
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import Dim
+from mirage.kernels.cuda.cutlass_gemm import GemmConfig
 
 #: the multiple of which a pointer (in bytes), stride (in elements) or size may be assumed to be: Triton's tt.divisibility
 DIVISIBILITY = 16
@@ -151,7 +152,8 @@ class EmittedTriton:
     on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write;
     `places` gives the place of every input's argument among the arguments of a call. `packed` tensors come between these:
     the caller fills them. All `limits`
-    must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included.
+    must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included. `gemm` is that of the
+    schedule, for predefined products.
     """
 
     source: str
@@ -167,6 +169,20 @@ class EmittedTriton:
     described: tuple[Described, ...] = ()
     #: the same without descriptors, for arrays that are not as `described` asks
     fallback: EmittedTriton | None = None
+    gemm: GemmConfig | None = None
+
+    @property
+    def runs(self) -> tuple[TritonKernel | tuple[PredefinedStep, ...], ...]:
+        """The steps, with predefined operators that follow one another together: a library runs them as one plan."""
+        found: list[TritonKernel | tuple[PredefinedStep, ...]] = []
+        for step in self.steps:
+            if isinstance(step, TritonKernel):
+                found.append(step)
+            elif found and isinstance(found[-1], tuple):
+                found[-1] = (*found[-1], step)
+            else:
+                found.append((step,))
+        return tuple(found)
 
     @property
     def kernels(self) -> tuple[TritonKernel, ...]:

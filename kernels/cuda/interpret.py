@@ -23,7 +23,7 @@ from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.arguments import contiguous, described, shapes
 from mirage.kernels.cuda.emitted import ArgumentKind, DeviceTensor, EmittedTriton, TritonKernel
 from mirage.kernels.cuda.packing import copy_packed
-from mirage.kernels.cuda.predefined import PredefinedOperator
+from mirage.kernels.cuda.predefined import PredefinedOperators
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 
@@ -77,12 +77,12 @@ class Interpreter:
         arrays += [np.zeros(*_shape(t, sizes)) for t in emitted.tensors[emitted.inputs :]]
         for p in emitted.packed:
             copy_packed(emitted, p, sizes, arrays[p.input], arrays[p.tensor])
-        for step in emitted.steps:
-            if isinstance(step, TritonKernel):
-                self._launch(emitted, step, arrays, sizes)
+        for run in emitted.runs:
+            if isinstance(run, TritonKernel):
+                self._launch(emitted, run, arrays, sizes)
             else:
-                operator = PredefinedOperator(mugraph, emitted, step, maximum or analyze(mugraph))
-                operator.bind({t: arrays[t] for t in operator.tensors}, sizes)()
+                operators = PredefinedOperators(mugraph, emitted, run, maximum or analyze(mugraph))
+                operators.bind({t: arrays[t] for t in operators.tensors}, sizes)()
         return [_output(emitted, k, arrays, sizes) for k in range(len(emitted.outputs))]
 
     def _launch(

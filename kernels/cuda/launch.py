@@ -16,13 +16,15 @@ from mirage.kernels.cuda.arguments import shapes
 from mirage.kernels.cuda.arrays import DeviceArray, device_of, empty, on_stream, read
 from mirage.kernels.cuda.bound import BoundCall
 from mirage.kernels.cuda.compile import CompiledKernel, checked, compile_all, compile_triton, request
+from mirage.kernels.cuda.cutlass_launch import Gemms
+from mirage.kernels.cuda.cutlass_plan import CutlassCalls
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
 from mirage.kernels.cuda.library import CudaLibraryCalls, CupyArrays
 from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.packing import DeviceCopies
 from mirage.kernels.cuda.plan import Plan, Planner
-from mirage.kernels.cuda.predefined import PredefinedOperator
+from mirage.kernels.cuda.predefined import MakeCalls, PredefinedOperators, read_types
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 
@@ -75,7 +77,8 @@ class CudaExecutable:
         self._shapes: dict[Any, _Shapes] = {}
         self._plans: dict[Any, Plan] = {}
         self._loaded = LoadedKernels()
-        self._operators: dict[int, PredefinedOperator] = {}
+        self._gemms = None if emitted.gemm is None else Gemms(emitted.gemm, device)
+        self._operators: dict[tuple[PredefinedStep, ...], PredefinedOperators] = {}
 
     @property
     def source(self) -> str:
@@ -201,14 +204,17 @@ class CudaExecutable:
         for copies in self._copies:
             copies.clear()
 
-    def _operator(self, step: PredefinedStep) -> PredefinedOperator:
-        """The library calls of a predefined operator; raises LibraryError where a library is missing."""
+    def _operator(self, steps: tuple[PredefinedStep, ...]) -> PredefinedOperators:
+        """The library calls of predefined operators; raises LibraryError where a library is missing."""
         with self._lock:
-            if step.node not in self._operators:
-                plan = partial(CudaLibraryCalls, arrays=CupyArrays())
+            if steps not in self._operators:
+                arrays = CupyArrays()
                 maximum = analyze(self.mugraph)
-                self._operators[step.node] = PredefinedOperator(self.mugraph, self.emitted, step, maximum, plan)
-            return self._operators[step.node]
+                plan: MakeCalls = partial(CudaLibraryCalls, arrays=arrays)
+                if self._gemms is not None:
+                    plan = partial(CutlassCalls, arrays=arrays, gemms=self._gemms, types=read_types(self.emitted, steps))
+                self._operators[steps] = PredefinedOperators(self.mugraph, self.emitted, steps, maximum, plan)
+            return self._operators[steps]
 
 
 def _checked(array: DeviceArray, shape: tuple[int, ...], dtype: str, device: int, what: str) -> DeviceArray:

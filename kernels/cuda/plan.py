@@ -57,9 +57,9 @@ class Launch:
 
 @dataclass(frozen=True)
 class LibraryRun:
-    """A predefined operator; `slots` gives the slot of every tensor of the muGraph."""
+    """Predefined operators that follow one another; `slots` gives the slot of every tensor of the muGraph."""
 
-    step: PredefinedStep
+    steps: tuple[PredefinedStep, ...]
     slots: tuple[int, ...]
 
 
@@ -171,11 +171,11 @@ class _Planning:
         together = zip(emitted.kernels, values, strict=True)
         compiled = iter(compile(emitted, [divisible(k, v, self.aligned) for k, v in together]))
         given = iter(values)
-        for step in emitted.steps:
-            if isinstance(step, PredefinedStep):
-                self.steps.append(LibraryRun(step, tuple(self.where)))
+        for run in emitted.runs:
+            if isinstance(run, TritonKernel):
+                self._launch(run, next(given), next(compiled))
             else:
-                self._launch(step, next(given), next(compiled))
+                self.steps.append(LibraryRun(run, tuple(self.where)))
         for k, o in enumerate(emitted.outputs):
             if self.direct.get(o.tensor) != k:
                 order, wanted = _flat(emitted.tensors[o.tensor].axes), _flat(o.dims)

@@ -9,6 +9,7 @@ from typing import Any
 
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import Dim
+from mirage.kernels.cuda.cutlass_gemm import GemmConfig
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.schedule import AxisSizes, KernelSchedule, Schedule
 
@@ -95,9 +96,14 @@ class CudaKernelSchedule(AxisSizes):
 
 @dataclass(frozen=True)
 class CudaSchedule:
-    """One `CudaKernelSchedule` per graph-defined kernel, in order."""
+    """One `CudaKernelSchedule` per graph-defined kernel, in order.
+
+    `gemm` tells that CUTLASS kernels of this configuration compute predefined products, with what follows them, where they can;
+    without it cuBLASLt does.
+    """
 
     kernels: tuple[CudaKernelSchedule, ...]
+    gemm: GemmConfig | None = None
 
     @property
     def plain(self) -> Schedule:
@@ -129,10 +135,10 @@ class CudaSchedule:
     def without_descriptors(self) -> CudaSchedule:
         """The same, for arrays that no descriptor describes. Only loops that load through descriptors are specialized:
         Triton 3.6 does not compile others for sm_90."""
-        return CudaSchedule(tuple(replace(s, descriptors=(), specialized=False) for s in self.kernels))
+        return replace(self, kernels=tuple(replace(s, descriptors=(), specialized=False) for s in self.kernels))
 
-    def to_json(self) -> list[dict[str, Any]]:
-        return [
+    def to_json(self) -> dict[str, Any]:
+        kernels = [
             {
                 "tiles": dict(s.tiles),
                 "splits": dict(s.splits),
@@ -151,13 +157,15 @@ class CudaSchedule:
             }
             for s in self.kernels
         ]
+        return {"kernels": kernels, "gemm": None if self.gemm is None else self.gemm.to_json()}
 
     @staticmethod
     def from_json(obj: Any) -> CudaSchedule:
         """Raises FormatError for anything but what `to_json` writes."""
-        if not isinstance(obj, list):
-            raise FormatError(f"CUDA schedule: expected a list with an object per kernel, got {obj!r}")
-        return CudaSchedule(tuple(_kernel_from_json(k) for k in obj))
+        if not isinstance(obj, dict) or set(obj) != {"kernels", "gemm"} or not isinstance(obj["kernels"], list):
+            raise FormatError(f"CUDA schedule: expected a list of kernels, and gemm, got {obj!r}"[:200])
+        gemm = None if obj["gemm"] is None else GemmConfig.from_json(obj["gemm"])
+        return CudaSchedule(tuple(_kernel_from_json(k) for k in obj["kernels"]), gemm)
 
 
 def _check_threads(k: int, s: CudaKernelSchedule, node: Node) -> None:

@@ -18,9 +18,10 @@ from mirage.ir.types import DTYPES
 from mirage.kernels.cuda import launch as launching
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emit import emit
+from mirage.kernels.cuda.emitted import TritonKernel
 from mirage.kernels.cuda.graphs import CudaGraph
 from mirage.kernels.cuda.launch import CudaExecutable
-from mirage.kernels.cuda.predefined import PredefinedOperator
+from mirage.kernels.cuda.predefined import PredefinedOperators
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
@@ -91,10 +92,11 @@ def test_a_bound_operator_reads_new_contents(lab: Lab, monkeypatch: pytest.Monke
         check(program, [np.asarray(y, np.float64) for y in bound.results], inputs, sizes)
 
 
+@pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("make", [norm, heads], ids=lambda f: f.__name__)
-def test_numpy_operators(make: Callable[[str], Program], dtype: str) -> None:
-    """Each operator by itself, on arrays in main memory, with axes in any order."""
+def test_numpy_operators(make: Callable[[str], Program], dtype: str, together: bool) -> None:
+    """Each operator by itself, or all as one plan, on arrays in main memory, with axes in any order."""
     program = make(dtype)
     sizes = {s: SIZES[s] for s in program.symbols()}
     graph = reference_graph(to_axes(program))
@@ -104,10 +106,12 @@ def test_numpy_operators(make: Callable[[str], Program], dtype: str) -> None:
     arrays += [
         np.zeros(t, DTYPES[d.dtype]) for d, t in ((d, _shape(d.shape, sizes)) for d in emitted.tensors[len(arrays) :])
     ]
-    for step in emitted.steps:
-        operator = PredefinedOperator(graph, emitted, step, analyze(graph))  # type: ignore[arg-type]
-        assert operator.writes in operator.tensors
-        operator.bind({t: arrays[t] for t in operator.tensors}, sizes)()
+    steps = emitted.runs[0]
+    assert len(emitted.runs) == 1 and not isinstance(steps, TritonKernel)
+    for run in [steps] if together else [(s,) for s in steps]:
+        operators = PredefinedOperators(graph, emitted, run, analyze(graph))
+        assert operators.writes <= set(operators.tensors)
+        operators.bind({t: arrays[t] for t in operators.tensors}, sizes)()
     found = [np.asarray(arrays[o.tensor], np.float64) for o in emitted.outputs]
     check(program, found, inputs, sizes)
 

@@ -9,6 +9,8 @@ import pytest
 
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import to_dim
+from mirage.kernels.cuda.cutlass_gemm import configs
+from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from tests.mugraph.graphs import flash_decoding, gated
 
@@ -31,11 +33,22 @@ def test_json_is_read_back() -> None:
     ],
 )
 def test_other_json_is_refused(change: dict[str, Any], message: str) -> None:
-    (kernel,) = CudaSchedule((GATED,)).to_json()
+    whole = CudaSchedule((GATED,)).to_json()
+    (kernel,) = whole["kernels"]
     with pytest.raises(FormatError, match=message):
-        CudaSchedule.from_json([{**kernel, **change}])
+        CudaSchedule.from_json({**whole, "kernels": [{**kernel, **change}]})
     with pytest.raises(FormatError, match="expected a list"):
         CudaSchedule.from_json(kernel)
+
+
+def test_configurations_of_predefined_products() -> None:
+    for config in configs(DEVICES["sm_90"]):
+        schedule = CudaSchedule((GATED,), config)
+        assert CudaSchedule.from_json(schedule.to_json()) == schedule
+        assert schedule.without_descriptors.gemm == config
+    other = schedule.to_json() | {"gemm": {**config.to_json(), "stages": 100}}
+    with pytest.raises(FormatError, match="there is no configuration"):
+        CudaSchedule.from_json(other)
 
 
 @pytest.mark.parametrize(
