@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
 
 import mirage as mi
 from benchmarks.tables import Table
+from benchmarks.timing import each
 from mirage.errors import VerificationError
 from mirage.runtime import program as vm
 from mirage.runtime.executable import Executable
@@ -86,7 +86,7 @@ def measure(say: Callable[[str], None] = lambda _: None) -> Iterator[DispatchRow
         times: dict[Callable[[], object], list[float]] = {one: [], more: []}
         for _ in range(_ROUNDS):
             for run in times:
-                times[run].append(_time(run))
+                times[run].append(each(run, _CALLS))
         extra = 0 if name == "no instruction" else _MORE
         low, middle = min(times[one]), median(times[one])
         per = ((min(times[more]) - low) / extra, (median(times[more]) - middle) / extra) if extra else (0.0, 0.0)
@@ -129,14 +129,6 @@ def repeated(program: vm.VMProgram, more: int) -> vm.VMProgram:
     return replace(
         program, functions={**program.functions, main.name: replace(main, code=tuple(code), registers=registers)}
     )
-
-
-def _time(run: Callable[[], object]) -> float:
-    """Microseconds per call."""
-    start = perf_counter_ns()
-    for _ in range(_CALLS):
-        run()
-    return (perf_counter_ns() - start) / 1e3 / _CALLS
 
 
 def dispatch_table(rows: Sequence[DispatchRow]) -> Table:

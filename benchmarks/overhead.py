@@ -9,7 +9,6 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from statistics import median
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ import typer
 
 import mirage as mi
 from benchmarks.tables import AsJson, Table, emit
+from benchmarks.timing import each
 from mirage.errors import VerificationError
 from mirage.kernels.cpu.memory import address
 from mirage.result import Superoptimized
@@ -80,7 +80,7 @@ def _rows(result: Superoptimized) -> Iterator[OverheadRow]:
     times: dict[str, list[float]] = {name: [] for name in versions}
     for _ in range(_ROUNDS):
         for name, run in versions.items():
-            times[name].append(_time(run))
+            times[name].append(each(run, _CALLS))
     kernel = times.pop("kernel")
     for kind, t in times.items():
         above = min(t) - min(kernel), median(t) - median(kernel)
@@ -103,14 +103,6 @@ def _kernel(result: Superoptimized, arrays: Sequence[np.ndarray]) -> Callable[[]
     for t, k in call.places:
         frame.tensors[t] = address(arrays[k])
     return partial(call.code.run, frame, *call.code.functions)
-
-
-def _time(run: Callable[[], object]) -> float:
-    """Microseconds per call."""
-    start = perf_counter_ns()
-    for _ in range(_CALLS):
-        run()
-    return (perf_counter_ns() - start) / 1e3 / _CALLS
 
 
 def overhead_table(rows: Sequence[OverheadRow]) -> Table:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from mirage.ir.dims import Dim, dim_text, substitute, symbols_of
@@ -115,15 +116,38 @@ def substitute_dims(annotation: Annotation, values: Mapping[str, Dim]) -> Annota
     return map_dims(annotation, lambda d: substitute(d, values))
 
 
+def at_least(coarse: Annotation, fine: Annotation) -> bool:
+    """Whether every value of the second annotation is one of the first, as far as the text of the dims tells."""
+    match coarse, fine:
+        case ((TensorType() | PartialTensor()), (TensorType() | PartialTensor())):
+            return coarse.dtype in (None, fine.dtype) and _shape_at_least(coarse.shape, fine.shape)
+        case ShapeType(x), ShapeType(y):
+            return _shape_at_least(x, y)
+        case TupleType(x), TupleType(y):
+            return len(x) == len(y) and all(map(at_least, x, y))
+    return coarse == fine
+
+
+def _shape_at_least(coarse: PartialShape | None, fine: PartialShape | None) -> bool:
+    if coarse is None or fine is None:
+        return coarse is None
+    return len(coarse) == len(fine) and all(c is None or c == f for c, f in zip(coarse, fine, strict=True))
+
+
 def dims_of(annotation: Annotation) -> list[Dim]:
     """The known dims, in order of appearance."""
+    return noted(partial(map_dims, annotation))
+
+
+def noted(visit: Callable[[Callable[[Dim], Dim]], object]) -> list[Dim]:
+    """The dims that a function which replaces dims gives to its argument, in order."""
     found: list[Dim] = []
 
     def note(dim: Dim) -> Dim:
         found.append(dim)
         return dim
 
-    map_dims(annotation, note)
+    visit(note)
     return found
 
 

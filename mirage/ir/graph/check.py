@@ -18,7 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from mirage.errors import GraphError, MirageError
-from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import Annotation, PartialTensor, TupleType, at_least
 from mirage.ir.dims import symbol, symbols_of
 from mirage.ir.graph.deduce import check_cast, deduce
 from mirage.ir.graph.effects import callees, is_pure
@@ -264,21 +264,3 @@ def _has_scalar(annotation: Annotation) -> bool:
         case TupleType(fields):
             return any(map(_has_scalar, fields))
     return False
-
-
-def at_least(coarse: Annotation, fine: Annotation) -> bool:
-    """Whether every value of the second annotation is one of the first, as far as the text of the dims tells."""
-    match coarse, fine:
-        case ((TensorType() | PartialTensor()), (TensorType() | PartialTensor())):
-            return coarse.dtype in (None, fine.dtype) and _shape_at_least(coarse.shape, fine.shape)
-        case ShapeType(x), ShapeType(y):
-            return _shape_at_least(x, y)
-        case TupleType(x), TupleType(y):
-            return len(x) == len(y) and all(map(at_least, x, y))
-    return coarse == fine
-
-
-def _shape_at_least(coarse: tuple[object, ...] | None, fine: tuple[object, ...] | None) -> bool:
-    if coarse is None or fine is None:
-        return coarse is None
-    return len(coarse) == len(fine) and all(c is None or c == f for c, f in zip(coarse, fine, strict=True))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import sympy
 
-from mirage.ir.annotations import Annotation, CallableType, TupleType, dims_of, map_dims
+from mirage.ir.annotations import Annotation, CallableType, TupleType, dims_of, map_dims, noted
 from mirage.ir.dims import Dim, symbol, symbols_of
 from mirage.ir.graph.nodes import (
     Atom,
@@ -90,14 +91,7 @@ def with_dims(expr: Expr, fn: Callable[[Dim], Dim]) -> Expr:
 
 def dims_in(expr: Expr) -> list[Dim]:
     """The dims in an expression, in order of appearance."""
-    found: list[Dim] = []
-
-    def note(dim: Dim) -> Dim:
-        found.append(dim)
-        return dim
-
-    with_dims(expr, note)
-    return found
+    return noted(partial(with_dims, expr))
 
 
 def symbols_used(expr: Expr) -> set[str]:

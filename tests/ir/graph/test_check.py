@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from mirage.errors import DimError, GraphError, MirageError, TraceError
-from mirage.ir.annotations import Annotation, ObjectType, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import Annotation, ObjectType, PartialTensor, ShapeType, TupleType, at_least
 from mirage.ir.dims import symbol, to_dim
-from mirage.ir.graph.check import at_least, check
+from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
