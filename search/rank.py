@@ -40,8 +40,9 @@ from mirage.search.versions import Point
 MAX_RIVALS, PER_ANCHOR, PER_LIBRARY, PER_POINT = 20, 6, 2, 2
 #: schedules of a graph that are ranked
 SCHEDULES = 3
-#: what is modelled at so many times the best is not compiled
-FAR = 2.0
+#: what is modelled at so many times the best is not compiled; graphs that are so far behind at all of the given sizes are not
+#: modelled at others
+FAR, OUT_OF_REACH = 2.0, 4.0
 #: share of the budget after which further points are not modelled
 MODEL_SHARE = 0.3
 #: schedules that are compiled at a time, and the first time, so that there is a result soon
@@ -219,6 +220,9 @@ class Ranker:
         found: list[list[_Rival]] = []
         until = self.deadline - (1 - MODEL_SHARE) * (self.deadline - time.perf_counter())
         for i, sizes in enumerate(points):
+            if i == len(self.anchors):
+                near = {id(r.candidate) for rs in found for r in rs if r.us <= OUT_OF_REACH * rs[0].us}
+                candidates = [c for c in candidates if id(c) in near]
             if i < len(self.anchors) or time.perf_counter() < until:
                 found.append(self._at(candidates, sizes))
         return found
@@ -247,8 +251,9 @@ class Ranker:
 
         generated = [[r for r in ranked if is_generated(r.candidate.graph)] for ranked in rivals]
         given = generated[: len(self.anchors)]
-        for ranked in given:
-            take(ranked, 2)
+        for count in (1, 2):
+            for ranked in given:
+                take(ranked, count)
         for ranked in given:
             take((r for r in ranked if not is_limited(r.candidate.graph)), 1)
         for count in (1, PER_POINT):
