@@ -31,8 +31,8 @@ METADATA = (
 #: what ptxas -v says of every function of a kernel
 REGISTERS = re.compile(r"Used (\d+) registers")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
-#: registers that a thread can have; the level of ptxas that uses them most freely
-MOST_REGISTERS, LEVEL = 255, 10
+#: registers that a thread can have; the level of ptxas that uses them most freely; spills beyond which it does not suffice
+MOST_REGISTERS, LEVEL, FEW_BYTES = 255, 10, 1024
 #: lines of an error, and of each of its causes, that are passed on
 LINES = 20
 
@@ -57,7 +57,7 @@ def compile_one(request: dict[str, Any]) -> dict[str, Any]:
     options = {"num_warps": request["num_warps"], "num_stages": request["num_stages"]}
     target = GPUTarget("cuda", request["arch"], 32)
     compiled, usage = with_usage(lambda: triton.compile(source, target=target, options=options))
-    if usage["spill_bytes"] and usage["registers"] < MOST_REGISTERS:
+    if 0 < usage["spill_bytes"] <= FEW_BYTES and usage["registers"] < MOST_REGISTERS:
         # ptxas spills a little to have more blocks at once, where it could use more registers instead
         more = {**options, "ptx_options": f"--register-usage-level={LEVEL}"}
         other, other_usage = with_usage(lambda: triton.compile(source, target=target, options=more))
