@@ -197,8 +197,8 @@ class Expressions:
             case Unary():
                 return Value(f"(~{text})" if x.op == "not" else f"(-{text})", a.span)
             case Apply():
-                real = x.dtype == "float64"
-                return Value(call(self.frame.functions, FUNCTIONS[x.function], a.text, x.parameters, real), a.span)
+                text = call(self.frame.functions, FUNCTIONS[x.function], bare(a.text), x.parameters, x.dtype)
+                return Value(text, a.span)
             case Cast():
                 return Value(self._cast(x, text), a.span)
         raise AssertionError(x)

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.dim_values import evaluate, value_at
 from mirage.ir.dims import Dim
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
@@ -24,7 +23,7 @@ from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
 from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.loops.emit import EmittedLoops, emit, tensors_of
-from mirage.kernels.cuda.loops.ranges import narrow
+from mirage.kernels.cuda.loops.ranges import extent, narrow, value
 from mirage.kernels.cuda.loops.schedule import LoopSchedule, choose, shares
 from mirage.kernels.cuda.loops.stitch import stitch
 from mirage.kernels.cuda.plan import Launch
@@ -65,7 +64,7 @@ class CudaLoopKernel:
         simplified = simplify_program(program)
 
         def share(rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
-            counts = [prod(evaluate(d, self.hints) for d in dims) for dims in (rows, columns)]
+            counts = [prod(extent(d, self.hints) for d in dims) for dims in (rows, columns)]
             return shares(counts[0], counts[1], device)
 
         self._simplified = simplified
@@ -120,9 +119,9 @@ class CudaLoopKernel:
         `failures` are words of a device, which are waited for, or their copy in main memory.
         """
         words = np.asarray(failures.get() if hasattr(failures, "get") else failures)
-        for where, (index, extent) in zip(self._checks, words.reshape(-1, 2).tolist(), strict=True):
-            if extent:
-                raise InputError(f"{self.program.name}: {index_message(where, index, extent - 1)}")
+        for where, (index, count) in zip(self._checks, words.reshape(-1, 2).tolist(), strict=True):
+            if count:
+                raise InputError(f"{self.program.name}: {index_message(where, index, count - 1)}")
 
     # ---- calls ----
 
@@ -244,7 +243,7 @@ class CudaLoopKernel:
         aligned = set(range(len(emitted.tensors))) - unaligned
         requests = []
         for k in emitted.kernels:
-            values = {a.name: value_at(a.value, sizes) for a in k.arguments if a.kind is ArgumentKind.SIZE}
+            values = {a.name: value(a.value, sizes) for a in k.arguments if a.kind is ArgumentKind.SIZE}
             requests.append(
                 Request(
                     emitted.source,
@@ -268,7 +267,7 @@ class CudaLoopKernel:
                 continue
             integer = np.int32 if emitted.index == "i32" else np.int64
             arguments: list[Any] = [
-                a.tensor if a.kind is ArgumentKind.POINTER else integer(value_at(a.value, sizes)) for a in k.arguments
+                a.tensor if a.kind is ArgumentKind.POINTER else integer(value(a.value, sizes)) for a in k.arguments
             ]
             # neither descriptors nor profiling: no scratch memory
             assert kernel.global_scratch_size == kernel.profile_scratch_size == 0

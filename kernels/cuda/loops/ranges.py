@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from math import prod
 
 from mirage.errors import DimError
-from mirage.ir.dim_values import evaluate, value_at
+from mirage.ir.dim_values import value_at
+from mirage.ir.dims import Dim
 from mirage.ir.loops.scalars import Binary, Checked, Const, Loop, Scalar, Size, Unary, walk
 from mirage.ir.loops.simplify import is_index
 from mirage.kernels.cuda.loops.frame import LoopTensor
@@ -16,12 +17,25 @@ from mirage.kernels.cuda.loops.stitch import Kernel
 _MOST = (1 << 31) - (1 << 20)
 
 
+def value(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """A dim at sizes that the program may not have: 1 where it is not defined."""
+    try:
+        return value_at(dim, sizes)
+    except DimError:
+        return 1
+
+
+def extent(dim: Dim, sizes: Mapping[str, int]) -> int:
+    """An extent at sizes that the program may not have: not negative."""
+    return max(value(dim, sizes), 0)
+
+
 def narrow(kernels: Iterable[Kernel], tensors: Iterable[LoopTensor], sizes: Mapping[str, int]) -> bool:
     """Whether 32-bit integers hold all indices, offsets and counts of a program at these sizes."""
-    if any(prod(evaluate(d, sizes) for d in t.shape) > _MOST for t in tensors):
+    if any(prod(extent(d, sizes) for d in t.shape) > _MOST for t in tensors):
         return False
     for kernel in kernels:
-        extents = {n: evaluate(d, sizes) for n, d in kernel.extents.items()}
+        extents = {n: extent(d, sizes) for n, d in kernel.extents.items()}
         for loops in (kernel.rows, *kernel.spaces):
             if prod(extents[n] for n, _ in loops) > _MOST:
                 return False
@@ -43,16 +57,12 @@ def _range(
         case Const() if x.dtype == "int64":
             return int(x.value), int(x.value)
         case Size():
-            try:
-                value = value_at(x.dim, sizes)
-            except DimError:
-                # of sizes at which it is not computed
-                value = 0
-            return value, value
+            found = value(x.dim, sizes)
+            return found, found
         case Loop():
             return 0, max(extents[x.name] - 1, 0)
         case Checked():
-            return 0, max(evaluate(x.extent, sizes) - 1, 0)
+            return 0, max(extent(x.extent, sizes) - 1, 0)
     if not is_index(x):
         return None
     ranges = [known[o] for o in x.operands]

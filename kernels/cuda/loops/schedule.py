@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from mirage.ir.dim_values import evaluate
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.loops.access import contiguous_along, merged, walks_across
 from mirage.kernels.cuda.loops.frame import LoopTensor
+from mirage.kernels.cuda.loops.ranges import extent
 from mirage.kernels.cuda.loops.stitch import Kernel
 from mirage.kernels.cuda.schedule import next_power
 
@@ -50,7 +50,7 @@ def choose(
     kernel: Kernel, tensors: Mapping[str, LoopTensor], sizes: Mapping[str, int], device: CudaDevice
 ) -> LoopSchedule:
     """The schedule of a kernel at sizes (dim symbol -> size)."""
-    extents = {n: max(evaluate(d, sizes), 1) for n, d in kernel.extents.items()}
+    extents = {n: max(extent(d, sizes), 1) for n, d in kernel.extents.items()}
     rows, *spaces = merged(kernel, tensors)
     counts = [prod(extents[n] for n in g) for g in rows]
     total = prod(counts)
