@@ -87,6 +87,17 @@ class DeviceProgram:
                 if s.replays is not None:
                     s.replays.clear()
 
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of memory on devices that is kept for the next calls, but for that of recorded calls."""
+        with self._lock:
+            return sum(s.machine.idle_bytes for s in self._streams.values())
+
+    def release(self) -> None:
+        """Give the memory that is kept for the next calls back, and drop the recorded ones."""
+        with self._lock:
+            self._streams.clear()
+
     def _run(self, args: tuple[Any, ...], finish: Callable[[CudaPlace, Any], Any]) -> Any:
         cupy = self.at_hand()
         first = _first(args)

@@ -115,7 +115,7 @@ class Executable:
         _check_kernels(self.kernels, target)
         _check_calls(program, self.kernels)
         self._device: DeviceProgram | None = None
-        self._machine: Callable[..., Any]
+        self._machine: VirtualMachine | DeviceProgram
         if target == "cpu":
             self._machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], constants)
         else:
@@ -135,12 +135,21 @@ class Executable:
 
     def _preparing(self, program: VMProgram) -> Callable[..., tuple[Any, ...]]:
         """What computes the last parameters from constant ones."""
-        machine: Callable[..., Any]
+        machine: VirtualMachine | DeviceProgram
+        run: Callable[..., Any]
         if self._device is None:
-            machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], self._constants)
+            run = machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], self._constants)
         else:
-            machine = self._on_device(program).prepare
-        return lambda *arrays: _as_tuple(machine(*arrays))
+            machine = self._on_device(program)
+            run = machine.prepare
+
+        def prepare(*arrays: Any) -> tuple[Any, ...]:
+            values = _as_tuple(run(*arrays))
+            # constants are seldom others
+            machine.release()
+            return values
+
+        return prepare
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -194,6 +203,15 @@ class Executable:
                 kernel.forget()
         if self._device is not None:
             self._device.forget()
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of memory for intermediate tensors that is kept for the next calls, but for that of recorded calls."""
+        return self._machine.idle_bytes
+
+    def release(self) -> None:
+        """Give the memory of intermediate tensors back, and recorded calls with theirs: the next calls take it anew."""
+        self._machine.release()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""

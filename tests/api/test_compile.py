@@ -149,6 +149,24 @@ def test_constants_are_prepared_again_when_they_are_forgotten() -> None:
     np.testing.assert_array_equal(executable(x, w, v)[0], 1)
 
 
+def test_memory_between_calls_is_given_back() -> None:
+    def chain(x: Any, w: Any, v: Any) -> Any:
+        return mi.sort(mi.sort(x @ (w @ v), axis=0) @ (w @ v), axis=1)
+
+    specs = {"x": mi.tensor("n", 64), "w": mi.tensor(64, 32), "v": mi.tensor(32, 64)}
+    run = mi.compile(chain, specs, bounds={"n": 50}, constants=("w", "v"), without=("superoptimize",), cache=False)
+    rng = np.random.default_rng(0)
+    x, w, v = (rng.standard_normal(s, np.float32) for s in ((50, 64), (64, 32), (32, 64)))
+    assert run.idle_bytes == 0
+    first = run(x, w, v)
+    # what prepared the constants keeps none
+    assert run.idle_bytes == run.memory_plan["chain"].arena > 0
+    run.release()
+    assert run.idle_bytes == 0
+    assert np.array_equal(run(x, w, v), first)
+    assert run.idle_bytes > 0
+
+
 def test_a_bound_is_a_guard() -> None:
     executable = mi.compile(double, TWICE, bounds={"n": (2, 6)}, **QUICK)
     assert executable(np.zeros((6, 4), np.float32)).shape == (6, 4)

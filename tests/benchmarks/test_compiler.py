@@ -144,7 +144,7 @@ def test_memory_of_successive_calls(tmp_path: Path) -> None:
         run = mi.compile(bert.trace(), bounds=bounds, constants=bert.constants, without=("superoptimize",), cache=False)
         for sizes in calls:
             run(*bert.arguments(sizes, np.random.default_rng(0)))
-        assert run._machine.idle_bytes == pytest.approx(held, rel=0.3 if bounds is None else 0.0)
+        assert run.idle_bytes == pytest.approx(held, rel=0.3 if bounds is None else 0.0)
     (cells,) = compiler_memory.memory_table([row]).rows
     assert cells[:3] == ["bert_encoder", "fused only", "s=2; s=4; s=8; s=12"]
 
