@@ -91,7 +91,7 @@ def superoptimize(
     measurements at all of them.
     `constants` names inputs whose contents never change between calls, such as weights; the default is those of a
     `TensorFunction`. Kernels that read them from packed copies compete: these are made when an array is first seen, kept as
-    long as the array lives, and not made again when somebody writes to it (`Superoptimized.forget` drops them).
+    long as the array lives, and not made again when somebody writes to it (`forget` of the result drops them).
     `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
@@ -101,8 +101,7 @@ def superoptimize(
 
     `target` is "cpu", "cuda" or an architecture such as "cuda:sm_90". For CUDA the result is a `CudaSuperoptimized`: the search
     is the same, and the best graphs are printed as Triton and compiled ahead of time; without a device they are ranked by a
-    model of it, and measured and ranked again when the result is first called where a device is. Kernels for CUDA read
-    constants as they are.
+    model of it, and measured and ranked again when the result is first called where a device is.
 
     A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
     interrupted or killed goes on from its checkpoint when it is asked for again.
@@ -173,7 +172,7 @@ def superoptimize(
         return rank_for_device(
             verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
             cache_hit=remembered is not None, budget=min(left, HASTE_S) if interrupted else left,
-            memory=memory if isinstance(memory, CudaMemory) and not interrupted else None,
+            memory=memory if isinstance(memory, CudaMemory) and not interrupted else None, constants=fixed,
             progress=lambda text: say(Step("compiling", text)),
         )  # fmt: skip
     library = LibraryProgram(verifier.axis_program)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from mirage.cuda_recall import CudaMemory
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.kernels.cuda.device import CudaDevice
+from mirage.search.gemms import library_candidate, why_none
 from mirage.search.rank import CudaDecision, Ranker
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
@@ -27,12 +28,14 @@ def rank_for_device(
     cache_hit: bool,
     budget: float,
     memory: CudaMemory | None,
+    constants: tuple[str, ...] = (),
     progress: Callable[[str], None],
 ) -> CudaSuperoptimized:
     """The result for a device: as it was kept in `memory`, or with the `preferred` ones of the verified graphs compiled and
     ranked within `budget` seconds and kept there.
 
-    `stats` and `seconds` (per phase) are those of the search, which found so many graphs before verification. Raises
+    `constants` are inputs whose contents never change: packed copies of them compete. `stats` and `seconds` (per phase) are
+    those of the search, which found so many graphs before verification. Raises
     NoCompilerError without Triton, SearchError if no graph compiles for the device.
     """
 
@@ -46,15 +49,17 @@ def rank_for_device(
         candidates, decision = recalled
         return CudaSuperoptimized(
             verifier.program, verifier, sizes, device, candidates, decision, stats, seconds,
-            cache_hit=True, candidates=found, tune_stop="from the cache", keep=keep,
+            cache_hit=True, candidates=found, tune_stop="from the cache", constants=constants, keep=keep,
         )  # fmt: skip
     start = time.perf_counter()
-    ranked = Ranker(verifier.program, anchors, device, budget=budget, progress=progress).run(preferred)
+    if not why_none(verifier.program) and (library := library_candidate(verifier, graphs)) is not None:
+        preferred, graphs = [*preferred, library], [*graphs, library]
+    ranked = Ranker(verifier.program, anchors, device, budget=budget, constants=constants, progress=progress).run(preferred)
     seconds["tune"] = time.perf_counter() - start
     answer = CudaSuperoptimized(
         verifier.program, verifier, sizes, device, list(graphs), ranked.decision, stats, seconds,
         cache_hit=cache_hit, candidates=found, compiled=ranked.compiled, rejected=ranked.rejected,
-        tune_stop=ranked.stop_reason, keep=keep,
+        tune_stop=ranked.stop_reason, constants=constants, keep=keep,
     )  # fmt: skip
     if not answer.interrupted:
         keep(answer.decision, ranked.stop_reason)

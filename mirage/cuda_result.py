@@ -50,7 +50,8 @@ class CudaSuperoptimized:
     `decision` says which of `versions` runs at which sizes. Without a device at hand, its times are those of the cost model
     (`ranked_by_model`), and calls raise DeviceError. On first use with one, the versions are checked against the program,
     measured at the sizes of the decision and decided among again (`profile`); `keep` is then told of the new decision.
-    `anchors` are the sizes (dim symbol -> elements) that were given.
+    `anchors` are the sizes (dim symbol -> elements) that were given. `constants` are inputs whose contents must not change
+    between calls: kernels may read them from packed copies (`forget`).
 
     `graphs` are all verified graphs by modelled cost of the search. Those of versions have passed the second check of
     `Verifier.confirm`; making a result raises VerificationError where one does not.
@@ -69,6 +70,7 @@ class CudaSuperoptimized:
     compiled: int = 0
     rejected: list[str] = field(default_factory=list)
     tune_stop: str = ""
+    constants: tuple[str, ...] = ()
     keep: Callable[[CudaDecision], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
@@ -196,6 +198,7 @@ class CudaSuperoptimized:
             "decision": cuda_record(self.decision, self.graphs).to_json(),
             "stats": self.stats.to_json(),
             "candidates": self.candidates,
+            "constants": list(self.constants),
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -237,6 +240,12 @@ class CudaSuperoptimized:
             return out
         return found[0] if len(found) == 1 else tuple(found)
 
+    def forget(self) -> None:
+        """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
+        with self._lock:
+            for executable in self._executables.values():
+                executable.forget()
+
     def executable(self, version: CudaVersion) -> CudaExecutable:
         """The kernels of a version, ready to be launched; raises the errors of compilation."""
         with self._lock:
@@ -244,7 +253,7 @@ class CudaSuperoptimized:
             if found is None:
                 graph, emitted = version.candidate.graph, version.built.emitted
                 found = self._executables[id(version.built)] = CudaExecutable(
-                    graph, emitted, self.device, version.sizes
+                    graph, emitted, self.device, version.sizes, self.constants
                 )
             return found
 
@@ -308,6 +317,10 @@ def cuda_result_from_json(obj: Mapping[str, Any], device: CudaDevice, where: str
     if not anchors or any(set(a) != set(symbols) for a in anchors):
         raise ValueError(f"sizes {obj['sizes']!r}"[:200])
     decision = cuda_decision_from_json(obj["decision"], records, symbols)
+    # files of before there were packed constants have none
+    constants = obj.get("constants", [])
+    if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
+        raise ValueError(f"constants {constants!r}"[:200])
     stats, candidates = SearchStats.from_json(obj["stats"]), int(obj["candidates"])
     verifier = Verifier(program, seed)
     start = time.perf_counter()
@@ -322,7 +335,7 @@ def cuda_result_from_json(obj: Mapping[str, Any], device: CudaDevice, where: str
     seconds = {"verify": time.perf_counter() - start}
     return CudaSuperoptimized(
         program, verifier, anchors, device, graphs, decision.restored(graphs, device), stats, seconds,
-        cache_hit=True, candidates=candidates, tune_stop="from a file",
+        cache_hit=True, candidates=candidates, tune_stop="from a file", constants=tuple(constants),
     )  # fmt: skip
 
 

@@ -1,129 +1,19 @@
-"""The cost model of Triton kernels: microseconds of a muGraph with a schedule on a CUDA device.
-
-A roofline per resource (Williams et al., 2009), with what the roofline leaves out and small shapes are made of: launches, whole
-waves of blocks, too few bytes in flight, iterations that wait for one another, tiles that are padded. Per kernel:
-
-    us = launch + slowest + OVERLAP * (sum of the others)
-
-over these resources, where `blocks` run in waves of as many as fit the multiprocessors at a time:
-
-| resource | time |
-| --- | --- |
-| dram | bytes / (bandwidth * share); share = min(1, bytes in flight / (bandwidth * latency)) (Little's law) |
-| l2 | bytes that all blocks load and store, each time they do, / (L2 bandwidth * the same kind of share) |
-| tensor | flops of padded tiles on the busiest multiprocessor / its rate, less for tiles that do not fill an instruction |
-| cores | operations of elementwise operators, sums and products in full precision, likewise |
-| shared | bytes that products read of shared memory, likewise |
-| chain | waves * (start + iterations * (latency / stages + operators * pause)) |
-
-Arguments of the program come from DRAM (the caches are cold), results of earlier kernels from L2 where they fit there; bytes that
-are read again count as DRAM's as far as the tensor exceeds L2. All candidates of a kernel are counted at once, as arrays.
-The model only orders candidates; a device decides where there is one.
-"""
+"""The cost model of Triton kernels: microseconds of a muGraph with a schedule on a CUDA device (see `estimate.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
-
-import numpy as np
 
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.model import KernelWork, divided
+from mirage.kernels.cpu.model import KernelWork
+from mirage.kernels.cuda.choices import Choices
 from mirage.kernels.cuda.compile import CompiledKernel
-from mirage.kernels.cuda.device import WARP, CudaDevice
+from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.estimate import START_US, Counter, Estimate
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
-from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
-
-#: share of its time by which a resource that is not the slowest delays a kernel
-OVERLAP = 0.1
-#: us for a block to start and to end
-START_US = 1.0
-#: us that a load from DRAM, and one from L2, takes
-DRAM_LATENCY_US, L2_LATENCY_US = 0.7, 0.3
-#: us between two operators of a block that wait for one another
-PAUSE_US = 0.05
-#: bytes of the smallest transfer of memory
-SECTOR = 32
-#: least extents of a tile of tl.dot, and the rows that a warpgroup's instruction has (wgmma, PTX ISA 9.7.15)
-DOT, WGMMA_ROWS, WGMMA_WARPS = 16, 64, 4
-#: compute capability from which there are such instructions
-WGMMA = (9, 0)
-#: element types that tensor cores take (float32 is computed in full precision, by ordinary cores), and the type of these
-HALVES, CORES = ("float16", "bfloat16"), "float32"
-#: warps with which a multiprocessor issues instructions in every cycle, about
-BUSY_WARPS = 8
-#: bytes of shared memory that a multiprocessor reads or writes per cycle
-SHARED_BYTES = 128
-#: share of the peak of sm_90 and later that the older instructions (mma) reach, which smaller tiles take
-MMA_SHARE = 0.6
-#: rows and columns from which a product is one of matrices, and how many times as long a kernel takes that leaves one with as
-#: many rows as a warpgroup has to the older instructions: their operands pass through registers, and nothing runs beside them
-MATRIX, NARROW = 16, 2.0
-#: registers of a thread: at most, beside tensors, and bytes of one
-REGISTERS, OWN_REGISTERS, REGISTER_BYTES = 255, 40, 4
-#: elements of a block tensor, at most (Triton's own limit is 2^20, which no block holds)
-MAX_ELEMENTS = 1 << 17
-
-
-@dataclass(frozen=True)
-class Choices:
-    """Candidates of one kernel as arrays: the k-th has the k-th tile and number of splits per axis, warps, stages, and
-    whether its products are tl.dot, and swap their operands; `swap` is None where they do so if more of them have the rows
-    of a warpgroup then. All have the same `rooms`.
-    """
-
-    tiles: Mapping[str, np.ndarray]
-    splits: Mapping[str, np.ndarray]
-    rooms: Mapping[str, int]
-    warps: np.ndarray
-    stages: np.ndarray
-    dot: np.ndarray
-    swap: np.ndarray | None = None
-
-    def __len__(self) -> int:
-        return len(self.warps)
-
-    def take(self, which: np.ndarray) -> Choices:
-        """Those of these numbers, in that order."""
-        return Choices(
-            {a: n[which] for a, n in self.tiles.items()}, {a: n[which] for a, n in self.splits.items()}, self.rooms,
-            self.warps[which], self.stages[which], self.dot[which], None if self.swap is None else self.swap[which],
-        )  # fmt: skip
-
-    def schedule(self, k: int, swap: bool) -> CudaKernelSchedule:
-        """The k-th of them, with that order of operands."""
-        tiles = tuple((a, int(n[k])) for a, n in self.tiles.items())
-        splits = tuple((a, int(n[k])) for a, n in self.splits.items())
-        rooms = tuple(self.rooms.items())
-        warps, stages, dot = int(self.warps[k]), int(self.stages[k]), bool(self.dot[k])
-        return CudaKernelSchedule(tiles, splits, rooms, warps, stages, dot, swap=swap)
-
-    @staticmethod
-    def of(s: CudaKernelSchedule) -> Choices:
-        """One schedule."""
-        return Choices(
-            {a: np.array([float(n)]) for a, n in s.tiles}, {a: np.array([float(n)]) for a, n in s.splits}, dict(s.rooms),
-            np.array([float(s.num_warps)]), np.array([float(s.num_stages)]), np.array([s.dot]), np.array([s.swap]),
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """What the model makes of each candidate of a kernel: arrays.
-
-    `us` is infinite where a block does not fit the device. `parts` are the times of the resources; `shared_bytes` and
-    `registers` (per thread) are what a block takes, about; `swap` is the order of operands that it is for.
-    """
-
-    us: np.ndarray
-    parts: Mapping[str, np.ndarray]
-    shared_bytes: np.ndarray
-    registers: np.ndarray
-    blocks: np.ndarray
-    swap: np.ndarray
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 
 
 class CudaModel:
@@ -132,13 +22,19 @@ class CudaModel:
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self._work: dict[Node, KernelWork] = {}
+        #: the same by the identity of nodes: equal ones are compared once
+        self._same: dict[int, tuple[Node, KernelWork]] = {}
+        #: microseconds of kernels that graphs share, by the work's identity and all that they depend on
+        self._known: dict[tuple[object, ...], float] = {}
 
     def work(self, node: Node) -> KernelWork:
         """What the kernel does; graphs share kernels, so it is remembered."""
-        found = self._work.get(node)
-        if found is None:
-            found = self._work[node] = KernelWork.of(node)
-        return found
+        if id(node) not in self._same:
+            found = self._work.get(node)
+            if found is None:
+                found = self._work[node] = KernelWork.of(node)
+            self._same[id(node)] = node, found
+        return self._same[id(node)][1]
 
     def kernel(
         self,
@@ -148,11 +44,19 @@ class CudaModel:
         dtype: str,
         warm: Collection[int] = (),
         compiled: CompiledKernel | None = None,
+        inner: Mapping[int, str] | None = None,
     ) -> Estimate:
         """The estimates of candidates of a kernel, at sizes of the muGraph's axes; `warm` are the inputs (by number) that an
-        earlier kernel has written. What `compiled` says of shared memory and registers is taken for the model's guess.
+        earlier kernel has written, `inner` the innermost axes of those that it stored in a layout of its own. What `compiled`
+        says of shared memory and registers is taken for the model's guess.
         """
-        return _Counter(self.device, work, choices, sizes, dtype, warm).estimate(compiled)
+        return Counter(self.device, work, choices, sizes, dtype, warm, inner or {}).estimate(compiled)
+
+    def describable(
+        self, work: KernelWork, choices: Choices, sizes: Mapping[str, int], dtype: str, inner: Mapping[int, str] | None = None
+    ) -> tuple[int, ...]:
+        """The operands and then the results that the first candidate can have tensor descriptors of."""
+        return Counter(self.device, work, choices, sizes, dtype, (), inner or {}).describable(0)
 
     def us(
         self,
@@ -166,16 +70,43 @@ class CudaModel:
         """
         table = schedule.plain.axis_sizes(mugraph, sizes)
         schedules, kernels = iter(schedule.kernels), iter(compiled)
+        inner: dict[Ref, str] = {}
         total = 0.0
-        for node in mugraph.kernel.nodes:
+        for i, node in enumerate(mugraph.kernel.nodes):
             if node.graph is not None:
-                choices = Choices.of(next(schedules))
+                s = next(schedules)
                 warm, own = warm_inputs(mugraph, node), next(kernels, None)
-                found = self.kernel(self.work(node), choices, table, mugraph.dtype, warm, own)
-                total += float(found.us[0])
+                laid = {k: inner[r] for k, r in enumerate(node.operands) if r in inner}
+                inner |= {Ref(i, out): a for out, a in s.layouts}
+                total += self._kernel_us(node, s, table, mugraph.dtype, warm, own, laid)
             elif node.op not in ("input", "constant", "size"):
                 total += self.predefined(mugraph, node, table)
         return total
+
+    def _kernel_us(
+        self,
+        node: Node,
+        s: CudaKernelSchedule,
+        table: Mapping[str, int],
+        dtype: str,
+        warm: frozenset[int],
+        compiled: CompiledKernel | None,
+        inner: Mapping[int, str],
+    ) -> float:
+        work = self.work(node)
+        axes = {a for a, _ in work.graph.roles} | {a for k in range(len(node.dims)) for a in node.axes(k)}
+        sizes = tuple((a, table[a]) for a in sorted(axes))
+        key = id(work), s, sizes, dtype, warm, compiled and compiled.folder, tuple(inner.items())
+        if key not in self._known:
+            found = self.kernel(work, Choices.of(s), table, dtype, warm, compiled, inner)
+            self._known[key] = float(found.us[0])
+        return self._known[key]
+
+    def library_us(self, mugraph: MuGraph, schedule: CudaSchedule, sizes: Mapping[str, int]) -> float:
+        """The part of `us` that predefined operators take."""
+        table = schedule.plain.axis_sizes(mugraph, sizes)
+        nodes = (n for n in mugraph.kernel.nodes if n.graph is None and n.op not in ("input", "constant", "size"))
+        return sum(self.predefined(mugraph, n, table) for n in nodes)
 
     def predefined(self, mugraph: MuGraph, node: Node, sizes: Mapping[str, int]) -> float:
         """Microseconds of a predefined operator, as a library's kernel that reaches what large sizes sustain."""
@@ -207,297 +138,6 @@ def warm_inputs(mugraph: MuGraph, node: Node) -> frozenset[int]:
     """The inputs of a kernel, by number, that an earlier kernel of its muGraph has written."""
     nodes = mugraph.kernel.nodes
     return frozenset(k for k, r in enumerate(node.operands) if nodes[r.node].op != "input")
-
-
-def _padded(extent: np.ndarray) -> np.ndarray:
-    """The next powers of two: tiles of Triton have no other extents."""
-    found: np.ndarray = 2.0 ** np.ceil(np.log2(np.maximum(extent, 1.0)))
-    return found
-
-
-class _Counter:
-    """Counts of the candidates of one kernel."""
-
-    def __init__(
-        self,
-        device: CudaDevice,
-        work: KernelWork,
-        choices: Choices,
-        sizes: Mapping[str, int],
-        dtype: str,
-        warm: Collection[int],
-    ) -> None:
-        self.device, self.work, self.sizes, self.dtype, self.warm = device, work, sizes, dtype, warm
-        self.itemsize = DTYPES[dtype].itemsize
-        self.tensor_cores = dtype in HALVES
-        self.wgmma = device.capability >= WGMMA
-        self.warps, self.stages, self.dot = choices.warps, choices.stages, choices.dot
-        tiles, splits = choices.tiles, choices.splits
-        self.ones = np.ones(len(choices))
-        #: whether the rooms of axes that block tensors hold whole are large enough
-        self.serves = all(sizes[a] <= n for a, n in choices.rooms.items())
-        #: extents that a block has altogether, the same padded, and the padded ones that it holds in an iteration
-        self.block: dict[str, np.ndarray] = {}
-        self.whole: dict[str, np.ndarray] = {}
-        self.inner: dict[str, np.ndarray] = {}
-        #: sizes of the axes of partial results that the kernel writes
-        self.parts: dict[str, np.ndarray] = {}
-        self.blocks = self.ones
-        g = work.graph
-        for a, role in g.roles:
-            size = max(sizes[a], 1)
-            count, block = divided(role, self.ones * size, tiles.get(a, self.ones), splits.get(a, self.ones))
-            if role is Role.SPLIT:
-                self.parts[partial_axis(a)] = count
-            self.blocks = self.blocks * count
-            self.block[a] = block
-            self.whole[a] = _padded(choices.rooms.get(a, 1.0) * self.ones) if a in choices.rooms else _padded(block)
-            self.inner[a] = self.whole[a] if role is Role.WHOLE else _padded(tiles[a])
-            if role is Role.PARALLEL:
-                self.whole[a] = self.inner[a]
-        self.trips = [np.ceil(self.block[a] / self.inner[a]) for a in g.loop]
-        self.iterations = np.prod([self.ones, *self.trips], axis=0)
-        #: block tensors that stay in registers throughout the loop
-        self.accumulated = [n.axes() for n in g.nodes if n.op == "accumulator"]
-        self.swap = self._best_order() if choices.swap is None else choices.swap
-
-    def _volume(self, axes: Sequence[str], extents: Mapping[str, np.ndarray]) -> np.ndarray:
-        found = self.ones
-        for a in axes:
-            # partial axes, which the kernel's own graph does not have
-            if a in extents:
-                found = found * extents[a]
-        return found
-
-    def _times(self, depth: int) -> np.ndarray:
-        """How often a block runs what varies with so many loops."""
-        found: np.ndarray = np.prod([self.ones, *self.trips[:depth]], axis=0)
-        return found
-
-    def estimate(self, compiled: CompiledKernel | None = None) -> Estimate:
-        d = self.device
-        shared, registers = self._shared_bytes(), self._registers()
-        if compiled is not None:
-            shared, registers = self.ones * compiled.shared, self.ones * compiled.registers
-        per_sm = self._occupancy(shared, registers)
-        fits = (per_sm >= 1) & (registers <= REGISTERS) & (self._largest() <= MAX_ELEMENTS)
-        per_sm = np.maximum(per_sm, 1)
-        at_once = np.minimum(self.blocks, per_sm * d.sms)
-        waves = np.ceil(self.blocks / (per_sm * d.sms))
-        #: blocks that the busiest multiprocessor runs
-        busiest = np.ceil(self.blocks / d.sms)
-        dram, l2 = self._bytes(waves)
-        flying = at_once * self._in_flight()
-        tensor, cores, moved = self._operations()
-        #: share of the cycles in which a multiprocessor has an instruction to issue
-        issued = np.minimum(1.0, np.minimum(per_sm, busiest) * self.warps / BUSY_WARPS)
-        operators = sum(p.depth > 0 for p in self.work.products) + sum(x.depth > 0 for x in self.work.groups)
-        wait = DRAM_LATENCY_US / np.maximum(self.stages, 1) + PAUSE_US * operators
-        parts = {
-            "dram": _moved(dram, d.sustained_bandwidth, flying, DRAM_LATENCY_US),
-            "l2": _moved(l2, d.l2_bandwidth, flying, L2_LATENCY_US),
-            "tensor": 1e6 * busiest * tensor * d.sms / d.sustained_flops(self.dtype),
-            "cores": 1e6 * busiest * cores * d.sms / (d.sustained_flops(CORES) * issued),
-            "shared": 1e6 * busiest * moved / (SHARED_BYTES * clock(d)),
-            "chain": waves * (START_US + (self.iterations if self.trips else 1.0) * wait),
-        }
-        table = np.stack(np.broadcast_arrays(*parts.values()))
-        slowest = table.max(axis=0)
-        us = 1e6 * d.launch_s + slowest + OVERLAP * (table.sum(axis=0) - slowest)
-        us = us * np.where(self._is_narrow(), NARROW, 1.0)
-        return Estimate(np.where(fits & self.serves, us, np.inf), parts, shared, registers, self.blocks, self.swap)
-
-    # memory
-
-    def _row_waste(self, axes: Sequence[str], extents: Mapping[str, np.ndarray]) -> np.ndarray:
-        """How many times as many bytes as wanted are moved, where a row of the tile is shorter than a sector."""
-        if not axes or axes[-1] not in extents:
-            return self.ones
-        run = np.minimum(extents[axes[-1]], self.sizes[axes[-1]]) * self.itemsize
-        whole = self.sizes[axes[-1]] * self.itemsize
-        # a tile of whole rows is contiguous beyond them
-        return np.where(run >= whole, 1.0, np.maximum(SECTOR / run, 1.0))
-
-    def _whole(self, axes: Sequence[str]) -> np.ndarray:
-        """Bytes of a kernel-level tensor."""
-        found = self.ones * self.itemsize
-        for a in axes:
-            found = found * (self.parts[a] if a in self.parts else max(self.sizes[a], 1))
-        return found
-
-    def _bytes(self, waves: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Bytes from and to DRAM, and L2."""
-        l2_bytes = self.device.l2_bytes
-        dram, l2 = self.ones * 0, self.ones * 0
-        for k, t in enumerate(self.work.inputs):
-            whole = self._whole(t.axes)
-            extents = self.inner if t.depth else self.block
-            loaded = np.minimum(self._volume(t.axes, extents), self._volume(t.axes, self.block)) * self._times(t.depth)
-            loaded = loaded * self.itemsize * self._row_waste(t.axes, extents) * self.blocks
-            l2 = l2 + loaded
-            missed = np.maximum(1 - l2_bytes / whole, 0)
-            again = whole * (np.minimum(np.maximum(loaded / whole, 1), np.maximum(waves, self._outer(t.axes))) - 1)
-            dram = (
-                dram + np.maximum(again, 0) * missed + (whole * missed if k in self.warm else np.minimum(whole, loaded))
-            )
-        for axes in self.work.outputs:
-            whole = self._whole(axes)
-            l2 = l2 + whole * self._row_waste(axes, self.block)
-            dram = dram + (whole * np.maximum(1 - l2_bytes / whole, 0) if self._partial(axes) else whole)
-        return dram, l2
-
-    def _outer(self, axes: Sequence[str]) -> np.ndarray:
-        """How often a block itself reads a tensor again, for loops inside of which it does not vary."""
-        found = self.ones
-        inside = False
-        for a, n in zip(reversed(self.work.graph.loop), reversed(self.trips), strict=True):
-            inside = inside or a in axes
-            if inside and a not in axes:
-                found = found * n
-        return found
-
-    def _partial(self, axes: Sequence[str]) -> bool:
-        """Whether these are partial results, which the next kernel reads at once."""
-        return any(a in self.parts for a in axes)
-
-    def _in_flight(self) -> np.ndarray:
-        """Bytes that a block has asked for at a time: those of the loads of an iteration, for all stages but that which
-        is computed, or everything that it loads before its loops.
-        """
-        looped = sum((self._tile_bytes(t.axes, t.depth) for t in self.work.inputs if t.depth), self.ones * 0)
-        first = sum((self._tile_bytes(t.axes, t.depth) for t in self.work.inputs if not t.depth), self.ones * 0)
-        ahead = np.minimum(np.maximum(self.stages - 1, 1), self.iterations)
-        found: np.ndarray = np.maximum(np.maximum(looped * ahead, first if not self.trips else 0), 1.0)
-        return found
-
-    def _tile_bytes(self, axes: Sequence[str], depth: int) -> np.ndarray:
-        extents = self.inner if depth else self.block
-        found: np.ndarray = np.minimum(self._volume(axes, extents), self._volume(axes, self.block)) * self.itemsize
-        return found
-
-    # operations
-
-    def _product(self, k: int) -> tuple[np.ndarray, ...]:
-        """(products of a batch, rows, columns, depth) of the k-th product, padded as tl.dot takes them where it does."""
-        p = self.work.products[k]
-        x, y = (set(axes) for axes in p.operands)
-        out = [a for a in p.out if a in self.inner]
-        batch = self._volume([a for a in out if a in x and a in y], self.inner)
-        rows = self._volume([a for a in out if a in x and a not in y], self.inner)
-        columns = self._volume([a for a in out if a in y and a not in x], self.inner)
-        least = np.where(self.dot, DOT, 1)
-        return batch, *(np.maximum(n, least) for n in (rows, columns, self._volume(p.reduce, self.inner)))
-
-    def _is_wide(self, k: int) -> np.ndarray:
-        """Whether the k-th product is a warpgroup's: 64 rows in the order of the operands, and no batch in a tile."""
-        batch, m, n, _ = self._product(k)
-        rows = np.where(self.swap, n, m)
-        found: np.ndarray = self.dot & (rows >= WGMMA_ROWS) & (batch <= 1) & (self.warps >= WGMMA_WARPS)
-        return found & self.wgmma & self.tensor_cores
-
-    def _best_order(self) -> np.ndarray:
-        """Whether more products have the rows of a warpgroup with their operands swapped."""
-        gain = self.ones * 0
-        for k in range(len(self.work.products)):
-            _, m, n, _ = self._product(k)
-            gain = gain + (n >= WGMMA_ROWS) - 1.0 * (m >= WGMMA_ROWS)
-        return (gain > 0) & self.dot & self.wgmma & self.tensor_cores
-
-    def _is_narrow(self) -> np.ndarray:
-        """Whether no product is a warpgroup's, and one has as many rows at these sizes."""
-        narrow, large = self.ones > 0, False
-        for k, p in enumerate(self.work.products):
-            x, y = p.operands
-            sides = [prod(self.sizes[a] for a in p.out if a in own and a not in other) for own, other in ((x, y), (y, x))]
-            large = large or (min(sides) >= MATRIX and max(sides) >= WGMMA_ROWS)
-            narrow = narrow & ~self._is_wide(k)
-        return narrow & (large and self.wgmma and self.tensor_cores)
-
-    def _operations(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Of one block: flops of tensor cores as if at their full rate, operations of CUDA cores, bytes of shared memory."""
-        tensor, cores, moved = self.ones * 0, self.ones * 0, self.ones * 0
-        for k, p in enumerate(self.work.products):
-            batch, m, n, depth = self._product(k)
-            times = self._times(p.depth)
-            flops = 2 * batch * m * n * depth * times
-            on_tensor_cores, wide = self.dot & self.tensor_cores, self._is_wide(k)
-            share = np.where(wide, 1.0, MMA_SHARE if self.wgmma else 1.0)
-            tensor = tensor + np.where(on_tensor_cores, flops / share, 0)
-            cores = cores + np.where(on_tensor_cores, 0, flops)
-            # each operand is written once; warps that share rows or columns read it once each, a warpgroup once
-            again = np.where(wide, np.ceil(self.warps / WGMMA_WARPS), np.sqrt(self.warps))
-            read = batch * (m + n) * depth * self.itemsize * (1 + again) * times
-            # a sum of products is in registers: what is shared are the parts of each warp
-            moved = moved + np.where(self.dot, read, batch * m * n * self.warps * REGISTER_BYTES * times)
-        for group in self.work.groups:
-            extents = self.inner if group.depth else self.whole
-            elements = self._volume(group.space, extents)
-            cores = cores + elements * (group.light + group.heavy + group.reductions) * self._times(group.depth)
-        return tensor, cores, moved
-
-    # what a block takes
-
-    def _shared_bytes(self) -> np.ndarray:
-        """Bytes of shared memory of a block: operands of products, those that are loaded in the loop once per stage."""
-        looped, once = self.ones * 0, self.ones * 0
-        for p in self.work.products:
-            for axes, given in zip(p.operands, p.inputs, strict=True):
-                tile = self._volume(axes, self.inner) * self.itemsize
-                if given is not None and self.work.inputs[given].depth:
-                    looped = looped + tile
-                else:
-                    once = np.maximum(once, tile)
-        found: np.ndarray = looped * self.stages + np.where(self.dot, once, 0)
-        return found
-
-    def _registers(self) -> np.ndarray:
-        """Registers of a thread: accumulators, and the largest tensors of an iteration beside them."""
-        kept = sum((self._volume(axes, self.whole) for axes in self.accumulated), self.ones * 0)
-        tensors = [t.axes for t in self.work.held if t.axes not in self.accumulated]
-        tensors += [axes for x in self.work.groups for axes in x.tensors]
-        largest = np.max([self._volume(axes, self.inner) for axes in tensors] or [self.ones], axis=0)
-        # loads pass through registers, but for those that run ahead of a loop
-        for t in self.work.inputs:
-            words = self._volume(t.axes, self.inner) * self.itemsize / REGISTER_BYTES
-            largest = np.maximum(largest, np.where((self.stages > 1) & (t.depth > 0), 0, words))
-        # without tl.dot all products of a tile are there before they are added up
-        for k in range(len(self.work.products)):
-            terms = np.prod(self._product(k), axis=0)
-            largest = np.where(self.dot, largest, np.maximum(largest, terms))
-        bytes_held = (kept + largest) * REGISTER_BYTES
-        found: np.ndarray = OWN_REGISTERS + bytes_held / (REGISTER_BYTES * WARP * self.warps)
-        return found
-
-    def _largest(self) -> np.ndarray:
-        tensors = [*self.work.inputs, *self.work.held]
-        volumes = [self._volume(t.axes, self.inner if t.depth else self.whole) for t in tensors]
-        found: np.ndarray = np.max(volumes or [self.ones], axis=0)
-        return found
-
-    def _occupancy(self, shared: np.ndarray, registers: np.ndarray) -> np.ndarray:
-        """Blocks that a multiprocessor runs at a time; 0 where not even one fits (as `CudaDevice.resident_blocks`)."""
-        d = self.device
-        threads = self.warps * WARP
-        by_shared = d.shared_bytes // (shared + d.reserved_shared_bytes)
-        by_registers = d.registers // (np.minimum(registers, REGISTERS) * threads)
-        fits = shared <= d.block_shared_bytes
-        found: np.ndarray = (
-            np.minimum.reduce([by_shared, by_registers, d.threads // threads, self.ones * d.blocks]) * fits
-        )
-        return found
-
-
-def clock(device: CudaDevice) -> float:
-    """Cycles per second, from the peak of the ordinary cores: a multiply-add per lane and cycle."""
-    lanes = 64 if device.capability == (8, 0) else 128
-    return device.flops[CORES] / (2 * lanes * device.sms)
-
-
-def _moved(count: np.ndarray, bandwidth: float, flying: np.ndarray, latency_us: float) -> np.ndarray:
-    """us to move bytes, of which so many are on their way at a time."""
-    share = np.minimum(1.0, flying / (bandwidth * latency_us * 1e-6))
-    found: np.ndarray = 1e6 * count / (bandwidth * share)
-    return found
 
 
 def floor_us(device: CudaDevice, moved: float, flops: float, dtype: str) -> float:

@@ -8,14 +8,17 @@ registers, and a profiler (Mirage, section 6: tile sizes are chosen after the se
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.model import KernelWork
-from mirage.kernels.cuda.model import DOT, HALVES, Choices, CudaModel, held_whole, warm_inputs
+from mirage.kernels.cuda.choices import Choices
+from mirage.kernels.cuda.estimate import DOT, HALVES, SPECIALIZED, WGMMA
+from mirage.kernels.cuda.layouts import with_layouts
+from mirage.kernels.cuda.model import CudaModel, held_whole, warm_inputs
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
 
@@ -27,7 +30,10 @@ SPLITS = (1, 2, 4, 8, 16, 32, 64, 128)
 WARPS, STAGES = (4, 8, 2, 1), (3, 2, 4, 5, 1)
 #: warps and stages with which tiles are compared first
 FIRST_WARPS, FIRST_STAGES = (4, 8), 3
-#: candidates of a kernel that are compared by tiles, and how many of these with all warps and stages
+#: tiles that take turns along the grid; orders of the grid that are compared beside the graph's
+GROUPS, ORDERS = (1, 4, 8, 16), 2
+#: candidates of a kernel that are compared by tiles, how many of these with all warps and stages and kinds of loads, and how
+#: many then with all orders of the grid
 MOST, REFINED = 8192, 64
 #: how far apart (in factors of 2, all sizes together) schedules are that are offered for one kernel
 APART = 2.0
@@ -68,17 +74,18 @@ class CudaScheduler:
         """
         found: dict[CudaSchedule, float] = {}
         for rank in range(count):
-            schedule = self._whole(rank)
+            schedule = self._whole(rank, count)
             if schedule not in found:
-                found[schedule] = self.model.us(self.mugraph, schedule, self.symbols)
+                better, us = with_layouts(self.mugraph, schedule, self.symbols, self.model)
+                found[better] = us
         ranked = [Ranked(s, us) for s, us in found.items() if us < np.inf]
         return sorted(ranked, key=lambda r: r.us)
 
-    def _whole(self, rank: int) -> CudaSchedule:
+    def _whole(self, rank: int, count: int) -> CudaSchedule:
         kernels: list[CudaKernelSchedule] = []
         splits: dict[str, int] = {}
         for k, node in enumerate(self.mugraph.kernels):
-            chosen = self._choices(k, node, splits, rank + 1)
+            chosen = self._choices(k, node, splits, count)
             kernels.append(chosen[min(rank, len(chosen) - 1)])
             splits |= kernels[-1].split
         return CudaSchedule(tuple(kernels))
@@ -90,7 +97,7 @@ class CudaScheduler:
         sizes = {**self.sizes, **{partial_axis(a): splits.get(a, 1) for a in roles}}
         fixed = tuple((a, n) for a, n in splits.items() if a in node.graph.role or partial_axis(a) in node.graph.role)
         warm = warm_inputs(self.mugraph, node)
-        key = (node, fixed, warm, count)
+        key = (id(self.model.work(node)), fixed, warm, count)
         if key not in self._known:
             self._known[key] = self._ranked(k, node, sizes, dict(fixed), warm, count)
         return self._known[key]
@@ -107,17 +114,31 @@ class CudaScheduler:
         work, dtype = self.model.work(node), self.mugraph.dtype
         first = self._tiled(work, sizes, fixed)
         us = self.model.kernel(work, first, sizes, dtype, warm).us
-        best = np.argsort(us, kind="stable")[:REFINED]
-        refined = _with_threads(first.take(best[us[best] < np.inf]), bool(work.graph.loop), bool(work.products))
+        refined = self._with_loads(work, _with_threads(first.take(_fastest(us)), bool(work.graph.loop)))
+        estimate = self.model.kernel(work, refined, sizes, dtype, warm)
+        # a loop that Triton does not specialize is the other candidate
+        us = np.where(refined.specialized & ~estimate.specialized, np.inf, estimate.us)
+        refined = self._with_order(work, refined.take(_fastest(us)), sizes, warm)
         estimate = self.model.kernel(work, refined, sizes, dtype, warm)
         us = estimate.us
+
+        def schedule(i: int) -> CudaKernelSchedule:
+            described = self.model.describable(work, refined.take(np.array([i])), sizes, dtype)
+            return refined.schedule(i, bool(estimate.swap[i]), described)
+
         found: list[CudaKernelSchedule] = []
-        for i in np.argsort(us, kind="stable"):
-            if us[i] == np.inf or len(found) == count:
+        order = [int(i) for i in np.argsort(us, kind="stable") if us[i] < np.inf]
+        for i in order:
+            if len(found) == count:
                 break
-            s = refined.schedule(int(i), bool(estimate.swap[i]))
+            s = schedule(i)
             if all(distance(s, t) >= APART for t in found):
                 found.append(s)
+        if len(found) > 1 and len({bool(s.descriptors) for s in found}) == 1:
+            # a device is to compare both kinds of loads
+            other = next((i for i in order if refined.described[i] != bool(found[0].descriptors)), None)
+            if other is not None and bool(schedule(other).descriptors) != bool(found[0].descriptors):
+                found[-1] = schedule(other)
         if not found:
             device = self.model.device
             raise ScheduleError(
@@ -148,7 +169,42 @@ class CudaScheduler:
             wanted = np.array([n if a == b else 1 for b, n in parts], float)[part]
             counts[a] = np.minimum(wanted, np.ceil(max(sizes[a], 1) / chosen[a]))
         stages = np.full(grid.shape[1], float(FIRST_STAGES if graph.loop else 1))
-        return Choices(chosen, counts, rooms, np.array(FIRST_WARPS, float)[warps], stages, np.array(dots)[dot])
+        none = np.zeros(grid.shape[1], bool)
+        return Choices(
+            chosen, counts, rooms, np.array(FIRST_WARPS, float)[warps], stages, np.array(dots)[dot], swap=None,
+            described=none | self._copies(), specialized=none, order=np.zeros(grid.shape[1], int), group=none + 1.0,
+        )  # fmt: skip
+
+    def _with_order(
+        self, work: KernelWork, choices: Choices, sizes: Mapping[str, int], warm: frozenset[int]
+    ) -> Choices:
+        """Each candidate with the order of the grid that is best: in which blocks that run together share most of what they
+        load, or the graph's.
+        """
+        grid = work.graph.grid
+        if len(grid) < 2 or all(set(grid) <= set(t.axes) for t in work.inputs):
+            return choices
+        others = [(*(b for b in grid if b != a), a) for a in reversed(grid[:-1])]
+        orders = ((), *others[:ORDERS])
+        options = [(k, float(g)) for k in range(len(orders)) for g in GROUPS]
+        order, group = (np.array(column) for column in zip(*options, strict=True))
+        every = replace(choices, orders=orders).times(order=order, group=group)
+        us = self.model.kernel(work, every, sizes, self.mugraph.dtype, warm).us.reshape(len(choices), len(options))
+        return every.take(np.arange(len(choices)) * len(options) + us.argmin(axis=1))
+
+    def _copies(self) -> bool:
+        """Whether the device has an engine that copies what descriptors describe."""
+        return self.model.device.capability >= WGMMA
+
+    def _with_loads(self, work: KernelWork, choices: Choices) -> Choices:
+        """The candidates with descriptors and without, and with specialized warps, where the device has such."""
+        if not self._copies():
+            return choices
+        options = [(True, False), (False, False)]
+        if work.products and len(work.graph.loop) == 1 and self.model.device.capability in SPECIALIZED:
+            options.append((True, True))
+        described, specialized = (np.array(column) for column in zip(*options, strict=True))
+        return choices.times(described=described, specialized=specialized)
 
     def _is_literal(self, a: str) -> bool:
         return a in self.mugraph.axes and bool(self.mugraph.axes[a].is_Integer)
@@ -191,7 +247,14 @@ def _thin(tiles: dict[str, list[int]], factor: int) -> None:
         tiles[a] = tiles[a][::-2][::-1]
 
 
-def _with_threads(choices: Choices, loops: bool, products: bool) -> Choices:
+def _fastest(us: np.ndarray) -> np.ndarray:
+    """The numbers of the best few that fit the device."""
+    best = np.argsort(us, kind="stable")[:REFINED]
+    found: np.ndarray = best[us[best] < np.inf]
+    return found
+
+
+def _with_threads(choices: Choices, loops: bool) -> Choices:
     """Every tiling with every number of warps and stages; stages only where there is a loop."""
     stages = STAGES if loops else (1,)
     seen: dict[tuple[float, ...], int] = {}
@@ -199,14 +262,17 @@ def _with_threads(choices: Choices, loops: bool, products: bool) -> Choices:
         seen.setdefault(tuple(n[k] for n in (*choices.tiles.values(), *choices.splits.values(), choices.dot)), k)
     pairs = [(k, w, s) for k in seen.values() for w in WARPS for s in stages]
     found = choices.take(np.array([k for k, _, _ in pairs], int))
-    warps, deep = np.array([float(w) for _, w, _ in pairs]), np.array([float(s) for _, _, s in pairs])
-    return Choices(found.tiles, found.splits, found.rooms, warps, deep, found.dot)
+    return replace(
+        found, warps=np.array([float(w) for _, w, _ in pairs]), stages=np.array([float(s) for _, _, s in pairs])
+    )
 
 
 def distance(x: CudaKernelSchedule, y: CudaKernelSchedule) -> float:
-    """How far two schedules of one kernel are apart: factors of 2 between their sizes, warps and stages, added up; one as
-    far as is wanted where only one of them uses tl.dot.
+    """How far two schedules of one kernel are apart: factors of 2 between their sizes, warps and stages, added up; as far as is
+    wanted where only one of them uses tl.dot, descriptors, or specialized warps.
     """
     pairs = [(n, y.tile[a]) for a, n in x.tiles] + [(n, y.split[a]) for a, n in x.splits]
     pairs += [(x.num_warps, y.num_warps), (x.num_stages, y.num_stages)]
-    return float(sum(abs(np.log2(n / m)) for n, m in pairs)) + APART * (x.dot != y.dot)
+    kinds = [(s.dot, bool(s.descriptors), s.specialized) for s in (x, y)]
+    other = APART * sum(a != b for a, b in zip(*kinds, strict=True))
+    return float(other + sum(abs(np.log2(n / m)) for n, m in pairs))

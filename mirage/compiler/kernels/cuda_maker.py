@@ -68,7 +68,7 @@ class CudaKernels:
             return None
         anchors = _anchors(program, hints, bounds or {})
         try:
-            ranked = Ranker(program, anchors, self.device, budget=FUSED_SECONDS).run(candidates)
+            ranked = Ranker(program, anchors, self.device, budget=FUSED_SECONDS, constants=constants).run(candidates)
         except SearchError:
             # what the emitter or the compiler refuses may be computed by loops
             return None
@@ -76,6 +76,7 @@ class CudaKernels:
         result = CudaSuperoptimized(
             program, verifier, anchors, self.device, [c for c in candidates if id(c.graph) in used], ranked.decision,
             SearchStats(stop_reason="no search"), {}, compiled=ranked.compiled, rejected=ranked.rejected,
+            constants=tuple(constants),
         )  # fmt: skip
         return CudaMuGraphKernel(program, self.device, "fused", result)
 

@@ -53,7 +53,7 @@ class CudaMuGraphKernel:
         self.result = result
         self.symbols = tuple(program.symbols())
         self.output_types = program.output_types
-        self.constants: tuple[str, ...] = tuple(getattr(result, "constants", ()))
+        self.constants: tuple[str, ...] = () if result is None else result.constants
         #: why no version of the result is used; empty if they are
         self.refused = ""
         self._lock = threading.Lock()
@@ -76,8 +76,7 @@ class CudaMuGraphKernel:
     def forget(self) -> None:
         """Drop the packed copies of constants: needed where somebody wrote to one."""
         if self.result is not None:
-            for v in self.result.decision.versions:
-                self.result.executable(v).forget()
+            self.result.forget()
 
     def version(self, sizes: Mapping[str, int]) -> CudaVersion | None:
         """What a call at these sizes (dim symbol -> elements) runs; None: library calls."""

@@ -13,8 +13,9 @@ from benchmarks.programs import PROGRAMS
 from mirage.errors import ScheduleError
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cuda.choices import Choices
 from mirage.kernels.cuda.device import DEVICES, CudaDevice
-from mirage.kernels.cuda.model import Choices, CudaModel, floor_us, held_whole, warm_inputs
+from mirage.kernels.cuda.model import CudaModel, floor_us, held_whole, warm_inputs
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.kernels.cuda.schedules import APART, CudaScheduler, distance
 from mirage.mugraph.graph import MuGraph, Role, partial_axis
