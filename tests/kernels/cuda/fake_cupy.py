@@ -36,14 +36,18 @@ class FakeArray(np.ndarray):
     """An array of the fake device."""
 
     on: int = 0
+    mem: Any = None
 
     def __new__(cls, shape: Any, dtype: Any = float, memptr: Any = None, strides: Any = None, on: int = 0) -> FakeArray:
         if memptr is None:
             made = super().__new__(cls, shape, dtype, strides=strides)
         else:
             assert memptr.mem.device_id >= 0
-            raw = (ctypes.c_byte * max(memptr.mem.size, 1)).from_address(memptr.ptr)
+            size = max(memptr.mem.ptr + memptr.mem.size - memptr.ptr, 1)
+            raw = (ctypes.c_byte * size).from_address(memptr.ptr)
             made = super().__new__(cls, shape, dtype, buffer=raw, strides=strides)
+            # an array keeps its memory
+            made.mem = memptr.mem
         made.on = on if memptr is None else memptr.mem.device_id
         return made
 
@@ -52,11 +56,23 @@ class FakeArray(np.ndarray):
 
     @property
     def data(self) -> Any:
-        return SimpleNamespace(ptr=self.ctypes.data)
+        low, high = np.lib.array_utils.byte_bounds(self)
+        memory = SimpleNamespace(ptr=low, size=high - low, owner=self, device_id=self.on)
+        return Pointer(memory, self.ctypes.data - low)
 
     @property
     def device(self) -> Any:
         return SimpleNamespace(id=self.on)
+
+
+class Pointer:
+    """A place in memory, which it keeps."""
+
+    def __init__(self, mem: Any, offset: int) -> None:
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+    def __add__(self, offset: int) -> Pointer:
+        return Pointer(self.mem, self.ptr - self.mem.ptr + offset)
 
 
 @dataclass
@@ -76,7 +92,7 @@ class Launched:
 class FakeCupy:
     """The parts of CuPy that launching uses. `launches` records every kernel; `streams` is what is current."""
 
-    ndarray = FakeArray
+    ndarray: type[FakeArray] = FakeArray
 
     def __init__(self, attributes: Mapping[str, int] = H200) -> None:
         self.launches: list[Launched] = []
@@ -108,13 +124,13 @@ class FakeCupy:
             Event=lambda: _Event(self),
             get_elapsed_time=lambda start, end: end.at - start.at,
             MemoryPool=lambda: SimpleNamespace(malloc=lambda size: self._alloc(size)),
-            using_allocator=self._using,
+            using_allocator=lambda allocator: self._using(allocator),
             get_current_stream=lambda: _Stream(self, self.stream),
             alloc=self._alloc,
             UnownedMemory=lambda ptr, size, owner, device_id: SimpleNamespace(
                 ptr=ptr, size=size, owner=owner, device_id=device_id
             ),
-            MemoryPointer=lambda mem, offset: SimpleNamespace(mem=mem, ptr=mem.ptr + offset),
+            MemoryPointer=Pointer,
         )
         self.attributes = attributes
 
@@ -156,7 +172,7 @@ class FakeCupy:
         return SimpleNamespace(ptr=held.ctypes.data + 8, held=held)
 
     def empty(self, shape: Sequence[int], dtype: Any) -> FakeArray:
-        made = FakeArray(tuple(shape), dtype, on=self.device)
+        made = self.ndarray(tuple(shape), dtype, on=self.device)
         made.view(np.ndarray).reshape(-1).view(np.uint8)[...] = 0x5A
         self.memory.append((made.ctypes.data, made.nbytes))
         return made
@@ -172,7 +188,7 @@ class FakeCupy:
         elif not isinstance(x, FakeArray):
             # from main memory to the device's
             x = np.array(x)
-        made = np.asarray(x).view(FakeArray)
+        made = np.asarray(x).view(self.ndarray)
         made.on = on
         low, high = np.lib.array_utils.byte_bounds(made)
         self.memory.append((low, high - low))
@@ -185,7 +201,7 @@ class FakeCupy:
         return np.array(x)
 
     def ascontiguousarray(self, x: FakeArray) -> FakeArray:
-        return np.ascontiguousarray(x).view(FakeArray)
+        return np.ascontiguousarray(x).view(self.ndarray)
 
     def broadcast_to(self, x: Any, shape: Sequence[int]) -> Any:
         return np.broadcast_to(x, shape)
