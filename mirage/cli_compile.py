@@ -79,6 +79,10 @@ def compile_(
                 seed=seed,
                 progress=say,
             )
+        if executable.interrupted:
+            err.print(
+                "mirage: interrupted; what was found by then is used, and what was finished is in the cache", markup=False
+            )
     _write(executable, save, svg)
     if as_json:
         print(json.dumps(executable.to_json()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -135,8 +135,12 @@ def compile(
     between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
     results store costs less. With `background` the executable is returned at once: subprograms run as library calls until a
     process beside has found better (`Executable.wait`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture
-    such as "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is. `without` leaves optimizations out ("merge", "superoptimize",
-    "libraries", "fuse", "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
+    such as "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is.
+    `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
+    and `progress` are as of `superoptimize`.
+
+    An interrupt (Ctrl-C) of a search ends the superoptimization: subprograms that are not searched are fused as they are, and
+    the executable says so (`Executable.interrupted`). A second interrupt, or one elsewhere, raises KeyboardInterrupt.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
     sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
@@ -153,13 +157,14 @@ def compile(
     context = _context(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
     context.kernels, context.deadline, context.say = kernels, start + budget, say
-    context.superoptimizer = _Later(beside, kernels) if beside else _Searches(kernels, cache, seed, say)
+    search = _Later(beside, kernels) if beside else _Searches(kernels, cache, seed, say)
+    context.superoptimizer = search
     given = len(module.functions[module.main].parameters)
     left_out = {p for name in without for p in OPTIMIZATIONS[name]}
     module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
     lowered = lower(module, context, planned="plan" not in without)
     say(Step("compiled"))
-    facts = _facts(module, context, lowered, given)
+    facts = replace(_facts(module, context, lowered, given), interrupted=search.interrupted)
     executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside, kernels.target)
     if beside:
         beside.start()
@@ -260,6 +265,8 @@ class _Later:
 
     beside: Background
     kernels: KernelMaker
+    #: Ctrl-C does not reach the process beside
+    interrupted = False
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float

@@ -88,6 +88,8 @@ class Facts:
     #: the function that computes the last parameters from constant ones, and how many it computes
     prepare: str = ""
     prepared: int = 0
+    #: whether Ctrl-C ended the superoptimization before all subprograms had theirs
+    interrupted: bool = False
 
 
 class Executable:
@@ -218,6 +220,11 @@ class Executable:
         return self._background is None or self._background.wait(timeout)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended the superoptimization, so that subprograms run as they could be made without it."""
+        return self.facts.interrupted
+
+    @property
     def memory_plan(self) -> Mapping[str, MemoryPlan]:
         """The plan of each function's intermediate tensors."""
         return self.facts.plans
@@ -234,6 +241,7 @@ class Executable:
             "fallbacks": list(self.facts.fallbacks),
             "memory": {name: asdict(plan) for name, plan in self.memory_plan.items()},
             "seconds": {name: round(s, 4) for name, s in self.facts.seconds.items()},
+            "interrupted": self.interrupted,
             **({} if self._device is None else {"graphs": self._graphs()}),
         }
 
@@ -365,6 +373,7 @@ def _facts(data: Any) -> Facts:
         {str(n): float(s) for n, s in data["seconds"].items()},
         str(data["prepare"]),
         int(data["prepared"]),
+        bool(data.get("interrupted", False)),
     )
 
 

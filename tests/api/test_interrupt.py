@@ -131,32 +131,32 @@ def adapter(x, w, v):
 COMMAND = """
 import sys
 import mirage.cli as cli
+import mirage.cli_compile as cli_compile
 from contextlib import contextmanager
 
 @contextmanager
 def lines(console):
     yield lambda line: print(line, file=sys.stderr, flush=True)
 
-cli.bars = lines
+cli.bars = cli_compile.bars = lines
 cli.main()
 """
 
 
-@pytest.mark.parametrize("workers", ["1", "2"])
-def test_ctrl_c_of_the_command(tmp_path: Path, workers: str) -> None:
-    (tmp_path / "p.py").write_text(PROGRAM)
-    command = [sys.executable, "-c", COMMAND, "superoptimize", "p.py:adapter", "--budget", "600", "--json"]
+def interrupted(folder: Path, at: str, *arguments: str, workers: str = "1") -> tuple[Any, str]:
+    """The JSON that a command prints, and its messages, when it gets Ctrl-C at a line of progress."""
+    command = [sys.executable, "-c", COMMAND, *arguments, "--budget", "600", "--json"]
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "MIRAGE_CACHE_DIR": str(tmp_path / "cache"), "MIRAGE_SEARCH_WORKERS": workers,
+        "MIRAGE_CACHE_DIR": str(folder / "cache"), "MIRAGE_SEARCH_WORKERS": workers,
     }  # fmt: skip
     with subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     ) as child:  # fmt: skip
         assert child.stderr
         for line in child.stderr:
-            if "kernels compiled" in line:
+            if at in line:
                 break
         start = time.monotonic()
         os.killpg(child.pid, signal.SIGINT)
@@ -164,10 +164,27 @@ def test_ctrl_c_of_the_command(tmp_path: Path, workers: str) -> None:
         assert time.monotonic() - start < 30
     assert child.returncode == 0, err
     assert "Traceback" not in err
+    return json.loads(out), err
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_ctrl_c_of_the_command(tmp_path: Path, workers: str) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    found, err = interrupted(tmp_path, "kernels compiled", "superoptimize", "p.py:adapter", workers=workers)
     assert "mirage: interrupted; this is what was found by then" in err
-    found = json.loads(out)
     assert found["interrupted"] is True
     assert found["verified"] > 0
+
+
+def test_ctrl_c_of_a_compilation(tmp_path: Path) -> None:
+    (tmp_path / "p.py").write_text(PROGRAM)
+    arguments = ("compile", "p.py:adapter", "--save", "adapter.mirage")
+    found, err = interrupted(tmp_path, "kernels compiled", *arguments)
+    assert "mirage: interrupted; what was found by then is used" in err
+    assert found["interrupted"] is True
+    executable = mi.load_executable(tmp_path / "adapter.mirage")
+    x, w, v = (np.ones(s, np.float32) for s in ((3, 8), (8, 5), (5, 8)))
+    assert (executable(x, w, v) == 41).all()
 
 
 # Verification by workers.
@@ -250,11 +267,14 @@ def check_two_parts(executable: mi.Executable) -> None:
     np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
 
 
-def test_an_interrupted_compilation_searches_no_more(store: ResultStore) -> None:
+def test_an_interrupted_compilation_searches_no_more(store: ResultStore, tmp_path: Path) -> None:
     say = Interrupter("verifying: 3 of")
     executable = mi.compile(two_parts, adapter.specs, budget=10 * BUDGET, cache=store, progress=say)
     text = executable.explain()
     assert "; interrupted" in text and "fused without a search, as the compilation was interrupted" in text
+    assert executable.interrupted and executable.to_json()["interrupted"]
+    executable.save(tmp_path / "two.mirage")
+    assert mi.load_executable(tmp_path / "two.mirage").interrupted
     assert not any("verifying" in line for line in say.told[say.told.index(_second(say.told)) :])
     assert store.list() == []
     check_two_parts(executable)
@@ -276,5 +296,5 @@ def test_subprograms_found_before_an_interrupt_are_kept(store: ResultStore) -> N
         mi.compile(two_parts, adapter.specs, budget=2 * BUDGET, cache=store, progress=say)
     assert kept and store.list() == kept
     executable = mi.compile(two_parts, adapter.specs, budget=2 * BUDGET, cache=store)
-    assert "from the cache" in executable.explain()
+    assert "from the cache" in executable.explain() and not executable.interrupted
     check_two_parts(executable)
