@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import numpy as np
@@ -22,8 +22,9 @@ from mirage.ir.program import Program
 from mirage.kernels.cuda.arguments import typical
 from mirage.kernels.cuda.compile import CompiledKernel, Request, checked, compile_all, request
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.emit import emit
+from mirage.kernels.cuda.emit import emit, with_descriptors
 from mirage.kernels.cuda.emitted import EmittedTriton
+from mirage.kernels.cuda.layouts import with_packed
 from mirage.kernels.cuda.model import CudaModel, held_whole
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules import CudaScheduler
@@ -32,6 +33,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
 from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.decide import LEAF_PRICE, learn
+from mirage.search.gemms import GemmModel, Gemms, build_gemms, why_none
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import Candidate
 from mirage.search.versions import Point
@@ -39,7 +41,9 @@ from mirage.search.versions import Point
 #: versions that are compiled in all; for each of the given sizes, those with library calls beside, and for each further point
 MAX_RIVALS, PER_ANCHOR, PER_LIBRARY, PER_POINT = 20, 6, 2, 2
 #: schedules of a graph that are ranked
-SCHEDULES = 3
+SCHEDULES = 4
+#: of the fastest ones so many are also tried with constants that are read from packed copies
+PACKED = 2
 #: what is modelled at so many times the best is not compiled; graphs that are so far behind at all of the given sizes are not
 #: modelled at others
 FAR, OUT_OF_REACH = 2.0, 4.0
@@ -57,10 +61,13 @@ Pair = tuple[int, CudaSchedule]
 
 @dataclass(frozen=True)
 class Built:
-    """The Triton source of a graph under a schedule, and its kernels as compiled for a device."""
+    """The Triton source of a graph under a schedule, and its kernels as compiled for a device; `gemms` are those of CUTLASS, for
+    predefined operators.
+    """
 
     emitted: EmittedTriton
     kernels: tuple[CompiledKernel, ...]
+    gemms: Gemms = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,8 @@ class CudaVersion:
     def __str__(self) -> str:
         count = len(self.candidate.graph.kernels)
         tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
-        return f"{count} kernel{'s' * (count != 1)} ({self.candidate.graph.origin})" + f", for {tuned}" * bool(tuned)
+        origin = self.candidate.graph.origin + (f", CUTLASS {self.schedule.gemm}" if self.schedule.gemm else "")
+        return f"{count} kernel{'s' * (count != 1)} ({origin})" + f", for {tuned}" * bool(tuned)
 
 
 @dataclass(frozen=True)
@@ -158,6 +166,7 @@ class _Rival:
 
 class Ranker:
     """Ranks the candidates of a program on a device at the given sizes (`anchors`) and around these, within `budget` seconds.
+    `constants` are inputs whose contents never change, which kernels may read from packed copies.
 
     At least one version is compiled, whatever the budget.
     """
@@ -169,11 +178,14 @@ class Ranker:
         device: CudaDevice,
         *,
         budget: float,
+        constants: Collection[str] = (),
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.program = program
+        self.constants = constants
         self.anchors = [dict(a) for a in anchors]
         self.model = CudaModel(device)
+        self.gemms = None if why_none(program) else GemmModel(self.model)
         self.deadline = time.perf_counter() + budget
         self.progress = progress
         self.rejected: list[str] = []
@@ -208,8 +220,11 @@ class Ranker:
         return not is_empty(self.program, sizes) and bytes_needed(self.program, sizes) <= POINT_BYTES
 
     def _us(self, version: CudaVersion, sizes: Mapping[str, int]) -> float:
-        """Microseconds as modelled; infinite for one with library calls, which only a device can compare with kernels of ours."""
-        if not is_generated(version.candidate.graph):
+        """Microseconds as modelled; infinite for one with library calls, which only a device can compare with kernels."""
+        c, built = version.candidate, version.built
+        if self.gemms is not None and version.schedule.gemm is not None:
+            return self.gemms.us(c, version.schedule, built.emitted, built.kernels, built.gemms, sizes)
+        if not is_generated(c.graph):
             return math.inf
         return self.model.us(version.candidate.graph, version.schedule, sizes, version.built.kernels)
 
@@ -237,6 +252,13 @@ class Ranker:
                 self._reject(c, e)
                 continue
             found += [_Rival(c, r.schedule, sizes, r.us) for r in best]
+            if best and self.gemms is not None:
+                found += [_Rival(c, s, sizes, us) for s, us in self.gemms.choices(c, best[0].schedule, sizes)]
+        found.sort(key=lambda r: r.us)
+        for r in found[:PACKED] if self.constants else ():
+            packed = with_packed(r.candidate.graph, r.schedule, self.constants, sizes, self.model)
+            if packed is not None:
+                found.append(_Rival(r.candidate, packed[0], sizes, packed[1]))
         return sorted(found, key=lambda r: r.us)
 
     def _wanted(self, rivals: Sequence[Sequence[_Rival]], tried: Mapping[Pair, bool]) -> list[_Rival]:
@@ -264,7 +286,9 @@ class Ranker:
             for ranked in given:
                 take(ranked, PER_ANCHOR // 2 * count)
         for several in rivals[: len(self.anchors)]:
-            take((r for r in several if not is_generated(r.candidate.graph)), PER_LIBRARY)
+            library = [r for r in several if not is_generated(r.candidate.graph)]
+            take((r for r in library if r.schedule.gemm is None), PER_LIBRARY)
+            take((r for r in library if r.schedule.gemm is not None), PER_LIBRARY)
         return [r for pair, r in list(found.items())[:MAX_RIVALS] if pair not in tried]
 
     def _compile(self, rivals: Sequence[Sequence[_Rival]]) -> bool:
@@ -274,12 +298,29 @@ class Ranker:
             if self.versions and time.perf_counter() > self.deadline:
                 return False
             batch = wanted[: BATCH if tried else FIRST_BATCH]
-            for r, built in zip(batch, self._build(batch), strict=True):
-                tried[r.pair] = built is not None
+            pairs = [r.pair for r in batch]
+            batch = [self._described(r) for r in batch]
+            for r, pair, built in zip(batch, pairs, self._build(batch), strict=True):
+                tried[pair] = built is not None
                 if built is not None:
                     self.versions.append(CudaVersion(r.candidate, r.schedule, r.sizes, built))
             self.progress(f"{self.compiled} kernels compiled")
         return True
+
+    def _described(self, r: _Rival) -> _Rival:
+        """With those descriptors that the emitter makes: the model does not look at axes that share a dim."""
+        if not any(s.descriptors for s in r.schedule.kernels):
+            return r
+        try:
+            able = with_descriptors(r.candidate.graph, r.schedule, r.candidate.maximum)
+        except MirageError:
+            # which its compilation says
+            return r
+        kernels = []
+        for s, most in zip(r.schedule.kernels, able.kernels, strict=True):
+            kept = tuple(d for d in s.descriptors if d in most.descriptors)
+            kernels.append(replace(s, descriptors=kept, specialized=s.specialized and kept == s.descriptors))
+        return replace(r, schedule=replace(r.schedule, kernels=tuple(kernels)))
 
     def _build(self, batch: Sequence[_Rival]) -> list[Built | None]:
         """Emitted and compiled, side by side; None, and why is noted, where that failed or registers spill."""
@@ -290,6 +331,8 @@ class Ranker:
             self.compiled += 1
             if isinstance(built, Built) and (spills := sum(k.spill_bytes for k in built.kernels)):
                 built = ScheduleError(f"registers spill {spills} bytes; choose smaller tiles or more warps")
+            if isinstance(built, Built) and (idle := _unspecialized(r.schedule, built)):
+                built = ScheduleError(f"Triton does not specialize the warps of kernel {idle[0]}; leave it out")
             if isinstance(built, MirageError):
                 self._reject(r.candidate, built)
             found.append(built if isinstance(built, Built) else None)
@@ -299,6 +342,12 @@ class Ranker:
         text = f"{c.graph.origin}: {why}"
         if text not in self.rejected:
             self.rejected.append(text)
+
+
+def _unspecialized(schedule: CudaSchedule, built: Built) -> list[int]:
+    """The kernels whose warps are to be specialized, and have got no others for it."""
+    together = zip(schedule.kernels, built.kernels, strict=True)
+    return [k for k, (s, kernel) in enumerate(together) if s.specialized and kernel.num_warps <= s.num_warps]
 
 
 def build_all(
@@ -320,16 +369,21 @@ def build_all(
         except MirageError as e:
             emitted.append(e)
     done = iter(compile_all(requests))
-    return [e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), device) for e in emitted]
+    gemms = build_gemms([(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device)
+    return [
+        e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), g, device)
+        for e, g in zip(emitted, gemms, strict=True)
+    ]
 
 
 def _built(
-    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], device: CudaDevice
+    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], gemms: Gemms | MirageError, device: CudaDevice
 ) -> Built | MirageError:
     try:
-        return Built(emitted, checked(kernels, device))
+        generated = checked(kernels, device)
     except (CompilerError, ScheduleError) as e:
         return e
+    return gemms if isinstance(gemms, MirageError) else Built(emitted, generated, gemms)
 
 
 def is_limited(graph: MuGraph) -> bool:

@@ -174,13 +174,19 @@ class Gemm:
         """
         count = len(self.epilogue.operands)
         pointers = ("a", "b", "d", *(f"operand_{i}" for i in range(count)))
-        strides = ("lda", "ldb", "ldd", "batch_a", "batch_b", "batch_d")
-        strides += tuple(f"{s}_{i}" for i in range(count) for s in ("step", "batch"))
+        places = (f"{s}_{i}" for i in range(count) for s in ("step", "batch"))
+        strides = ("lda", "ldb", "ldd", "batch_a", "batch_b", "batch_d", *places)
         return (
             *((p, "pointer") for p in pointers),
             *((s, "i32") for s in ("rows", "columns", "depth")),
             *((s, "i64") for s in strides),
         )
+
+    def serves(self, rows: int, columns: int, depth: int) -> bool:
+        """Whether contiguous matrices of these sizes are such that vectors of `VECTOR` elements never cross the end of a row."""
+        contiguous = [columns]
+        contiguous += [depth] * (self.a_by_depth or self.b_by_depth) + [rows] * (not self.a_by_depth)
+        return 0 < min(rows, columns, depth) <= max(rows, columns, depth) < MAX_SIZE and not any(n % VECTOR for n in contiguous)
 
     def to_json(self) -> dict[str, Any]:
         """The kernel as JSON values."""
@@ -230,13 +236,11 @@ class GemmCall:
         return (*map(np.uint64, pointers), *map(np.int32, sizes), *map(np.int64, strides))
 
     def fits(self, gemm: Gemm) -> bool:
-        """Whether the kernel may be launched so: vectors of `VECTOR` elements never cross the end of a row, and the grid is one.
+        """Whether the kernel may be launched so: it serves the sizes, vectors are aligned, and the grid is one.
 
         D, and operands of every element, are read and written two elements at a time.
         """
-        contiguous = [self.columns]
-        contiguous += [self.depth] * (gemm.a_by_depth or gemm.b_by_depth) + [self.rows] * (not gemm.a_by_depth)
-        numbers = [*contiguous, *(s for m in (self.a, self.b, self.d) for s in m[1:])]
+        numbers = [s for m in (self.a, self.b, self.d) for s in m[1:]]
         addresses = [m[0] for m in (self.a, self.b, self.d)]
         for o, e in zip(self.operands, gemm.epilogue.operands, strict=True):
             if e.kind is OperandKind.ELEMENTS:
@@ -244,8 +248,8 @@ class GemmCall:
                 addresses.append(o.address)
         _, y, z = self.grid(gemm.config)
         return (
-            min(self.rows, self.columns, self.depth, self.batch) > 0
-            and max(self.rows, self.columns, self.depth) < MAX_SIZE
+            gemm.serves(self.rows, self.columns, self.depth)
+            and self.batch > 0
             and max(y, z) <= _MAX_BLOCKS
             and not any(n % VECTOR for n in numbers)
             and not any(p % ALIGNMENT for p in addresses)

@@ -98,8 +98,8 @@ class GemmStep:
             held.append(array)
             step, distance = _steps(array)
             operands.append(Operand(_address(array), 0 if o.kind is OperandKind.COLUMNS else step, distance))
-        matrices = ((_address(t), *_steps(t)) for t in (x, y, d))
-        return GemmCall(rows, columns, depth, batch, *matrices, tuple(operands)), held
+        a, b, c = ((_address(t), *_steps(t)) for t in (x, y, d))
+        return GemmCall(rows, columns, depth, batch, a, b, c, tuple(operands)), held
 
     def _arranged(self, x: Any) -> Any:
         """Matrices [batch, lines, neighbours] whose last dim is contiguous."""
@@ -149,8 +149,13 @@ class CutlassPlanner(CudaPlanner):
         super().__init__(program, rows, maxima, arrays)
         self._gemms = gemms
         self._types = types
-        #: the steps that kernels compute
-        self.found: list[GemmStep] = []
+
+    def factor_of_product(self, x: int) -> int:
+        if self.storage != self.dtype and self.steps[x].what == ("convert", self.dtype):
+            (given,) = self.steps[x].operands
+            if self._type(given) == self.storage.name:
+                return given
+        return super().factor_of_product(x)
 
     def finish(self, outputs: list[int]) -> list[int]:
         # the last ones first: their epilogues may read what those of earlier ones leave
@@ -194,7 +199,6 @@ class CutlassPlanner(CudaPlanner):
         )
         places = tuple((2 + values.index(j), self.steps[j].axes) for j in read)
         step = GemmStep(gemm, product, places, (x, y, *values), tuple(fallback), self._gemms, self.arrays.xp)
-        self.found.append(step)
         self.steps[last] = Step((self.steps[first].what, "cutlass", last), (x, y, *values), product.layout, step)
 
     def _by_depth(self, factor: int, summed: Collection[str]) -> bool:
@@ -212,7 +216,7 @@ class CutlassPlanner(CudaPlanner):
             after.add(i)
             others = [j for j in s.operands if j not in members]
             free = after.isdisjoint(others) and all(self._is_operand(j, product) for j in others)
-            computed = bool(_function(s)) and set(s.axes) == set(product.layout)
+            computed = _function(s) is not None and set(s.axes) == set(product.layout)
             if free and (computed or s.what == ("convert", self.storage)):
                 members.append(i)
         return members
@@ -278,7 +282,9 @@ class CutlassPlanner(CudaPlanner):
             elif s.what == ("convert", self.storage):
                 continue
             else:
-                name, constants = _function(s)
+                found = _function(s)
+                assert found is not None
+                name, constants = found
                 arguments = [value(j) for j in s.operands]
                 steps.append((name, *arguments, *constants))
             numbers[i] = len(steps) - 1
@@ -300,14 +306,14 @@ class CutlassPlanner(CudaPlanner):
         return OperandKind.COLUMNS if columns else OperandKind.MATRIX
 
 
-def _function(step: Step) -> tuple[str, tuple[float, ...]] | tuple[()]:
+def _function(step: Step) -> tuple[str, tuple[float, ...]] | None:
     """The name and the constants of a step's function, where epilogues have it."""
     if isinstance(step.what, np.ufunc):
-        return (step.what.__name__, ()) if step.what.__name__ in EPILOGUE_FUNCTIONS else ()
+        return (step.what.__name__, ()) if step.what.__name__ in EPILOGUE_FUNCTIONS else None
     match step.what:
         case (str(name), tuple(params)) if name in EPILOGUE_FUNCTIONS:
             return name, tuple(map(float, params))
-    return ()
+    return None
 
 
 def _constant(value: Any) -> float | None:
@@ -318,7 +324,7 @@ def _constant(value: Any) -> float | None:
 class CutlassCalls(CudaLibraryCalls):
     """As `CudaLibraryCalls`, with products by kernels of `gemms`; `types` are those of `CutlassPlanner`.
 
-    `steps` are what the kernels compute.
+    `steps` are what the kernels compute, `others` the other calls.
     """
 
     def __init__(
@@ -331,15 +337,10 @@ class CutlassCalls(CudaLibraryCalls):
         gemms: Gemms,
         types: Mapping[str, str] | None = None,
     ) -> None:
-        planners: list[CutlassPlanner] = []
-
-        def planner(*arguments: Any) -> CutlassPlanner:
-            planners.append(CutlassPlanner(*arguments, gemms, types or {}))
-            return planners[-1]
-
-        self.planner = planner  # type: ignore[assignment]
+        self.planner = partial(CutlassPlanner, gemms=gemms, types=types or {})  # type: ignore[assignment]
         super().__init__(program, rows, maxima, arrays)
-        self.steps = tuple(planners[0].found)
+        self.steps = tuple(s.run for _, s in self._compute if isinstance(s.run, GemmStep))
+        self.others = tuple(s for _, s in self._compute if not isinstance(s.run, GemmStep))
 
 
 class CutlassProgram(CudaLibraryProgram):
