@@ -10,7 +10,7 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.scalars import Loop, Read, Scalar, loops_of
 from mirage.ir.loops.simplify import Affine, is_index
 from mirage.kernels.cuda.loops.frame import LoopTensor
-from mirage.kernels.cuda.loops.stitch import Kernel
+from mirage.kernels.cuda.loops.structure import Kernel
 
 
 def offset(index: Sequence[Scalar], strides: Sequence[Dim]) -> Affine | None:
@@ -31,10 +31,8 @@ def _visits(kernel: Kernel, tensors: Mapping[str, LoopTensor]) -> Iterator[Affin
             at = offset(m.index, tensors[m.name].strides)
             assert at is not None
             yield at
-        if m.combiner.startswith("arg"):
-            yield from (Loop(n) for n, _ in kernel.spaces[m.space])
         seen: set[Scalar] = set()
-        stack: list[Scalar] = [m.body]
+        stack: list[Scalar] = [m.body] if m.place is None else [m.body, m.place]
         while stack:
             n = stack.pop()
             if n in seen:

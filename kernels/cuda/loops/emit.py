@@ -13,10 +13,10 @@ from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.scalars import constant, reads_of, value_dtype
 from mirage.kernels.cuda.emitted import Argument, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.access import merged
-from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value, parenthesized, typed
+from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value, bare, parenthesized, typed
 from mirage.kernels.cuda.loops.frame import STORAGE, Frame, LoopTensor
 from mirage.kernels.cuda.loops.schedule import LoopSchedule
-from mirage.kernels.cuda.loops.stitch import Kernel, Member
+from mirage.kernels.cuda.loops.structure import PART, Kernel, Member
 from mirage.kernels.cuda.writer import Writer, comment_text, without_unused, words
 
 _ONE = sympy.Integer(1)
@@ -50,9 +50,13 @@ def tensors_of(program: LoopProgram, kernels: Sequence[Kernel]) -> tuple[list[Lo
     """The tensors in global memory, and how many of them, the last ones, are workspace."""
     found = [LoopTensor(n, t.shape, t.dtype) for n, t in program.inputs]
     found += [LoopTensor(o, program.expressions[o].shape, program.expressions[o].dtype) for o in program.outputs]
-    stored = [m for k in kernels for m in k.members if m.stored and m.name not in program.outputs]
-    # between kernels, 16-bit results are not rounded
-    return [*found, *(LoopTensor(m.name, m.shape, value_dtype(m.dtype)) for m in stored)], len(stored)
+    between: list[LoopTensor] = []
+    for m in (m for k in kernels for m in k.members if m.stored and m.name not in program.outputs):
+        # between kernels, 16-bit results are not rounded
+        between.append(LoopTensor(m.name, m.shape, value_dtype(m.dtype)))
+        if m.places:
+            between.append(LoopTensor(m.places, m.shape, "int64"))
+    return [*found, *between], len(between)
 
 
 def emit(
@@ -103,7 +107,8 @@ class _KernelEmitter:
         #: the dim of rows
         self.row_dim = 0 if schedule.rows == 1 else 1 if kernel.spaces else 2
         self.tile = Tile(dims)
-        self.x = Expressions(frame, self.tile, self.extents, [m.body for m in kernel.members], self.w)
+        bodies = [b for m in kernel.members for b in (m.body, m.place) if b is not None]
+        self.x = Expressions(frame, self.tile, self.extents, bodies, self.w)
         #: spaces whose columns are known
         self.placed: set[int] = set()
 
@@ -134,8 +139,10 @@ class _KernelEmitter:
             if (p := "failures" if t.name == "failures" and k == len(tensors) - 1 else t.pointer) in used
         ]
         arguments += [Argument(x, ArgumentKind.SIZE, d) for d, x in self.frame.dims.items() if x in used]
-        own = {places[m.name] for m in self.kernel.members if m.stored}
-        read = {places[r.tensor] for m in self.kernel.members for r in reads_of(m.body) if r.tensor in places} - own
+        members = self.kernel.members
+        own = {places[n] for m in members if m.stored for n in (m.name, m.places) if n}
+        bodies = [b for m in members for b in (m.body, m.place) if b is not None]
+        read = {places[r.tensor] for b in bodies for r in reads_of(b) if r.tensor in places} - own
         if "failures" in used:
             own.add(len(tensors) - 1)
         return TritonKernel(
@@ -156,8 +163,8 @@ class _KernelEmitter:
 
     def _programs(self) -> Dim:
         s = self.schedule
-        count = ceil_div(self._count(self._tail()), sympy.Integer(s.rows))
-        for k, g in enumerate(self.rows[: len(self.rows)]):
+        count = ceil_div(self._count(self._tail()), sympy.Integer(s.rows)) * self.kernel.parts
+        for k, g in enumerate(self.rows):
             if k == s.second:
                 count *= ceil_div(self._count(g), sympy.Integer(s.seconds))
             elif k in self._outer():
@@ -202,6 +209,10 @@ class _KernelEmitter:
             rest = name
             return at
 
+        if self.kernel.parts > 1:
+            parts = self._constexpr("PARTS", self.kernel.parts)
+            self.x.loops[PART] = Value("part", 0)
+            w.line(f"part = {split(parts)}")
         last = not self._outer() and s.second < 0
         block = rest if last else split(f"tl.cdiv({count}, ROWS)" if s.rows > 1 else count)
         if s.rows > 1:
@@ -248,12 +259,15 @@ class _KernelEmitter:
     # ---- members ----
 
     def _row_value(self, m: Member) -> None:
-        self._finish(m, self.x.assign("v", self.x.data(m.body)))
+        self._finish(m, [self.x.assign("v", self.x.data(m.body))])
 
-    def _finish(self, m: Member, value: Value) -> None:
-        self.x.values[m.name] = value
+    def _finish(self, m: Member, values: Sequence[Value]) -> None:
+        """What a member gives each row is known: for extremes, the element and its place."""
+        self.x.values[m.name] = values[0 if m.places else -1]
         if m.stored:
-            self.x.store(self.frame.tensors[m.name], m.index, value)
+            self.x.store(self.frame.tensors[m.name], m.index, self.x.values[m.name])
+        if m.places:
+            self.x.store(self.frame.tensors[m.places], m.index, values[1])
 
     def _columns(self, space: int, start: str) -> None:
         """Print the indices of the columns of a space from `start` on, unless they are known."""
@@ -298,7 +312,12 @@ class _KernelEmitter:
                     w.line(f"{t} = {text}")
                 totals[m.name] = first
         count = self.frame.dim(self._count([n for n, _ in self.kernel.spaces[space]]))
-        with w.block(f"for start in range(0, {count}, {name})"):
+        bounds = f"0, {count}"
+        if self.kernel.parts > 1:
+            # whole blocks, but for the last one
+            w.line(f"share = tl.cdiv(tl.cdiv({count}, PARTS), {name}) * {name}")
+            bounds = f"part * share, tl.minimum((part + 1) * share, {count})"
+        with w.block(f"for start in range({bounds}, {name})"):
             self._columns(space, "start")
             for m in phase:
                 value = x.data(m.body)
@@ -338,10 +357,8 @@ class _KernelEmitter:
             text = f"tl.broadcast_to({text}, {self.tile.shape()})"
         found = [self.x.assign("x", Value(text, self.tile.full())).text]
         if m.combiner.startswith("arg"):
-            (loop,) = (n for n, _ in self.kernel.spaces[m.space])
-            index = self.x.loops[loop]
-            assert index is not None
-            found.append(f"tl.broadcast_to({index.text}, {self.tile.shape()}).to(tl.int64)")
+            assert m.place is not None
+            found.append(f"tl.broadcast_to({bare(self.x.data(m.place).text)}, {self.tile.shape()})")
         return found
 
     def _combined(self, m: Member, names: Sequence[str], filled: Sequence[str]) -> str:
@@ -363,10 +380,15 @@ class _KernelEmitter:
                 return f"tl.{m.combiner}imum({a}, {b})"
         return f"{self.x.helper(_first(m))}({a}, {names[1]}, {b}, {filled[1]})"
 
-    def _reduced(self, m: Member, elements: Sequence[str]) -> Value:
-        """The values of rows from the elements of their columns, one per column of the tile."""
+    def _reduced(self, m: Member, elements: Sequence[str]) -> list[Value]:
+        """The values of rows from the elements of their columns, one per column of the tile; of extremes, and their places."""
         axis = len(self.tile.extents) - 1
         a = elements[0]
+        lift = "[:, None]" if axis else ""
+        if m.place is not None:
+            best, place = self.x.local("best"), self.x.local("place")
+            self.w.line(f"{best}, {place} = tl.reduce(({a}, {elements[1]}), {axis}, {self.x.helper(_first(m))})")
+            return [Value(best + lift, axis), self.x.assign("v", Value(place + lift, axis))]
         match m.combiner:
             case "sum":
                 text = f"tl.sum({a}, axis={axis})"
@@ -374,15 +396,13 @@ class _KernelEmitter:
                 text = f"tl.{'max' if m.combiner == 'any' else 'min'}({a}, axis={axis})"
             case "max" | "min" if not m.body.dtype.startswith("float"):
                 text = f"tl.{m.combiner}({a}, axis={axis})"
-            case "prod" | "max" | "min":
+            case _:
                 helper = "product" if m.combiner == "prod" else f"nan_{m.combiner}"
                 text = f"tl.reduce({a}, {axis}, {self.x.helper(helper)})"
-            case _:
-                text = f"tl.reduce(({a}, {elements[1]}), {axis}, {self.x.helper(_first(m))})[1]"
-        text += "[:, None]" if axis else ""
+        text += lift
         if m.combiner in ("any", "all"):
             text = f"({text} != 0)"
-        return self.x.assign("v", Value(text, axis))
+        return [self.x.assign("v", Value(text, axis))]
 
 
 def _first(m: Member) -> str:

@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from mirage.errors import InputError
-from mirage.ir.dims import Dim
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.simplify import simplify_program
@@ -23,8 +22,8 @@ from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
 from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.loops.emit import EmittedLoops, emit, tensors_of
-from mirage.kernels.cuda.loops.ranges import extent, narrow, value
-from mirage.kernels.cuda.loops.schedule import LoopSchedule, choose, shares
+from mirage.kernels.cuda.loops.ranges import narrow, value
+from mirage.kernels.cuda.loops.schedule import HintedDivision, LoopSchedule, choose
 from mirage.kernels.cuda.loops.stitch import stitch
 from mirage.kernels.cuda.plan import Launch
 
@@ -61,14 +60,7 @@ class CudaLoopKernel:
         self.program = program
         self.device = device
         self.hints = {s: int(hints.get(s, _TYPICAL)) for s in program.symbols}
-        simplified = simplify_program(program)
-
-        def share(rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
-            counts = [prod(extent(d, self.hints) for d in dims) for dims in (rows, columns)]
-            return shares(counts[0], counts[1], device)
-
-        self._simplified = simplified
-        self._stitched = stitch(simplified, share)
+        self._stitched = stitch(simplify_program(program), HintedDivision(device, self.hints))
         tensors, workspace = tensors_of(program, self._stitched)
         self._tensors = tensors
         first = len(tensors) - workspace

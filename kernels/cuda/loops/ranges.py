@@ -11,7 +11,7 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.scalars import Binary, Checked, Const, Loop, Scalar, Size, Unary, walk
 from mirage.ir.loops.simplify import is_index
 from mirage.kernels.cuda.loops.frame import LoopTensor
-from mirage.kernels.cuda.loops.stitch import Kernel
+from mirage.kernels.cuda.loops.structure import Kernel
 
 #: indices past the end, of which a block has a part, still fit
 _MOST = (1 << 31) - (1 << 20)

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from mirage.ir.dims import Dim
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.loops.access import contiguous_along, merged, walks_across
 from mirage.kernels.cuda.loops.frame import LoopTensor
 from mirage.kernels.cuda.loops.ranges import extent
-from mirage.kernels.cuda.loops.stitch import Kernel
+from mirage.kernels.cuda.loops.structure import Kernel
 from mirage.kernels.cuda.schedule import next_power
 
 #: elements that a program computes at once where there are so many: eight per thread of four warps
@@ -21,6 +22,8 @@ _PER_THREAD = 8
 PERSISTENT = 8192
 #: columns that a program reduces at once where a row has more
 COLUMNS = 2048
+#: columns of a part of a row at least, and parts at most
+PART_COLUMNS, MOST_PARTS = 4096, 256
 #: rows and columns of a tile where neighbouring elements are those of rows
 ACROSS = (64, 16)
 #: edge of the tiles of transpositions
@@ -62,10 +65,10 @@ def choose(
         height, width = ACROSS
         height = min(height, next_power(counts[-1]))
         return LoopSchedule(len(rows) - 1, -1, 1, height, tuple(min(width, next_power(n)) for n in longest), False, 4)
-    room = [next_power(n) for n in longest]
-    whole = max(room) <= PERSISTENT
+    room = [next_power(-(-n // kernel.parts)) for n in longest]
+    whole = max(room) <= PERSISTENT and kernel.parts == 1
     columns = tuple(room) if whole else tuple(min(r, COLUMNS) for r in room)
-    height = max(1, min(ELEMENTS // max(columns), next_power(total // (2 * device.sms))))
+    height = max(1, min(ELEMENTS // max(columns), next_power(total * kernel.parts // (2 * device.sms))))
     warps = max(1, min(height * max(columns) // (32 * _PER_THREAD), MAX_WARPS))
     return LoopSchedule(0, -1, 1, height, columns, whole, warps)
 
@@ -103,8 +106,22 @@ def _across(
     return near - far > sum(n - f for n, f in along)
 
 
-def shares(rows: int, columns: int, device: CudaDevice) -> bool:
-    """Whether the elements of so many columns may be written by the programs that reduce so many rows: not where these are too
-    few for the device, and the rows long.
-    """
-    return columns <= PERSISTENT or rows >= device.sms
+class HintedDivision:
+    """The division of columns at some sizes (dim symbol -> size)."""
+
+    def __init__(self, device: CudaDevice, sizes: Mapping[str, int]) -> None:
+        self.device = device
+        self.sizes = dict(sizes)
+
+    def _count(self, dims: Sequence[Dim]) -> int:
+        return prod(extent(d, self.sizes) for d in dims)
+
+    def shares(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
+        """Not where the rows are too few for the device, and long."""
+        return self._count(columns) <= PERSISTENT or self._count(rows) >= self.device.sms
+
+    def parts(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> int:
+        """As many as give the whole device work, where each has enough."""
+        wanted = 2 * self.device.sms // max(self._count(rows), 1)
+        found = min(wanted, self._count(columns) // PART_COLUMNS, MOST_PARTS)
+        return 1 << (found.bit_length() - 1) if found > 1 else 1

@@ -7,9 +7,8 @@ computed where they are read; what cannot be is handed on in a workspace, from o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from mirage.ir.dims import Dim
 from mirage.ir.loops.analysis import one_to_one
@@ -17,77 +16,34 @@ from mirage.ir.loops.fuse import work
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import Const, Loop, Read, Scalar, reads_of, substitute, transform, walk
 from mirage.ir.loops.simplify import simplify, simplify_stage
+from mirage.kernels.cuda.loops.divide import can_divide, divided
+from mirage.kernels.cuda.loops.structure import Division, Kernel, Member
 
 #: work of an elementwise stage, in reads, up to which it is repeated for each element that reads it
 _CHEAP = 4
 #: nodes of an expression into which stages are put at most: longer ones take the compiler minutes
 _MOST_NODES = 600
 
-Shares: TypeAlias = Callable[[Sequence[Dim], Sequence[Dim]], bool]
 
-
-@dataclass(frozen=True)
-class Member:
-    """A stage of a kernel, over the kernel's loops: `body` is its element, or what `combiner` reduces over the columns of space
-    `space` (-1: it has none). `index` is the index that it writes in its tensor of shape `shape`; `stored` says whether it does.
-    """
-
-    name: str
-    dtype: str
-    body: Scalar
-    combiner: str
-    space: int
-    shape: tuple[Dim, ...]
-    index: tuple[Scalar, ...]
-    stored: bool
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch: `rows` are its row loops with their extents, `spaces` the loops over columns of each space.
-
-    `phases` hold members over one space each that do not read one another; what they read of others was computed before.
-    """
-
-    rows: tuple[tuple[str, Dim], ...]
-    spaces: tuple[tuple[tuple[str, Dim], ...], ...]
-    phases: tuple[tuple[Member, ...], ...]
-
-    @property
-    def members(self) -> list[Member]:
-        """The members in the order in which they are computed."""
-        return [m for p in self.phases for m in p]
-
-    @property
-    def reduces(self) -> bool:
-        """Whether any member reduces columns."""
-        return any(m.combiner for p in self.phases for m in p)
-
-    @property
-    def extents(self) -> dict[str, Dim]:
-        """The extent of every loop."""
-        return dict([*self.rows, *(loop for s in self.spaces for loop in s)])
-
-
-def stitch(program: LoopProgram, shares: Shares) -> tuple[Kernel, ...]:
-    """The kernels of a program in order; `shares(rows, columns)` says whether the elements of so many columns may be written by
-    the programs that reduce so many rows.
-    """
+def stitch(program: LoopProgram, division: Division) -> tuple[Kernel, ...]:
+    """The kernels of a program in order."""
     stages = _inlined(program)
-    handed_on: set[str] = set()
-    while True:
-        # a stage that a later kernel reads is stored, too
-        groups: list[list[str]] = []
-        for name in stages:
-            if groups and _kernel(stages, [*groups[-1], name], program, handed_on, shares) is not None:
-                groups[-1].append(name)
-            else:
-                groups.append([name])
-        own = {n: k for k, g in enumerate(groups) for n in g}
-        reads = {(n, r.tensor) for n, s in stages.items() for r in reads_of(s.body) if r.tensor in stages}
-        handed_on = {t for n, t in reads if own[n] != own[t]}
-        kernels = [_kernel(stages, g, program, handed_on, shares) for g in groups]
-        return tuple(k for k in kernels if k is not None)
+    groups: list[list[str]] = []
+    for name in stages:
+        if groups and _kernel(stages, [*groups[-1], name], program.outputs, division) is not None:
+            groups[-1].append(name)
+        else:
+            groups.append([name])
+    own = {n: k for k, g in enumerate(groups) for n in g}
+    reads = [(n, r.tensor) for n, s in stages.items() for r in reads_of(s.body) if r.tensor in stages]
+    stored = {*program.outputs, *(t for n, t in reads if own[n] != own[t])}
+    taken = {n for n, _ in (*program.inputs, *program.stages)}
+    kernels: list[Kernel] = []
+    for g in groups:
+        kernel = _kernel(stages, g, stored, division)
+        assert kernel is not None
+        kernels += divided(kernel, division, taken)
+    return tuple(kernels)
 
 
 def _inlined(program: LoopProgram) -> dict[str, TensorExpr]:
@@ -131,7 +87,7 @@ def _may_inline(producer: TensorExpr, name: str, reader: TensorExpr, inlined: Te
 
 
 def _kernel(
-    stages: Mapping[str, TensorExpr], names: Sequence[str], program: LoopProgram, handed_on: set[str], shares: Shares
+    stages: Mapping[str, TensorExpr], names: Sequence[str], stored: Collection[str], division: Division
 ) -> Kernel | None:
     """One kernel of these stages; None where they are better off in several, or one has to be complete before another starts."""
     own = {n: stages[n] for n in names}
@@ -149,9 +105,10 @@ def _kernel(
             return None
         placed[n] = found
         columns = [d for n, d in zip(s.loops, s.shape, strict=True) if d != 1 and n not in found]
-        if len(own) > 1 and columns and not shares(rows, columns):
+        if len(own) > 1 and columns and not division.shares(rows, columns):
             return None
-    return _Builder(own, rows, placed, {*program.outputs, *handed_on}).kernel()
+    kernel = _Builder(own, rows, placed, stored).kernel()
+    return kernel if len(own) == 1 or can_divide(kernel, division) else None
 
 
 def _long(shape: Sequence[Dim]) -> list[Dim]:
@@ -201,7 +158,11 @@ class _Builder:
     """Puts the stages of a kernel on common loops, `g0`, `g1`, ... over rows and `c0_0`, ... over columns."""
 
     def __init__(
-        self, stages: Mapping[str, TensorExpr], rows: Sequence[Dim], placed: Mapping[str, list[str]], stored: set[str]
+        self,
+        stages: Mapping[str, TensorExpr],
+        rows: Sequence[Dim],
+        placed: Mapping[str, list[str]],
+        stored: Collection[str],
     ) -> None:
         self.stages = stages
         self.placed = placed
@@ -235,7 +196,8 @@ class _Builder:
             # of one element
             body, combiner = Const(0, "int64") if combiner.startswith("arg") else body, ""
         index = tuple(loops[n] for n in stage.loops)
-        return Member(name, stage.dtype, body, combiner, space, stage.shape, index, name in self.stored)
+        place = loops[stage.reduce[0][0]] if combiner.startswith("arg") else None
+        return Member(name, stage.dtype, body, combiner, space, stage.shape, index, name in self.stored, place)
 
     def _space(self, extents: tuple[Dim, ...]) -> int:
         for k, s in enumerate(self.spaces):
