@@ -220,14 +220,11 @@ _FIELDS: Mapping[str, type] = {
     "packed": list,
     "layouts": list,
 }
-#: what files of before there were such choices lack
-_ADDED: Mapping[str, Any] = {"group": 1, "descriptors": [], "specialized": False, "packed": [], "layouts": []}
 
 
 def _kernel_from_json(obj: Any) -> CudaKernelSchedule:
-    if not isinstance(obj, dict) or {**_ADDED, **obj}.keys() != _FIELDS.keys():
+    if not isinstance(obj, dict) or obj.keys() != _FIELDS.keys():
         raise FormatError(f"CUDA schedule: expected an object with {', '.join(_FIELDS)}, got {obj!r}")
-    obj = {**_ADDED, **obj}
     for name, kind in _FIELDS.items():
         if type(obj[name]) is not kind:
             raise FormatError(f"CUDA schedule: {name} must be of type {kind.__name__}, got {obj[name]!r}")

@@ -92,7 +92,7 @@ def test_a_damaged_record_is_a_miss(
     def damaged(key: str) -> dict[str, Any] | None:
         payload = get(key)
         if payload and "decision" in payload:
-            payload["decision"]["versions"][0]["schedule"][0]["num_warps"] = 3
+            payload["decision"]["versions"][0]["schedule"]["kernels"][0]["num_warps"] = 3
         return payload
 
     monkeypatch.setattr(store, "get", damaged)
@@ -134,9 +134,9 @@ BAD: dict[str, tuple[type[MirageError], str, Callable[[dict[str, Any]], None]]] 
     "a tile of 3": (
         ScheduleError,
         "powers of two",
-        put({"b": 3, "n": 16, "d64": 16}, "decision", "versions", 0, "schedule", 0, "tiles"),
+        put({"b": 3, "n": 16, "d64": 16}, "decision", "versions", 0, "schedule", "kernels", 0, "tiles"),
     ),
-    "no tiles": (ScheduleError, "needs a positive tile", put({}, "decision", "versions", 0, "schedule", 0, "tiles")),
+    "no tiles": (ScheduleError, "needs a positive tile", put({}, "decision", "versions", 0, "schedule", "kernels", 0, "tiles")),
     "times": (FormatError, "us must be", put([-1.0], "decision", "points", 0, "us")),
     "device": (FormatError, "measured_on", put(5, "decision", "measured_on")),
     "sizes": (FormatError, "sizes", put({"b": -1, "n": 2}, "decision", "versions", 0, "sizes")),

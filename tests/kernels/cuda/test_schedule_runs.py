@@ -1,4 +1,4 @@
-"""Kernels with tensor descriptors and packed constants on a fake device: who runs, where scratch memory is, how long copies live."""
+"""Tensor descriptors and packed constants on a fake device: which kernels run, scratch memory, lives of copies."""
 
 from __future__ import annotations
 

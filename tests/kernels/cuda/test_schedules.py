@@ -15,13 +15,15 @@ from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.cuda.choices import Choices
 from mirage.kernels.cuda.device import DEVICES, CudaDevice
+from mirage.kernels.cuda.layouts import with_layouts, with_packed
 from mirage.kernels.cuda.model import CudaModel, floor_us, held_whole, warm_inputs
-from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules import APART, CudaScheduler, distance
 from mirage.mugraph.graph import MuGraph, Role, partial_axis
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from tests.kernels.kernels import single_kernel
+from tests.mugraph.graphs import flash_decoding
 from tests.programs import retyped, sizes
 
 A100, H200, B200 = DEVICES["sm_80"], DEVICES["sm_90"], DEVICES["sm_100"]
@@ -234,3 +236,123 @@ def test_no_more_parts_than_tiles() -> None:
     parts = [(s.split["t"], -(-64 // s.tile["t"])) for s in found if s]
     assert parts
     assert all(1 <= n <= tiles for n, tiles in parts)
+
+
+# what is chosen beside tiles
+
+
+def best(g: MuGraph, at: dict[str, int], device: CudaDevice = H200, count: int = 4) -> list[CudaKernelSchedule]:
+    return [r.schedule.kernels[0] for r in CudaScheduler(g, at, CudaModel(device)).best(count)]
+
+
+SQUARE = {"m": 4096, "k": 4096, "n": 4096}
+
+
+def test_devices_get_what_they_have() -> None:
+    for device, engine in ((A100, False), (H200, True), (B200, True)):
+        found = best(matmul(), SQUARE, device)
+        assert any(s.descriptors for s in found) is engine
+        assert not all(s.descriptors for s in found), "a device is to compare both kinds of loads"
+        assert engine or not any(s.swap or s.specialized for s in found)
+    assert any(s.specialized for s in best(matmul(), SQUARE, B200))
+
+
+def test_loops_are_specialized_where_triton_does_it() -> None:
+    """On sm_90 with 4 warps, descriptors of all that is loaded and 64 rows; nothing else in the loop."""
+    model, g = CudaModel(H200), matmul()
+    base = CudaKernelSchedule((("m", 64), ("n", 128), ("k", 64)), num_warps=4, descriptors=(0, 1))
+
+    def specialized(model: CudaModel = model, g: MuGraph = g, **fields: object) -> bool:
+        s = replace(base, specialized=True, **fields)  # type: ignore[arg-type]
+        work = model.work(g.kernels[0])
+        return bool(model.kernel(work, Choices.of(s), SQUARE, g.dtype).specialized[0])
+
+    assert specialized()
+    assert not specialized(num_warps=8) and specialized(CudaModel(B200), num_warps=8)
+    assert not specialized(descriptors=())
+    assert not specialized(tiles=(("m", 16), ("n", 32), ("k", 64)))
+    assert specialized(tiles=(("m", 16), ("n", 64), ("k", 64)), swap=True)
+    assert not specialized(CudaModel(A100))
+    scaled = mi.trace(
+        lambda x, w: mi.relu(x) @ w, x=mi.tensor("m", "k", dtype="float16"), w=mi.tensor("k", "n", dtype="float16")
+    )
+    assert not specialized(g=single_kernel(scaled, k=Role.LOOP))
+
+
+def test_few_rows_swap_operands_on_newer_devices() -> None:
+    few = {**SQUARE, "m": 16}
+    assert best(matmul(), few)[0].swap and best(matmul(), few)[0].tile["n"] >= 64
+    assert not best(matmul(), SQUARE)[0].swap
+
+
+def test_rows_of_odd_bytes_have_no_descriptors() -> None:
+    assert not any(s.descriptors for s in best(matmul(), {"m": 4096, "k": 4095, "n": 4095}))
+    model, g = CudaModel(H200), matmul()
+    s = CudaSchedule((CudaKernelSchedule((("m", 128), ("n", 128), ("k", 64)), num_warps=8, descriptors=(0, 1, 2)),))
+    plain = s.without_descriptors
+    odd = {"m": 4096, "k": 4095, "n": 4095}
+    assert model.us(g, s, odd) == model.us(g, plain, odd), "kernels without descriptors run"
+    assert model.us(g, s, SQUARE) != model.us(g, plain, SQUARE)
+    assert model.us(g, plain, odd) > model.us(g, plain, SQUARE), "narrow loads"
+
+
+def test_groups_of_tiles_read_less_from_memory() -> None:
+    """Where neither factor fits the L2 cache."""
+    small, g = replace(H200, l2_bytes=8 << 20), matmul()
+    model = CudaModel(small)
+    work = model.work(g.kernels[0])
+
+    def dram(group: int, order: tuple[str, ...] = ()) -> float:
+        s = CudaKernelSchedule((("m", 128), ("n", 128), ("k", 64)), num_warps=8, group=group, order=order)
+        return float(model.kernel(work, Choices.of(s), {"m": 16384, "k": 4096, "n": 16384}, g.dtype).parts["dram"][0])
+
+    assert dram(8) < 0.5 * dram(1)
+    assert dram(1, ("n", "m")) == pytest.approx(dram(1), rel=0.1)
+    chosen = best(g, {"m": 16384, "k": 4096, "n": 16384}, replace(small, bandwidth=1e12))[0]
+    assert chosen.group > 1
+    assert best(g, SQUARE)[0].group == 1, "nothing is gained"
+
+
+def test_the_order_of_the_grid_follows_the_larger_factor() -> None:
+    """Blocks that run together share the tall factor's tiles where that one does not fit the cache."""
+    model, g = CudaModel(replace(H200, l2_bytes=4 << 20)), matmul()
+    work = model.work(g.kernels[0])
+
+    def dram(order: tuple[str, ...]) -> float:
+        s = CudaKernelSchedule((("m", 128), ("n", 128), ("k", 64)), num_warps=8, order=order)
+        return float(model.kernel(work, Choices.of(s), {"m": 65536, "k": 1024, "n": 1024}, g.dtype).parts["dram"][0])
+
+    assert dram(("m", "n")) < dram(("n", "m"))
+
+
+def test_constants_are_packed_where_that_is_faster() -> None:
+    g, model = matmul(), CudaModel(H200)
+    odd = {"m": 4096, "k": 4095, "n": 4095}
+    r = CudaScheduler(g, odd, model).best(1)[0]
+    found = with_packed(g, r.schedule, ("w",), odd, model)
+    assert found is not None
+    packed, us = found
+    assert [i for i, _ in packed.kernels[0].packed] == [1]
+    packed.check(g)
+    assert us < r.us and us == model.us(g, packed, odd)
+    assert with_packed(g, r.schedule, (), odd, model) is None
+    even = CudaScheduler(g, SQUARE, model).best(1)[0]
+    assert with_packed(g, even.schedule, ("w",), SQUARE, model) is None, "rows are wide already"
+
+
+def test_intermediates_get_the_layout_that_is_read_fastest() -> None:
+    """Of two kernels; rows of a tile along the axis that only the second one divides finely are short."""
+    case = flash_decoding()
+    g, bound = case.graph, {"b": 1, "h": 8, "s": 16, "t": 4096}
+    model = CudaModel(H200)
+    for r in CudaScheduler(g, bound, model).best(4):
+        again, us = with_layouts(g, r.schedule, bound, model)
+        assert us <= r.us and again.kernels[1].layouts == ()
+        again.check(g)
+    first, second = CudaScheduler(g, bound, model).best(1)[0].schedule.kernels
+    axes = g.kernels[0].axes(0)
+    narrow = CudaSchedule((replace(first, layouts=()), replace(second, tiles=tuple((a, 1) for a, _ in second.tiles))))
+    _, us = with_layouts(g, narrow, bound, model)
+    assert us <= model.us(g, narrow, bound)
+    turned = replace(narrow, kernels=(replace(narrow.kernels[0], layouts=((0, axes[0]),)), narrow.kernels[1]))
+    assert model.us(g, turned, bound) != model.us(g, narrow, bound)
