@@ -10,7 +10,6 @@ cubin is launched like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
@@ -61,6 +60,18 @@ class Epilogue:
 
     operands: tuple[EpilogueOperand, ...] = ()
     steps: tuple[tuple[Any, ...], ...] = (("sum",),)
+
+    def __str__(self) -> str:
+        values: list[str] = []
+        for name, *arguments in self.steps:
+            count = EPILOGUE_FUNCTIONS.get(name, (0, 0))[0]
+            given = [*(values[v] for v in arguments[:count]), *(f"{c:g}" for c in arguments[count:])]
+            if name == "operand":
+                kind = self.operands[arguments[0]].kind.value
+                values.append(f"operand {arguments[0]} of {kind}")
+            else:
+                values.append(given[0] if name == "constant" else f"{name}({', '.join(given)})" if given else name)
+        return values[-1]
 
 
 #: functions of epilogues: how many values, and how many constants, they take
@@ -186,7 +197,9 @@ class Gemm:
         """Whether contiguous matrices of these sizes are such that vectors of `VECTOR` elements never cross the end of a row."""
         contiguous = [columns]
         contiguous += [depth] * (self.a_by_depth or self.b_by_depth) + [rows] * (not self.a_by_depth)
-        return 0 < min(rows, columns, depth) <= max(rows, columns, depth) < MAX_SIZE and not any(n % VECTOR for n in contiguous)
+        return 0 < min(rows, columns, depth) <= max(rows, columns, depth) < MAX_SIZE and not any(
+            n % VECTOR for n in contiguous
+        )
 
     def to_json(self) -> dict[str, Any]:
         """The kernel as JSON values."""
@@ -254,18 +267,3 @@ class GemmCall:
             and not any(n % VECTOR for n in numbers)
             and not any(p % ALIGNMENT for p in addresses)
         )
-
-
-def check_steps(steps: Sequence[Sequence[Any]], operands: int) -> bool:
-    """Whether these are steps of an epilogue of so many operands."""
-    for i, (name, *arguments) in enumerate(steps):
-        values, constants = EPILOGUE_FUNCTIONS.get(name, (0, 0))
-        if name == "operand":
-            good = len(arguments) == 1 and 0 <= arguments[0] < operands
-        elif name in ("sum", "constant"):
-            good = len(arguments) == (name == "constant")
-        else:
-            good = len(arguments) == values + constants > 0 and all(0 <= v < i for v in arguments[:values])
-        if not good:
-            return False
-    return bool(steps)
