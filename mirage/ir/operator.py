@@ -28,8 +28,8 @@ from mirage.ir.annotations import (
 )
 from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import symbol, to_dim
+from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
-from mirage.ir.loops.scalars import ScalarAlgebra
 from mirage.ir.requirements import AtMost
 from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, is_one, shape_text
 

@@ -6,8 +6,9 @@ import sympy
 
 from mirage.ir.dims import Dim
 from mirage.ir.loops.program import TensorExpr
-from mirage.ir.loops.scalars import Loop, Scalar, loops_of, reads_of
+from mirage.ir.loops.scalars import Loop, Scalar
 from mirage.ir.loops.simplify import Affine, is_index
+from mirage.ir.loops.traverse import loops_of, reads_of
 
 
 def step(index: Scalar, loop: str) -> Dim | None:

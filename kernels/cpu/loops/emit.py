@@ -8,9 +8,9 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.nests import nests
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.regroup import regrouped
-from mirage.ir.loops.scalars import reads_of, walk
 from mirage.ir.loops.share import shared_reductions
 from mirage.ir.loops.simplify import simplify_program
+from mirage.ir.loops.traverse import reads_of, walk
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.loops.frame import STORAGE, Frame, Tensor, is_half, tensor_name
 from mirage.kernels.cpu.loops.nest import NestEmitter

@@ -22,10 +22,9 @@ from mirage.ir.loops.scalars import (
     Select,
     Size,
     Unary,
-    loops_of,
-    walk,
 )
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
+from mirage.ir.loops.traverse import loops_of, walk
 from mirage.ir.types import DTYPES, INTEGERS
 from mirage.kernels.cpu.emit_algebra import literal
 from mirage.kernels.cpu.loops.access import step

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage.ir.loops.scalars import Binary, Cast, Const, Scalar, apply, constant, logical_and, loops_of, transform
+from mirage.ir.loops.scalars import Binary, Cast, Const, Scalar, apply, constant, logical_and
+from mirage.ir.loops.traverse import loops_of, transform
 from mirage.ir.types import INTEGERS
 
 #: numbers between 2 to these powers and the inverse have a normal inverse

@@ -9,20 +9,9 @@ import sympy
 
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import TensorExpr
-from mirage.ir.loops.scalars import (
-    COMPARISONS,
-    Binary,
-    Loop,
-    Read,
-    Scalar,
-    Select,
-    constant,
-    logical_and,
-    loops_of,
-    reads_of,
-    walk,
-)
+from mirage.ir.loops.scalars import COMPARISONS, Binary, Loop, Read, Scalar, Select, constant, logical_and
 from mirage.ir.loops.simplify import Affine, is_index, resolve
+from mirage.ir.loops.traverse import loops_of, reads_of, walk
 from mirage.kernels.cpu.loops.access import along_output
 from mirage.kernels.cpu.loops.expressions import Env, Expressions, constant_text
 from mirage.kernels.cpu.loops.frame import VALUES, Tensor

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import sympy
 
 from mirage.ir.dims import Dim
-from mirage.ir.loops.scalars import Loop, Read, Scalar, loops_of
+from mirage.ir.loops.scalars import Loop, Read, Scalar
 from mirage.ir.loops.simplify import Affine, is_index
+from mirage.ir.loops.traverse import loops_of
 from mirage.kernels.cuda.loops.frame import LoopTensor
 from mirage.kernels.cuda.loops.structure import Kernel
 

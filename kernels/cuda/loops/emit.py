@@ -10,7 +10,8 @@ import sympy
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.scalars import constant, reads_of, value_dtype
+from mirage.ir.loops.scalars import constant, value_dtype
+from mirage.ir.loops.traverse import reads_of
 from mirage.kernels.cuda.emitted import Argument, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.access import merged
 from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value, bare, parenthesized, typed
@@ -307,7 +308,7 @@ class _KernelEmitter:
         totals: dict[str, list[str]] = {}
         for m in phase:
             if m.combiner:
-                first = [f"all_{m.name}"] if not m.combiner.startswith("arg") else [f"best_{m.name}", f"at_{m.name}"]
+                first = [x.local("best"), x.local("at")] if m.place is not None else [x.local("all")]
                 for t, text in zip(first, self._initial(m), strict=True):
                     w.line(f"{t} = {text}")
                 totals[m.name] = first
@@ -343,7 +344,7 @@ class _KernelEmitter:
         """What partial results start with: of extremes' indices, 0 is the first of all."""
         shape = self.tile.shape()
         found = [self._identity(m).replace("[]", shape, 1)]
-        return [*found, f"tl.zeros({shape}, tl.int64)"] if m.combiner.startswith("arg") else found
+        return [*found, f"tl.zeros({shape}, tl.int64)"] if m.place is not None else found
 
     def _filled(self, m: Member, value: Value) -> list[str]:
         """The elements that a member reduces, with what changes nothing past the end; for extremes, with their indices."""
@@ -355,9 +356,8 @@ class _KernelEmitter:
             text = f"tl.where({mask}, {text}, {self._identity(m)})"
         if (not mask and not value.span & 2) or (len(self.tile.extents) > 1 and not value.span & 1):
             text = f"tl.broadcast_to({text}, {self.tile.shape()})"
-        found = [self.x.assign("x", Value(text, self.tile.full())).text]
-        if m.combiner.startswith("arg"):
-            assert m.place is not None
+        found = [text if text.isidentifier() else self.x.assign("x", Value(text, self.tile.full())).text]
+        if m.place is not None:
             found.append(f"tl.broadcast_to({bare(self.x.data(m.place).text)}, {self.tile.shape()})")
         return found
 

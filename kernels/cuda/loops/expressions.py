@@ -24,10 +24,9 @@ from mirage.ir.loops.scalars import (
     Select,
     Size,
     Unary,
-    loops_of,
-    walk,
 )
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
+from mirage.ir.loops.traverse import loops_of, walk
 from mirage.ir.types import DTYPES, INTEGERS
 from mirage.kernels.cuda.loops.access import offset
 from mirage.kernels.cuda.loops.frame import STORAGE, VALUES, Frame, LoopTensor
@@ -332,7 +331,8 @@ class Expressions:
             text += ".to(tl.float32)"
         elif t.dtype == "bool":
             text += " != 0"
-        return self.assign(f"{t.pointer.removeprefix('t_')}_", Value(text, at.span))
+        # no other names begin like these
+        return self.assign(f"r_{t.pointer.removeprefix('t_')}_", Value(text, at.span))
 
     def store(self, t: LoopTensor, index: Sequence[Scalar], value: Value) -> None:
         """Print the store of a value to the elements at an index that the tile writes."""

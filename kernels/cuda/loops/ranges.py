@@ -8,8 +8,9 @@ from math import prod
 from mirage.errors import DimError
 from mirage.ir.dim_values import value_at
 from mirage.ir.dims import Dim
-from mirage.ir.loops.scalars import Binary, Checked, Const, Loop, Scalar, Size, Unary, walk
+from mirage.ir.loops.scalars import Binary, Checked, Const, Loop, Scalar, Size, Unary
 from mirage.ir.loops.simplify import is_index
+from mirage.ir.loops.traverse import walk
 from mirage.kernels.cuda.loops.frame import LoopTensor
 from mirage.kernels.cuda.loops.structure import Kernel
 

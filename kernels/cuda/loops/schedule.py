@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from mirage.ir.dims import Dim
-from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.loops.access import contiguous_along, merged, walks_across
 from mirage.kernels.cuda.loops.frame import LoopTensor
 from mirage.kernels.cuda.loops.ranges import extent
@@ -24,6 +24,8 @@ PERSISTENT = 8192
 COLUMNS = 2048
 #: columns of a part of a row at least, and parts at most
 PART_COLUMNS, MOST_PARTS = 4096, 256
+#: elements of the last index from which on it has a dim of tiles to itself: with fewer, several indices are taken as one
+NARROWEST = 32
 #: rows and columns of a tile where neighbouring elements are those of rows
 ACROSS = (64, 16)
 #: edge of the tiles of transpositions
@@ -69,7 +71,7 @@ def choose(
     whole = max(room) <= PERSISTENT and kernel.parts == 1
     columns = tuple(room) if whole else tuple(min(r, COLUMNS) for r in room)
     height = max(1, min(ELEMENTS // max(columns), next_power(total * kernel.parts // (2 * device.sms))))
-    warps = max(1, min(height * max(columns) // (32 * _PER_THREAD), MAX_WARPS))
+    warps = max(1, min(height * max(columns) // (WARP * _PER_THREAD), MAX_WARPS))
     return LoopSchedule(0, -1, 1, height, columns, whole, warps)
 
 
@@ -85,11 +87,20 @@ def _pointwise(
     for k in range(last):
         if walks_across(kernel, tensors, rows[k][-1], rows[last][-1]) and min(counts[k], counts[last]) > 8:
             seconds, width = (min(EDGE, next_power(n)) for n in (counts[k], counts[last]))
-            return LoopSchedule(last - 1, k, seconds, width, (), False, max(1, min(seconds * width // 256, 8)))
-    block = min(elements, next_power(counts[last])) if rows else 1
-    if rows and block * 2 >= elements:
-        return LoopSchedule(last, -1, 1, block, (), False, max(1, block // 256))
-    return LoopSchedule(0, -1, 1, elements if rows else 1, (), False, max(1, elements // 256))
+            return LoopSchedule(
+                last - 1, k, seconds, width, (), False, max(1, min(seconds * width // (WARP * _PER_THREAD), 8))
+            )
+    if not rows:
+        return LoopSchedule(0, -1, 1, 1, (), False, 1)
+    width = min(elements, next_power(counts[last]))
+    if last and width >= NARROWEST:
+        # as many of the index before it as there are elements to spare
+        seconds = min(elements // width, next_power(counts[last - 1]))
+        warps = max(1, seconds * width // (WARP * _PER_THREAD))
+        if seconds == 1:
+            return LoopSchedule(last, -1, 1, width, (), False, warps)
+        return LoopSchedule(last - 1, last - 1, seconds, width, (), False, warps)
+    return LoopSchedule(0, -1, 1, elements, (), False, max(1, elements // (WARP * _PER_THREAD)))
 
 
 def _across(

@@ -14,8 +14,9 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.analysis import one_to_one
 from mirage.ir.loops.fuse import work
 from mirage.ir.loops.program import LoopProgram, TensorExpr
-from mirage.ir.loops.scalars import Const, Loop, Read, Scalar, reads_of, substitute, transform, walk
+from mirage.ir.loops.scalars import Const, Loop, Read, Scalar
 from mirage.ir.loops.simplify import simplify, simplify_stage
+from mirage.ir.loops.traverse import reads_of, substitute, transform, walk
 from mirage.kernels.cuda.loops.divide import can_divide, divided
 from mirage.kernels.cuda.loops.structure import Division, Kernel, Member
 

@@ -7,8 +7,9 @@ from enum import IntEnum
 
 from mirage.ir.dims import Dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr
-from mirage.ir.loops.scalars import Binary, Cast, Const, Loop, Read, Scalar, loops_of, reads_of
+from mirage.ir.loops.scalars import Binary, Cast, Const, Loop, Read, Scalar
 from mirage.ir.loops.simplify import simplify_stage
+from mirage.ir.loops.traverse import loops_of, reads_of
 
 
 class Kind(IntEnum):

@@ -16,8 +16,9 @@ from mirage.ir.loops.analysis import one_to_one
 from mirage.ir.loops.nests import nests
 from mirage.ir.loops.program import LoopProgram, TensorExpr, extra_dims, fresh
 from mirage.ir.loops.regroup import regrouped
-from mirage.ir.loops.scalars import Apply, Checked, Read, Scalar, reads_of, substitute, transform, walk
+from mirage.ir.loops.scalars import Apply, Checked, Read, Scalar
 from mirage.ir.loops.simplify import simplify_stage
+from mirage.ir.loops.traverse import reads_of, substitute, transform, walk
 from mirage.ir.types import TensorType
 
 #: work of a stage, in reads, up to which it is repeated rather than kept

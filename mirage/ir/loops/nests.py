@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mirage.ir.loops.program import LoopProgram, TensorExpr
-from mirage.ir.loops.scalars import Loop, reads_of
+from mirage.ir.loops.scalars import Loop
+from mirage.ir.loops.traverse import reads_of
 
 
 @dataclass(frozen=True)

@@ -11,19 +11,8 @@ import sympy
 
 from mirage.errors import InputError, LoopError
 from mirage.ir.dims import Dim, symbols_of, to_dim
-from mirage.ir.loops.scalars import (
-    Checked,
-    Loop,
-    Operand,
-    Read,
-    Scalar,
-    Size,
-    loops_of,
-    reads_of,
-    size,
-    value_dtype,
-    walk,
-)
+from mirage.ir.loops.scalars import Checked, Loop, Operand, Read, Scalar, Size, size, value_dtype
+from mirage.ir.loops.traverse import loops_of, reads_of, walk
 from mirage.ir.requirements import AtMost
 from mirage.ir.types import ELEMENTS, TensorType
 

@@ -11,8 +11,9 @@ from dataclasses import replace
 from mirage.ir.dims import Dim
 from mirage.ir.loops.nests import nests
 from mirage.ir.loops.program import LoopProgram, TensorExpr
-from mirage.ir.loops.scalars import Binary, Const, Loop, Read, Scalar, Size, reads_of, size, substitute, transform
+from mirage.ir.loops.scalars import Binary, Const, Loop, Read, Scalar, Size, size
 from mirage.ir.loops.simplify import Affine, simplify_stage, size_of
+from mirage.ir.loops.traverse import reads_of, substitute, transform
 from mirage.ir.polynomials import divide
 
 #: dims that are split at most: each makes a reshape of one dim into two vanish

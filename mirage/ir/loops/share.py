@@ -9,7 +9,8 @@ import sympy
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import LoopProgram, TensorExpr, fresh
-from mirage.ir.loops.scalars import Loop, Read, constant, select, size, substitute, value_dtype
+from mirage.ir.loops.scalars import Loop, Read, constant, select, size, value_dtype
+from mirage.ir.loops.traverse import substitute
 from mirage.ir.types import DTYPES
 
 #: parts of a reduction: enough for many threads, few enough to combine at once

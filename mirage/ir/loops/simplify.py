@@ -15,19 +15,8 @@ import sympy
 from mirage.ir.dim_functions import FloorDiv, Maximum, Minimum, Modulo
 from mirage.ir.dims import Dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr
-from mirage.ir.loops.scalars import (
-    COMPARISONS,
-    Binary,
-    Checked,
-    Const,
-    Loop,
-    Scalar,
-    Select,
-    Size,
-    Unary,
-    constant,
-    transform,
-)
+from mirage.ir.loops.scalars import COMPARISONS, Binary, Checked, Const, Loop, Scalar, Select, Size, Unary, constant
+from mirage.ir.loops.traverse import transform
 from mirage.ir.polynomials import divide
 
 _ZERO, _ONE = sympy.Integer(0), sympy.Integer(1)

@@ -43,8 +43,8 @@ from mirage.ir.loops.scalars import (
     Select,
     Size,
     Unary,
-    walk,
 )
+from mirage.ir.loops.traverse import walk
 
 #: an expression as deep as this is given a name: Python reads no text that is nested without bound
 _DEEPEST = 16

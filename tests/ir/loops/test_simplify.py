@@ -15,8 +15,9 @@ from mirage.ir.dim_values import value_at
 from mirage.ir.dims import to_dim
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import compute, single
-from mirage.ir.loops.scalars import Loop, Scalar, equal, maximum, minimum, select, size, substitute
+from mirage.ir.loops.scalars import Loop, Scalar, equal, maximum, minimum, select, size
 from mirage.ir.loops.simplify import nonnegative, simplify, simplify_program, within
+from mirage.ir.loops.traverse import substitute
 from mirage.ir.types import tensor
 from tests.ir.loops.programs import inputs, programs
 
