@@ -33,7 +33,7 @@ def _visits(kernel: Kernel, tensors: Mapping[str, LoopTensor]) -> Iterator[Affin
             assert at is not None
             yield at
         seen: set[Scalar] = set()
-        stack: list[Scalar] = [m.body] if m.place is None else [m.body, m.place]
+        stack = m.bodies
         while stack:
             n = stack.pop()
             if n in seen:

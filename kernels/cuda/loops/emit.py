@@ -10,12 +10,12 @@ import sympy
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.scalars import constant, value_dtype
+from mirage.ir.loops.scalars import Checked, constant, reads_of, value_dtype, walk
 from mirage.ir.loops.traverse import reads_of
 from mirage.kernels.cuda.emitted import Argument, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.access import merged
 from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value, bare, parenthesized, typed
-from mirage.kernels.cuda.loops.frame import STORAGE, Frame, LoopTensor
+from mirage.kernels.cuda.loops.frame import FAILURES, STORAGE, Frame, LoopTensor
 from mirage.kernels.cuda.loops.schedule import LoopSchedule
 from mirage.kernels.cuda.loops.structure import PART, Kernel, Member
 from mirage.kernels.cuda.writer import Writer, comment_text, without_unused, words
@@ -65,13 +65,15 @@ def emit(
 ) -> EmittedLoops:
     """The Triton source of a program in these kernels, with loops of the type `index`."""
     tensors, workspace = tensors_of(program, kernels)
-    frame = Frame(tensors, index)
+    values = [b for k in kernels for m in k.members for b in m.bodies]
+    checks = dict.fromkeys(n.where for b in values for n in walk(b) if isinstance(n, Checked))
+    frame = Frame(tensors, list(checks), index)
     emitters = [
         _KernelEmitter(k, kernel, s, frame) for k, (kernel, s) in enumerate(zip(kernels, schedules, strict=True))
     ]
     bodies = [e.body() for e in emitters]
     if frame.checks:
-        tensors = [*tensors, LoopTensor("failures", (sympy.Integer(2 * len(frame.checks)),), "int64")]
+        tensors = [*tensors, LoopTensor(FAILURES, (sympy.Integer(2 * len(frame.checks)),), "int64")]
     places = {t.name: k for k, t in enumerate(tensors)}
     steps = [e.step(lines, places, tensors) for e, lines in zip(emitters, bodies, strict=True)]
     lines = ["# Generated from a loop program:", "#"]
@@ -81,7 +83,7 @@ def emit(
         lines += ["", "", *source.splitlines()]
     for e, step, body in zip(emitters, steps, bodies, strict=True):
         lines += ["", "", *e.head(step), *body]
-    return EmittedLoops("\n".join(lines) + "\n", tuple(steps), tuple(tensors), workspace, tuple(frame.checks), index)
+    return EmittedLoops("\n".join(lines) + "\n", tuple(steps), tuple(tensors), workspace, frame.checks, index)
 
 
 class _KernelEmitter:
@@ -108,8 +110,7 @@ class _KernelEmitter:
         #: the dim of rows
         self.row_dim = 0 if schedule.rows == 1 else 1 if kernel.spaces else 2
         self.tile = Tile(dims)
-        bodies = [b for m in kernel.members for b in (m.body, m.place) if b is not None]
-        self.x = Expressions(frame, self.tile, self.extents, bodies, self.w)
+        self.x = Expressions(frame, self.tile, self.extents, [b for m in kernel.members for b in m.bodies], self.w)
         #: spaces whose columns are known
         self.placed: set[int] = set()
 
@@ -135,15 +136,12 @@ class _KernelEmitter:
         """How the function is launched, whose lines these are."""
         used = words(lines)
         arguments = [
-            Argument(p, ArgumentKind.POINTER, _ONE, k)
-            for k, t in enumerate(tensors)
-            if (p := "failures" if t.name == "failures" and k == len(tensors) - 1 else t.pointer) in used
+            Argument(t.pointer, ArgumentKind.POINTER, _ONE, k) for k, t in enumerate(tensors) if t.pointer in used
         ]
         arguments += [Argument(x, ArgumentKind.SIZE, d) for d, x in self.frame.dims.items() if x in used]
         members = self.kernel.members
         own = {places[n] for m in members if m.stored for n in (m.name, m.places) if n}
-        bodies = [b for m in members for b in (m.body, m.place) if b is not None]
-        read = {places[r.tensor] for b in bodies for r in reads_of(b) if r.tensor in places} - own
+        read = {places[r.tensor] for m in members for b in m.bodies for r in reads_of(b) if r.tensor in places} - own
         if "failures" in used:
             own.add(len(tensors) - 1)
         return TritonKernel(

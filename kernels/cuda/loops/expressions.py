@@ -298,7 +298,7 @@ class Expressions:
         more = self._mask(index.span, active, x.index)
         span = index.span | more.span
         wrong = " & ".join(filter(None, [f"~{valid.text}", more.text]))
-        number = self.frame.check(x.where)
+        number = self.frame.checks.index(x.where)
         self.w.line(f"{self.helper('report')}(failures, {number}, {wrong}, {index.text}, {extent})")
         moved = f"tl.where({index.text} < 0, {index.text} + {extent}, {index.text})"
         if self.frame.index != "i64":

@@ -31,6 +31,8 @@ VALUES = {
     "int64": "tl.int64",
     "bool": "tl.int1",
 }
+#: the name of the words that failed checks are written to, which no tensor of a program has
+FAILURES = ""
 
 
 @dataclass(frozen=True)
@@ -44,7 +46,7 @@ class LoopTensor:
     @property
     def pointer(self) -> str:
         """The argument with its address."""
-        return tensor_name(self.name)
+        return "failures" if self.name == FAILURES else tensor_name(self.name)
 
     @property
     def strides(self) -> tuple[Dim, ...]:
@@ -53,15 +55,16 @@ class LoopTensor:
 
 
 class Frame:
-    """Names and arguments that all kernels of a program share; `index` is the integer type of loops, "i32" or "i64"."""
+    """Names and arguments that all kernels of a program share; `index` is the integer type of loops, "i32" or "i64", and
+    `checks` are what may go wrong, by number.
+    """
 
-    def __init__(self, tensors: Sequence[LoopTensor], index: str) -> None:
+    def __init__(self, tensors: Sequence[LoopTensor], checks: Sequence[str], index: str) -> None:
         self.tensors = {t.name: t for t in tensors}
         self.index = index
         #: dim -> its argument
         self.dims: dict[Dim, str] = {}
-        #: what may go wrong, by number
-        self.checks: list[str] = []
+        self.checks = tuple(checks)
         self.functions = FunctionSources()
 
     def dim(self, d: Dim) -> str:
@@ -71,12 +74,6 @@ class Frame:
         if d not in self.dims:
             self.dims[d] = dim_name(d, len(self.dims))
         return self.dims[d]
-
-    def check(self, where: str) -> int:
-        """The number of a check."""
-        if where not in self.checks:
-            self.checks.append(where)
-        return self.checks.index(where)
 
     def use(self, name: str, source: str) -> str:
         """The name of a function of Triton code, whose source is printed once."""

@@ -12,6 +12,7 @@ from mirage.kernels.cuda.arguments import grid
 from mirage.kernels.cuda.emitted import ArgumentKind
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.loops.emit import EmittedLoops
+from mirage.kernels.cuda.loops.frame import FAILURES
 
 
 def interpret(
@@ -25,7 +26,7 @@ def interpret(
     # not zeros, but for the words
     for t in emitted.tensors[len(arrays) :]:
         shape = tuple(value_at(d, sizes) for d in t.shape)
-        arrays.append(np.full(shape, 0 if t.name == "failures" else 77, ELEMENTS[t.dtype]))
+        arrays.append(np.full(shape, 0 if t.name == FAILURES else 77, ELEMENTS[t.dtype]))
     dtypes = ["int8" if t.dtype == "bool" else t.dtype for t in emitted.tensors]
     for step in emitted.kernels:
         programs = grid(step, sizes)

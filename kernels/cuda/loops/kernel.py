@@ -6,14 +6,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from mirage.errors import InputError
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.simplify import simplify_program
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.kernels.cuda.arguments import divisible, grid
 from mirage.kernels.cuda.arrays import DeviceArray, bits, device_of, on_stream, read
@@ -21,18 +20,13 @@ from mirage.kernels.cuda.compile import Request, checked, compile_all
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
 from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
-from mirage.kernels.cuda.loops.emit import EmittedLoops, emit, tensors_of
-from mirage.kernels.cuda.loops.ranges import narrow, value
-from mirage.kernels.cuda.loops.schedule import HintedDivision, LoopSchedule, choose
-from mirage.kernels.cuda.loops.stitch import stitch
+from mirage.kernels.cuda.loops.emit import EmittedLoops
+from mirage.kernels.cuda.loops.ranges import value
+from mirage.kernels.cuda.loops.versions import LoopVersions
 from mirage.kernels.cuda.plan import Launch
 
 #: sizes whose launches are kept
 _KEPT = 64
-#: the size that dims without a hint are taken to have
-_TYPICAL = 1024
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -59,18 +53,15 @@ class CudaLoopKernel:
     def __init__(self, program: LoopProgram, device: CudaDevice, hints: Mapping[str, int]) -> None:
         self.program = program
         self.device = device
-        self.hints = {s: int(hints.get(s, _TYPICAL)) for s in program.symbols}
-        self._stitched = stitch(simplify_program(program), HintedDivision(device, self.hints))
-        tensors, workspace = tensors_of(program, self._stitched)
-        self._tensors = tensors
-        first = len(tensors) - workspace
+        self._versions = LoopVersions(program, device, hints)
+        self.hints = self._versions.hints
+        first = len(self._versions.tensors) - self._versions.workspace
         #: types of the tensors that its kernels hand on: a call is given memory for them, or allocates it
-        self.workspace_types = tuple(TensorType(t.shape, t.dtype) for t in tensors[first:])
+        self.workspace_types = tuple(TensorType(t.shape, t.dtype) for t in self._versions.tensors[first:])
         self._lock = threading.Lock()
-        self._emitted: dict[tuple[Any, ...], EmittedLoops] = {}
         self._shapes: dict[tuple[int, ...], _Shape] = {}
         self._loaded = LoadedKernels()
-        emitted = self._version(self.hints)
+        emitted = self._versions.emitted(self.hints)
         self.source = emitted.source
         self._checks = emitted.checks
         self.kernels = checked(compile_all(self._requests(emitted, self.hints, frozenset())), device)
@@ -209,27 +200,13 @@ class CudaLoopKernel:
                 [t.bind(own) for t in self.program.input_types],
                 [t.bind(own) for t in self.program.output_types],
                 [(t.bind(own), ELEMENTS[t.dtype]) for t in self.workspace_types],
-                self._version(own),
+                self._versions.emitted(own),
             )
             with self._lock:
                 while len(self._shapes) >= _KEPT:
                     del self._shapes[next(iter(self._shapes))]
                 self._shapes[key] = shape
         return shape
-
-    def schedules(self, sizes: Mapping[str, int]) -> tuple[LoopSchedule, ...]:
-        """How the kernels are divided at these sizes."""
-        tensors = {t.name: t for t in self._tensors}
-        return tuple(choose(k, tensors, sizes, self.device) for k in self._stitched)
-
-    def _version(self, sizes: Mapping[str, int]) -> EmittedLoops:
-        schedules = self.schedules(sizes)
-        index = "i32" if narrow(self._stitched, self._tensors, sizes) else "i64"
-        key = (index, *schedules)
-        with self._lock:
-            if key not in self._emitted:
-                self._emitted[key] = emit(self.program, self._stitched, schedules, index)
-            return self._emitted[key]
 
     def _requests(self, emitted: EmittedLoops, sizes: Mapping[str, int], unaligned: frozenset[int]) -> list[Request]:
         aligned = set(range(len(emitted.tensors))) - unaligned

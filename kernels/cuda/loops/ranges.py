@@ -42,7 +42,7 @@ def narrow(kernels: Iterable[Kernel], tensors: Iterable[LoopTensor], sizes: Mapp
                 return False
         known: dict[Scalar, tuple[int, int] | None] = {}
         for m in kernel.members:
-            for n in walk(m.body):
+            for n in (n for b in m.bodies for n in walk(b)):
                 found = _range(n, extents, sizes, known)
                 known[n] = found
                 if found is not None and max(-found[0], found[1]) > _MOST:

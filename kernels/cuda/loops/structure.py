@@ -45,6 +45,11 @@ class Member:
     place: Scalar | None = None
     places: str = ""
 
+    @property
+    def bodies(self) -> list[Scalar]:
+        """The expressions that are computed."""
+        return [self.body] if self.place is None else [self.body, self.place]
+
 
 @dataclass(frozen=True)
 class Kernel:
