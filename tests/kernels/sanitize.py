@@ -11,10 +11,12 @@ import itertools
 import os
 import platform
 import shlex
+import shutil
 import struct
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -186,6 +188,22 @@ BUILDS: dict[str, tuple[str, ...]] = {
     "native": _UNDEFINED,
     "thread": ("-O1", "-g", "-fsanitize=thread", *_PORTABLE),
 }
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """Another compiler than the machine's, the processor that it compiles for, and what runs its programs."""
+
+    command: str
+    processor: str = "native"
+    runner: tuple[str, ...] = ()
+
+
+#: other compilers and processors, where they are installed: what they make has the guard pages of "native", and no sanitizer
+FOREIGN: dict[str, Foreign] = {
+    "clang": Foreign("clang"),
+    "aarch64": Foreign("aarch64-linux-gnu-gcc", "armv8.2-a", ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")),
+}
 #: a program that runs longer hangs
 SECONDS = 300
 #: bytes of garbage between rows: an even number of elements of every type, as poison starts anywhere but ends at 8 bytes
@@ -200,32 +218,55 @@ class Outcome:
     text: str
 
 
-@functools.cache
+@contextmanager
+def building(build: str) -> Iterator[tuple[str, ...]]:
+    """The flags of a build, while its compiler is the one that is used; skips the test where that is not installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        if build not in FOREIGN:
+            yield BUILDS[build]
+            return
+        foreign = FOREIGN[build]
+        for command in (foreign.command, *foreign.runner[:1]):
+            if shutil.which(command) is None:
+                pytest.skip(f"{command} is not installed")
+        patch.setenv("CC", foreign.command)
+        flags = (f"-march={foreign.processor}" if f == "-march=native" else f for f in toolchain.FLAGS)
+        patch.setattr(toolchain, "FLAGS", tuple(flags))
+        yield ("-O1", "-g")
+
+
 def program(build: str, source: str) -> Path:
     """An executable made of C source and the pool; skips the test where the compiler has no such sanitizer."""
-    compiler = toolchain.find_compiler()
+    with building(build) as flags:
+        return _program(source, flags, toolchain.find_compiler())
+
+
+@functools.cache
+def _program(source: str, own: tuple[str, ...], compiler: toolchain.Compiler) -> Path:
     folder = Path(tempfile.mkdtemp(dir=private_folder("sanitizers")))
     (folder / "main.c").write_text(source)
     flags = [f for f in toolchain.FLAGS if f not in ("-shared", "-fPIC")]
-    command = [*compiler.command, *flags, *BUILDS[build], f"-I{toolchain.HEADERS}", "main.c"]
+    command = [*compiler.command, *flags, *own, f"-I{toolchain.HEADERS}", "main.c"]
     command += [str(toolchain.HEADERS / "pool.c"), "-o", "main", "-ldl", *toolchain.LIBRARIES]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         # a compiler may know the flag and lack the runtime
         clean = folder / "clean.c"
         clean.write_text("int main(void) { return 0; }\n")
-        plain = [*compiler.command, *BUILDS[build], str(clean), "-o", str(folder / "clean")]
+        plain = [*compiler.command, *own, str(clean), "-o", str(folder / "clean")]
         if subprocess.run(plain, capture_output=True, check=False).returncode:
-            pytest.skip(f"the C compiler has no {build} sanitizer")
+            pytest.skip(f"the C compiler does not know {shlex.join(own)}")
         raise AssertionError(f"{shlex.join(command)}\n{done.stderr}")
     return folder / "main"
 
 
-def run(main: Path, *arguments: str) -> Outcome:
-    """Run an executable of `program`; skips the test where the sanitizer does not work in this environment."""
+def run(main: Path, *arguments: str, runner: Sequence[str] = ()) -> Outcome:
+    """Run an executable of `program`, by a `runner` if it is of another processor; skips the test where the sanitizer does
+    not work in this environment.
+    """
     options = {"TSAN_OPTIONS": "die_after_fork=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     env = {**os.environ, **options}
-    command = [str(main), *arguments]
+    command = [*runner, str(main), *arguments]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=SECONDS, check=False)
     for broken in ("unexpected memory mapping", "LeakSanitizer has encountered a fatal error"):
         if broken in done.stderr:
@@ -273,8 +314,8 @@ def _strides(dims: AxisDims, extents: Mapping[str, int], itemsize: int, gap: int
 
 def compiled(build: str, source: str, name: str, parts: Sequence[str] = ()) -> Path:
     """The library of generated C with the flags of a build."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("MIRAGE_CFLAGS", " ".join(BUILDS[build]))
+    with building(build) as flags, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("MIRAGE_CFLAGS", " ".join(flags))
         return toolchain.compile(source, name=name, parts=parts)
 
 
@@ -286,7 +327,8 @@ def run_launchers(
     with tempfile.TemporaryDirectory() as folder:
         given, results = Path(folder, "cases"), Path(folder, "results")
         given.write_bytes(b"".join(numbers(threads) + r for r in records))
-        done = run(main, str(library), str(given), str(results), *launchers)
+        runner = FOREIGN[build].runner if build in FOREIGN else ()
+        done = run(main, str(library), str(given), str(results), *launchers, runner=runner)
         return done, np.fromfile(results, np.uint8) if done.status == 0 else np.empty(0, np.uint8)
 
 

@@ -14,7 +14,7 @@ from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.kernels import odd_tiles, tiles
-from tests.kernels.sanitize import BUILDS, GAP, Case, Kernels
+from tests.kernels.sanitize import BUILDS, FOREIGN, GAP, Case, Kernels
 from tests.programs import axes, program, retyped, search, sizes
 
 #: where there is nothing to leave over, and primes below, between and above vectors
@@ -94,6 +94,20 @@ FEW = {
 @pytest.mark.parametrize("name", FEW)
 def test_a_few(name: str) -> None:
     check(name, FEW[name], 1, 0)
+
+
+@pytest.mark.parametrize("build", FOREIGN)
+@pytest.mark.parametrize(("name", "dtype"), [("softmax", "float64"), ("gqa_decode", "float32"), ("adapter_mlp", "bfloat16")])
+def test_a_few_by_other_compilers(name: str, dtype: str, build: str) -> None:
+    check(name, build, 1, 1, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", FOREIGN)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_every_program_by_other_compilers(name: str, dtype: str, build: str) -> None:
+    check(name, build, 1, 1, dtype)
 
 
 def softmax() -> tuple[Kernels, Case]:
