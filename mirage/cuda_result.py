@@ -29,6 +29,7 @@ from mirage.recall import recheck
 from mirage.records import SCHEMA, candidates_from_json, candidates_to_json, sizes_from_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
+from mirage.search.gemms import why_none
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.measure import DeviceRuns, remeasured
 from mirage.search.rank import CudaDecision, CudaVersion
@@ -133,8 +134,8 @@ class CudaSuperoptimized:
 
     @property
     def source(self) -> str:
-        """The Triton of the best graph."""
-        return self.best.built.emitted.source
+        """The Triton of the best graph; what CUTLASS kernels compute of it is in comments."""
+        return self.best.built.source
 
     @cached_property
     def floor_us(self) -> float:
@@ -173,8 +174,9 @@ class CudaSuperoptimized:
             ("share of the floor", f"{self.floor_us / self.best_us:.0%} of {self.floor_us:,.2f} us"),
             *(
                 (f"kernel {k.name}", f"{k.num_warps} warps, {k.registers} registers, {k.shared >> 10} KiB shared")
-                for k in best.built.kernels
+                for k in (*best.built.kernels, *best.built.gemms.values())
             ),
+            ("CUTLASS kernels", f"not offered: {why}" if (why := why_none(self.program)) else "offered"),
             ("versions", f"{len(self.versions)} chosen of {len(self.decision.versions)} compiled"),
         ]
         rows += [(f"at {where}", f"version {k}: {self.versions[k]}") for where, k in leaves(self.decision.tree)]

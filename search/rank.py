@@ -69,6 +69,12 @@ class Built:
     kernels: tuple[CompiledKernel, ...]
     gemms: Gemms = field(default_factory=dict)
 
+    @property
+    def source(self) -> str:
+        """The Triton source, and what CUTLASS kernels compute as comments."""
+        notes = "".join(f"\n# a product by CUTLASS ({g.config}): {g.epilogue}\n" for g in self.gemms)
+        return self.emitted.source + notes
+
 
 @dataclass(frozen=True)
 class CudaVersion:
@@ -276,6 +282,8 @@ class Ranker:
         for count in (1, 2):
             for ranked in given:
                 take(ranked, count)
+        for several in rivals[: len(self.anchors)]:
+            take((r for r in several if r.schedule.gemm is not None), 1)
         for ranked in given:
             take((r for r in ranked if not is_limited(r.candidate.graph)), 1)
         for count in (1, PER_POINT):

@@ -20,7 +20,7 @@ def view(address: int, dtype: str, shape: Sequence[int], strides: Sequence[int])
     """The array at an address, with strides in elements."""
     size = DTYPES[dtype].itemsize
     last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
-    memory = np.frombuffer((ctypes.c_char * (last * size)).from_address(address), DTYPES[dtype])
+    memory = np.frombuffer(memoryview((ctypes.c_char * (last * size)).from_address(address)), DTYPES[dtype])
     return np.lib.stride_tricks.as_strided(memory, shape, [s * size for s in strides], writeable=True)
 
 

@@ -213,7 +213,7 @@ class _Block:
         if "{" in source:
             parts = self.parts(source)
             width = 8 * _WIDTHS[one.name[1][1:]] // len(parts)
-            self.write(to, sum((self.bits(p) << U64(width * i) for i, p in enumerate(parts)), U64(0)), active)
+            self.write(to, np.bitwise_or.reduce([self.bits(p) << U64(width * i) for i, p in enumerate(parts)]), active)
         elif "{" in to:
             parts = self.parts(to)
             width = 8 * _WIDTHS[one.name[1][1:]] // len(parts)

@@ -68,14 +68,12 @@ def _run(gemm: Gemm, device: CudaDevice, sizes: tuple[int, int, int, int]) -> No
     operands = [rng.standard_normal(shapes[o.kind]).astype(DTYPES[o.dtype]) for o in gemm.epilogue.operands]
     d = np.zeros((batch, m, n), result)
     arrays = [a, b, d, *operands]
-    batches = [
-        Operand(0, steps[o.kind], v[0].size if len(v) > 1 else 0)
+    places = tuple(
+        Operand(0, steps[o.kind], v[0].size if len(v) == batch > 1 else 0)
         for o, v in zip(gemm.epilogue.operands, operands, strict=True)
-    ]
-    if batch == 1:
-        batches = [Operand(0, o.step, 0) for o in batches]
-    matrices = ((0, t.shape[2], t[0].size) for t in (a, b, d))
-    call = GemmCall(m, n, k, batch, *matrices, tuple(batches))  # type: ignore[arg-type]
+    )
+    of_a, of_b, of_d = ((0, t.shape[2], t[0].size) for t in (a, b, d))
+    call = GemmCall(m, n, k, batch, of_a, of_b, of_d, places)
     assert call.fits(gemm)
     arguments = [*arrays, *(int(v) for v in call.arguments()[len(arrays) :])]
     ptx.run(kernel.ptx, call.grid(gemm.config), arguments, kernel.shared)
