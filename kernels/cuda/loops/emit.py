@@ -10,8 +10,8 @@ import sympy
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.scalars import Checked, constant, reads_of, value_dtype, walk
-from mirage.ir.loops.traverse import reads_of
+from mirage.ir.loops.scalars import Checked, constant, value_dtype
+from mirage.ir.loops.traverse import reads_of, walk
 from mirage.kernels.cuda.emitted import Argument, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.access import merged
 from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value, bare, parenthesized, typed
