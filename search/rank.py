@@ -24,7 +24,7 @@ from mirage.kernels.cuda.compile import CompiledKernel, Request, checked, compil
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit import emit, with_descriptors
 from mirage.kernels.cuda.emitted import EmittedTriton
-from mirage.kernels.cuda.layouts import with_packed
+from mirage.kernels.cuda.layouts import with_layouts, with_packed
 from mirage.kernels.cuda.model import CudaModel, held_whole
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules import CudaScheduler
@@ -42,8 +42,9 @@ from mirage.search.versions import Point
 MAX_RIVALS, PER_ANCHOR, PER_LIBRARY, PER_POINT = 20, 6, 2, 2
 #: schedules of a graph that are ranked
 SCHEDULES = 4
-#: of the fastest ones so many are also tried with constants that are read from packed copies
-PACKED = 2
+#: of the fastest ones so many get layouts for what is between their kernels, and so many are also tried with constants that are
+#: read from packed copies
+LAID, PACKED = 24, 2
 #: what is modelled at so many times the best is not compiled; graphs that are so far behind at all of the given sizes are not
 #: modelled at others
 FAR, OUT_OF_REACH = 2.0, 4.0
@@ -174,7 +175,7 @@ class Ranker:
     """Ranks the candidates of a program on a device at the given sizes (`anchors`) and around these, within `budget` seconds.
     `constants` are inputs whose contents never change, which kernels may read from packed copies.
 
-    At least one version is compiled, whatever the budget.
+    At least one version is compiled, whatever the budget; the best for each of the given sizes are, in twice the budget.
     """
 
     def __init__(
@@ -193,10 +194,13 @@ class Ranker:
         self.model = CudaModel(device)
         self.gemms = None if why_none(program) else GemmModel(self.model)
         self.deadline = time.perf_counter() + budget
+        self.latest = self.deadline + budget
         self.progress = progress
         self.rejected: list[str] = []
         self.compiled = 0
         self.versions: list[CudaVersion] = []
+        #: kernels whose registers spill: which work, by identity, with which schedule
+        self.spilled: set[tuple[int, CudaKernelSchedule]] = set()
 
     def run(self, candidates: Sequence[Candidate]) -> Ranked:
         """The decision for all sizes. An interrupt ends compilation; what was compiled by then is ranked.
@@ -261,6 +265,10 @@ class Ranker:
             if best and self.gemms is not None:
                 found += [_Rival(c, s, sizes, us) for s, us in self.gemms.choices(c, best[0].schedule, sizes)]
         found.sort(key=lambda r: r.us)
+        for i, r in enumerate(found[:LAID]):
+            laid, us = with_layouts(r.candidate.graph, r.schedule, sizes, self.model)
+            found[i] = _Rival(r.candidate, laid, sizes, us) if laid != r.schedule else r
+        found.sort(key=lambda r: r.us)
         for r in found[:PACKED] if self.constants else ():
             packed = with_packed(r.candidate.graph, r.schedule, self.constants, sizes, self.model)
             if packed is not None:
@@ -274,7 +282,7 @@ class Ranker:
         found: dict[Pair, _Rival] = {}
 
         def take(ranked: Iterable[_Rival], count: int) -> None:
-            alive = list(islice((r for r in ranked if tried.get(r.pair, True)), count))
+            alive = list(islice((r for r in ranked if self._is_alive(r, tried)), count))
             found.update((r.pair, r) for r in alive if r.us <= FAR * alive[0].us)
 
         generated = [[r for r in ranked if is_generated(r.candidate.graph)] for ranked in rivals]
@@ -299,19 +307,31 @@ class Ranker:
             take((r for r in library if r.schedule.gemm is not None), PER_LIBRARY)
         return [r for pair, r in list(found.items())[:MAX_RIVALS] if pair not in tried]
 
+    def _is_alive(self, r: _Rival, tried: Mapping[Pair, bool]) -> bool:
+        """Whether it is not known to fail, nor has a kernel that another graph has, and that spills."""
+        kernels = zip(r.candidate.graph.kernels, r.schedule.kernels, strict=True)
+        return tried.get(r.pair, True) and not any((id(self.model.work(n)), s) in self.spilled for n, s in kernels)
+
+    def _firsts(self, rivals: Sequence[Sequence[_Rival]], tried: Mapping[Pair, bool]) -> list[_Rival]:
+        """The most promising for each of the given sizes, where it was not compiled yet."""
+        generated = ((r for r in ranked if is_generated(r.candidate.graph)) for ranked in rivals[: len(self.anchors)])
+        firsts = (next((r for r in ranked if self._is_alive(r, tried)), None) for ranked in generated)
+        return list({r.pair: r for r in firsts if r is not None and r.pair not in tried}.values())
+
     def _compile(self, rivals: Sequence[Sequence[_Rival]]) -> bool:
         """Compile what is wanted, a batch at a time; whether there was time for all of it."""
         tried: dict[Pair, bool] = {}
         while wanted := self._wanted(rivals, tried):
             if self.versions and time.perf_counter() > self.deadline:
-                return False
+                # a version for other sizes may be poor at the given ones
+                wanted = self._firsts(rivals, tried)
+                if not wanted or time.perf_counter() > self.latest:
+                    return False
             batch = wanted[: BATCH if tried else FIRST_BATCH]
-            pairs = [r.pair for r in batch]
-            batch = [self._described(r) for r in batch]
-            for r, pair, built in zip(batch, pairs, self._build(batch), strict=True):
-                tried[pair] = built is not None
+            for r, (described, built) in zip(batch, self._build(batch), strict=True):
+                tried[r.pair] = built is not None
                 if built is not None:
-                    self.versions.append(CudaVersion(r.candidate, r.schedule, r.sizes, built))
+                    self.versions.append(CudaVersion(r.candidate, described.schedule, r.sizes, built))
             self.progress(f"{self.compiled} kernels compiled")
         return True
 
@@ -330,20 +350,24 @@ class Ranker:
             kernels.append(replace(s, descriptors=kept, specialized=s.specialized and kept == s.descriptors))
         return replace(r, schedule=replace(r.schedule, kernels=tuple(kernels)))
 
-    def _build(self, batch: Sequence[_Rival]) -> list[Built | None]:
-        """Emitted and compiled, side by side; None, and why is noted, where that failed or registers spill."""
-        found: list[Built | None] = []
-        for r, built in zip(
-            batch, build_all([(r.candidate, r.schedule, r.sizes) for r in batch], self.model.device), strict=True
-        ):
+    def _build(self, batch: Sequence[_Rival]) -> list[tuple[_Rival, Built | None]]:
+        """Each with the descriptors that it has, emitted and compiled, side by side; None, and why is noted, where that failed or
+        registers spill.
+        """
+        found: list[tuple[_Rival, Built | None]] = []
+        described = [self._described(r) for r in batch]
+        all_built = build_all([(r.candidate, r.schedule, r.sizes) for r in described], self.model.device)
+        for given, r, built in zip(batch, described, all_built, strict=True):
             self.compiled += 1
             if isinstance(built, Built) and (spills := sum(k.spill_bytes for k in built.kernels)):
+                together = zip(r.candidate.graph.kernels, given.schedule.kernels, built.kernels, strict=True)
+                self.spilled |= {(id(self.model.work(n)), s) for n, s, k in together if k.spill_bytes}
                 built = ScheduleError(f"registers spill {spills} bytes; choose smaller tiles or more warps")
             if isinstance(built, Built) and (idle := _unspecialized(r.schedule, built)):
                 built = ScheduleError(f"Triton does not specialize the warps of kernel {idle[0]}; leave it out")
             if isinstance(built, MirageError):
                 self._reject(r.candidate, built)
-            found.append(built if isinstance(built, Built) else None)
+            found.append((r, built if isinstance(built, Built) else None))
         return found
 
     def _reject(self, c: Candidate, why: MirageError) -> None:

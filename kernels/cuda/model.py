@@ -95,7 +95,7 @@ class CudaModel:
     ) -> float:
         work = self.work(node)
         axes = {a for a, _ in work.graph.roles} | {a for k in range(len(node.dims)) for a in node.axes(k)}
-        sizes = tuple((a, table[a]) for a in sorted(axes))
+        sizes = tuple((a, table[a]) for a in sorted(axes) if a in table)
         key = id(work), s, sizes, dtype, warm, compiled and compiled.folder, tuple(inner.items())
         if key not in self._known:
             found = self.kernel(work, Choices.of(s), table, dtype, warm, compiled, inner)

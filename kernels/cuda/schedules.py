@@ -17,7 +17,6 @@ from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.model import KernelWork
 from mirage.kernels.cuda.choices import Choices
 from mirage.kernels.cuda.estimate import DOT, HALVES, SPECIALIZED, WGMMA
-from mirage.kernels.cuda.layouts import with_layouts
 from mirage.kernels.cuda.model import CudaModel, held_whole, warm_inputs
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
@@ -76,8 +75,7 @@ class CudaScheduler:
         for rank in range(count):
             schedule = self._whole(rank, count)
             if schedule not in found:
-                better, us = with_layouts(self.mugraph, schedule, self.symbols, self.model)
-                found[better] = us
+                found[schedule] = self.model.us(self.mugraph, schedule, self.symbols)
         ranked = [Ranked(s, us) for s, us in found.items() if us < np.inf]
         return sorted(ranked, key=lambda r: r.us)
 
@@ -97,7 +95,7 @@ class CudaScheduler:
         sizes = {**self.sizes, **{partial_axis(a): splits.get(a, 1) for a in roles}}
         fixed = tuple((a, n) for a, n in splits.items() if a in node.graph.role or partial_axis(a) in node.graph.role)
         warm = warm_inputs(self.mugraph, node)
-        key = (id(self.model.work(node)), fixed, warm, count)
+        key = (node, fixed, warm, count)
         if key not in self._known:
             self._known[key] = self._ranked(k, node, sizes, dict(fixed), warm, count)
         return self._known[key]
