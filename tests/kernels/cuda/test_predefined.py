@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,18 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda import launch as launching
+from mirage.kernels.cuda.cutlass_gemm import configs
+from mirage.kernels.cuda.cutlass_plan import CutlassCalls
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emit import emit
 from mirage.kernels.cuda.emitted import TritonKernel
 from mirage.kernels.cuda.graphs import CudaGraph
 from mirage.kernels.cuda.launch import CudaExecutable
-from mirage.kernels.cuda.predefined import PredefinedOperators
+from mirage.kernels.cuda.predefined import PredefinedOperators, read_types
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
+from tests.kernels.cuda.gemms import MemoryGemms
 from tests.kernels.cuda.lab import Lab, from_gpu
 from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays
 from tests.kernels.cuda.simple import arguments
@@ -114,6 +118,48 @@ def test_numpy_operators(make: Callable[[str], Program], dtype: str, together: b
         operators.bind({t: arrays[t] for t in operators.tensors}, sizes)()
     found = [np.asarray(arrays[o.tensor], np.float64) for o in emitted.outputs]
     check(program, found, inputs, sizes)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("make", [norm, heads], ids=lambda f: f.__name__)
+def test_operators_with_cutlass_kernels(make: Callable[[str], Program], dtype: str, together: bool) -> None:
+    """What operators leave for one another may be wider than the program's type."""
+    program = make(dtype)
+    sizes = {"b": 3, "s": 2, "t": 8}
+    sizes = {s: sizes[s] for s in program.symbols()}
+    graph = reference_graph(to_axes(program))
+    emitted = emit(graph, CudaSchedule((), configs(DEVICES["sm_90"])[0]))
+    inputs = arguments(program, sizes, 0.3)
+    arrays = [inputs[p] for p in emitted.places]
+    arrays += [np.zeros(_shape(d.shape, sizes), DTYPES[d.dtype]) for d in emitted.tensors[len(arrays) :]]
+    gemms, memory = MemoryGemms(), MemoryArrays()
+    steps = emitted.runs[0]
+    assert not isinstance(steps, TritonKernel)
+    for run in [steps] if together else [(s,) for s in steps]:
+        plan = partial(CutlassCalls, arrays=memory, gemms=gemms, types=read_types(emitted, run))
+        operators = PredefinedOperators(graph, emitted, run, analyze(graph), plan)
+        operators.bind({t: arrays[t] for t in operators.tensors}, sizes)()
+    assert len(gemms.launched) == 2 or make is norm
+    check(program, [np.asarray(arrays[o.tensor], np.float64) for o in emitted.outputs], inputs, sizes)
+
+
+def test_an_executable_with_cutlass_kernels(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    gemms = MemoryGemms()
+    monkeypatch.setattr(launching, "CupyArrays", MemoryArrays)
+    monkeypatch.setattr(launching, "Gemms", lambda config, device: gemms)
+
+    @mi.program(x=mi.tensor("b", 24, dtype="float16"), w=mi.tensor(24, 16, dtype="float16"))
+    def act(x: Any, w: Any) -> Any:
+        return mi.silu(x @ w)
+
+    program, sizes = act.trace(), {"b": 3}
+    graph = reference_graph(to_axes(program))
+    run = CudaExecutable(graph, emit(graph, CudaSchedule((), gemms.config)), DEVICES["sm_90"], sizes)
+    inputs = [lab.cupy.asarray(x) for x in arguments(program, sizes, 0.3)]
+    check(program, [np.asarray(y, np.float64) for y in run(inputs, sizes)], inputs, sizes)
+    ((gemm, call),) = gemms.launched
+    assert str(gemm.epilogue) == "multiply(sum, sigmoid(sum))" and (call.rows, call.columns, call.depth) == (3, 16, 24)
 
 
 def _shape(shape: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:
