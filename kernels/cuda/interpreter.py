@@ -73,6 +73,21 @@ _create_dot = interpreter.InterpreterBuilder.create_dot
 interpreter.InterpreterBuilder.create_dot = _exact_dot
 
 
+def _nearest(builder: Any, source: Any, to: Any) -> Any:
+    """A conversion; to 16-bit brain floats it rounds to nearest even as a GPU does, where the interpreter cuts off."""
+    if source.dtype.scalar != tl.float32 or to.scalar != tl.bfloat16:
+        return _cast(builder, source, to)
+    bits = np.asarray(source.data, np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    # not carried from the significand of a NaN
+    found = np.where(np.isnan(source.data), 0x7FC0 | (bits >> 16 & 0x8000), rounded)
+    return interpreter.TensorHandle(found.astype(np.uint16), tl.bfloat16)
+
+
+_cast = interpreter.InterpreterBuilder.cast_impl
+interpreter.InterpreterBuilder.cast_impl = _nearest
+
+
 def _reduce(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
     """A reduction by any function, of which the interpreter would call it for each element apart."""
     operands, axis = self.unravel(inputs, self.axis)
