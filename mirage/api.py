@@ -10,12 +10,11 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from mirage.cache import ResultStore
+from mirage.cache import ResultStore, store_of
 from mirage.cache.records import parse_json
 from mirage.candidates import verify_candidates
 from mirage.cuda_api import rank_for_device
@@ -23,7 +22,6 @@ from mirage.cuda_recall import CudaMemory
 from mirage.cuda_result import CudaSuperoptimized, cuda_result_from_json, device_shapes
 from mirage.errors import (
     BudgetError,
-    CacheError,
     DimError,
     FormatError,
     InputError,
@@ -32,6 +30,7 @@ from mirage.errors import (
     VerificationError,
 )
 from mirage.evidence import Verdict, compare, verdicts
+from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.frontends.upstream import UpstreamFile
@@ -135,7 +134,7 @@ def superoptimize(
         raise SearchError(f"executor={executor!r} is not a concurrent.futures.Executor; pass one, or None")
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget) == SearchOptions()
-    store = _store(cache)
+    store = store_of(cache)
     kind = CudaMemory if isinstance(machine, CudaDevice) else Memory
     memory = kind(store, verifier.axis_program, machine, budget, fixed) if whole and store is not None else None
     seconds: dict[str, float] = {}
@@ -335,14 +334,6 @@ def _seed(seed: object) -> int:
     return seed
 
 
-def _store(cache: object) -> ResultStore | None:
-    if not isinstance(cache, ResultStore | bool):
-        raise CacheError(
-            f"cache={cache!r} is not a results store; pass a ResultStore, True for the default one, or False"
-        )
-    return cache if isinstance(cache, ResultStore) else ResultStore() if cache else None
-
-
 class LazySuperoptimized:
     """A function that superoptimizes itself at the sizes of its first call."""
 
@@ -415,10 +406,11 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized | Any
 
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
     """
+    path = path_of(path)
     try:
         if zipfile.is_zipfile(path):
             raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
-        text = Path(path).read_text()
+        text = path.read_text()
         obj = parse_json(text)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None

@@ -11,7 +11,7 @@ from typing import Any
 
 from mirage.api import superoptimize as search_program
 from mirage.background import Background, Job
-from mirage.cache import ResultStore
+from mirage.cache import ResultStore, check_cache
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
@@ -43,7 +43,7 @@ from mirage.compiler.pipeline import Pass, run_passes
 from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, SearchError, TraceError
 from mirage.frontends.functions import GraphFunction, trace_module
-from mirage.frontends.spec import TensorFunction
+from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import Module
@@ -143,10 +143,11 @@ def compile(
     the executable says so (`Executable.interrupted`). A second interrupt, or one elsewhere, raises KeyboardInterrupt.
 
     Raises TraceError, ParseError, ShapeError and others for a program outside of the IR, naming the line; DimError for bounds or
-    sizes that are none, BudgetError, UnknownTarget, InputError for a constant that is no parameter.
+    sizes that are none, BudgetError, UnknownTarget, CacheError, InputError for a constant that is no parameter.
     Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
     """
     _check_options(budget, without)
+    check_cache(cache)
     start = time.perf_counter()
     say = progress or (lambda _: None)
     kernels = kernels_for(target)
@@ -174,7 +175,7 @@ def compile(
 def _check_options(budget: Any, without: Any) -> None:
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
         raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
-    if isinstance(without, str) or any(name not in OPTIMIZATIONS for name in without):
+    if isinstance(without, str) or not isinstance(without, Collection) or any(name not in OPTIMIZATIONS for name in without):
         raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
 
 
@@ -186,11 +187,9 @@ def _context(module: Module, bounds: Any, sizes: Any, constants: Collection[str]
     symbols = sorted(set().union(*(symbols_in(p.annotation) for p in main.parameters)))
     _check_names("bounds", bounds or {}, symbols, main.name)
     names = [p.name for p in main.parameters]
-    if isinstance(constants, str) or not all(c in names for c in constants):
-        raise InputError(f"constants={constants!r}: not parameters of {main.name}; these are {', '.join(names)}")
     return Context(
         bounds=store,
-        constants=tuple(n for n in names if n in constants),
+        constants=check_constants(main.name, constants, names),
         sizes=tuple(_anchors(sizes, symbols, store, main.name)),
     )
 

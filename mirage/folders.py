@@ -87,13 +87,20 @@ def write_whole(file: Path, content: str | bytes, mode: int = 0o600) -> None:
         raise
 
 
+def path_of(path: object) -> Path:
+    """The path that a user gave; raises InputError for what is none."""
+    if not isinstance(path, str | os.PathLike) or "\0" in os.fspath(path):
+        raise InputError(f"{path!r} is no path of a file; pass a string or a pathlib.Path")
+    return Path(path)
+
+
 def save_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     """Write a file that the user asked for, whole or not at all, with the permissions of new files.
 
     Raises InputError if it cannot be written.
     """
     # a link stays one, as with open()
-    file = Path(path).resolve()
+    file = path_of(path).resolve()
     if file.exists() and not file.is_file():
         raise InputError(f"{path}: cannot be written: it is there, and no file; choose another name")
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirage.errors import InputError
-from mirage.folders import build_folder, save_file, write_whole
+from mirage.folders import build_folder, path_of, save_file, write_whole
 
 
 @pytest.fixture
@@ -82,3 +82,9 @@ def test_what_killed_builds_left_goes_once_it_is_old(tmp_path: Path) -> None:
     with build_folder(tmp_path):
         pass
     assert sorted(p.name for p in tmp_path.iterdir()) == [".build-new", "kernel.so"]
+
+
+@pytest.mark.parametrize("path", [None, 3, b"file", "fi\0le"])
+def test_what_is_no_path_is_said_so(path: object) -> None:
+    with pytest.raises(InputError, match="is no path of a file; pass a string"):
+        path_of(path)

@@ -156,6 +156,23 @@ def _merge_one(connection: sa.Connection, record: Record) -> bool:
     return True
 
 
+def check_cache(cache: object) -> None:
+    """Raises CacheError for an argument `cache` that `store_of` does not take."""
+    if not isinstance(cache, ResultStore | bool):
+        raise CacheError(
+            f"cache={cache!r} is not a results store; pass a ResultStore, True for the default one, or False"
+        )
+
+
+def store_of(cache: ResultStore | bool) -> ResultStore | None:
+    """The store that an argument `cache` means: itself, the default one for True, none for False.
+
+    Raises CacheError for anything else.
+    """
+    check_cache(cache)
+    return cache if isinstance(cache, ResultStore) else ResultStore() if cache else None
+
+
 def _check_key(key: str) -> None:
     if not is_key(key):
         raise CacheError(f"{key!r} is not a cache key; keys are SHA-256 in lowercase hex")

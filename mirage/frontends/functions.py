@@ -77,6 +77,8 @@ def trace_module(fn: Callable[..., Any], specs: Mapping[str, Any] | None = None,
         plain, given = fn.fn, fn.specs if specs is None else specs
     else:
         given = specs or {}
+    if not isinstance(given, Mapping):
+        raise TraceError(f"trace_module: specs={given!r} is not a mapping; pass {{'x': mi.tensor(...)}} for a parameter 'x'")
     if not callable(plain):
         raise TraceError(f"trace_module: {fn!r} is not a function")
     if isinstance(fn, GraphFunction) and fn.dims:

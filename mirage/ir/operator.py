@@ -384,7 +384,14 @@ def elementwise(
     flops: int = 1,
     takes: frozenset[str] = FLOATING,
 ) -> Elementwise:
-    """Define and register an elementwise operator from its meaning over any algebra."""
+    """Define and register an elementwise operator from its meaning over any algebra.
+
+    Raises AttributeValueError for a name that is no identifier, or a definition that is no function, DuplicateOperator.
+    """
+    if not callable(define):
+        raise AttributeValueError(
+            f"operator {name!r}: its definition is {define!r}; pass a function of an algebra and the operands"
+        )
     op = Elementwise(name, arity, arity, tuple(attributes), ALL_LEVELS, define, flops, takes=takes)
     register(op)
     return op
@@ -396,8 +403,9 @@ def get_operator(name: str) -> Operator:
         return REGISTRY[name]
     import difflib
 
-    near = difflib.get_close_matches(name, REGISTRY, n=3) or sorted(REGISTRY)
-    raise UnknownOperator(f"operator {name!r} is not registered; did you mean {', '.join(near)}?")
+    near = difflib.get_close_matches(name, REGISTRY, n=3)
+    advice = f"did you mean {', '.join(near)}?" if near else f"the operators are {', '.join(sorted(REGISTRY))}"
+    raise UnknownOperator(f"operator {name!r} is not registered; {advice}")
 
 
 def same_dtype(op: str, types: Sequence[TensorType]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from mirage.errors import FormatError, InputError, MirageError
-from mirage.folders import save_file
+from mirage.folders import path_of, save_file
 from mirage.ir.graph import nodes
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.device import cuda_device
@@ -337,6 +337,7 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
     Nothing of the file is run as code: kernels are made and compiled by this package. Raises InputError if it cannot be read
     and FormatError if it is no executable, or was altered.
     """
+    path = path_of(path)
     try:
         with zipfile.ZipFile(path) as archive:
             head = json.loads(archive.read(_CODE))

@@ -86,6 +86,8 @@ def test_compile_saves_and_explains_what_was_saved(run: Run, tmp_path: Path) -> 
     assert (code, err) == (0, "")
     assert set(json.loads(first)) == {
         "signature",
+        "target",
+        "interrupted",
         "parameters",
         "guards",
         "functions",
@@ -128,7 +130,7 @@ def test_compile_prints_after_passes(run: Run, monkeypatch: pytest.MonkeyPatch) 
         (("user.py:scores", "--set", "b=x"), "write NAME=SIZE"),
         (("user.py:scores", "--set", "b=²"), "write NAME=SIZE"),
         (("user.py:scores", "--set", "q=3"), "'q' is not a dim"),
-        (("user.py:scores", "--constant", "v"), "not parameters of scores"),
+        (("user.py:scores", "--constant", "v"), "constant 'v' is not an input; the inputs are x, w"),
         (("user.py:scores", "--without", "speed"), "the optimizations are merge"),
         (("user.py:scores", "--budget", "0"), "positive number of seconds"),
         (("user.py:scores", "--target", "tpu"), "tpu"),

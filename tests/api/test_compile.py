@@ -17,6 +17,7 @@ from benchmarks.graph_programs import SMALL, GraphProgram
 from mirage.compilation import OPTIMIZATIONS, PIPELINE
 from mirage.errors import (
     BudgetError,
+    CacheError,
     DimError,
     FormatError,
     GuardError,
@@ -215,8 +216,11 @@ def test_wrong_names_of_arguments() -> None:
         ({"sizes": {"n": "many"}}, DimError, "many"),
         ({"sizes": [{"n": k} for k in range(1, 12)]}, DimError, "11 sets"),
         ({"sizes": 5}, DimError, "mapping"),
-        ({"constants": ("w",)}, InputError, "not parameters"),
-        ({"constants": "x"}, InputError, "not parameters"),
+        ({"constants": ("w",)}, InputError, "constant 'w' is not an input; the inputs are x"),
+        ({"constants": "x"}, InputError, "not a collection of names"),
+        ({"constants": None}, InputError, "not a collection of names"),
+        ({"cache": "results.sqlite"}, CacheError, "not a results store"),
+        ({"without": None}, InputError, "collection"),
         ({"budget": 0}, BudgetError, "budget"),
         ({"budget": "long"}, BudgetError, "budget"),
         ({"target": "tpu"}, UnknownTarget, "tpu"),

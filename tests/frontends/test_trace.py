@@ -239,6 +239,7 @@ ERRORS: list[tuple[Callable[..., Any], type[MirageError], str]] = [
     (lambda x: mi.apply("softmax", x, axis=None), AttributeValueError, "axis=None"),
     (lambda x: mi.apply("softmax", x, dim=0), AttributeValueError, "unknown attribute 'dim'"),
     (lambda x: mi.apply("softmaxx", x), UnknownOperator, "did you mean softmax"),
+    (lambda x: mi.apply("qqq", x), UnknownOperator, "the operators are abs, "),
     (lambda x: mi.apply("add", x), ShapeError, "takes 2 operands, got 1"),
     (lambda x: x + x.T, ShapeError, "[b, 4*n] and [4*n, b]"),
     (lambda x: x.sum(2), ShapeError, "sum: axis 2"),

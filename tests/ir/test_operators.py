@@ -233,6 +233,9 @@ def test_operator_from_outside(hard_swish: str) -> None:
         mi.trace(lambda x: mi.apply(hard_swish, x, slope="steep"), x=tensor("n"))
     with pytest.raises(DuplicateOperator, match=hard_swish):
         mi.elementwise(hard_swish, lambda al, x: x)
+    with pytest.raises(AttributeValueError, match="its definition is 3; pass a function"):
+        mi.elementwise("no_definition", 3)  # type: ignore[arg-type]
+    assert "no_definition" not in REGISTRY
 
 
 def test_function_from_outside() -> None:

@@ -208,6 +208,7 @@ SIGNATURES: list[tuple[Any, Any, str]] = [
     (lambda x: x, {"x": 3}, "program: x=3 is no type"),
     (lambda x: x, {"x": (mi.tensor("b"), 3)}, "program: x=3 is no type"),
     (3, {}, "trace_module: 3 is not a function"),
+    (lambda x: x, [mi.tensor("b")], "is not a mapping; pass {'x': mi.tensor(...)}"),
 ]
 
 
