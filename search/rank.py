@@ -270,9 +270,13 @@ class Ranker:
             found[i] = _Rival(r.candidate, laid, sizes, us) if laid != r.schedule else r
         found.sort(key=lambda r: r.us)
         for r in found[:PACKED] if self.constants else ():
-            packed = with_packed(r.candidate.graph, r.schedule, self.constants, sizes, self.model)
+            graph = r.candidate.graph
+            packed = with_packed(graph, r.schedule, self.constants, sizes, self.model)
             if packed is not None:
-                found.append(_Rival(r.candidate, packed[0], sizes, packed[1]))
+                # other tiles may be best for that layout
+                layouts = [s.packed for s in packed[0].kernels]
+                best = CudaScheduler(graph, sizes, self.model, known, layouts).best(SCHEDULES)
+                found += [_Rival(r.candidate, p.schedule, sizes, p.us) for p in best]
         return sorted(found, key=lambda r: r.us)
 
     def _wanted(self, rivals: Sequence[Sequence[_Rival]], tried: Mapping[Pair, bool]) -> list[_Rival]:

@@ -67,8 +67,9 @@ SPECIALIZED = {(9, 0): (4,), (10, 0): (4, 8)}
 #: how much faster a loop of products runs whose warps are specialized (FlashAttention-3, table 2: 661 to 570 TFLOP/s); figures
 #: of what large products sustain are those of libraries, whose kernels do so from sm_90 on
 SPECIALIZED_GAIN = 1.16
-#: bytes of the widest load of a thread, and its operations per load beside it: address and mask (an estimate)
-LOAD_BYTES, LOAD_OPERATIONS = 16, 5
+#: bytes of the widest load of a thread, and of the narrowest that is copied to shared memory without it (cp.async, PTX ISA);
+#: its operations per load beside it: address and mask (an estimate)
+LOAD_BYTES, COPY_BYTES, LOAD_OPERATIONS = 16, 4, 5
 #: us that one thread takes to write a block's tensor descriptor to memory and to see it there: a round trip to the L2 cache
 #: and back (an estimate)
 DESCRIPTOR_US = 0.5
@@ -456,14 +457,13 @@ class Counter:
         tensors = [t.axes for t in self.work.held if t.axes not in self.accumulated]
         tensors += [axes for x in self.work.groups for axes in x.tensors]
         largest = np.max([self._volume(axes, self.inner) for axes in tensors] or [self.ones], axis=0)
-        # loads pass through registers, but for those that run ahead of a loop, or that the copy engine takes to tl.dot
+        # loads pass through registers, but for those that run ahead of a loop; asynchronous copies are of 4 bytes at least
         pointers = self.ones < 0
         for k, t in enumerate(self.work.inputs):
             words = self._volume(t.axes, self.inner) * self.itemsize / REGISTER_BYTES
-            copied = self._copied(k)
-            ahead = ((self.stages > 1) & (t.depth > 0)) | (copied & self.dot)
-            largest = np.maximum(largest, np.where(ahead, 0, words))
-            pointers = pointers | ~copied
+            wide = self._copied(k) | (self._load_bytes(k) >= COPY_BYTES)
+            largest = np.maximum(largest, np.where((self.stages > 1) & (t.depth > 0) & wide, 0, words))
+            pointers = pointers | ~self._copied(k)
         # without tl.dot all products of a tile are there before they are added up
         for k in range(len(self.work.products)):
             terms = np.prod(self._product(k), axis=0)

@@ -7,7 +7,7 @@ registers, and a profiler (Mirage, section 6: tile sizes are chosen after the se
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.model import KernelWork
-from mirage.kernels.cuda.choices import Choices
+from mirage.kernels.cuda.choices import Choices, Layouts
 from mirage.kernels.cuda.estimate import DOT, HALVES, SPECIALIZED, WGMMA
 from mirage.kernels.cuda.model import CudaModel, held_whole, warm_inputs
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
@@ -49,7 +49,8 @@ class Ranked:
 class CudaScheduler:
     """Schedules of one muGraph for typical sizes of its dim symbols.
 
-    `known` holds the rankings of kernels that graphs share, at the same sizes in the same model.
+    `known` holds the rankings of kernels that graphs share, at the same sizes in the same model. `packed` are the layouts of
+    every kernel's constants (`CudaKernelSchedule.packed`).
     """
 
     def __init__(
@@ -58,8 +59,10 @@ class CudaScheduler:
         sizes: Mapping[str, int],
         model: CudaModel,
         known: dict[tuple[object, ...], list[CudaKernelSchedule]] | None = None,
+        packed: Sequence[Layouts] = (),
     ) -> None:
         self.mugraph = mugraph
+        self.packed = packed or [()] * len(mugraph.kernels)
         self.model = model
         self.symbols = dict(sizes)
         self.sizes = {a: max(evaluate(d, sizes), 1) for a, d in mugraph.axes.items()}
@@ -95,7 +98,7 @@ class CudaScheduler:
         sizes = {**self.sizes, **{partial_axis(a): splits.get(a, 1) for a in roles}}
         fixed = tuple((a, n) for a, n in splits.items() if a in node.graph.role or partial_axis(a) in node.graph.role)
         warm = warm_inputs(self.mugraph, node)
-        key = (node, fixed, warm, count)
+        key = (node, fixed, warm, count, self.packed[k])
         if key not in self._known:
             self._known[key] = self._ranked(k, node, sizes, dict(fixed), warm, count)
         return self._known[key]
@@ -110,7 +113,7 @@ class CudaScheduler:
         count: int,
     ) -> list[CudaKernelSchedule]:
         work, dtype = self.model.work(node), self.mugraph.dtype
-        first = self._tiled(work, sizes, fixed)
+        first = replace(self._tiled(work, sizes, fixed), packed=self.packed[k])
         us = self.model.kernel(work, first, sizes, dtype, warm).us
         refined = self._with_loads(work, _with_threads(first.take(_fastest(us)), bool(work.graph.loop)))
         estimate = self.model.kernel(work, refined, sizes, dtype, warm)
