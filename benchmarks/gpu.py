@@ -20,6 +20,7 @@ from typing import Annotated
 import typer
 
 import mirage as mi
+from benchmarks.gpu_cutlass import cutlass_program
 from benchmarks.peers import complain
 from benchmarks.programs import KERNELS, kernel_sizes, retyped
 from benchmarks.tables import AsJson, Table, emit
@@ -27,6 +28,7 @@ from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.library import NUMPY
 
 #: element types that are measured
 DTYPES = ("float16", "bfloat16")
@@ -36,6 +38,8 @@ BANDWIDTH, FLOPS = 4.3e12, 790e12
 ROTATION = 3 * (60 << 20)
 #: copies of the arguments of one program at most
 COPIES = 256
+#: what the time of a program by CUTLASS kernels alone is called
+CUTLASS = "CUTLASS"
 #: seconds to superoptimize a program, for each of its sets of sizes
 BUDGET = 10.0
 #: a row whose ratio is less is one that we lose
@@ -93,10 +97,11 @@ class Case:
 class GpuRow:
     """One case on a device; times are medians in microseconds per call, of calls in one CUDA graph.
 
-    `ratio` is the best peer's time over ours, `floor_share` the floor's share of ours. `error` is that of our result, the
-    largest difference from float64 over its largest element, and `error_peer` that of the most exact peer; `wrong` tells that
-    ours is too large. `cold`: nothing of the arguments was in the level-2 cache. `kernels` are the launches of ours. `times`
-    holds every version's time, `left_out` why others have none. `compiled`: `torch.compile` had its turn.
+    `ratio` is the best peer's time over ours, `floor_share` the floor's share of ours. CUTLASS kernels are ours, too: the time of
+    the program by them alone, where they have one, is no peer's. `error` is that of our result, the largest difference from
+    float64 over its largest element, and `error_peer` that of the most exact peer; `wrong` tells that ours, or CUTLASS's, is too
+    large. `cold`: nothing of the arguments was in the level-2 cache. `kernels` are the launches of ours. `times` holds every
+    version's time, `left_out` why others have none, or that CUTLASS's result is wrong. `compiled`: `torch.compile` had its turn.
     """
 
     program: str
@@ -257,9 +262,15 @@ def rehearse(wanted: Sequence[Case], results: Results) -> Iterator[str]:
             f"floor {case.floor_us:.2f} us ({bound}), {case.copies} copies{'' if case.cold else ', not cold'}"
         )
     for case in wanted:
-        version = results(case).choice(case.sizes)
+        found = results(case)
+        version = found.choice(case.sizes)
         kernels = (f"{k.name} ({k.registers} registers, {k.spill_bytes} bytes spilled)" for k in version.built.kernels)
         yield f"{case.program} {case.label} {case.dtype}: {version}: {', '.join(kernels)}"
+        try:
+            gemms = cutlass_program(found.program, case.sizes, found.device, NUMPY)
+            yield f"{case.program} {case.label} {case.dtype}: CUTLASS alone: {gemms.gemms.config}"
+        except MirageError as e:
+            yield f"{case.program} {case.label} {case.dtype}: no CUTLASS kernels: {e}"
 
 
 def gpu_table(rows: Sequence[GpuRow]) -> Table:
@@ -270,6 +281,7 @@ def gpu_table(rows: Sequence[GpuRow]) -> Table:
         "ours, us",
         "best peer",
         "its us",
+        "CUTLASS, us",
         "ratio",
         "floor, us",
         "share",
@@ -282,9 +294,10 @@ def gpu_table(rows: Sequence[GpuRow]) -> Table:
 def _cells(r: GpuRow) -> list[str]:
     sizes = r.sizes if r.cold else f"{r.sizes} (in L2)"
     error = f"{r.error:.0e}" + " WRONG" * r.wrong
+    cutlass = _us(r.times[CUTLASS]) if CUTLASS in r.times else ""
     return [
-        r.program, sizes, r.dtype, _us(r.ours_us), r.best_peer, _us(r.best_peer_us), f"{r.ratio:.2f}", _us(r.floor_us),
-        f"{r.floor_share:.0%}", error, str(r.kernels),
+        r.program, sizes, r.dtype, _us(r.ours_us), r.best_peer, _us(r.best_peer_us), cutlass,
+        f"{r.ratio:.2f}", _us(r.floor_us), f"{r.floor_share:.0%}", error, str(r.kernels),
     ]  # fmt: skip
 
 

@@ -12,12 +12,14 @@ import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu import Case, GpuRow
+from benchmarks.gpu import CUTLASS, Case, GpuRow
+from benchmarks.gpu_cutlass import cutlass_program
 from benchmarks.programs import batch_of
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import DeviceError, InputError
@@ -35,6 +37,8 @@ PROFILE = 4.0
 #: our result may be off by so many times the distance from 1 to the next number of its type, or twice what peers are
 _ROUNDINGS = 4
 _OURS = "mirage"
+#: versions that are no peers
+_OWN = (_OURS, CUTLASS)
 
 Call = Callable[[int], Any]
 
@@ -112,13 +116,16 @@ class Device:
         left_out: list[str],
         compiled: bool,
     ) -> GpuRow:
-        peers = {n: t for n, t in times.items() if n != _OURS}
+        peers = {n: t for n, t in times.items() if n not in _OWN}
         if not peers or _OURS not in times:
             raise DeviceError(f"{case.program} {case.label} {case.dtype}: nothing to compare: {'; '.join(left_out)}")
         best = min(peers, key=lambda n: peers[n])
-        peer_error = min(e for n, e in errors.items() if n != _OURS)
+        peer_error = min(e for n, e in errors.items() if n not in _OWN)
         chosen, ours = result.choice(case.sizes), times[_OURS]
         limit = max(_ROUNDINGS * epsilon(DTYPES[case.dtype]), 2 * peer_error)
+        wrong = {n: errors[n] for n in _OWN if n in errors and not errors[n] <= limit}
+        if CUTLASS in wrong:
+            left_out.append(f"{CUTLASS}: WRONG by {wrong[CUTLASS]:.1e}")
         return GpuRow(
             case.program,
             case.label,
@@ -132,7 +139,7 @@ class Device:
             case.memory_bound,
             errors[_OURS],
             peer_error,
-            not errors[_OURS] <= limit,
+            bool(wrong),
             ours,
             best,
             peers[best],
@@ -158,6 +165,12 @@ class Device:
     def _calls(self, case: Case, result: CudaSuperoptimized, copies: Sequence[Sequence[Any]]) -> dict[str, Call]:
         """Every version that needs no compilation, as a function of which copy it takes."""
         library = self._library(result.program)
+
+        @cache
+        def cutlass() -> LibraryProgram:
+            # where it cannot be had, its first call says why
+            return self._cutlass(result, case)
+
         arrays = [[self._array(t) for t in tensors] for tensors in copies]
         forms = [_forms(case.program, tensors) for tensors in copies]
 
@@ -167,11 +180,15 @@ class Device:
         return {
             _OURS: lambda k: _first(result(*copies[k])),
             "cuBLASLt": lambda k: library(arrays[k], case.sizes)[0],
+            CUTLASS: lambda k: cutlass()(arrays[k], case.sizes)[0],
             **{f"PyTorch {label}".strip(): eager(label) for label in forms[0]},
         }
 
     def _library(self, program: Program) -> LibraryProgram:
         return CudaLibraryProgram(to_axes(program))
+
+    def _cutlass(self, result: CudaSuperoptimized, case: Case) -> LibraryProgram:
+        return cutlass_program(result.program, case.sizes, result.device)
 
     def _compiled(self, case: Case, copies: Sequence[Sequence[Any]]) -> dict[str, Call]:
         """The forms of PyTorch compiled; a first call compiles."""

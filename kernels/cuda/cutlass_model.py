@@ -72,6 +72,20 @@ def gemm_us(device: CudaDevice, gemm: Gemm, sizes: tuple[int, int, int, int], ke
     return 1e6 * device.launch_s + max(parts) + OVERLAP * (sum(parts) - max(parts))
 
 
+def calls_us(
+    calls: CutlassCalls, extents: Mapping[str, int], dtype: str, device: CudaDevice, kernels: Mapping[Gemm, CompiledKernel]
+) -> float:
+    """Microseconds of a library plan at these sizes of axes; infinite where a kernel of it does not serve them."""
+    if not all(s.gemm.serves(*s.sizes(extents)[1:]) for s in calls.steps):
+        return float("inf")
+    total = sum(gemm_us(device, s.gemm, s.sizes(extents), kernels.get(s.gemm)) for s in calls.steps)
+    for other in calls.others:
+        # its result, and about as much that is read
+        moved = 2 * prod(extents[a] for a in other.axes) * DTYPES[dtype].itemsize
+        total += 1e6 * (device.launch_s + moved / device.sustained_bandwidth) + START_US
+    return total
+
+
 def _moved(count: int, bandwidth: float, flying: int, latency_us: float) -> float:
     """us to move bytes, of which so many are on their way at a time (Little's law)."""
     return 1e6 * count / (bandwidth * min(1.0, flying / (bandwidth * latency_us * 1e-6)))
@@ -112,12 +126,4 @@ class PredefinedGemms:
         them, so that another library computes the product.
         """
         extents = {a: evaluate(d, sizes) for a, d in self.emitted.axes.items()}
-        if not all(s.gemm.serves(*s.sizes(extents)[1:]) for s in self.steps):
-            return float("inf")
-        total = sum(gemm_us(self.device, s.gemm, s.sizes(extents), (kernels or {}).get(s.gemm)) for s in self.steps)
-        for calls in self.calls:
-            for s in calls.others:
-                # its result, and about as much that is read
-                moved = 2 * prod(extents[a] for a in s.axes) * DTYPES[self.dtype].itemsize
-                total += 1e6 * (self.device.launch_s + moved / self.device.sustained_bandwidth) + START_US
-        return total
+        return sum(calls_us(c, extents, self.dtype, self.device, kernels or {}) for c in self.calls)

@@ -347,5 +347,12 @@ class CutlassProgram(CudaLibraryProgram):
     """As `CudaLibraryProgram`, with products by kernels of `gemms`."""
 
     def __init__(self, axis_program: AxisProgram, gemms: Gemms, arrays: Arrays | None = None) -> None:
+        self.gemms = gemms
         self.calls = partial(CutlassCalls, gemms=gemms)  # type: ignore[assignment]
         super().__init__(axis_program, arrays)
+
+    @property
+    def plan(self) -> CutlassCalls:
+        """The calls."""
+        assert isinstance(self._calls, CutlassCalls)
+        return self._calls

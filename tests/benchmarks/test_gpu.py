@@ -28,7 +28,7 @@ from benchmarks.gpu import (
     traced,
 )
 from benchmarks.programs import KERNELS
-from mirage.errors import DeviceError, FormatError, InputError, SearchError
+from mirage.errors import DeviceError, FormatError, InputError, LibraryError, SearchError
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
@@ -103,6 +103,12 @@ class CpuDevice(gpu_device.Device):
     def _library(self, program: Any) -> LibraryProgram:
         return LibraryProgram(to_axes(program))
 
+    def _cutlass(self, result: Any, case: Case) -> LibraryProgram:
+        if case.program == "norm_transformer":
+            raise LibraryError("no kernel serves it")
+        library = self._library(result.program)
+        return lambda xs, ss: [y + result.cutlass_error for y in library(xs, ss)]  # type: ignore[return-value]
+
     def _compiled(self, case: Case, copies: Any) -> dict[str, Any]:
         def refused(k: int) -> Any:
             raise RuntimeError("no compiler\nmore")
@@ -125,7 +131,8 @@ class CpuDevice(gpu_device.Device):
 class FakeResult:
     """A result that runs the program with NumPy, off by `error`."""
 
-    def __init__(self, case: Case, error: float = 0.0) -> None:
+    def __init__(self, case: Case, error: float = 0.0, cutlass_error: float = 0.0) -> None:
+        self.cutlass_error = np.float16(cutlass_error)
         self.program = traced(case.program, case.dtype)
         self._sizes, self._error = case.sizes, error
         self.ranked_by_model = True
@@ -165,7 +172,7 @@ def test_rows_are_written_and_continued(tmp_path: Path) -> None:
     for r in rows:
         assert r.compiled and not r.wrong and r.error < 1e-3 and r.kernels == 2
         assert set(r.times) == {"mirage", "cuBLASLt", "PyTorch"} and r.times["mirage"] == 1.0
-        assert r.left_out == ["torch.compile: RuntimeError: no compiler"]
+        assert r.left_out == ["CUTLASS: LibraryError: no kernel serves it", "torch.compile: RuntimeError: no compiler"]
         assert r.floor_share == pytest.approx(r.floor_us)
     # a run that was killed within a line
     whole = file.read_text()
@@ -181,6 +188,17 @@ def test_wrong_results_are_told(tmp_path: Path) -> None:
     rows, _, said = _run(CASES[:1], tmp_path / "rows.jsonl", lambda case: FakeResult(case, error=1.0))
     assert rows[0].wrong and all("WRONG" in line for line in said)
     assert "Wrong results: 1." in summary(rows)
+
+
+@pytest.mark.usefixtures("on_cpu")
+def test_cutlass_kernels_are_no_peer(tmp_path: Path) -> None:
+    case = next(c for c in cases(["lora"]) if c.dtype == "float16")
+    ((row,), _, _) = _run([case], tmp_path / "rows.jsonl")
+    assert "CUTLASS" in row.times and row.best_peer != "CUTLASS" and not row.wrong
+    (cells,) = gpu_table([row]).rows
+    assert cells[6] == "1.00"
+    ((row,), _, _) = _run([case], tmp_path / "wrong.jsonl", lambda case: FakeResult(case, cutlass_error=9.0))
+    assert row.wrong and any(x.startswith("CUTLASS: WRONG by") for x in row.left_out)
 
 
 @pytest.mark.usefixtures("on_cpu")
@@ -225,7 +243,7 @@ def test_tables() -> None:
     lost = replace(ROW, sizes="batch1", ratio=0.9, floor_share=0.5, cold=False)
     text = markdown([ROW, lost])
     assert text.startswith("Measured on NVIDIA H200, 2026-11-21.\n\n| program")
-    assert "| rms_norm | default | float16 | 2.00 | PyTorch | 3.00 | 1.50 | 1.80 | 90% | 2e-04 | 1 |" in text
+    assert "| rms_norm | default | float16 | 2.00 | PyTorch | 3.00 |  | 1.50 | 1.80 | 90% | 2e-04 | 1 |" in text
     assert "batch1 (in L2)" in text and "at least 80% of the floor: 1 of 1." in text and "Rows below 0.95: 1." in text
     assert len(gpu_table([ROW]).rows) == 1
     assert GpuRow(**json.loads(json.dumps(asdict(ROW)))) == ROW

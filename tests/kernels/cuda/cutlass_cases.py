@@ -1,14 +1,16 @@
-"""Epilogues of CUTLASS kernels, and what they are in NumPy."""
+"""Epilogues of CUTLASS kernels, what they are in NumPy, and products to compute with them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from mirage.ir.functions import FUNCTIONS
-from mirage.kernels.cuda.cutlass_gemm import Epilogue, EpilogueOperand, OperandKind
+from mirage.ir.types import DTYPES, epsilon
+from mirage.kernels.cuda.cutlass_gemm import Epilogue, EpilogueOperand, Gemm, GemmCall, Operand, OperandKind
 
 _ELEMENTS = EpilogueOperand(OperandKind.ELEMENTS, "float16")
 _ROWS = EpilogueOperand(OperandKind.ROWS, "float32")
@@ -56,3 +58,41 @@ def reference(epilogue: Epilogue, total: Any, operands: Sequence[Any]) -> Any:
         else:
             values.append(FUNCTIONS[name].numpy(values[arguments[0]], *arguments[1:]))
     return values[-1]
+
+
+class Example:
+    """Arguments of a kernel for (batch, rows, columns, depth): `arrays` are A, B, D and the operands."""
+
+    def __init__(self, gemm: Gemm, sizes: tuple[int, int, int, int]) -> None:
+        self.gemm, self.sizes = gemm, sizes
+        batch, m, n, k = sizes
+        rng = np.random.default_rng(0)
+        factors = DTYPES[gemm.dtype]
+        x = rng.standard_normal((batch, m, k)).astype(factors)
+        y = (rng.standard_normal((batch, k, n)) / math.sqrt(k)).astype(factors)
+        a, b = x if gemm.a_by_depth else x.swapaxes(1, 2), y.swapaxes(1, 2) if gemm.b_by_depth else y
+        shapes = {
+            OperandKind.ELEMENTS: (batch, m, n), OperandKind.ROWS: (batch, m, 1), OperandKind.COLUMNS: (1, 1, n),
+            OperandKind.MATRIX: (batch, 1, 1),
+        }  # fmt: skip
+        kinds = gemm.epilogue.operands
+        operands = [rng.standard_normal(shapes[o.kind]).astype(DTYPES[o.dtype]) for o in kinds]
+        d = np.zeros((batch, m, n), DTYPES[gemm.result])
+        self.arrays = [np.ascontiguousarray(a), np.ascontiguousarray(b), d, *operands]
+        total = x.astype(np.float64) @ y.astype(np.float64)
+        self.wanted = reference(gemm.epilogue, total, [o.astype(np.float64) for o in operands])
+
+    def call(self, addresses: Sequence[int]) -> GemmCall:
+        """The launch for arrays at these addresses."""
+        batch, m, n, k = self.sizes
+        steps = {OperandKind.ELEMENTS: n, OperandKind.ROWS: 1}
+        together = zip(self.gemm.epilogue.operands, addresses[3:], self.arrays[3:], strict=True)
+        operands = (Operand(p, steps.get(o.kind, 0), v[0].size if len(v) == batch > 1 else 0) for o, p, v in together)
+        a, b, d = ((p, t.shape[2], t[0].size) for p, t in zip(addresses[:3], self.arrays[:3], strict=True))
+        return GemmCall(m, n, k, batch, a, b, d, tuple(operands))
+
+    def check(self, found: np.ndarray) -> None:
+        """Compare a result with float64."""
+        scale = max(1, np.abs(self.wanted).max())
+        atol = 2 * epsilon(DTYPES[self.gemm.result]) * scale + 1e-5
+        np.testing.assert_allclose(found.astype(np.float64), self.wanted, rtol=0, atol=atol)

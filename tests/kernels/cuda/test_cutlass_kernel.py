@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from mirage.errors import NoCompilerError
-from mirage.ir.types import DTYPES, epsilon
 from mirage.kernels.cuda import cutlass_gemm
 from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.cutlass_compile import check_installed, compile_gemms
@@ -21,13 +18,12 @@ from mirage.kernels.cuda.cutlass_gemm import (
     GemmCall,
     GemmConfig,
     Operand,
-    OperandKind,
     configs,
 )
 from mirage.kernels.cuda.device import DEVICES, CudaDevice
 from tests.kernels.cuda import ptx
 from tests.kernels.cuda.cubin import parameters
-from tests.kernels.cuda.cutlass_cases import ALL_OPERANDS, EPILOGUES, PLAIN, SILU_RESIDUAL, reference
+from tests.kernels.cuda.cutlass_cases import ALL_OPERANDS, EPILOGUES, PLAIN, SILU_RESIDUAL, Example
 
 try:
     check_installed()
@@ -50,38 +46,12 @@ def _compiled(gemm: Gemm, device: CudaDevice) -> CompiledKernel:
 
 def _run(gemm: Gemm, device: CudaDevice, sizes: tuple[int, int, int, int]) -> None:
     """Run a kernel's PTX for (batch, rows, columns, depth), and compare."""
-    kernel = _compiled(gemm, device)
-    batch, m, n, k = sizes
-    rng = np.random.default_rng(0)
-    factors, result = DTYPES[gemm.dtype], DTYPES[gemm.result]
-    x, y = rng.standard_normal((batch, m, k)), rng.standard_normal((batch, k, n)) / math.sqrt(k)
-    x, y = x.astype(factors), y.astype(factors)
-    a, b = (
-        np.ascontiguousarray(t if as_is else t.swapaxes(1, 2))
-        for t, as_is in ((x, gemm.a_by_depth), (y, not gemm.b_by_depth))
-    )
-    shapes = {
-        OperandKind.ELEMENTS: (batch, m, n), OperandKind.ROWS: (batch, m, 1), OperandKind.COLUMNS: (1, 1, n),
-        OperandKind.MATRIX: (batch, 1, 1),
-    }  # fmt: skip
-    steps = {OperandKind.ELEMENTS: n, OperandKind.ROWS: 1, OperandKind.COLUMNS: 1, OperandKind.MATRIX: 0}
-    operands = [rng.standard_normal(shapes[o.kind]).astype(DTYPES[o.dtype]) for o in gemm.epilogue.operands]
-    d = np.zeros((batch, m, n), result)
-    arrays = [a, b, d, *operands]
-    places = tuple(
-        Operand(0, steps[o.kind], v[0].size if len(v) == batch > 1 else 0)
-        for o, v in zip(gemm.epilogue.operands, operands, strict=True)
-    )
-    of_a, of_b, of_d = ((0, t.shape[2], t[0].size) for t in (a, b, d))
-    call = GemmCall(m, n, k, batch, of_a, of_b, of_d, places)
+    kernel, example = _compiled(gemm, device), Example(gemm, sizes)
+    call = example.call([0] * len(example.arrays))
     assert call.fits(gemm)
-    arguments = [*arrays, *(int(v) for v in call.arguments()[len(arrays) :])]
+    arguments = [*example.arrays, *(int(v) for v in call.arguments()[len(example.arrays) :])]
     ptx.run(kernel.ptx, call.grid(gemm.config), arguments, kernel.shared)
-    total = x.astype(np.float64) @ y.astype(np.float64)
-    wanted = reference(gemm.epilogue, total, [o.astype(np.float64) for o in operands])
-    np.testing.assert_allclose(
-        d.astype(np.float64), wanted, atol=2 * epsilon(result) * max(1, np.abs(wanted).max()) + 1e-5
-    )
+    example.check(example.arrays[2])
 
 
 @pytest.mark.parametrize("b_by_depth", [False, True])
