@@ -46,7 +46,9 @@ class CudaMuGraphKernel:
     #: versions differ in what they need, so that they take memory of CuPy's pool
     workspace_types: tuple[TensorType, ...] = ()
 
-    def __init__(self, program: Program, device: CudaDevice, origin: str, result: CudaSuperoptimized | None = None) -> None:
+    def __init__(
+        self, program: Program, device: CudaDevice, origin: str, result: CudaSuperoptimized | None = None
+    ) -> None:
         self.program = program
         self.device = device
         self.origin = origin

@@ -174,7 +174,8 @@ class FakeCupy:
     def empty(self, shape: Sequence[int], dtype: Any) -> FakeArray:
         made = self.ndarray(tuple(shape), dtype, on=self.device)
         made.view(np.ndarray).reshape(-1).view(np.uint8)[...] = 0x5A
-        self.memory.append((made.ctypes.data, made.nbytes))
+        # that of an empty array may be given to kernels, too
+        self.memory.append((made.ctypes.data, max(made.nbytes, 8)))
         return made
 
     def zeros(self, shape: Sequence[int], dtype: Any) -> FakeArray:
@@ -191,7 +192,7 @@ class FakeCupy:
         made = np.asarray(x).view(self.ndarray)
         made.on = on
         low, high = np.lib.array_utils.byte_bounds(made)
-        self.memory.append((low, high - low))
+        self.memory.append((low, max(high - low, 8)))
         return made
 
     def from_dlpack(self, x: Any) -> FakeArray:

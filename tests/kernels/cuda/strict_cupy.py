@@ -18,11 +18,76 @@ from tests.kernels.cuda.memory import MemoryLt
 
 #: functions of NumPy that CuPy 14 has, too, of those that programs may call
 _FUNCTIONS = frozenset(
-    """abs absolute add all amax amin any arange argmax argmin argsort argwhere array broadcast_to ceil clip concatenate cos
-    cumsum divide equal exp flip floor floor_divide full greater greater_equal isfinite isnan less less_equal log logical_and
-    logical_not logical_or matmul max maximum may_share_memory min minimum moveaxis multiply negative not_equal ogrid ones power
-    prod remainder repeat rint shape sign sin sort sqrt square subtract sum take take_along_axis tanh transpose unique
-    where zeros""".split()
+    [
+        "abs",
+        "absolute",
+        "add",
+        "all",
+        "amax",
+        "amin",
+        "any",
+        "arange",
+        "argmax",
+        "argmin",
+        "argsort",
+        "argwhere",
+        "array",
+        "broadcast_to",
+        "ceil",
+        "clip",
+        "concatenate",
+        "cos",
+        "cumsum",
+        "divide",
+        "equal",
+        "exp",
+        "flip",
+        "floor",
+        "floor_divide",
+        "full",
+        "greater",
+        "greater_equal",
+        "isfinite",
+        "isnan",
+        "less",
+        "less_equal",
+        "log",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "matmul",
+        "max",
+        "maximum",
+        "may_share_memory",
+        "min",
+        "minimum",
+        "moveaxis",
+        "multiply",
+        "negative",
+        "not_equal",
+        "ogrid",
+        "ones",
+        "power",
+        "prod",
+        "remainder",
+        "repeat",
+        "rint",
+        "shape",
+        "sign",
+        "sin",
+        "sort",
+        "sqrt",
+        "square",
+        "subtract",
+        "sum",
+        "take",
+        "take_along_axis",
+        "tanh",
+        "transpose",
+        "unique",
+        "where",
+        "zeros",
+    ]
 )
 
 
@@ -55,7 +120,10 @@ class StrictArray(FakeArray):
 
     def reshape(self, *shape: Any, **options: Any) -> Any:
         found = super().reshape(*shape, **options)
-        if np.ndarray.__array_interface__.__get__(found)["data"] == np.ndarray.__array_interface__.__get__(self)["data"]:
+        if (
+            np.ndarray.__array_interface__.__get__(found)["data"]
+            == np.ndarray.__array_interface__.__get__(self)["data"]
+        ):
             return found
         return self.cupy.call(lambda x: x.reshape(*shape, **options), self)
 
@@ -168,7 +236,9 @@ class StrictCupy(FakeCupy):
             for a, before in held:
                 if a.flags.writeable:
                     np.copyto(a, before)
-            if isinstance(result, self.ndarray) and any(np.may_share_memory(result.view(np.ndarray), a) for a, _ in held):
+            if isinstance(result, self.ndarray) and any(
+                np.may_share_memory(result.view(np.ndarray), a) for a, _ in held
+            ):
                 # a view, or `out`
                 if "out" not in options:
                     return result
@@ -210,7 +280,7 @@ class StrictCupy(FakeCupy):
         made = a.view(self.ndarray)
         made.on = self.device
         low, high = np.lib.array_utils.byte_bounds(a)
-        self.memory.append((low, high - low))
+        self.memory.append((low, max(high - low, 8)))
         if self.pool is not None:
             self.pool.held.append(made)
         return made

@@ -4,19 +4,22 @@ their arguments; all else by `strict_cupy`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage import cuda_result
+from mirage.compiler.kernels import cuda_mugraph
 from mirage.kernels.cuda import blas, graphs, loaded, operators, profile
 from mirage.kernels.cuda import compile as compiling
 from mirage.kernels.cuda import device as devices
 from mirage.kernels.cuda import launch as launching
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.loops import kernel as loops
-from mirage.compiler.kernels import cuda_mugraph
 from mirage.search import rank
+from mirage.search.rank import CudaVersion
 from tests.kernels.cuda.interpreted import Interpreted
 from tests.kernels.cuda.lab import Lab
 from tests.kernels.cuda.strict_cupy import StrictArrays, StrictCupy
@@ -38,3 +41,24 @@ class StrictLab(Lab):
         for module in (blas, operators, cuda_mugraph):
             monkeypatch.setattr(module, "device_arrays", lambda: arrays)
         monkeypatch.setattr(launching, "CupyArrays", lambda: arrays)
+
+
+class ByModel:
+    """Stands for measurements, which Triton's interpreter would take hours for: every version is right, the first is fastest."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+
+    def check(self, version: CudaVersion) -> str:
+        return ""
+
+    def times(self, versions: Sequence[CudaVersion], sizes: Mapping[str, int]) -> list[float]:
+        return [1.0 + k if v.serves(sizes) else float("inf") for k, v in enumerate(versions)]
+
+
+@pytest.fixture
+def strict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interpreter: Interpreter) -> StrictLab:
+    """A device that is not there; nothing of it is left after the test."""
+    monkeypatch.setattr(cuda_result, "DeviceRuns", ByModel)
+    folder = tmp_path / "kernels"
+    folder.mkdir()
+    return StrictLab(folder, interpreter, monkeypatch)
