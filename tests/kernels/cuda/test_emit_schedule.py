@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,23 +10,23 @@ import pytest
 
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
-from mirage.kernels.cuda.compile import CompiledKernel, compile_triton
-from mirage.kernels.cuda.device import cuda_device
+from mirage.kernels.cuda.arguments import typical
+from mirage.kernels.cuda.compile import CompiledKernel, Request, compile_all, request
+from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit import emit, with_descriptors
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from tests.kernels.cuda.simple import error, simple_schedule
-from tests.mugraph.graphs import CASES, Case
+from tests.mugraph.graphs import CASES
 from tests.mugraph.loops import CASES as LOOPS
 from tests.mugraph.split import twice_split
-from tests.programs import retyped
 
 pytest.importorskip("triton", reason="Triton compiles the kernels: pip install 'triton>=3.5'")
 
 K = CudaKernelSchedule
 HAND = {**{name: make() for name, make in CASES.items()}, **LOOPS, "twice_split": twice_split()}
-TARGETS = ("cuda:sm_80", "cuda:sm_90", "cuda:sm_100")
 GATED = CudaSchedule((K((("m", 64), ("n", 64), ("k", 64)), num_warps=4, num_stages=3),))
+FEW_ROWS = CudaSchedule((K((("m", 16), ("n", 64), ("k", 64)), num_warps=4, num_stages=3),))
 SIZES = {"m": 256, "n": 4096, "k": 4096}
 
 
@@ -33,13 +34,32 @@ def changed(schedule: CudaSchedule, **fields: Any) -> CudaSchedule:
     return CudaSchedule(tuple(replace(k, **fields) for k in schedule.kernels))
 
 
-def half(case: Case) -> Case:
-    return replace(case, program=retyped(case.program, "float16"), graph=replace(case.graph, dtype="float16"))
+DESCRIBED = changed(GATED, descriptors=(0, 1, 2, 3))
+COMPILED = {
+    "plain": GATED,
+    "described": DESCRIBED,
+    "specialized": changed(DESCRIBED, specialized=True),
+    "grouped": changed(DESCRIBED, group=8, order=("n", "m")),
+    "packed": changed(GATED, packed=((1, "k"), (2, "n")), descriptors=(0, 1, 2)),
+    "few rows": changed(FEW_ROWS, swap=True, descriptors=(0, 1, 2), specialized=True),
+}
 
 
-def compiled(case: Case, schedule: CudaSchedule, target: str) -> CompiledKernel:
-    (found,) = compile_triton(emit(half(case).graph, schedule), cuda_device(target), SIZES)
-    assert not found.spill_bytes
+@pytest.fixture(scope="module")
+def kernels() -> dict[tuple[str, str], CompiledKernel]:
+    """By schedule and architecture, in one go."""
+    requests: dict[tuple[str, str], Request] = {}
+    for name, schedule in COMPILED.items():
+        emitted = emit(replace(HAND["gated"].graph, dtype="float16"), schedule)
+        (aligned,) = typical(emitted, SIZES)
+        for arch, device in DEVICES.items():
+            if not (device.number < 90 and schedule.kernels[0].specialized):
+                requests[name, arch] = request(emitted, emitted.kernels[0], device, aligned)
+    found = {}
+    for key, kernel in zip(requests, compile_all(list(requests.values())), strict=True):
+        assert isinstance(kernel, CompiledKernel), (key, kernel)
+        assert not kernel.spill_bytes, key
+        found[key] = kernel
     return found
 
 
@@ -73,15 +93,18 @@ def test_most_graphs_have_descriptors() -> None:
     assert sum(n > 0 for n in found.values()) > len(found) / 2
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_descriptors_are_the_copy_engines_where_there_is_one(target: str) -> None:
-    plain, described = (compiled(HAND["gated"], s, target) for s in (GATED, changed(GATED, descriptors=(0, 1, 2, 3))))
-    newer = target != "cuda:sm_80"
+@pytest.mark.parametrize("arch", DEVICES)
+def test_descriptors_are_the_copy_engines_where_there_is_one(
+    kernels: dict[tuple[str, str], CompiledKernel], arch: str
+) -> None:
+    plain, described = kernels["plain", arch], kernels["described", arch]
+    newer = arch != "sm_80"
     assert ("cp.async.bulk.tensor" in described.ptx) is newer
     assert "cp.async.bulk.tensor" not in plain.ptx
     assert described.global_scratch_size == (4 * 128 if newer else 0)
     assert described.global_scratch_align == (128 if newer else 1)
-    if target == "cuda:sm_90":
+    assert ("cp.async.bulk.tensor" in kernels["packed", arch].ptx) is newer
+    if arch == "sm_90":
         assert "wgmma" in described.ptx
         assert described.registers < plain.registers, "no addresses, and nothing on its way to shared memory"
 
@@ -110,13 +133,13 @@ def test_the_fallback_has_no_descriptors() -> None:
 # specialized warps
 
 
-@pytest.mark.parametrize("target", ("cuda:sm_90", "cuda:sm_100"))
-def test_specialized_warps_are_further_ones(target: str) -> None:
-    described = changed(GATED, descriptors=(0, 1, 2))
-    found = compiled(HAND["gated"], changed(described, specialized=True), target)
-    assert found.num_warps > 4
-    assert "setmaxnreg" in found.ptx
-    assert compiled(HAND["gated"], described, target).num_warps == 4
+@pytest.mark.parametrize("arch", ("sm_90", "sm_100"))
+def test_specialized_warps_are_further_ones(kernels: dict[tuple[str, str], CompiledKernel], arch: str) -> None:
+    for name in ("specialized", "few rows"):
+        assert kernels[name, arch].num_warps > 4
+        assert "setmaxnreg" in kernels[name, arch].ptx
+    assert kernels["described", arch].num_warps == 4
+    assert ("wgmma" if arch == "sm_90" else "tcgen05.mma") in kernels["few rows", arch].ptx
 
 
 def test_specialized_warps_agree_with_float64(interpreter: Interpreter) -> None:
@@ -144,10 +167,9 @@ def test_grouped_tiles_agree_with_float64(interpreter: Interpreter, name: str) -
         assert error(interpreter, case.program, case.graph, CudaSchedule(tuple(kernels)), sizes) < 16
 
 
-def test_grouped_tiles_compile() -> None:
-    found = changed(GATED, group=8, order=("n", "m"), descriptors=(0, 1, 2, 3))
-    assert "groups of 8 tiles" in emit(HAND["gated"].graph, found).source
-    assert "wgmma" in compiled(HAND["gated"], found, "cuda:sm_90").ptx
+def test_grouped_tiles_compile(kernels: dict[tuple[str, str], CompiledKernel]) -> None:
+    assert "groups of 8 tiles" in emit(HAND["gated"].graph, COMPILED["grouped"]).source
+    assert "wgmma" in kernels["grouped", "sm_90"].ptx
 
 
 # layouts
@@ -197,3 +219,8 @@ def test_layouts_of_intermediates_agree_with_float64(interpreter: Interpreter, n
     assert any(k.layouts for k in found.kernels)
     assert "innermost" in emit(case.graph, found).source
     assert error(interpreter, case.program, case.graph, found, case.sizes) < 16
+
+
+def test_source_of_all_choices_is_as_before(golden: Callable[[str, str], None]) -> None:
+    chosen = changed(COMPILED["grouped"], specialized=True, packed=((1, "k"),))
+    golden("cuda_gated_choices.py.txt", emit(replace(HAND["gated"].graph, dtype="float16"), chosen).source)
