@@ -10,7 +10,7 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -60,6 +60,11 @@ from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
 
+#: what a program becomes, as the target has it
+Result: TypeAlias = Superoptimized | CudaSuperoptimized
+#: the targets that begin with "cuda"
+CudaTarget: TypeAlias = Literal["cuda", "cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
+
 #: shares of the budget: search, verification; tuning takes the rest
 SEARCH_SHARE = 0.4
 VERIFY_SHARE = 0.2
@@ -67,6 +72,32 @@ VERIFY_SHARE = 0.2
 HASTE_S = 3.0
 
 
+class Options(TypedDict, total=False):
+    """The options of `superoptimize`, but for the target."""
+
+    sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None
+    constants: Collection[str] | None
+    budget: float
+    pruner: str | None
+    canonical: bool
+    max_kernels: int
+    max_operators: int | None
+    cache: ResultStore | bool
+    executor: Executor | None
+    seed: int
+    progress: Say | None
+
+
+@overload
+def superoptimize(
+    program: Program | TensorFunction, *, target: Literal["cpu"] = "cpu", **options: Unpack[Options]
+) -> Superoptimized: ...
+@overload
+def superoptimize(
+    program: Program | TensorFunction, *, target: CudaTarget, **options: Unpack[Options]
+) -> CudaSuperoptimized: ...
+@overload
+def superoptimize(program: Program | TensorFunction, *, target: str, **options: Unpack[Options]) -> Result: ...
 def superoptimize(
     program: Program | TensorFunction,
     *,
@@ -82,7 +113,7 @@ def superoptimize(
     executor: Executor | None = None,
     seed: int = 0,
     progress: Say | None = None,
-) -> Superoptimized | Any:
+) -> Result:
     """The fastest verified way to run a program, for every size of its symbolic dims.
 
     `sizes` (dim symbol -> elements) are those it is tuned at, or a list of up to 8 such sets; the default is the first set of
@@ -340,7 +371,7 @@ class LazySuperoptimized:
     def __init__(self, function: TensorFunction, options: Mapping[str, Any]) -> None:
         self.function = function
         self.options = options
-        self.result: Superoptimized | Any | None = None
+        self.result: Result | None = None
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The result for these arrays, as of `Superoptimized`."""
@@ -370,8 +401,8 @@ def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) ->
 
 
 def verify(
-    a: Program | TensorFunction | MuGraph | Superoptimized | CudaSuperoptimized,
-    b: Program | TensorFunction | MuGraph | Superoptimized | CudaSuperoptimized,
+    a: Program | TensorFunction | MuGraph | Result,
+    b: Program | TensorFunction | MuGraph | Result,
     *,
     seed: int = 0,
 ) -> Certificate:
@@ -382,26 +413,26 @@ def verify(
     computes. The dims of a program may be products of the axes of a graph. Raises VerificationError if the two checks
     disagree, GraphError or InputError if the inputs differ.
     """
-    left = a.program if isinstance(a, Superoptimized | CudaSuperoptimized) else a
-    right = (b.best.graph or b.program) if isinstance(b, Superoptimized | CudaSuperoptimized) else b
+    left = a.program if isinstance(a, Result) else a
+    right = (b.best.graph or b.program) if isinstance(b, Result) else b
     x = left if isinstance(left, MuGraph) else _program(left)
     y = right if isinstance(right, MuGraph) else _program(right)
     return compare(x, y, _seed(seed))
 
 
 def verify_file(
-    program: Program | TensorFunction | Superoptimized | CudaSuperoptimized, file: UpstreamFile, *, seed: int = 0
+    program: Program | TensorFunction | Result, file: UpstreamFile, *, seed: int = 0
 ) -> Iterator[Verdict]:
     """A verdict per candidate of a file of the upstream project, in order.
 
     Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
     the program expresses, has a verdict that says so.
     """
-    source = program.program if isinstance(program, Superoptimized | CudaSuperoptimized) else _program(program)
+    source = program.program if isinstance(program, Result) else _program(program)
     return verdicts(source, file, _seed(seed))
 
 
-def load(path: str | os.PathLike[str], *, seed: int = 0) -> Superoptimized | Any:
+def load(path: str | os.PathLike[str], *, seed: int = 0) -> Result:
     """A saved result, verified again and compiled for this machine, or for the CUDA architecture that it was made for.
 
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.

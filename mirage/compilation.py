@@ -300,8 +300,9 @@ class _Searches:
             return self._without_search(program, sizes, constants, f"as it found nothing that can be compiled ({e})")
         self.interrupted = result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
-        library = result.baselines.get("library") if isinstance(result, Superoptimized) else None
-        gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library" if library else ""
+        gain = ""
+        if isinstance(result, Superoptimized) and (library := result.baselines.get("library")):
+            gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library"
         return self.kernels.superoptimized(result), f"{result.best}{gain}; {where}"
 
     def _without_search(

@@ -252,7 +252,7 @@ def _build(folder: Path, missing: Mapping[Path, Compilable]) -> dict[Path, Compi
             own = build / str(i)
             own.mkdir(mode=0o700)
             jobs.append(r.job() | {"folder": str(own)})
-        batches = []
+        batches: list[tuple[list[dict[str, Any]], Path]] = []
         for worker in dict.fromkeys(job["worker"] for job in jobs):
             alike = [job for job in jobs if job["worker"] == worker]
             count = min(search_workers(), len(alike))

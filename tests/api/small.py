@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,13 @@ def rows(x: Any) -> Any:
 def several(x: Any, y: Any) -> Any:
     """A program of two results."""
     return x * y, mi.sum(x * y, axis=1)
+
+
+def loaded(path: Path) -> mi.Superoptimized:
+    """The result for the CPU of a file."""
+    found = mi.load(path)
+    assert isinstance(found, mi.Superoptimized)
+    return found
 
 
 def arrays(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:

@@ -19,7 +19,6 @@ import pytest
 from rich.console import Console
 
 import mirage as mi
-from mirage import api
 from mirage.cache import ResultStore
 from mirage.errors import DimError, FormatError, MirageError
 from mirage.kernels.cpu.executable import CpuExecutable
@@ -30,7 +29,7 @@ from mirage.recall import Memory
 from mirage.result import Superoptimized
 from mirage.search.tune import Tuned
 from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version, VersionTuner
-from tests.api.small import BUDGET, adapter, arrays, check, rows
+from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows
 
 ROOT = Path(__file__).parents[2]
 SHAPES = {
@@ -182,17 +181,17 @@ def test_a_file_keeps_the_decision(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     r.save(tmp_path / "r.json")
     # nothing is measured or chosen again
     monkeypatch.setattr(VersionTuner, "run", None)
-    loaded = mi.load(tmp_path / "r.json")
-    assert (loaded.anchors, loaded.threads) == (r.anchors, r.threads)
-    assert loaded.decision.tree == r.decision.tree
-    assert loaded.decision.points == r.decision.points
-    for a, b in zip(loaded.versions, r.versions, strict=True):
+    again = loaded(tmp_path / "r.json")
+    assert (again.anchors, again.threads) == (r.anchors, r.threads)
+    assert again.decision.tree == r.decision.tree
+    assert again.decision.points == r.decision.points
+    for a, b in zip(again.versions, r.versions, strict=True):
         assert (a.kind, a.timing) == (b.kind, b.timing)
         if a.candidate is not None and b.candidate is not None:
             assert a.candidate.sizes == b.candidate.sizes
             assert a.candidate.executable is not None and b.candidate.executable is not None
             assert a.candidate.executable.source == b.candidate.executable.source
-    assert loaded.to_json() == r.to_json()
+    assert again.to_json() == r.to_json()
 
 
 ALTERED: dict[str, Callable[[Any], None]] = {
@@ -421,8 +420,8 @@ def test_splits_do_not_depend_on_the_threads_of_the_machine(tmp_path: Path, monk
     inputs = arrays(r.program, sizes)
     for threads in ("1", "3"):
         monkeypatch.setenv("MIRAGE_NUM_THREADS", threads)
-        loaded = api.load(tmp_path / "r.json")
-        assert loaded.threads == r.threads
+        again = loaded(tmp_path / "r.json")
+        assert again.threads == r.threads
         for i in compiled:
-            (a,), (b,) = loaded._runners[i](inputs, sizes), r._runners[i](inputs, sizes)
+            (a,), (b,) = again._runners[i](inputs, sizes), r._runners[i](inputs, sizes)
             assert a.tobytes() == b.tobytes()

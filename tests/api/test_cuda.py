@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
-from mirage.api import verify
+from mirage.api import CudaTarget, verify
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import (
     DeviceError,
@@ -25,6 +25,7 @@ from mirage.errors import (
 )
 from mirage.ir.interpret import run_reference
 from mirage.kernels.cuda import compile as compiler
+from mirage.kernels.cuda import device
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.search import rank
 from mirage.search.rank import CudaDecision, CudaVersion
@@ -206,3 +207,7 @@ def test_the_command_line(command: Run, tmp_path: Path) -> None:
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
     code, out, err = command("verify", "user.py:scaled", "r.json")
     assert code == 0, err
+
+
+def test_the_types_know_every_target() -> None:
+    assert get_args(CudaTarget) == device.TARGETS

@@ -16,7 +16,7 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
 from mirage.result import Superoptimized
-from tests.api.small import BUDGET, adapter, arrays, check
+from tests.api.small import BUDGET, adapter, arrays, check, loaded
 from tests.programs import retyped
 
 HALF = ("float16", "bfloat16")
@@ -71,11 +71,11 @@ def test_every_measured_kernel_is_right(dtype: str) -> None:
 def test_saved_and_loaded(dtype: str, tmp_path: Path) -> None:
     r = result(dtype)
     r.save(tmp_path / "r.json")
-    loaded = mi.load(tmp_path / "r.json")
-    assert loaded.program == r.program and loaded.program.dtype == dtype
-    assert loaded.best.kind == r.best.kind
+    again = loaded(tmp_path / "r.json")
+    assert again.program == r.program and again.program.dtype == dtype
+    assert again.best.kind == r.best.kind
     inputs = arrays(r.program, SIZES)
-    np.testing.assert_array_equal(loaded(*inputs).astype(np.float32), r(*inputs).astype(np.float32))
+    np.testing.assert_array_equal(again(*inputs).astype(np.float32), r(*inputs).astype(np.float32))
 
 
 def test_the_store_keeps_types_apart(tmp_path: Path) -> None:

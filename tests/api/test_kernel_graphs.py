@@ -18,7 +18,7 @@ from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.result import Superoptimized
 from mirage.search.generate import SearchResult
-from tests.api.small import BUDGET, arrays, check
+from tests.api.small import BUDGET, arrays, check, loaded
 from tests.kernels.kernels import cut
 
 B, N = 9, 17
@@ -86,7 +86,7 @@ def test_graphs_are_tuned_stored_and_recalled(name: str, monkeypatch: pytest.Mon
     assert any(c.executable is not None for c in r.graphs)
     right(r)
     r.save(tmp_path / "r.json")
-    right(mi.load(tmp_path / "r.json"))
+    right(loaded(tmp_path / "r.json"))
     # another program of the same structure finds them in the store
     other = mi.trace(fn, "g", **{k: mi.tensor(*_renamed(t)) for k, t in types.items()})
     theirs = dict(zip(other.symbols(), sizes.values(), strict=True))

@@ -14,7 +14,7 @@ from mirage.cache import ResultStore
 from mirage.errors import InputError
 from mirage.mugraph.degree import analyze
 from mirage.result import Superoptimized
-from tests.api.small import arrays, check
+from tests.api.small import arrays, check, loaded
 from tests.shared import shared
 
 #: seconds: enough for a kernel or two of each program
@@ -63,7 +63,7 @@ def test_results_are_remembered_saved_and_loaded(name: str, tmp_path: Path) -> N
     assert {str(c.graph) for c in again.graphs} <= {str(c.graph) for c in first.graphs}
     check_result(again)
     first.save(tmp_path / "result.json")
-    check_result(api.load(tmp_path / "result.json"))
+    check_result(loaded(tmp_path / "result.json"))
 
 
 def test_one_argument_read_twice_is_not_looked_up_as_two(tmp_path: Path) -> None:

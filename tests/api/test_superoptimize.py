@@ -40,7 +40,7 @@ from mirage.result import Superoptimized
 from mirage.search.explore import score
 from mirage.search.versions import Decision, Point, Version
 from mirage.verify.tester import Outcome, RandomTester
-from tests.api.small import BUDGET, adapter, arrays, check, rows, several
+from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows, several
 from tests.kernels.kernels import in_threads
 
 
@@ -250,16 +250,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_saved_and_loaded(saved: Path) -> None:
-    loaded = mi.load(saved)
-    assert loaded.program == result().program
-    assert loaded.sizes == result().sizes
-    assert loaded.best.kind == result().best.kind
-    assert loaded.best.timing == result().best.timing
-    assert figures(loaded) == figures(result())
-    assert loaded.to_json() == result().to_json()
+    again = loaded(saved)
+    assert again.program == result().program
+    assert again.sizes == result().sizes
+    assert again.best.kind == result().best.kind
+    assert again.best.timing == result().best.timing
+    assert figures(again) == figures(result())
+    assert again.to_json() == result().to_json()
     sizes = {"b": 6, "n": 9}
-    inputs = arrays(loaded.program, sizes)
-    check(loaded.program, [loaded(*inputs)], inputs, sizes)
+    inputs = arrays(again.program, sizes)
+    check(again.program, [again(*inputs)], inputs, sizes)
 
 
 def test_loaded_in_another_process(saved: Path) -> None:
@@ -394,7 +394,7 @@ def short() -> dict[str, Any]:
 def load_damaged(obj: Any, path: Path) -> None:
     path.write_text(json.dumps(obj))
     try:
-        r = mi.load(path)
+        r = loaded(path)
     except MirageError:
         return
     # what loads is right; the program itself may have been altered
