@@ -102,7 +102,9 @@ def samples(function: TensorFunction, label: str, seconds: float = RACE) -> list
     with ThreadPoolExecutor(target.cores) as pool:
         kernels = list(pool.map(build, chosen))
     inputs = random_inputs(verifier.program, sizes, seed=1)
-    times = interleave({str(i): partial(k, inputs, sizes) for i, k in enumerate(kernels)}, seconds=seconds)
+    runs = {str(i): partial(k, inputs, sizes) for i, k in enumerate(kernels)}
+    blas = [str(i) for i, k in enumerate(kernels) if k.calls_library]
+    times = interleave(runs, seconds=seconds, spinning=blas)
     counts = [Scheduler(c.graph, sizes, model, c.maximum).counts(c.schedule) for c in chosen if c.schedule]
     race = f"{function.name} {label}"
     return [Sample(counts[i], times[str(i)].min_us * 1e3, race) for i in range(len(chosen))]

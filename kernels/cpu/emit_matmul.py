@@ -5,15 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, log2, prod
+from math import prod
+
+import numpy as np
 
 from mirage.kernels.cpu.emit_loops import Nest, fill
 from mirage.kernels.cpu.layout import BlockAxes, View
 from mirage.kernels.cpu.writer import Writer
 
-# Costs in multiply-adds, for comparing plans only.
-_CALL = 200.0
-_COPY = 4.0
+#: Costs of a call and of an element that is copied, in multiply-adds, for comparing plans only.
+CALL, COPY = 200.0, 4.0
 #: The kernel that reads its second operand once, in order, wins where that operand comes from memory and has so many
 #: elements: up to so many rows, and up to more where its rows are long (`benchmarks.micro`).
 FEW_ROWS, STREAM_ROWS = 8, 32
@@ -22,6 +23,9 @@ LONG_ROW, STREAM_ELEMENTS = 128, 4096
 _OUTER = (0.4, 0.75, 0.7, 0.95)
 #: And of mi_gemm_dot where it adds up whole vectors, for one or two rows or few columns; of its other sums.
 _DOT_FEW, _DOT = 0.4, 0.95
+
+#: extents along an axis, of one plan or of many
+Extent = float | np.ndarray
 
 
 @dataclass(frozen=True)
@@ -87,9 +91,9 @@ def plan_products(
     for n in dict.fromkeys(columns):
         found = [_plan_product(axes, out, p, looping, n, lanes) for p in products]
         # what follows works on whole vectors along the columns
-        cost = sum(c for c, _ in found) + _COPY * lanes * _size(axes, out, looping) / min(lanes, _size(axes, [n], looping))
+        cost = sum(c for c, _ in found) + COPY * lanes * _size(axes, out, looping) / min(lanes, _size(axes, [n], looping))
         if prefer is not None and n != prefer:
-            cost += _COPY * _size(axes, out, looping)
+            cost += COPY * _size(axes, out, looping)
         if best is None or cost < best[0]:
             best = cost, tuple(plan for _, plan in found)
     assert best is not None
@@ -123,9 +127,9 @@ def _plan_product(
             unit = k if dot else n
             if unit is not None and product.units[second] != unit:
                 pack[second] = unit
-            cost = size(*space) / efficiency(dot, size(m), size(n), size(k), lanes)
-            cost += _CALL * size(*space) / size(m, n, k)
-            cost += sum(_COPY * size(*{*product.operands[i], a}) for i, a in pack.items())
+            cost = size(*space) / float(efficiency(dot, size(m), size(n), size(k), lanes))
+            cost += CALL * size(*space) / size(m, n, k)
+            cost += sum(COPY * size(*{*product.operands[i], a}) for i, a in pack.items())
             if best is None or cost < best[0]:
                 loops = tuple(a for a in out if a not in (m, n))
                 sums = tuple(a for a in product.reduce if a != k)
@@ -136,18 +140,18 @@ def _plan_product(
     return best
 
 
-def efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
-    """Estimated share of the multiply-add peak."""
+def efficiency(dot: bool, m: Extent, n: Extent, k: Extent, lanes: int) -> np.ndarray:
+    """Estimated share of the multiply-add peak, for each of the given extents."""
 
-    def whole(x: float, step: int) -> float:
-        return x / (-(-x // step) * step)
+    def whole(x: Extent, step: int) -> np.ndarray:
+        return np.asarray(x / (np.ceil(x / step) * step))
 
     if dot:
-        if m < 3 or n < lanes:
-            return _DOT_FEW * whole(k, lanes) * k / (k + 2 * lanes)
-        rows = 2 ** ceil(log2(m)) if m <= lanes else -(-m // lanes) * lanes
-        return _DOT * m / rows * k / (k + 16)
-    return _OUTER[min(max(int(m), 1), 4) - 1] * whole(n, lanes) * k / (k + 6)
+        few = _DOT_FEW * whole(k, lanes) * k / (k + 2 * lanes)
+        rows = np.where(np.asarray(m) <= lanes, 2 ** np.ceil(np.log2(m)), np.ceil(m / lanes) * lanes)
+        return np.where((np.asarray(m) < 3) | (np.asarray(n) < lanes), few, _DOT * m / rows * k / (k + 16))
+    share = np.array(_OUTER)[np.clip(m, 1, len(_OUTER)).astype(int) - 1]
+    return np.asarray(share * whole(n, lanes) * k / (k + 6))
 
 
 def emit_matmul(

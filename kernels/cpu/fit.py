@@ -23,8 +23,9 @@ from mirage.settings import cache_dir
 
 #: measurements kept per machine: the latest
 KEPT = 1000
-#: weight of the known coefficients, in measurements: features that no kernel exercised keep them
-_PRIOR = 0.02
+#: weight of the known coefficients, in measurements: features that no kernel exercised keep them. With less, kernels of
+#: programs that were not measured are ordered worse
+_PRIOR = 0.1
 #: relative errors from which a measurement counts less: others may have had the cores
 _OUTLIER = 0.3
 #: steps of the fit, which ends sooner where nothing changes by more than this share
@@ -90,7 +91,6 @@ def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarra
     races = np.unique([s.race for s in samples], return_inverse=True)[1]
     sizes = np.bincount(races)
     found = np.ones(len(prior))
-    anchor = np.sqrt(_PRIOR) * np.eye(len(prior))
     for _ in range(_STEPS):
         estimates = counts @ found
         errors = times - np.log(estimates)
@@ -100,8 +100,10 @@ def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarra
         # what a factor for the race would do is no news
         relative -= np.array([np.bincount(races, column) for column in relative.T]).T[races] / sizes[races][:, None]
         target = relative @ found + errors
-        a = np.vstack([relative * weights[:, None], anchor])
-        b = np.concatenate([target * weights, np.diag(anchor)])
+        # what is many times as dear as it was thought to be is not drawn back the harder for it
+        anchor = np.sqrt(_PRIOR) / np.maximum(found, 1.0)
+        a = np.vstack([relative * weights[:, None], np.diag(anchor)])
+        b = np.concatenate([target * weights, anchor])
         before, found = found, np.sqrt(np.maximum(nnls(a, b), 1e-6) * found)
         if np.abs(found - before).max() <= _SAME * np.abs(found).max():
             break

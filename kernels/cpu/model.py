@@ -16,55 +16,59 @@ import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES, compute_dtype
-from mirage.kernels.cpu.emit_matmul import FEW_ROWS, LONG_ROW, STREAM_ELEMENTS, STREAM_ROWS
+from mirage.kernels.cpu.emit_matmul import (
+    CALL,
+    COPY,
+    FEW_ROWS,
+    LONG_ROW,
+    STREAM_ELEMENTS,
+    STREAM_ROWS,
+    efficiency,
+)
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule
 from mirage.mugraph.thread import inline_threads, stored, thread_groups
 
-#: what is counted, each with the ns that one costs where nothing has been measured. Counts are those of the busiest thread,
-#: but for launches
+#: what is counted, each with what one costs where nothing has been measured: fitted to 424 kernels of all programs that are
+#: benchmarked (`benchmarks.model`), in proportions, and about in ns. Counts are those of the busiest thread, but for launches
 FEATURES: dict[str, float] = {
-    "launch": 2000.0,  # a kernel is started
-    "cell": 20.0,  # a grid cell
+    "launch": 2200.0,  # a kernel is started
+    "cell": 21.0,  # a grid cell
     "operator": 1.5,  # an operator of a block graph runs once (per iteration, in a loop)
-    "call": 5.0,  # a micro-kernel is called
-    "row": 0.3,  # a vector loop of an elementwise group starts
+    "call": 10.0,  # a micro-kernel is called
+    "row": 0.25,  # a vector loop of an elementwise group starts
     "reduce": 0.5,  # a row is reduced to one number: a sum, or the maximum that an exp subtracts
-    "fma": 0.05,  # a vector of multiply-adds
-    "load": 0.3,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
-    "store": 1.5,  # a vector of sums is stored by a micro-kernel
-    "total": 25.0,  # 16 vectors of partial sums are added up, each to a number
-    "copy": 0.02,  # an element is copied so that a micro-kernel finds it contiguous
-    "light": 0.18,  # a vector operation of elementwise operators and sums
-    "heavy": 0.09,  # the same, of operators such as exp that take ten or more
-    "access": 0.03,  # a vector that an elementwise group loads or stores
+    "fma": 0.02,  # a vector of multiply-adds
+    "load": 0.012,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
+    "store": 0.1,  # a vector of sums is stored by a micro-kernel
+    "total": 1.6,  # 16 vectors of partial sums are added up, each to a number
+    "copy": 0.04,  # an element is copied so that a micro-kernel finds it contiguous
+    "light": 0.09,  # a vector operation of elementwise operators and sums
+    "heavy": 0.018,  # the same, of operators such as exp that take ten or more
+    "access": 0.11,  # a vector that an elementwise group loads or stores
     "l2": 0.002,  # a byte that comes from the second-level cache
-    "l3": 0.003,  # from the third
-    "memory": 0.02,  # from memory
-    "run": 3.0,  # a contiguous run of elements of a kernel's input or output begins, on another page than the last
-    "far_run": 2.0,  # the same where the tensor is in memory
-    "panel": 1.0,  # a row of a panel of a kernel's input is read by a micro-kernel, on another page than the last
-    "far_panel": 9.0,  # the same where the tensor is in memory
-    "library": 3000.0,  # a predefined operator is called
-    "library_fma": 0.02,  # its vectors of multiply-adds
-    "library_access": 0.5,  # its vectors of elements read and written
+    "l3": 0.0025,  # from the third
+    "memory": 0.005,  # from memory
+    "run": 2.3,  # a contiguous run of elements of a kernel's input or output begins, on another page than the last
+    "far_run": 1.9,  # the same where the tensor is in memory
+    "panel": 0.97,  # a row of a panel of a kernel's input is read by a micro-kernel, on another page than the last
+    "far_panel": 1.8,  # the same where the tensor is in memory
+    "library": 3500.0,  # a predefined operator is called
+    "library_fma": 0.021,  # its vectors of multiply-adds
+    "library_access": 1.4,  # its vectors of elements read and written
 }
 _INDEX = {name: i for i, name in enumerate(FEATURES)}
 #: operations per element from which an elementwise operator is heavy
 _HEAVY = 8
-#: rows of a register tile, and vectors beside one another in it (mirage_gemm.h)
+#: most rows of a register tile, and vectors beside one another in one of so many rows (mirage_gemm.c)
 _MR, _NV = 8, 3
-#: vectors of partial sums in a register tile whose operands are both contiguous along the sum
-_DOT = 16
 #: bytes of a page of memory: processors do not prefetch beyond
 _PAGE = 4096
 #: columns that mi_gemm_stream reads at once
 _STREAM_COLUMNS = 4096
 #: rows from which mi_gemm_outer copies panels
 _PACK_ROWS = 24
-#: costs in multiply-adds by which the plan of a product is guessed
-_CALL, _COPY = 200.0, 4.0
 
 Counts = np.ndarray
 Extents = Mapping[str, np.ndarray]
@@ -460,13 +464,12 @@ class _Counter:
                     convert = i == first and self.itemsize < self.real
                     if unit is not None and (convert or ((dot or i == second) and unit != (k if dot else n))):
                         copied = copied + self._volume(p.operands[i], extents)
-                one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
-                cost = calls * (one["fma"] + one["load"] + one["store"] + 16 * one["total"] + _CALL / self.lanes)
-                cost = cost + _COPY * copied / self.lanes
+                cost = space / efficiency(dot, rows, columns, depth, self.lanes) + CALL * calls + COPY * copied
                 better = cost < best
                 best = np.minimum(cost, best)
                 far = not dot and p.units[second] == n and p.inputs[second] not in self.packed
                 panel = self._panels(n, rows, columns, depth) if far else self.ones * 0
+                one = self._dot(rows, columns, depth) if dot else self._outer(rows, columns, depth)
                 plan = {name: calls * value for name, value in (one | {"panel": panel}).items()}
                 plan |= {"call": calls, "copy": copied}
                 for name, value in plan.items():
@@ -486,34 +489,67 @@ class _Counter:
         """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""
         if n is None or self.sizes[n] * self.itemsize < _PAGE:
             return self.ones * 0
+        across = np.ceil(columns / self.lanes / _wide(m))
+        passes = np.where(m >= _PACK_ROWS, 1, _tiles(m)[0])
         few = (m <= FEW_ROWS) | ((m <= STREAM_ROWS) & (columns >= LONG_ROW))
         streamed = few & (k * columns >= STREAM_ELEMENTS)
-        across = np.ceil(columns / self.lanes / _NV)
-        passes = np.where(m >= _PACK_ROWS, 1, np.ceil(m / _MR))
         return np.asarray(k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes))
 
     def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
-        """Counts of mi_gemm_outer: a register tile of 8 rows by 3 vectors holds sums."""
+        """Counts of mi_gemm_outer: a register tile of up to 8 rows holds sums, with 3 vectors or, of fewer rows, more."""
         vectors = np.ceil(n / self.lanes)
-        down, across = np.ceil(m / _MR), np.ceil(vectors / _NV)
+        down, rows = _tiles(m)
+        across = np.ceil(vectors / _wide(m))
+        # with enough rows, a panel of y is copied first
+        packed = (m >= _PACK_ROWS) * 2 * k * vectors
         return {
-            "fma": vectors * m * k,
-            "load": k * (vectors * down + m * across),
-            "store": m * vectors,
+            "fma": vectors * rows * k,
+            "load": k * (vectors * down + rows * across) + packed,
+            "store": rows * vectors,
             "total": self.ones * 0,
             "moved": k * n * down + m * k,
         }
 
     def _dot(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
-        """Counts of mi_gemm_dot: the 16 sums of a register tile are vectors that are added up at last."""
-        vectors = np.ceil(k / self.lanes)
-        rows = np.minimum(2 ** np.floor(np.log2(np.maximum(m, 1))), _MR)
-        columns = _DOT / rows
-        down, across = np.ceil(m / rows), np.ceil(n / columns)
-        return {
-            "fma": vectors * down * across * _DOT,
-            "load": vectors * down * across * (rows + columns),
-            "store": down * across,
-            "total": down * across,
-            "moved": n * k * down + m * k * across,
-        }
+        """Counts of mi_gemm_dot: with 4 or 8 rows, a vector holds terms of all of them, and each vector of a group of columns
+        is one of sums; with one row or two, and for the columns that are left, each sum is a vector that is added up at last.
+        """
+        steps = np.ceil(k / self.lanes)
+        grouped = np.floor(n / self.lanes)
+        left = n - grouped * self.lanes
+        rest = m % _MR
+        eights, fours = np.floor(m / _MR) + (rest > 5), (rest > 2) & (rest <= 5)
+        few = np.where(rest <= 2, rest, rest == 5)
+        found = dict.fromkeys(("fma", "load", "store", "total", "moved"), self.ones * 0)
+
+        def add(blocks: np.ndarray, **counts: np.ndarray) -> None:
+            for name, value in counts.items():
+                found[name] = found[name] + blocks * value
+
+        for rows, blocks in ((_MR, eights), (_MR // 2, fours)):
+            # a step has so many terms of each row; x is rearranged once
+            each, pack = np.ceil(k / (self.lanes / rows)), 2 * rows * steps * (grouped > 0)
+            add(blocks * grouped, fma=each * self.lanes, load=each * (1 + self.lanes), total=self.ones, store=self.ones * rows)
+            add(blocks, load=pack, moved=grouped * self.lanes * k)
+        # pairs of rows, and a last one: of all rows in the columns that are left, else of those that are left
+        for rows, columns in ((m, left), (few, n - left)):
+            for together, blocks in ((2, np.floor(rows / 2)), (1, rows % 2)):
+                beside = self.lanes / together
+                tiles = blocks * np.ceil(columns / beside)
+                load = steps * (together + beside)
+                add(tiles, fma=steps * self.lanes, load=load, total=self.ones, store=self.ones)
+                add(blocks, moved=columns * k)
+        add(self.ones, moved=m * k)
+        return found
+
+
+def _tiles(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(register tiles below one another for so many rows, the rows that they have): 7 rows are a tile of 8, 3 one of 4."""
+    rest = m % _MR
+    whole = np.floor(m / _MR)
+    return whole + np.array([0, 1, 1, 1, 1, 2, 2, 1])[rest.astype(int)], m + ((rest == 3) | (rest == _MR - 1))
+
+
+def _wide(m: np.ndarray) -> np.ndarray:
+    """Vectors beside one another in a register tile for so many rows."""
+    return np.where(m > 4, _NV, np.where(m > 2, 4, 8))

@@ -209,7 +209,8 @@ class Scheduler:
         """
         splits = {a: n for s in schedule.kernels for a, n in s.splits}
         sizes = self._with_parts(splits)
-        found: list[tuple[float, int, Schedule]] = []
+        # kernels that split one axis have neighbours in common
+        found: dict[Schedule, float] = {}
         for k, own in enumerate(schedule.kernels):
             for s in self._space(k, sizes).neighbours(own):
                 changed = dict(s.splits)
@@ -218,8 +219,9 @@ class Scheduler:
                 ]
                 kernels[k] = s
                 whole = Schedule(tuple(kernels))
-                found.append((self.ns(whole), len(found), whole))
-        for *_, near in sorted(found, key=lambda item: item[:2]):
+                if whole not in found:
+                    found[whole] = self.ns(whole)
+        for near in sorted(found, key=lambda s: found[s]):
             try:
                 fits = self.scratch(near) <= self.model.machine.l2_bytes
             except ScheduleError:
