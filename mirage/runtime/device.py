@@ -104,21 +104,22 @@ class DeviceProgram:
         number = device_of(cupy, first)
         with on_stream(cupy, first, number) as handle:
             place, on = self._on(cupy, number, handle)
-            given = [
-                place.read(a, f"{self.program.main}: input {n!r}") if place.is_readable(a) else a
-                for n, a in zip(self._names, args, strict=False)
-            ]
-            given += args[len(given) :]
-            found = None if on.replays is None else on.replays.run(args, given)
+            found = None if on.replays is None else on.replays.run(args, self._read(place, args))
             # what was replayed is checked already
-            return finish(place, self._launched(on.machine, given) if found is None else found[0])
+            return finish(place, self._launched(on.machine, args) if found is None else found[0])
 
-    def _launched(self, machine: VirtualMachine, given: Sequence[Any]) -> Any:
+    def _read(self, place: CudaPlace, args: Sequence[Any]) -> list[Any]:
+        """The arguments, arrays among them as those of the place."""
+        names = [f"{self.program.main}: input {n!r}" for n in self._names[: len(args)]]
+        found = [place.read(a, n) if place.is_readable(a) else a for n, a in zip(names, args, strict=False)]
+        return [*found, *args[len(found) :]]
+
+    def _launched(self, machine: VirtualMachine, args: Sequence[Any]) -> Any:
         """The result of a call whose kernels are launched one by one."""
         before = getattr(self._calls, "checks", None)
         checks = self._begin()
         try:
-            return machine(*given)
+            return machine(*args)
         finally:
             # this call may be one of a Python function within another
             self._calls.checks = before

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from mirage.kernels.cuda.blas import FUNCTIONS
 from mirage.runtime import program as vm
 
+#: operators whose results are numbers of the host
+_NUMBERS = ("constant", "size")
 #: why a function cannot be recorded, by an instruction of it
 _OBSTACLES: Sequence[tuple[type[vm.Instruction], Callable[..., str]]] = (
     (vm.If, lambda i: f"whether {i.then} or {i.orelse} runs is in the data"),
     (vm.Loop, lambda i: "" if i.times is None else f"how often {i.body} runs is in the data"),
     (vm.CallPacked, lambda i: f"{i.function} is a Python function"),
-    (vm.CallOperator, lambda i: f"{i.operator} is no kernel"),
+    (vm.CallOperator, lambda i: "" if i.operator in _NUMBERS else f"{i.operator} is no kernel"),
     (vm.CallLibrary, lambda i: "" if i.function in FUNCTIONS else f"{i.function} is no built-in library function"),
     (vm.AllocStorage, lambda i: "" if i.offset is not None else "sizes without bounds take memory that grows"),
 )

@@ -1,4 +1,4 @@
-"""Whole programs for CUDA: compiled without a device, and run on one that is not there, whose kernels Triton's interpreter runs."""
+"""Whole programs for CUDA: compiled without a device, and run on one that is not there, by Triton's interpreter."""
 
 from __future__ import annotations
 
@@ -223,11 +223,9 @@ def test_streams_have_memory_of_their_own(strict: StrictLab, executable: mi.Exec
     ],
 )
 def test_explaining_says_why_there_is_no_graph(name: str, why: str) -> None:
-    p = SMALL[name]
-    executable = mi.compile(p.fn, p.specs, bounds=p.bounds, without=("superoptimize", "fuse"), target=TARGET)
+    executable = compiled(SMALL[name])
     assert "CUDA graphs: none" in executable.explain()
-    if name != "refinement":
-        assert why in executable.explain() and why in executable.to_json()["graphs"]
+    assert why in executable.explain() and why in executable.to_json()["graphs"]
 
 
 def test_sizes_without_bounds_are_launched_one_by_one(strict: StrictLab) -> None:
@@ -335,7 +333,7 @@ def test_without_a_device_a_call_says_what_to_do(strict: StrictLab, executable: 
     for call in (lambda: executable(np.zeros(3)), executable, lambda: executable(nonsense=3)):
         with pytest.raises(
             DeviceError,
-            match=r"compiled for sm_90, and CuPy finds no CUDA device; install CuPy and a driver, or use target='cpu'",
+            match=r"for sm_90, and CuPy finds no CUDA device; install CuPy and a driver, or use target='cpu'",
         ):
             call()
 
@@ -343,10 +341,8 @@ def test_without_a_device_a_call_says_what_to_do(strict: StrictLab, executable: 
 def test_a_device_of_another_architecture(strict: StrictLab) -> None:
     executable = mi.compile(scaled, SCALED, without=("superoptimize",), target="cuda:sm_80")
     assert executable.target == "cuda:sm_80"
-    with pytest.raises(
-        DeviceError,
-        match=r"compiled for sm_80, and the device at hand, Fake H200, is sm_90; compile with target='cuda:sm_90'",
-    ):
+    message = r"compiled for sm_80, and the device at hand, Fake H200, is sm_90; compile with target='cuda:sm_90'"
+    with pytest.raises(DeviceError, match=message):
         executable(numbers(strict, 5, 8), numbers(strict, 8, 8))
 
 
@@ -359,7 +355,7 @@ def test_cuda_is_the_device_at_hand(strict: StrictLab) -> None:
 
 @pytest.mark.parametrize("target", ["cuda:sm_1", "cuda:90", "tpu", "CUDA"])
 def test_unknown_targets(target: str) -> None:
-    with pytest.raises(UnknownTarget, match="choose one of cpu, cuda"):
+    with pytest.raises(UnknownTarget, match="choose one of"):
         mi.compile(scaled, SCALED, target=target)
 
 
@@ -372,7 +368,7 @@ def test_unknown_targets(target: str) -> None:
     [
         ('"target": "cuda:sm_90"', '"target": "cpu"', FormatError),
         ('"target": "cuda:sm_90"', '"target": "cuda:sm_80"', FormatError),
-        ('"target": "cuda:sm_90"', '"target": "cuda:sm_1"', UnknownTarget),
+        ('"target": "cuda:sm_90"', '"target": "cuda:sm_1"', FormatError),
         ('"kind": "cuda_mugraph"', '"kind": "mugraph"', FormatError),
         ('\\"origin\\":\\"fused\\"', '\\"origin\\":\\"library\\"', FormatError),
         ('\\"num_warps\\":', '\\"num_warps_\\":', MirageError),

@@ -17,78 +17,14 @@ from tests.kernels.cuda.fake_cupy import FakeArray, FakeCupy
 from tests.kernels.cuda.memory import MemoryLt
 
 #: functions of NumPy that CuPy 14 has, too, of those that programs may call
-_FUNCTIONS = frozenset(
-    [
-        "abs",
-        "absolute",
-        "add",
-        "all",
-        "amax",
-        "amin",
-        "any",
-        "arange",
-        "argmax",
-        "argmin",
-        "argsort",
-        "argwhere",
-        "array",
-        "broadcast_to",
-        "ceil",
-        "clip",
-        "concatenate",
-        "cos",
-        "cumsum",
-        "divide",
-        "equal",
-        "exp",
-        "flip",
-        "floor",
-        "floor_divide",
-        "full",
-        "greater",
-        "greater_equal",
-        "isfinite",
-        "isnan",
-        "less",
-        "less_equal",
-        "log",
-        "logical_and",
-        "logical_not",
-        "logical_or",
-        "matmul",
-        "max",
-        "maximum",
-        "may_share_memory",
-        "min",
-        "minimum",
-        "moveaxis",
-        "multiply",
-        "negative",
-        "not_equal",
-        "ogrid",
-        "ones",
-        "power",
-        "prod",
-        "remainder",
-        "repeat",
-        "rint",
-        "shape",
-        "sign",
-        "sin",
-        "sort",
-        "sqrt",
-        "square",
-        "subtract",
-        "sum",
-        "take",
-        "take_along_axis",
-        "tanh",
-        "transpose",
-        "unique",
-        "where",
-        "zeros",
-    ]
-)
+_NAMES = """
+    abs absolute add all amax amin any arange argmax argmin argsort argwhere array broadcast_to ceil clip concatenate
+    cos cumsum divide equal exp flip floor floor_divide full greater greater_equal isfinite isnan less less_equal log
+    logical_and logical_not logical_or matmul max maximum may_share_memory min minimum moveaxis multiply negative
+    not_equal ogrid ones power prod remainder repeat rint shape sign sin size sort sqrt square subtract sum take
+    take_along_axis tanh transpose unique where zeros
+"""
+_FUNCTIONS = frozenset(_NAMES.split())
 
 
 class StrictArray(FakeArray):
