@@ -258,7 +258,7 @@ def survey(
     end = time.monotonic() + 60 * minutes
     done = {r.key: r for r in read_rows(file)}
     file.write_text("".join(map(_line, done.values())), encoding="utf-8")
-    wanted = [(n, d, t) for n in names or PROGRAMS for d in DTYPES for t in TARGETS]
+    wanted = [(n, d, t) for d in DTYPES for n in names or PROGRAMS for t in TARGETS]
     failures: list[str] = []
     left = [key for key in wanted if key not in done]
     with Interpreter() as interpreter:

@@ -387,12 +387,19 @@ class Counter:
         return found
 
     def _best_order(self) -> np.ndarray:
-        """Whether more products have the rows of a warpgroup with their operands swapped."""
+        """Whether more products have the rows of a warpgroup with their operands swapped; or else, of large tiles, whether more
+        sums are along rows then: a thread holds elements of few rows and many columns, and sums of rows in few registers.
+        """
         gain = self.ones * 0
-        for k in range(len(self.work.products)):
+        summed = {a for n in self.work.graph.nodes if n.op == "sum" for a in n.reduce}
+        for k, p in enumerate(self.work.products):
             _, m, n, _ = self._product(k)
-            gain = gain + (n >= WGMMA_ROWS) - 1.0 * (m >= WGMMA_ROWS)
-        found: np.ndarray = (gain > 0) & self.dot & (self.wgmma & self.tensor_cores)
+            x, y = ([a for a in p.out if a in own and a not in other] for own, other in (p.operands, p.operands[::-1]))
+            along = 1.0 * bool(summed.intersection(x)) - 1.0 * bool(summed.intersection(y))
+            gain = gain + np.where(np.minimum(m, n) >= WGMMA_ROWS, along / 4, 0.0)
+            if self.wgmma:
+                gain = gain + (n >= WGMMA_ROWS) - 1.0 * (m >= WGMMA_ROWS)
+        found: np.ndarray = (gain > 0) & self.dot & self.tensor_cores
         return found
 
     def _is_narrow(self) -> np.ndarray:
@@ -434,20 +441,23 @@ class Counter:
     # what a block takes
 
     def _shared_bytes(self) -> np.ndarray:
-        """Bytes of shared memory of a block: operands of products, those that are loaded in the loop once per stage, those that
-        are loaded before it as long as it runs, and the largest of those that the block computes.
+        """Bytes of shared memory of a block: operands of products, those that are loaded in the loop once per stage, with what
+        the block loads there to compute operands, the others as long as the loop runs, or one after the other where none is.
         """
-        looped, before, computed = self.ones * 0, self.ones * 0, self.ones * 0
+        looped, once = self.ones * 0, self.ones * 0
+        computed = False
+        given = {k for p in self.work.products for k in p.inputs if k is not None}
         for p in self.work.products:
-            for axes, given in zip(p.operands, p.inputs, strict=True):
+            for axes, k in zip(p.operands, p.inputs, strict=True):
                 tile = self._volume(axes, self.inner) * self.itemsize
-                if given is None:
-                    computed = np.maximum(computed, tile)
-                elif self.work.inputs[given].depth:
+                computed = computed or k is None
+                if k is not None and self.work.inputs[k].depth:
                     looped = looped + tile
                 else:
-                    before = before + tile if self.trips else np.maximum(before, tile)
-        once = before + computed if self.trips else np.maximum(before, computed)
+                    once = once + tile if self.trips else np.maximum(once, tile)
+        for k, t in enumerate(self.work.inputs):
+            if computed and t.depth and k not in given:
+                looped = looped + self._volume(t.axes, self.inner) * self.itemsize
         found: np.ndarray = looped * self.stages + np.where(self.dot, once, 0)
         return found
 
