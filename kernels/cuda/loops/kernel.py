@@ -27,6 +27,8 @@ from mirage.kernels.cuda.plan import Launch
 
 #: sizes whose launches are kept
 _KEPT = 64
+#: what the words of failed checks are
+_WORDS = TensorType((), "int64")
 
 
 @dataclass(frozen=True)
@@ -129,24 +131,27 @@ class CudaLoopKernel:
         Raises InputError for arrays of another number, shape, dtype or layout, and DeviceError where the device is missing or
         of another architecture.
         """
-        name = self.program.name
-        cupy = cupy_at_hand(name, self.device, "compile")
+        cupy = cupy_at_hand(self.program.name, self.device, "compile")
         shape = self._shape(sizes)
         like = next(iter((*inputs, *out)), None)
         device = like.device if isinstance(like, DeviceArray) else device_of(cupy, like)
         with on_stream(cupy, like, device, stream):
-            arrays = self._given(cupy, "input", inputs, shape.inputs, self.program.input_types)
-            arrays = [a if a.is_contiguous else _dense(cupy, a) for a in arrays]
-            held: Any = arrays, None
-            arrays = [*arrays, *self._given(cupy, "out", out, shape.outputs, self.program.output_types, True)]
             if workspace is None:
-                made = [cupy.empty(s, d) for s, d in shape.workspace]
-                held, workspace = (arrays, made), made
-            shapes = [s for s, _ in shape.workspace]
-            arrays += self._given(cupy, "workspace", workspace, shapes, self.workspace_types, True)
+                workspace = [cupy.empty(s, d) for s, d in shape.workspace]
+            words = []
             if self._checks:
                 failures = cupy.zeros((self.failure_words,), np.int64) if failures is None else failures
-                arrays.append(_array(cupy, failures, f"{name}: failures"))
+                words = [failures]
+            given = self._given(cupy, "input", inputs, shape.inputs, self.program.input_types, device)
+            arrays = [a if a.is_contiguous else _dense(cupy, a) for a in given]
+            for what, written, shapes, types in (
+                ("out", out, shape.outputs, self.program.output_types),
+                ("workspace", workspace, [s for s, _ in shape.workspace], self.workspace_types),
+                ("failures", words, [(self.failure_words,)] * len(words), (_WORDS,) * len(words)),
+            ):
+                arrays += _contiguous(
+                    self._given(cupy, what, written, shapes, types, device), f"{self.program.name}: {what}"
+                )
             unaligned = frozenset(k for k, a in enumerate(arrays) if a.address % DIVISIBILITY)
             launches = shape.launches.get(unaligned)
             if launches is None:
@@ -155,7 +160,6 @@ class CudaLoopKernel:
                 arguments = tuple([np.uint64(arrays[a].address) if type(a) is int else a for a in step.arguments])
                 function = self._loaded.get(cupy, device, step.kernel)
                 function(step.grid, step.block, arguments, shared_mem=step.kernel.shared)
-            del held
         return failures
 
     def _given(
@@ -165,8 +169,9 @@ class CudaLoopKernel:
         arrays: Sequence[Any],
         shapes: Sequence[tuple[int, ...]],
         types: Sequence[TensorType],
-        written: bool = False,
+        device: int,
     ) -> list[DeviceArray]:
+        """These arrays, checked."""
         name = self.program.name
         if len(arrays) != len(shapes):
             raise InputError(f"{name}: got {len(arrays)} arrays as {what}; it takes {len(shapes)}")
@@ -178,8 +183,10 @@ class CudaLoopKernel:
                 raise InputError(
                     f"{label} is {a.dtype}{list(a.shape)}, not {t.dtype}{list(want)}; pass the sizes of these arrays"
                 )
-            if written and not a.is_contiguous:
-                raise InputError(f"{label} is not contiguous; pass a contiguous array")
+            if a.device != device:
+                raise InputError(
+                    f"{label} is on CUDA device {a.device}, and the first array on {device}; copy it there"
+                )
             found.append(a)
         return found
 
@@ -247,6 +254,14 @@ class CudaLoopKernel:
 
 def _array(cupy: Any, x: Any, what: str) -> DeviceArray:
     return x if isinstance(x, DeviceArray) else read(cupy, x, what)
+
+
+def _contiguous(arrays: list[DeviceArray], what: str) -> list[DeviceArray]:
+    """Arrays that kernels write to."""
+    for k, a in enumerate(arrays):
+        if not a.is_contiguous:
+            raise InputError(f"{what}[{k}] is not contiguous; pass a contiguous array")
+    return arrays
 
 
 def _dense(cupy: Any, a: DeviceArray) -> DeviceArray:

@@ -18,7 +18,31 @@ from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.versions import LoopVersions
 
-EDGES = [0, -0.0, 1, -1, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-30, -1e-30, 3e-4, 0.1, 0.24, 0.26, 0.49, 0.51, 5, 20, 50, 80, 87, 88]
+EDGES = [
+    0,
+    -0.0,
+    1,
+    -1,
+    0.5,
+    -0.5,
+    1.5,
+    2.5,
+    -2.5,
+    1e-30,
+    -1e-30,
+    3e-4,
+    0.1,
+    0.24,
+    0.26,
+    0.49,
+    0.51,
+    5,
+    20,
+    50,
+    80,
+    87,
+    88,
+]
 EDGES += [88.7, 89, 100, -5, -20, -80, -87, -88, -100, -103, -104, -200, 1e10, -1e10, np.inf, -np.inf, np.nan, 7.3e6]
 EDGES += [4194303.5, 8388607.5, 0.49999997, 1e300, -1e300]
 POWERS = [Fraction(p) for p in ("1/2", "-1/2", "3", "-2", "5/2", "-7/2", "-1/3", "2/3", "0")]
@@ -78,5 +102,7 @@ def extremes(x: {dtype}[n], y: {dtype}[n]) -> ({dtype}[n], {dtype}[n], {dtype}[n
     own = {"n": 5}
     emitted = LoopVersions(program, DEVICES["sm_90"], own).emitted(own)
     found, _ = interpret(interpreter, emitted, [x, y], own)
-    for array, wanted in zip(found, (np.maximum(x, y), np.minimum(x, y), np.maximum(x, x.dtype.type(0.1))), strict=True):
+    for array, wanted in zip(
+        found, (np.maximum(x, y), np.minimum(x, y), np.maximum(x, x.dtype.type(0.1))), strict=True
+    ):
         np.testing.assert_array_equal(array, wanted)
