@@ -20,6 +20,8 @@ from typing import Any
 REGISTERS = re.compile(r"Used (\d+) registers")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 ENTRY = re.compile(r"\.visible \.entry (\w+)")
+#: the DSL prints its errors for terminals
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: lines of an error that are passed on
 LINES = 20
 
@@ -55,9 +57,7 @@ def compile_one(module: Any, request: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Serve the requests on stdin, in order."""
     requests = json.load(sys.stdin)
-    # the DSL's own settings and caches would change what is compiled
-    for name in [n for n in os.environ if n.startswith("CUTE_DSL_")]:
-        del os.environ[name]
+    # each kernel is cached by us
     os.environ["CUTE_DSL_DISABLE_FILE_CACHING"] = "1"
     for request in requests:
         try:
@@ -67,7 +67,7 @@ def main() -> None:
             spec.loader.exec_module(module)
             result: dict[str, Any] = {"metadata": compile_one(module, request)}
         except Exception as error:
-            lines = "".join(traceback.format_exception_only(error)).strip().splitlines()
+            lines = COLOURS.sub("", "".join(traceback.format_exception_only(error))).strip().splitlines()
             result = {"error": "\n".join(lines[:LINES])}
         file = Path(request["folder"], "result.json")
         # the file tells that the others are complete

@@ -15,7 +15,7 @@ import pytest
 from mirage.errors import CompilerError, FormatError, NoCompilerError
 from mirage.kernels.cuda import cutlass_compile, cutlass_launch, loaded
 from mirage.kernels.cuda.compile import CompiledKernel
-from mirage.kernels.cuda.cutlass_compile import GemmRequest, check_installed
+from mirage.kernels.cuda.cutlass_compile import GemmRequest, check_installed, compile_gemms
 from mirage.kernels.cuda.cutlass_gemm import Gemm, GemmCall, GemmConfig, Operand, configs
 from mirage.kernels.cuda.cutlass_launch import Gemms
 from mirage.kernels.cuda.device import DEVICES
@@ -132,6 +132,46 @@ def test_another_version_or_none(monkeypatch: pytest.MonkeyPatch, version: str, 
         check_installed()
     with pytest.raises(NoCompilerError, match=message):
         GemmRequest(GEMM, "sm_90a").job()
+
+
+def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The worker says why, for each kernel."""
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(
+        "def compile_kernel(gemm, arch, folder):\n    raise ValueError(f'{arch}: no {gemm[\"dtype\"]}')\n"
+    )
+    monkeypatch.setattr(cutlass_compile, "KERNEL", kernel)
+    monkeypatch.setattr(cutlass_compile, "_texts", lambda: ["a compiler that fails"])
+    monkeypatch.setattr(cutlass_compile, "check_installed", lambda: None)
+    other = replace(GEMM, dtype="bfloat16")
+    for found, name in zip(compile_gemms([GEMM, other], H200), ("float16", "bfloat16"), strict=True):
+        assert isinstance(found, CompilerError)
+        assert str(found) == f"CUTLASS rejected kernel 'cutlass_gemm_{name}'\nValueError: sm_90a: no {name}"
+
+
+def test_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What the worker reads of ptxas and of the PTX."""
+    kernel = tmp_path / "kernel.py"
+    kernel.write_text(_COMPILES)
+    monkeypatch.setattr(cutlass_compile, "KERNEL", kernel)
+    monkeypatch.setattr(cutlass_compile, "_texts", lambda: ["a compiler of nothing"])
+    monkeypatch.setattr(cutlass_compile, "check_installed", lambda: None)
+    (found,) = compile_gemms([GEMM], DEVICES["sm_80"])
+    assert isinstance(found, CompiledKernel)
+    assert (found.name, found.registers, found.spill_bytes) == ("product", 40, 12)
+    assert (found.shared, found.num_warps, found.num_ctas) == (SMALL.shared_bytes, 4, 1)
+    assert found.ptx == ".visible .entry product(" and found.cubin.read_bytes() == b"sm_80"
+
+
+_COMPILES = """
+import pathlib, sys
+
+def compile_kernel(gemm, arch, folder):
+    pathlib.Path(folder, "any.ptx").write_text(".visible .entry product(")
+    pathlib.Path(folder, "any.cubin").write_bytes(arch.encode())
+    print("0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads", file=sys.stderr)
+    print("Used 40 registers, used 1 barriers", file=sys.stderr)
+"""
 
 
 def compiled(folder: Path, gemm: Gemm) -> CompiledKernel:
