@@ -413,3 +413,39 @@ def test_the_command_line(command: Run, tmp_path: Path) -> None:
     assert code == 0 and f"for {TARGET}" in out and "CUDA graphs: " in out, err
     code, _, err = command("compile", "user.py:layer", "--target", "cuda:sm_1")
     assert code and "choose one of" in err
+
+
+def test_tensors_of_torch(strict: StrictLab, executable: mi.Executable, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tensors of a torch whose CUDA memory is main memory: they are told apart by `is_cuda` alone."""
+    torch = pytest.importorskip("torch", reason="needs torch")
+
+    class Cuda(torch.Tensor):  # type: ignore[misc, name-defined]
+        is_cuda = True
+
+        def get_device(self) -> int:
+            return 0
+
+    class Stream:
+        cuda_stream = 31
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: Stream())
+    x, w = torch.randn(5, 8), torch.randn(8, 8)
+    for t in (x, w):
+        strict.cupy.memory.append((t.data_ptr(), t.nbytes))
+    given = [t.as_subclass(Cuda) for t in (x, w)]
+    for call in range(4):
+        x.fill_(call / 4)
+        y, same = executable(*given)
+        assert isinstance(y, torch.Tensor) and same.data_ptr() != x.data_ptr()
+        np.testing.assert_allclose(y.numpy(), softmax(x.numpy(), w.numpy()), 1e-5)
+        assert torch.equal(same, x)
+    assert {launch.stream for launch in strict.cupy.launches} == {31, 1000}, (
+        "torch's current stream, and that of recordings"
+    )
+    with pytest.raises(InputError, match=r"input 'w': Tensor is not in the memory of a CUDA device.*to\('cuda'\)"):
+        executable(given[0], w)
+    half = mi.compile(lambda x: mi.relu(x) + 1, {"x": mi.tensor("n", dtype="bfloat16")}, **QUICK)
+    z = torch.randn(7).bfloat16()
+    strict.cupy.memory.append((z.data_ptr(), z.nbytes))
+    found = half(z.as_subclass(Cuda))
+    assert found.dtype == torch.bfloat16 and torch.equal(found, torch.relu(z) + 1)
