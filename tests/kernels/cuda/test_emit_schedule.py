@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.programs import PROGRAMS
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.kernels.cuda.arguments import typical
@@ -15,11 +16,15 @@ from mirage.kernels.cuda.compile import CompiledKernel, Request, compile_all, re
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit import emit, with_descriptors
 from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.layouts import with_layouts
+from mirage.kernels.cuda.model import CudaModel
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
+from mirage.kernels.cuda.schedules import CudaScheduler
 from tests.kernels.cuda.simple import error, simple_schedule
 from tests.mugraph.graphs import CASES
 from tests.mugraph.loops import CASES as LOOPS
 from tests.mugraph.split import twice_split
+from tests.programs import retyped, search
 
 pytest.importorskip("triton", reason="Triton compiles the kernels: pip install 'triton>=3.5'")
 
@@ -224,3 +229,42 @@ def test_layouts_of_intermediates_agree_with_float64(interpreter: Interpreter, n
 def test_source_of_all_choices_is_as_before(golden: Callable[[str, str], None]) -> None:
     chosen = changed(COMPILED["grouped"], specialized=True, packed=((1, "k"),))
     golden("cuda_gated_choices.py.txt", emit(replace(HAND["gated"].graph, dtype="float16"), chosen).source)
+
+
+#: sizes whose rows are whole 16 bytes, and primes
+WHOLE = {"b": 2, "e": 2, "h": 1, "m": 24, "n": 72, "s": 8, "t": 72, "f": 40}
+PRIMES = {"b": 2, "e": 2, "h": 1, "m": 13, "n": 67, "s": 3, "t": 71, "f": 37}
+
+
+def chosen_schedules_agree(interpreter: Interpreter, name: str, count: int, budget: float) -> None:
+    """What the scheduler chooses for graphs of a program agrees with float64, as do grouped tiles with it."""
+    program = retyped(PROGRAMS[name].trace(), "float16")
+    graphs = search(name, budget=budget).graphs
+    at = {s: WHOLE[s] for s in program.symbols()}
+    done = 0
+    for graph in (replace(g, dtype="float16") for g in graphs):
+        if done == count:
+            break
+        try:
+            ranked = CudaScheduler(graph, at, CudaModel(DEVICES["sm_90"])).best(3)
+        except ScheduleError:
+            continue
+        done += 1
+        for r in ranked:
+            schedule, _ = with_layouts(graph, with_descriptors(graph, r.schedule), at, CudaModel(DEVICES["sm_90"]))
+            grids = [n.graph.grid for n in graph.kernels if n.graph is not None]
+            several = zip(schedule.kernels, grids, strict=True)
+            grouped = CudaSchedule(tuple(replace(k, group=4 if len(g) > 1 else 1) for k, g in several))
+            for sizes in (at, {s: min(PRIMES[s], at[s]) for s in at}):
+                assert error(interpreter, program, graph, grouped, sizes) < 4
+    assert done
+
+
+def test_chosen_schedules_agree_with_float64(interpreter: Interpreter) -> None:
+    chosen_schedules_agree(interpreter, "mqa_decode", count=1, budget=1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_chosen_schedules_of_every_program_agree_with_float64(interpreter: Interpreter, name: str) -> None:
+    chosen_schedules_agree(interpreter, name, count=4, budget=5.0)
