@@ -164,9 +164,11 @@ def compile(
     left_out = {p for name in without for p in OPTIMIZATIONS[name]}
     module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
     lowered = lower(module, context, planned="plan" not in without)
+    made = _kernels(module)
+    kernels.finish(made.values())
     say(Step("compiled"))
     facts = replace(_facts(module, context, lowered, given), interrupted=search.interrupted)
-    executable = Executable(lowered.code, _kernels(module), lowered.constants, facts, beside, kernels.target)
+    executable = Executable(lowered.code, made, lowered.constants, facts, beside, kernels.target)
     if beside:
         beside.start()
     return executable

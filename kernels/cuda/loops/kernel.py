@@ -16,12 +16,13 @@ from mirage.ir.loops.program import LoopProgram
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.kernels.cuda.arguments import divisible, grid
 from mirage.kernels.cuda.arrays import DeviceArray, bits, device_of, on_stream, read
-from mirage.kernels.cuda.compile import Request, checked, compile_all
+from mirage.kernels.cuda.compile import CompiledKernel, Request, checked, compile_all
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
 from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.ranges import value
+from mirage.kernels.cuda.loops.together import Compilation
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from mirage.kernels.cuda.plan import Launch
 
@@ -45,9 +46,9 @@ class _Shape:
 class CudaLoopKernel:
     """A loop program as Triton kernels, compiled ahead of time for a device.
 
-    `kernels` are the compiled kernels for aligned arrays of the sizes `hints` (dim symbol -> size), and `source` is their
-    Triton code; sizes that differ much run others, which are compiled when they are first needed, and cached. Needs no device
-    before it is called. May be called from several threads at once. Raises the errors of `compile_all`.
+    `source` is the Triton code for sizes like `hints` (dim symbol -> size); those that differ much run other code, which is
+    compiled when it is first needed, and cached. Needs no device before it is called. May be called from several threads at
+    once.
     """
 
     kind = "cuda_loops"
@@ -66,7 +67,15 @@ class CudaLoopKernel:
         emitted = self._versions.emitted(self.hints)
         self.source = emitted.source
         self._checks = emitted.checks
-        self.kernels = checked(compile_all(self._requests(emitted, self.hints, frozenset())), device)
+        self._compilation = Compilation(self._requests(emitted, self.hints, frozenset()))
+
+    @property
+    def kernels(self) -> tuple[CompiledKernel, ...]:
+        """The compiled kernels for aligned arrays of the sizes `hints`.
+
+        They are compiled when they are first asked for, all that wait at once. Raises the errors of `compile_triton`.
+        """
+        return checked(self._compilation.results, self.device)
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.result import Superoptimized
+from mirage.runtime.executable import Kernel
 
 
 class CpuKernels:
@@ -35,3 +36,6 @@ class CpuKernels:
 
     def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> LoopKernel:
         return LoopKernel(program)
+
+    def finish(self, kernels: Collection[Kernel]) -> None:
+        """Every kernel is complete when it is made."""

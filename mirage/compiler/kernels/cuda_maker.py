@@ -17,6 +17,7 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
+from mirage.runtime.executable import Kernel
 from mirage.search.rank import Ranker
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
@@ -85,6 +86,12 @@ class CudaKernels:
 
     def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> CudaLoopKernel:
         return CudaLoopKernel(program, self.device, hints[0] if hints else {})
+
+    def finish(self, kernels: Collection[Kernel]) -> None:
+        for k in kernels:
+            if isinstance(k, CudaLoopKernel):
+                # the first one has all of them compiled
+                _ = k.kernels
 
 
 def _verified(verifier: Verifier, graph: MuGraph) -> Candidate | None:

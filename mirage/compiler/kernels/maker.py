@@ -40,5 +40,9 @@ class KernelMaker(Protocol):
         ...
 
     def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> Kernel:
-        """A loop program as a kernel; `hints` are typical sizes. Raises NoCompilerError or CompilerError."""
+        """A loop program as a kernel; `hints` are typical sizes. Raises NoCompilerError or CompilerError, here or in `finish`."""
+        ...
+
+    def finish(self, kernels: Collection[Kernel]) -> None:
+        """Do at once what was put off when these kernels were made, such as starting a compiler. Raises as `loops` does."""
         ...

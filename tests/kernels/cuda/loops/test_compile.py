@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
+from mirage.errors import CompilerError
 from mirage.ir.loops.parse import parse_loops
+from mirage.kernels.cuda.compile import CompiledKernel, Request, compile_all
 from mirage.kernels.cuda.device import DEVICES
+from mirage.kernels.cuda.loops import together
 from mirage.kernels.cuda.loops.emit import emit
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from mirage.kernels.cuda.ptx import load_bytes, store_bytes
 from tests.ir.loops.programs import programs, reduced
+from tests.kernels.cuda.lab import Lab
 
 BIG = {"b": 8, "n": 4096, "m": 4096, "k": 512}
 
@@ -111,9 +115,40 @@ def test_64_bit_indices_compile(name: str) -> None:
 @pytest.mark.usefixtures("_triton")
 def test_a_second_kernel_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = programs()["doubled"]
-    first = CudaLoopKernel(program, DEVICES["sm_90"], BIG)
+    first = CudaLoopKernel(program, DEVICES["sm_90"], BIG).kernels
     monkeypatch.setattr("mirage.kernels.cuda.compile._build", lambda *_: pytest.fail("it was compiled before"))
-    assert CudaLoopKernel(program, DEVICES["sm_90"], BIG).kernels == first.kernels
+    assert CudaLoopKernel(program, DEVICES["sm_90"], BIG).kernels == first
+
+
+@pytest.mark.usefixtures("_triton")
+def test_all_kernels_that_wait_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def counting(requests: Sequence[Request]) -> list[CompiledKernel | CompilerError]:
+        asked.append(len(requests))
+        return compile_all(requests)
+
+    # those of other tests
+    _ = CudaLoopKernel(programs()["doubled"], DEVICES["sm_90"], BIG).kernels
+    monkeypatch.setattr(together, "compile_all", counting)
+    made = [
+        CudaLoopKernel(programs()[name], DEVICES["sm_90"], BIG) for name in ("doubled", "merged_heads", "transposed")
+    ]
+    assert not asked
+    assert [[k.name for k in m.kernels] for m in made] == [["kernel_0"], ["kernel_0", "kernel_1"], ["kernel_0"]]
+    assert asked == [4]
+
+
+def test_errors_of_the_compiler_are_those_of_their_kernel(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_all(requests: Sequence[Request]) -> list[CompiledKernel | CompilerError]:
+        return [CompilerError("rejected") if "def embedding" in r.source else lab.compile_all([r])[0] for r in requests]
+
+    monkeypatch.setattr(together, "compile_all", compile_all)
+    good, bad = (CudaLoopKernel(programs()[name], DEVICES["sm_90"], BIG) for name in ("doubled", "embedding"))
+    assert good.kernels
+    for _ in range(2):
+        with pytest.raises(CompilerError, match="rejected"):
+            _ = bad.kernels
 
 
 def test_one_source_serves_sizes_of_the_same_blocks() -> None:

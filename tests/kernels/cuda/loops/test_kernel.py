@@ -135,6 +135,7 @@ def test_sizes_alike_run_the_same_code(lab: Lab, interpreter: Interpreter) -> No
     lab.cupy.runner = Interpreted(lab.cupy, interpreter)
     program = programs()["masked_softmax"]
     kernel = CudaLoopKernel(program, DEVICES["sm_90"], {"n": 4, "m": 48})
+    assert kernel.kernels
     compiled = len({r.key() for r in lab.requests})
     for n, m in ((4, 48), (4, 64), (4, 48), (9, 33)):
         own = {"n": n, "m": m}
