@@ -19,8 +19,8 @@ from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.launch import CudaExecutable
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from tests.kernels.cuda.fake_cupy import FakeArray
+from tests.kernels.cuda.interpreted import Interpreted
 from tests.kernels.cuda.lab import Lab
-from tests.kernels.cuda.test_runs import Interpreted
 from tests.mugraph.graphs import gated
 
 SIZES = {"m": 20, "n": 40, "k": 24}
