@@ -526,19 +526,19 @@ class _Counter:
             for name, value in counts.items():
                 found[name] = found[name] + blocks * value
 
-        for rows, blocks in ((_MR, eights), (_MR // 2, fours)):
-            # a step has so many terms of each row; x is rearranged once
-            each, pack = np.ceil(k / (self.lanes / rows)), 2 * rows * steps * (grouped > 0)
-            add(blocks * grouped, fma=each * self.lanes, load=each * (1 + self.lanes), total=self.ones, store=self.ones * rows)
+        for each, blocks in ((_MR, eights), (_MR // 2, fours)):
+            # so many terms of each row are in a vector; x is rearranged once
+            terms, pack = np.ceil(k / (self.lanes / each)), 2 * each * steps * (grouped > 0)
+            add(blocks * grouped, fma=terms * self.lanes, load=terms * (1 + self.lanes), total=self.ones, store=self.ones * each)
             add(blocks, load=pack, moved=grouped * self.lanes * k)
         # pairs of rows, and a last one: of all rows in the columns that are left, else of those that are left
         for rows, columns in ((m, left), (few, n - left)):
-            for together, blocks in ((2, np.floor(rows / 2)), (1, rows % 2)):
+            for together, pairs in ((2, np.floor(rows / 2)), (1, rows % 2)):
                 beside = self.lanes / together
-                tiles = blocks * np.ceil(columns / beside)
                 load = steps * (together + beside)
-                add(tiles, fma=steps * self.lanes, load=load, total=self.ones, store=self.ones)
-                add(blocks, moved=columns * k)
+                across = np.ceil(columns / beside)
+                add(pairs * across, fma=steps * self.lanes, load=load, total=self.ones, store=self.ones)
+                add(pairs, moved=columns * k)
         add(self.ones, moved=m * k)
         return found
 
