@@ -19,6 +19,11 @@ from benchmarks.compiler import as_data as compiler_data
 from benchmarks.compiler import measure as measure_compiler
 from benchmarks.compiler import sections
 from benchmarks.kernels import BUDGET, kernel_table, measure, summary
+from benchmarks.micro import measure as measure_micro
+from benchmarks.micro import micro_table
+from benchmarks.model import measure as measure_model
+from benchmarks.model import model_table
+from benchmarks.model import rows as model_rows
 from benchmarks.overhead import measure as measure_overhead
 from benchmarks.overhead import overhead_table
 from benchmarks.plot import plot_compiler, plot_memory, plot_pruning, plot_ratios, plot_scaling, plot_search
@@ -83,6 +88,8 @@ def main(
     page, figures = docs / "benchmarks.md", docs / "figures"
     text, load = page.read_text(encoding="utf-8"), os.getloadavg()[0]
     latency, limits = measure(names or [], budget, _say)
+    micro = list(measure_micro())
+    model = model_rows(list(measure_model(names or [], _say)))
     overhead = list(measure_overhead(_say))
     whole = measure_compiler([], say=_say)
     search = list(measure_searches(names or [], say=_say))
@@ -93,6 +100,8 @@ def main(
     for name, body in sections(whole).items():
         text = fill(text, name, body)
     tables = {
+        "micro": micro_table(micro),
+        "model": model_table(model),
         "overhead": overhead_table(overhead),
         "search": search_table(search),
         "phases": phase_table(search),
@@ -109,6 +118,8 @@ def main(
     plot_scaling(scaled, figures / "scaling.svg")
     data = {
         "latency": [asdict(r) for r in latency],
+        "micro": [asdict(r) for r in micro],
+        "model": [asdict(r) for r in model],
         "overhead": [asdict(r) for r in overhead],
         **compiler_data(whole),
         "search": [asdict(r) for r in search],
