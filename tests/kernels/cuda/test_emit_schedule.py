@@ -251,7 +251,8 @@ def chosen_schedules_agree(interpreter: Interpreter, name: str, count: int, budg
             continue
         done += 1
         for r in ranked:
-            schedule, _ = with_layouts(graph, with_descriptors(graph, r.schedule), at, CudaModel(DEVICES["sm_90"]))
+            laid, _ = with_layouts(graph, r.schedule, at, CudaModel(DEVICES["sm_90"]))
+            schedule = with_descriptors(graph, laid)
             grids = [n.graph.grid for n in graph.kernels if n.graph is not None]
             several = zip(schedule.kernels, grids, strict=True)
             grouped = CudaSchedule(tuple(replace(k, group=4 if len(g) > 1 else 1) for k, g in several))
