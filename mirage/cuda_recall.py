@@ -20,7 +20,7 @@ from mirage.verify.equivalence import Verifier
 class CudaMemory(Memory):
     """The records of one program for one architecture; what was measured on a device is a record of that device."""
 
-    # the search orders graphs by their cost on a processor, which says less about a device
+    # the search orders graphs by what they move and launch, which says less about a device than about a processor
     kept = 2 * Memory.kept
 
     def _ranked_key(self, anchors: Sequence[Mapping[str, int]], measured_on: str) -> str:

@@ -2,8 +2,8 @@
 
 A graph's cost is a vector: one entry per resource and set of axis sizes. A graph that needs at least as much of every
 resource as another one, at every set of sizes, is dominated and never looked at again. A weighted sum of the entries at the
-hinted sizes (nanoseconds on one core of a rough machine) decides what is looked at first; what is returned is decided by
-measurement.
+hinted sizes decides what is looked at first, and which graphs are kept of many: nanoseconds on one core of a rough machine, or on
+a CUDA device (`Rates`). What is returned is decided by measurement, or by a model of the device.
 
 Resources: launches; at the kernel level the elements that kernels read and write (each once); at the block level the
 elements that all blocks read and write (a tile is read again by every block that needs it), and the time of all operators in
@@ -19,19 +19,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator
+from mirage.kernels.cuda.device import CudaDevice
 
 #: ns per multiply-add of a matmul by how many of its operands are reused: both (rows and columns), one, none
 MATMUL_NS = (0.03, 0.05, 0.12)
 #: ns per element of other operators
 SUM_NS = 0.06
 FLOP_NS = 0.04
-#: ns per byte that a kernel reads or writes in memory, and in a cache
-MEMORY_NS = 0.075
-CACHE_NS = 0.005
-#: ns to run one operator of a block at all
-OPERATOR_NS = 20.0
-#: ns to start a kernel
-LAUNCH_NS = 3000.0
 #: loop and grid tiles (elements) and grid splits assumed while nothing is scheduled yet
 LOOP_TILE = 128
 GRID_TILE = 64
@@ -45,6 +39,30 @@ _SIZES = (4096,)
 _LAUNCHES, _OPERATORS = range(2)
 _MEMORY, _CACHE, _WORK, _ALONE, _HELD = range(5)
 _ENTRIES = 5
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What the entries of a cost weigh: ns to start a kernel, to run one operator of a block at all, per byte that a kernel reads
+    or writes in memory, and in a cache, and per ns of operators on one core of a processor.
+    """
+
+    launch: float
+    operator: float
+    memory: float
+    cache: float
+    work: float
+
+
+CPU_RATES = Rates(launch=3000.0, operator=20.0, memory=0.075, cache=0.005, work=1.0)
+#: operators of a core in whose time a CUDA device does one: between those of its ordinary cores and those of its tensor cores
+CUDA_CORES = 5000.0
+
+
+def cuda_rates(device: CudaDevice) -> Rates:
+    """What costs weigh on a CUDA device: bytes at the bandwidths of its memory and its cache, and launches, are most of it."""
+    return Rates(1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES)
+
 
 Cost = np.ndarray
 Axes = tuple[str, ...]
@@ -65,20 +83,22 @@ class Place:
 class CostModel:
     """Costs at the hinted sizes of the axes, and at others. Symbolic axes (`free`) take other sizes, fixed ones do not.
 
-    Elements in memory are of `itemsize` bytes.
+    Elements in memory are of `itemsize` bytes. `rates` decide the order.
     """
 
-    def __init__(self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int) -> None:
+    def __init__(
+        self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES
+    ) -> None:
         others = [{a: n if a in free else sizes[a] for a in sizes} for n in _SIZES] if free else []
         self.tables: list[dict[str, int]] = [dict(sizes), *others]
         self.length = 2 + _ENTRIES * len(self.tables)
         weights = np.zeros(self.length)
-        weights[_LAUNCHES] = LAUNCH_NS
-        weights[_OPERATORS] = OPERATOR_NS
+        weights[_LAUNCHES] = rates.launch
+        weights[_OPERATORS] = rates.operator
         hinted = self._entries(weights, 0)
-        hinted[_MEMORY] = MEMORY_NS * itemsize
-        hinted[_CACHE] = CACHE_NS * itemsize
-        hinted[_WORK] = 1.0
+        hinted[_MEMORY] = rates.memory * itemsize
+        hinted[_CACHE] = rates.cache * itemsize
+        hinted[_WORK] = rates.work
         self._weights = weights
         self._transfers: dict[tuple[Axes, Place, bool], Cost] = {}
         self._operators: dict[tuple[str, tuple[Axes, ...], Axes, Place, bool, bool], Cost] = {}
@@ -89,7 +109,7 @@ class CostModel:
         return cost[2 + _ENTRIES * table : 2 + _ENTRIES * (table + 1)]
 
     def total(self, cost: Cost) -> float:
-        """ns on one core, at the hinted sizes."""
+        """ns at the hinted sizes, as the rates have it."""
         return float(self._weights @ cost)
 
     def launch(self) -> Cost:

@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage.errors import SearchError
 from mirage.ir.axes import AxisProgram
+from mirage.search.cost import CPU_RATES, Rates
 
 #: operators that a kernel may have beyond those of the whole program
 SLACK = 2
@@ -20,8 +21,8 @@ class SearchOptions:
     fused program, an accumulator per reduction, and `SLACK`. `max_inputs` and `max_results`: tensors that a kernel reads
     and yields, None for 4 and 2, or the program's own numbers if those are larger. `max_loops`: axes that a kernel loops
     over together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out
-    (`expansion.py`). `budget`: seconds. `pruner` ("normal-form", "smt" or None) and `canonical=False`, which builds equal
-    values again, are for ablations.
+    (`expansion.py`). `budget`: seconds. `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
+    and `canonical=False`, which builds equal values again, are for ablations.
     """
 
     pruner: str | None = "normal-form"
@@ -33,6 +34,7 @@ class SearchOptions:
     max_loops: int = 2
     max_values: int = 50
     budget: float = 30.0
+    rates: Rates = CPU_RATES
 
     def check(self) -> None:
         """Raises SearchError where an option is impossible."""

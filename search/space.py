@@ -48,7 +48,7 @@ class Space:
         self.stats.limits = self.limits.to_json()
         self.stats.tensors = len(self.tensors.all)
         free = [a for a, d in program.axes.items() if d.free_symbols]
-        costs = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize)
+        costs = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates)
         self.composer = Composer(self.tensors, costs, self.limits, deadline)
 
     def _tensors(self, sites: Sites, max_values: int | None, deadline: float) -> Tensors:

@@ -40,8 +40,8 @@ def entries(cost: Cost) -> dict[str, float]:
 def test_a_launch() -> None:
     m = model()
     assert entries(m.launch()) == dict.fromkeys(entries(m.launch()), 0) | {"launches": 1}
-    assert m.total(m.launch()) == c.LAUNCH_NS
-    assert m.total(3 * m.launch()) == 3 * c.LAUNCH_NS
+    assert m.total(m.launch()) == c.CPU_RATES.launch
+    assert m.total(3 * m.launch()) == 3 * c.CPU_RATES.launch
 
 
 def test_a_tensor_that_is_read() -> None:
@@ -207,7 +207,7 @@ def test_symbolic_axes_have_other_sizes() -> None:
     assert m.tables == [SIZES, {**SIZES, "b": 4096}]
     cost = m.transfer(("b", "k"), HERE, held=False)
     assert cost[2] == 256 * 1024 and cost[7] == 4096 * 1024
-    assert m.total(cost) == pytest.approx((c.MEMORY_NS + c.CACHE_NS) * 4 * 256 * 1024)
+    assert m.total(cost) == pytest.approx((c.CPU_RATES.memory + c.CPU_RATES.cache) * 4 * 256 * 1024)
 
 
 def test_elements_cost_what_their_bytes_cost() -> None:
