@@ -14,15 +14,15 @@ from mirage.errors import InputError
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.types import ELEMENTS, TensorType
-from mirage.kernels.cuda.arguments import divisible, grid
+from mirage.kernels.cuda.arguments import grid
 from mirage.kernels.cuda.arrays import DeviceArray, bits, device_of, on_stream, read
-from mirage.kernels.cuda.compile import CompiledKernel, Request, checked, compile_all
+from mirage.kernels.cuda.compile import CompiledKernel
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
 from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
+from mirage.kernels.cuda.loops.compiled import CompiledLoops
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.ranges import value
-from mirage.kernels.cuda.loops.together import Compilation
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from mirage.kernels.cuda.plan import Launch
 
@@ -67,7 +67,8 @@ class CudaLoopKernel:
         emitted = self._versions.emitted(self.hints)
         self.source = emitted.source
         self._checks = emitted.checks
-        self._compilation = Compilation(self._requests(emitted, self.hints, frozenset()))
+        self._code: dict[tuple[int, frozenset[int]], CompiledLoops] = {}
+        self._typical = self._compiled(emitted, self.hints, frozenset())
 
     @property
     def kernels(self) -> tuple[CompiledKernel, ...]:
@@ -75,7 +76,7 @@ class CudaLoopKernel:
 
         They are compiled when they are first asked for, all that wait at once. Raises the errors of `compile_triton`.
         """
-        return checked(self._compilation.results, self.device)
+        return self._typical.at(self.hints)
 
     @property
     def symbols(self) -> tuple[str, ...]:
@@ -224,27 +225,16 @@ class CudaLoopKernel:
                 self._shapes[key] = shape
         return shape
 
-    def _requests(self, emitted: EmittedLoops, sizes: Mapping[str, int], unaligned: frozenset[int]) -> list[Request]:
-        aligned = set(range(len(emitted.tensors))) - unaligned
-        requests = []
-        for k in emitted.kernels:
-            values = {a.name: value(a.value, sizes) for a in k.arguments if a.kind is ArgumentKind.SIZE}
-            requests.append(
-                Request(
-                    emitted.source,
-                    k.name,
-                    emitted.signature(k),
-                    dict(k.constexprs),
-                    divisible(k, values, aligned),
-                    k.num_warps,
-                    k.num_stages,
-                    self.device.number,
-                )
-            )
-        return requests
+    def _compiled(self, emitted: EmittedLoops, sizes: Mapping[str, int], unaligned: frozenset[int]) -> CompiledLoops:
+        # the versions keep their sources, so that no other has its id
+        key = id(emitted), unaligned
+        with self._lock:
+            if key not in self._code:
+                self._code[key] = CompiledLoops(emitted, self.device, sizes, unaligned)
+            return self._code[key]
 
     def _launches(self, emitted: EmittedLoops, sizes: Mapping[str, int], unaligned: frozenset[int]) -> list[Launch]:
-        compiled = checked(compile_all(self._requests(emitted, sizes, unaligned)), self.device)
+        compiled = self._compiled(emitted, sizes, unaligned).at(sizes)
         launches = []
         for k, kernel in zip(emitted.kernels, compiled, strict=True):
             programs = grid(k, sizes)

@@ -21,7 +21,6 @@ from mirage.kernels.cuda.compile import CompiledKernel, Request
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emitted import EmittedTriton
 from mirage.kernels.cuda.launch import CudaExecutable
-from mirage.kernels.cuda.loops import kernel as loops
 from mirage.kernels.cuda.loops import together
 from mirage.mugraph.graph import Graph, MuGraph
 from tests.kernels.cuda.fake_cupy import FakeCupy
@@ -99,7 +98,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     for module in (devices, loaded, graphs, profile):
         monkeypatch.setattr(module, "find_cupy", lambda: made.cupy)
     monkeypatch.setattr(compiling, "compile_all", made.compile_all)
-    for module in (launching, loops, together):
+    for module in (launching, together):
         monkeypatch.setattr(module, "compile_all", made.compile_all)
     yield made
 

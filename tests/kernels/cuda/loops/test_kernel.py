@@ -135,13 +135,26 @@ def test_sizes_alike_run_the_same_code(lab: Lab, interpreter: Interpreter) -> No
     lab.cupy.runner = Interpreted(lab.cupy, interpreter)
     program = programs()["masked_softmax"]
     kernel = CudaLoopKernel(program, DEVICES["sm_90"], {"n": 4, "m": 48})
-    assert kernel.kernels
-    compiled = len({r.key() for r in lab.requests})
-    for n, m in ((4, 48), (4, 64), (4, 48), (9, 33)):
+    assert len(kernel.kernels) == 1
+    compiled = len(lab.requests)
+    # one kernel relies on rows of a multiple of 16 elements, one does not
+    assert [sorted(r.divisible) for r in lab.requests] == [
+        ["n_m", "t_mask", "t_out", "t_x"],
+        ["t_mask", "t_out", "t_x"],
+    ]
+    for n, m in ((4, 48), (4, 64), (9, 33), (1, 47)):
         own = {"n": n, "m": m}
         call(lab, kernel, inputs(program, own), own)
-    # 33 is no multiple of 16
-    assert len({r.key() for r in lab.requests}) == compiled + 1
+    assert len(lab.requests) == compiled
+    assert ["n_m" in lab.cupy.compiled[launched.kernel.folder][1].divisible for launched in lab.cupy.launches] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    call(lab, kernel, inputs(program, {"n": 2, "m": 65}), {"n": 2, "m": 65})
+    # wider blocks
+    assert len(lab.requests) > compiled
 
 
 @pytest.mark.parametrize(
