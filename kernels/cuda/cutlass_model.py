@@ -26,8 +26,8 @@ from mirage.kernels.cuda.estimate import (
     OWN_REGISTERS,
     PAUSE_US,
     START_US,
-    WGMMA,
 )
+from mirage.kernels.cuda.extents import WGMMA
 from mirage.kernels.cuda.predefined import PredefinedOperators, read_types
 from mirage.kernels.library import NUMPY
 from mirage.mugraph.degree import RunningMaximum

@@ -16,7 +16,7 @@ from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.model import KernelWork
 from mirage.kernels.cuda.choices import Choices, Layouts
-from mirage.kernels.cuda.estimate import DOT, HALVES, SPECIALIZED, WGMMA
+from mirage.kernels.cuda.extents import DOT, HALVES, SPECIALIZED, WGMMA
 from mirage.kernels.cuda.model import CudaModel, held_whole, warm_inputs
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
