@@ -166,8 +166,9 @@ class Executable:
         is to be done is enqueued on that library's current stream, and waited for only where a size, a condition or an index in
         the data has to be known.
 
-        Raises GuardError, which names the dim, its constraint and its size, where shapes break a constraint, and InputError for
-        what does not fit otherwise; for a CUDA target DeviceError, before anything else, without a device of the architecture.
+        Raises GuardError, which names the dim, its constraint and its size, where shapes break a constraint, or the argument that
+        is updated in place where it is read-only or shares memory with another one; InputError for what does not fit otherwise;
+        for a CUDA target DeviceError, before anything else, without a device of the architecture.
         """
         if named or len(args) != len(self._parameters):
             args = self._ordered(args, named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -65,16 +66,11 @@ class VirtualMachine:
 
         Arrays in the result belong to the caller, unless they are arguments that the program updates in place. Arguments
         that are not C-contiguous are copied first. Raises GuardError naming the argument, dim, constraint and size if
-        shapes break a constraint, InputError for other values that do not fit.
+        shapes break a constraint, or naming the argument that is updated in place and read-only, or shares memory with another
+        one; InputError for other values that do not fit.
         """
-        for k in self._in_place:
-            if k < len(args) and not self._writable(args[k]):
-                name, main = self._main.function.parameters[k].name, self._main.function.name
-                raise GuardError(
-                    f"{main}: input {name!r} is updated in place, and read-only; pass an array that may be written"
-                )
-            if k < len(args):
-                self._check_copied(k, args)
+        if self._in_place:
+            self._check_updated(args)
         given = list(args)
         result = self._main.run(given, (), None)
         for k in self._in_place:
@@ -84,20 +80,33 @@ class VirtualMachine:
         kept = [a for k, v in enumerate(given) if k not in self._in_place for a in arrays_in(v, self.place.array)]
         return self._detached(result, [*kept, *self._constants])
 
-    def _check_copied(self, k: int, args: Sequence[Any]) -> None:
-        """Raise GuardError where input k is updated in place, works on a copy, and shares memory: writes would be lost."""
-        place = self.place
-        for at, a in enumerate(tensors := self._tensors(args[k])):
-            if place.is_dense(a):
-                continue
-            others = [*tensors[:at], *tensors[at + 1 :]]
-            others += [b for j, value in enumerate(args) if j != k for b in self._tensors(value)]
-            if not _apart(a) or any(place.shares(a, b) for b in others):
-                name, main = self._main.function.parameters[k].name, self._main.function.name
+    def _check_updated(self, args: Sequence[Any]) -> None:
+        """Raise GuardError where an argument that is updated in place is read-only, or shares memory with another one or itself.
+
+        Steps are ordered by the names that they read and write: what is written under one name may be read late, or early, under
+        another.
+        """
+        place, main = self.place, self._main.function
+        names = [p.name for p in main.parameters]
+        for k in self._in_place:
+            if k < len(args) and not self._writable(args[k]):
                 raise GuardError(
-                    f"{main}: input {name!r} is updated in place and not contiguous, and shares memory with itself or another "
-                    "input; pass a contiguous array, or one of its own"
+                    f"{main.name}: input {names[k]!r} is updated in place, and read-only; pass an array that may be written"
                 )
+        found = [(k, a, place.span(a)) for k, value in enumerate(args[: len(names)]) for a in self._tensors(value)]
+        spans = sorted(span for *_, span in found if span[0] < span[1])
+        apart = all(end <= start for (_, end), (start, _) in pairwise(spans))
+        for at, (k, a, (low, high)) in enumerate(found):
+            if k not in self._in_place:
+                continue
+            others = () if apart else [*found[:at], *found[at + 1 :]]
+            other = next((j for j, b, (start, end) in others if low < end and start < high and place.shares(a, b)), None)
+            if other is None and (place.is_dense(a) or _apart(a)):
+                continue
+            why = "parts of it share memory; pass a copy"
+            if other not in (None, k):
+                why = f"shares memory with input {names[other]!r}; pass a copy of one of them"
+            raise GuardError(f"{main.name}: input {names[k]!r} is updated in place, and {why}")
 
     def _tensors(self, value: Any) -> list[PlacedArray]:
         """The tensors in an argument as arrays; what is none is found when it is read."""

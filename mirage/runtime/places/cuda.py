@@ -18,7 +18,7 @@ from mirage.kernels.cuda import blas
 from mirage.kernels.cuda.arrays import is_torch, read, view
 from mirage.kernels.cuda.operators import cupy_arithmetic
 from mirage.runtime.packed import library_function
-from mirage.runtime.places.place import OperatorRun, Place, PlacedArray
+from mirage.runtime.places.place import OperatorRun, Place, PlacedArray, span_at
 
 
 class _Never:
@@ -104,8 +104,11 @@ class CudaPlace(Place):
     def is_dense(self, a: PlacedArray) -> bool:
         return bool(a.flags.c_contiguous) and a.data.ptr % a.itemsize == 0
 
+    def span(self, a: PlacedArray) -> tuple[int, int]:
+        return span_at(a.data.ptr, a)
+
     def may_share(self, a: PlacedArray, b: PlacedArray) -> bool:
-        (low, high), (other_low, other_high) = _span(a), _span(b)
+        (low, high), (other_low, other_high) = self.span(a), self.span(b)
         return low < other_high and other_low < high
 
     def shares(self, a: PlacedArray, b: PlacedArray) -> bool:
@@ -135,12 +138,3 @@ class CudaPlace(Place):
             return run(arrays, attrs, sizes, arithmetic)
 
         return on_device
-
-
-def _span(a: PlacedArray) -> tuple[int, int]:
-    """The first byte of an array, and the one behind the last."""
-    if not a.size:
-        return 0, 0
-    steps = [(n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)]
-    at = a.data.ptr
-    return at + sum(min(s, 0) for s in steps), at + sum(max(s, 0) for s in steps) + a.itemsize

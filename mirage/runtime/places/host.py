@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.memory import aligned
+from mirage.kernels.cpu.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import LARGE, lease
 from mirage.runtime.packed import library_function
-from mirage.runtime.places.place import OperatorRun, Place
+from mirage.runtime.places.place import OperatorRun, Place, span_at
 
 _BYTE = np.dtype(np.uint8)
 
@@ -48,6 +48,9 @@ class HostPlace(Place):
     def is_dense(self, a: np.ndarray) -> bool:
         flags = a.flags
         return flags.c_contiguous and flags.aligned
+
+    def span(self, a: np.ndarray) -> tuple[int, int]:
+        return span_at(address(a), a)
 
     def may_share(self, a: np.ndarray, b: np.ndarray) -> bool:
         return np.may_share_memory(a, b)

@@ -60,6 +60,10 @@ class Place(ABC):
         """Whether an array is C-contiguous and aligned, as all tensors in registers are."""
 
     @abstractmethod
+    def span(self, a: PlacedArray) -> tuple[int, int]:
+        """The addresses of the first byte of an array, and of the one behind the last; equal ones where it has none."""
+
+    @abstractmethod
     def may_share(self, a: PlacedArray, b: PlacedArray) -> bool:
         """Whether the memory between the first and the last elements of two arrays overlaps."""
 
@@ -86,3 +90,11 @@ class Place(ABC):
     @abstractmethod
     def operator(self, name: str) -> OperatorRun:
         """The meaning of an operator for arrays of this place; raises UnknownOperator."""
+
+
+def span_at(address: int, a: PlacedArray) -> tuple[int, int]:
+    """The span of an array whose first element is at an address."""
+    if a.flags.c_contiguous:
+        return address, address + int(a.nbytes)
+    steps = [(n - 1) * s for n, s in zip(a.shape, a.strides, strict=True)]
+    return address + sum(s for s in steps if s < 0), address + sum(s for s in steps if s > 0) + a.itemsize
