@@ -22,11 +22,14 @@ def torch_layers(program: GraphProgram, arguments: Sequence[Any], threads: int) 
 
     The number of threads is set for the whole process.
     """
-    if program.name not in _LAYERS:
-        return {}
     torch.set_num_threads(threads)
-    given = {n: torch.from_numpy(a) for n, a in zip(program.specs, arguments, strict=True)}
-    return {label: Form(run, prepare(given)) for label, (run, prepare) in _LAYERS[program.name].items()}
+    return tensor_layers(program, [torch.from_numpy(a) for a in arguments]) if program.name in _LAYERS else {}
+
+
+def tensor_layers(program: GraphProgram, tensors: Sequence[Tensor]) -> Mapping[str, Form]:
+    """By label, the forms of a program for tensors on any device; empty for programs that have none."""
+    given = dict(zip(program.specs, tensors, strict=True))
+    return {label: Form(run, prepare(given)) for label, (run, prepare) in _LAYERS.get(program.name, {}).items()}
 
 
 def compiled_layers(
@@ -80,8 +83,8 @@ def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor]) -> Layer:
         cache, weights = (rest[:2], rest[2:]) if cached else ((), rest)
         norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
         b, s, _ = x.shape
-        angles = positions[:, None] * frequencies
-        cos, sin = angles.cos(), angles.sin()
+        angles = positions[:, None] * frequencies.to(x.device)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         y = _rms(x, norm1)
         q = rotate(linear(y, wq).view(b, s, model.heads, -1).transpose(1, 2), cos, sin)
         k = rotate(linear(y, wk).view(b, s, model.shared, -1).transpose(1, 2), cos, sin)
@@ -117,7 +120,7 @@ def _bert(linear: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Layer:
 def _mixtral_dense(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
     """All experts for all tokens, as the program is written."""
     best, chosen = (x @ router).topk(2)
-    shares = torch.zeros(x.shape[0], w1.shape[0]).scatter(1, chosen, best.softmax(-1))
+    shares = x.new_zeros(x.shape[0], w1.shape[0]).scatter(1, chosen, best.softmax(-1))
     found = (F.silu(x @ w1) * (x @ w3)) @ w2
     return (found * shares.T[:, :, None]).sum(0)
 

@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 import mirage as mi
 
-#: what is added to the scores of tokens that must not be seen
-_NEVER = -1e9
+#: what is added to the scores of tokens that must not be seen, by element type
+_NEVER = {"float16": -6e4}
+
+
+def never(dtype: str) -> float:
+    return _NEVER.get(dtype, -1e9)
 
 
 def softmax(x: np.ndarray) -> np.ndarray:
@@ -56,6 +60,7 @@ class Llama:
     shared: int
     head: int
     ffn: int
+    dtype: str = "float32"
 
     weights = ("norm1", "wq", "wk", "wv", "wo", "norm2", "w1", "w3", "w2")
 
@@ -66,32 +71,33 @@ class Llama:
 
     def _specs(self, **others: Any) -> dict[str, Any]:
         h, kv, f = self.hidden, self.shared * self.head, self.ffn
+        tensor = partial(mi.tensor, dtype=self.dtype)
         return {
-            "x": mi.tensor("b", "s", h),
+            "x": tensor("b", "s", h),
             "positions": mi.tensor("s", dtype="int64"),
             **others,
-            "norm1": mi.tensor(h),
-            "wq": mi.tensor(h, self.heads * self.head),
-            "wk": mi.tensor(h, kv),
-            "wv": mi.tensor(h, kv),
-            "wo": mi.tensor(self.heads * self.head, h),
-            "norm2": mi.tensor(h),
-            "w1": mi.tensor(h, f),
-            "w3": mi.tensor(h, f),
-            "w2": mi.tensor(f, h),
+            "norm1": tensor(h),
+            "wq": tensor(h, self.heads * self.head),
+            "wk": tensor(h, kv),
+            "wv": tensor(h, kv),
+            "wo": tensor(self.heads * self.head, h),
+            "norm2": tensor(h),
+            "w1": tensor(h, f),
+            "w3": tensor(h, f),
+            "w2": tensor(f, h),
         }
 
     def prefill_specs(self) -> Mapping[str, Any]:
         return self._specs()
 
     def decode_specs(self) -> Mapping[str, Any]:
-        cache = mi.tensor("b", self.shared, "t", self.head)
+        cache = mi.tensor("b", self.shared, "t", self.head, dtype=self.dtype)
         return self._specs(k_cache=cache, v_cache=cache)
 
     def _rotate(self, x: Any, positions: Any) -> Any:
         """Rotary embedding of x[b, heads, s, head]: the two halves of a head are turned by the positions' angles."""
         angles = positions.astype("float32")[:, None] * self.frequencies
-        cos, sin = mi.cos(angles), mi.sin(angles)
+        cos, sin = (mi.cast(turn, self.dtype) for turn in (mi.cos(angles), mi.sin(angles)))
         first, second = x[..., : self.head // 2], x[..., self.head // 2 :]
         return mi.concat([first * cos - second * sin, second * cos + first * sin], axis=-1)
 
@@ -103,7 +109,7 @@ class Llama:
         """Attention of the last tokens to all before them."""
         s, t = q.shape[2], k.shape[2]
         seen = mi.arange(t) <= mi.arange(t - s, t)[:, None]
-        mask = mi.where(seen, mi.zeros(()), _NEVER)
+        mask = mi.where(seen, mi.zeros((), self.dtype), never(self.dtype))
         groups = self.heads // self.shared
         scores = q @ mi.repeat(k, groups, axis=1).mT * self.head**-0.5
         return mi.softmax(scores + mask) @ mi.repeat(v, groups, axis=1)
@@ -189,15 +195,17 @@ class Bert:
     hidden: int
     heads: int
     ffn: int
+    dtype: str = "float32"
 
     weights = ("wq", "bq", "wk", "bk", "wv", "bv", "wo", "bo", "g1", "c1", "w1", "b1", "w2", "b2", "g2", "c2")
 
     def specs(self) -> Mapping[str, Any]:
         h, f = self.hidden, self.ffn
-        square, row = mi.tensor(h, h), mi.tensor(h)
-        kinds = {"w1": mi.tensor(h, f), "b1": mi.tensor(f), "w2": mi.tensor(f, h)}
+        tensor = partial(mi.tensor, dtype=self.dtype)
+        square, row = tensor(h, h), tensor(h)
+        kinds = {"w1": tensor(h, f), "b1": tensor(f), "w2": tensor(f, h)}
         weights = {name: kinds.get(name, square if name.startswith("w") else row) for name in self.weights}
-        return {"x": mi.tensor("b", "s", h), "valid": mi.tensor("b", "s", dtype="bool"), **weights}
+        return {"x": tensor("b", "s", h), "valid": mi.tensor("b", "s", dtype="bool"), **weights}
 
     def encoder(
         self, x: Any, valid: Any, wq: Any, bq: Any, wk: Any, bk: Any, wv: Any, bv: Any, wo: Any, bo: Any, g1: Any, c1: Any,
@@ -209,7 +217,7 @@ class Bert:
             return y.reshape(b, s, self.heads, -1).transpose(0, 2, 1, 3)
 
         q, k, v = heads(x @ wq + bq), heads(x @ wk + bk), heads(x @ wv + bv)
-        mask = mi.where(valid, mi.zeros(()), _NEVER)[:, None, None, :]
+        mask = mi.where(valid, mi.zeros((), self.dtype), never(self.dtype))[:, None, None, :]
         scores = q @ k.mT * (self.hidden // self.heads) ** -0.5
         mixed = (mi.softmax(scores + mask) @ v).transpose(0, 2, 1, 3).reshape(b, s, self.hidden)
         x = mi.layer_norm(x + mixed @ wo + bo, g1, c1)
@@ -235,22 +243,24 @@ class Mixtral:
     hidden: int
     experts: int
     ffn: int
+    dtype: str = "float32"
 
     weights = ("router", "w1", "w3", "w2")
 
     def specs(self) -> Mapping[str, Any]:
         e, h, f = self.experts, self.hidden, self.ffn
+        tensor = partial(mi.tensor, dtype=self.dtype)
         return {
-            "x": mi.tensor("n", h),
-            "router": mi.tensor(h, e),
-            "w1": mi.tensor(e, h, f),
-            "w3": mi.tensor(e, h, f),
-            "w2": mi.tensor(e, f, h),
+            "x": tensor("n", h),
+            "router": tensor(h, e),
+            "w1": tensor(e, h, f),
+            "w3": tensor(e, h, f),
+            "w2": tensor(e, f, h),
         }
 
     def block(self, x: Any, router: Any, w1: Any, w3: Any, w2: Any) -> Any:
         best, chosen = mi.topk(x @ router, 2)
-        shares = mi.put_along_axis(mi.zeros((x.shape[0], self.experts)), chosen, mi.softmax(best))
+        shares = mi.put_along_axis(mi.zeros((x.shape[0], self.experts), self.dtype), chosen, mi.softmax(best))
         tokens = x[None]
         found = (mi.silu(tokens @ w1) * (tokens @ w3)) @ w2
         return (found * shares.T[:, :, None]).sum(0)

@@ -63,7 +63,7 @@ class StrictArray(FakeArray):
             return found
         return self.cupy.call(lambda x: x.reshape(*shape, **options), self)
 
-    def astype(self, dtype: Any, copy: bool = True, **options: Any) -> Any:
+    def astype(self, dtype: Any, copy: bool = True, **options: Any) -> Any:  # type: ignore[override]
         if not copy and self.dtype == np.dtype(dtype):
             return self
         return self.cupy.call(lambda x: x.astype(dtype, **options), self)
@@ -71,7 +71,7 @@ class StrictArray(FakeArray):
     def copy(self, order: Any = "C") -> Any:
         return self.cupy.call(lambda x: x.copy(order), self)
 
-    def sum(self, axis: Any = None, **options: Any) -> Any:
+    def sum(self, axis: Any = None, **options: Any) -> Any:  # type: ignore[override]
         return self.cupy.call(lambda x: x.sum(axis=axis, **options), self)
 
     def any(self, *args: Any, **options: Any) -> Any:
@@ -80,7 +80,14 @@ class StrictArray(FakeArray):
     def item(self, *args: Any) -> Any:
         return self.get().item(*args)
 
-    __bool__ = __int__ = __float__ = lambda self: self.get().item()  # type: ignore[assignment]
+    def __bool__(self) -> bool:
+        return bool(self.get())
+
+    def __int__(self) -> int:
+        return int(self.get())
+
+    def __float__(self) -> float:
+        return float(self.get())
 
     def get(self) -> np.ndarray:
         """A copy in main memory."""
@@ -139,7 +146,7 @@ class StrictCupy(FakeCupy):
             self.pool.held.append(made)
         return made
 
-    def asarray(self, x: Any, dtype: Any = None, on: int = 0) -> Any:
+    def asarray(self, x: Any, dtype: Any = None, on: int = 0) -> Any:  # type: ignore[override]
         if isinstance(x, self.ndarray):
             return x if dtype is None else x.astype(dtype, copy=False)
         if self.recording is not None:
