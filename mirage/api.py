@@ -50,6 +50,7 @@ from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
+from mirage.search.cost import CPU_RATES, cuda_rates
 from mirage.search.generate import generate
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, WorkerPool, default_executor
 from mirage.search.options import SearchOptions
@@ -70,6 +71,8 @@ SEARCH_SHARE = 0.4
 VERIFY_SHARE = 0.2
 #: seconds that verification, and tuning, may each take after an interrupt
 HASTE_S = 3.0
+#: seconds of a budget below which the first kernel is compiled, whatever it takes
+ONE_KERNEL_S = 1.0
 
 
 class Options(TypedDict, total=False):
@@ -122,7 +125,9 @@ def superoptimize(
     `constants` names inputs whose contents never change between calls, such as weights; the default is those of a
     `TensorFunction`. Kernels that read them from packed copies compete: these are made when an array is first seen, kept as
     long as the array lives, and not made again when somebody writes to it (`forget` of the result drops them).
-    `budget` is in seconds, for search, verification and tuning together; compilation in progress is not cut. `pruner`
+    `budget` is in seconds, for search, verification and tuning together, and kept but for a tenth; the program is run once by
+    its library version in any case, which is the answer where no kernel could be compiled and checked in time. Less than a
+    second is a budget for the first kernel, whatever it takes. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
     by default the search runs in this process and the verification in `MIRAGE_SEARCH_WORKERS` processes, which are started
@@ -157,14 +162,15 @@ def superoptimize(
     fixed = check_constants("superoptimize", constants, traced.input_names)
     anchors = _anchors(traced, sizes, next(iter(named), {}))
     bound = anchors[0]
+    rates = cuda_rates(machine) if isinstance(machine, CudaDevice) else CPU_RATES
     options = SearchOptions(
-        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget * SEARCH_SHARE
+        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget * SEARCH_SHARE, rates=rates
     )
     options.check()
     if executor is not None and not isinstance(executor, Executor):
         raise SearchError(f"executor={executor!r} is not a concurrent.futures.Executor; pass one, or None")
     verifier = Verifier(traced, _seed(seed))
-    whole = replace(options, budget=SearchOptions.budget) == SearchOptions()
+    whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
     kind = CudaMemory if isinstance(machine, CudaDevice) else Memory
     memory = kind(store, verifier.axis_program, machine, budget, fixed) if whole and store is not None else None
@@ -209,7 +215,8 @@ def superoptimize(
     baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(traced, xs, ss), "library": library}
     tuner = VersionTuner(
         traced, verifier.axis_program, anchors, machine, baselines, budget=min(left, HASTE_S) if interrupted else left,
-        seed=seed, haste=interrupted, constants=fixed, progress=lambda text: say(Step("tuning", text)),
+        seed=seed, haste=interrupted, one=interrupted or budget < ONE_KERNEL_S, constants=fixed,
+        progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
     tuned, decision = tuner.run(preferred(candidates))
     if tuned.stop_reason == INTERRUPTED:

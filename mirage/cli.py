@@ -85,7 +85,8 @@ def result_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
         **_search_json(result),
         "best": result.best.kind,
         "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
-        "reference_us": result.baselines["reference"].median_us,
+        # there may have been no time to measure it
+        "reference_us": reference.median_us if (reference := result.baselines.get("reference")) else None,
         "library_us": result.baselines["library"].median_us,
         "best_us": result.best.timing.median_us,
         "limit_us": result.limit_us,

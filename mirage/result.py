@@ -209,8 +209,8 @@ class Superoptimized:
             rows.append((f"{name} (NumPy)", f"{t.min_us:,.1f} us min, {t.median_us:,.1f} us median"))
         t = self.best.timing
         rows.append((f"best: {self.best.kind}", f"{t.min_us:,.1f} us min, {t.median_us:,.1f} us median"))
-        ratio = self.baselines["reference"].median_us / t.median_us
-        rows.append(("reference / best", f"{ratio:.2f}"))
+        if (reference := self.baselines.get("reference")) is not None:
+            rows.append(("reference / best", f"{reference.median_us / t.median_us:.2f}"))
         rows.append(("share of the physical limit", f"{self.limit_us / t.min_us:.0%} of {self.limit_us:,.1f} us"))
         compiled = sum(v.candidate is not None for v in self.versions)
         rows.append(("compiled versions", f"{compiled} of at most {MAX_VERSIONS}, tuned with {self.threads} threads"))

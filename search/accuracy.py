@@ -6,6 +6,7 @@ proved equal, and useless for data far from zero; trials with such data, and at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -27,6 +28,11 @@ COARSE_ULPS = 4096.0
 IN_RANGE = 0.95
 #: operations of the program, beyond which it isn't run in float64
 MAX_FLOPS = 2e8
+#: seconds that NumPy takes about for an element of an operator's result (which comes from fresh memory, mostly), for one of
+#: an input, and for an operation
+ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
+#: different numbers in an input: larger ones repeat them, as they take long to draw. A prime: no two rows are alike
+DRAWN = 1_000_003
 #: sizes of the dim symbols, and offset of the inputs, of the trials beside the given one
 _TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "inputs around 1000": ((9, 17, 5, 3), 1000.0)}
 
@@ -39,7 +45,9 @@ def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset:
 
 def random_input(t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
     """One array as in `random_inputs`."""
-    return (rng.standard_normal(t.bind(sizes)) + offset).astype(DTYPES[t.dtype])
+    shape = t.bind(sizes)
+    drawn = rng.standard_normal(min(math.prod(shape), DRAWN)) + offset
+    return np.resize(drawn.astype(DTYPES[t.dtype]), shape)
 
 
 @dataclass(frozen=True)
@@ -111,18 +119,44 @@ def rounding(dtype: np.dtype, ulps: float) -> float:
 
 
 def accuracy_trials(
-    program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int], flops: float, library: Runner, seed: int
+    program: Program,
+    inputs: list[np.ndarray],
+    sizes: Mapping[str, int],
+    flops: float,
+    library: Runner,
+    seed: int,
+    seconds: float = math.inf,
 ) -> list[Trial]:
     """The given inputs first, then small ones where rounding shows.
 
-    A program of more than `MAX_FLOPS` operations is compared with its library version at the given sizes, coarsely.
+    A program of more than `MAX_FLOPS` operations, or that would take more than `seconds` in float64, is compared with its
+    library version at the given sizes, coarsely.
     """
     given = "the given sizes"
-    if flops <= MAX_FLOPS:
+    if flops <= MAX_FLOPS and trial_seconds(program, sizes, flops) <= seconds:
         trials = [Trial.of(given, program, inputs, sizes)]
     else:
         trials = [Trial.beside(given, library, inputs, sizes)]
-    for name, (values, offset) in _TRIALS.items():
-        small = {s: values[i % len(values)] for i, s in enumerate(sizes)}
+    for name, (small, offset) in small_trials(sizes).items():
         trials.append(Trial.of(name, program, random_inputs(program, small, seed + 1, offset), small))
     return trials
+
+
+def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], float]]:
+    """By name, the sizes of the trials beside the given one, and the offset of their inputs."""
+    return {
+        name: ({s: values[i % len(values)] for i, s in enumerate(sizes)}, offset)
+        for name, (values, offset) in _TRIALS.items()
+    }
+
+
+def reference_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:
+    """Estimated seconds of `run_reference` at these sizes, where the program has so many operations."""
+    given = sum(math.prod(t.bind(sizes)) for t in program.input_types)
+    made = sum(math.prod(n.type.bind(sizes)) for n in program.nodes if n.op != "input")
+    return ELEMENT_S * made + INPUT_S * given + OPERATION_S * flops
+
+
+def trial_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:
+    """Estimated seconds to make a trial in float64."""
+    return 3 * reference_seconds(program, sizes, flops)

@@ -24,12 +24,20 @@ from mirage.kernels.cpu.fit import coefficients, keep
 from mirage.kernels.cpu.model import CostModel
 from mirage.kernels.cpu.schedules import Scheduler, machine_of
 from mirage.kernels.cpu.toolchain import find_compiler
-from mirage.kernels.profile import Timing, interleave
+from mirage.kernels.profile import Timing, interleave, wall_ns
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
-from mirage.search.accuracy import Accuracy, Trial, accuracy_trials, random_inputs
+from mirage.search.accuracy import (
+    Accuracy,
+    Trial,
+    accuracy_trials,
+    random_inputs,
+    reference_seconds,
+    small_trials,
+    trial_seconds,
+)
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.explore import FAR, Explorer, Pair, score
 from mirage.search.generate import plan_by_plan
@@ -51,6 +59,14 @@ RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
 HALVED, HALVING_SHARE = 8, 0.1
 #: seconds (share of the budget) that the last measurement with the baselines takes at most
 FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
+#: seconds of a race at least
+RACE_LEAST = 0.05
+#: rounds of the last measurement, where they fit, and seconds of a call that is made in any case
+ROUNDS = 5
+CHEAP_S = 0.02
+#: share of the budget that the program may take in float64 at the given sizes, and that it may take to make all trials:
+#: where these take longer, no kernel could be checked
+EXACT_SHARE, TRIALS_SHARE = 0.1, 0.4
 #: seconds of the last measurement after an interrupt
 HASTE_S = 0.5
 
@@ -76,7 +92,9 @@ class Candidate:
 
 @dataclass
 class Tuned:
-    """Candidates with the measured ones first, fastest first, and the latencies of the baselines."""
+    """Candidates with the measured ones first, fastest first, and the latencies of the baselines: of "library", and of others
+    that there was time for.
+    """
 
     candidates: list[Candidate]
     baselines: dict[str, Timing]
@@ -117,8 +135,9 @@ def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int
 class Tuner:
     """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
 
-    `baselines` are what competes besides, "library" among them. `inputs` and `trials` are made where none are given: that
-    comes before any kernel, and takes at most half of the budget from it.
+    `baselines` are what competes besides, "library" among them: it is called once at least. `inputs` and `trials` are made
+    where none are given; where that would take too much of the time, no kernel is tried. With `one`, the first kernel is
+    compiled and measured whatever the time.
     """
 
     def __init__(
@@ -135,8 +154,11 @@ class Tuner:
         inputs: list[np.ndarray] | None = None,
         trials: Sequence[Trial] = (),
         constants: Collection[str] = (),
+        one: bool = False,
     ) -> None:
-        start = time.perf_counter()
+        self.one = one
+        self.budget = budget
+        self.deadline = time.perf_counter() + budget
         self.program = program
         self.sizes = dict(sizes)
         self.target = target
@@ -146,12 +168,27 @@ class Tuner:
         self.rejected: list[str] = []
         self.compiled = 0
         self.ready: list[Candidate] = []
+        #: whether time ended what is done
+        self.cut = False
+        #: seconds of a call: of the baselines, as expected, and of checked executables, by their ids, the first one
+        self.expected = dict.fromkeys(baselines, reference_seconds(program, self.sizes, flops))
+        self.calls: dict[int, float] = {}
         self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
-        library = baselines["library"]
         self.model = CostModel(machine_of(target), coefficients(target))
-        self.trials = list(trials) or accuracy_trials(program, self.inputs, self.sizes, flops, library, seed)
-        self.budget = max(start + budget - time.perf_counter(), budget / 2)
-        self.deadline = time.perf_counter() + self.budget
+        self.trials = list(trials) or self._trials(flops, seed)
+
+    def _trials(self, flops: float, seed: int) -> list[Trial]:
+        """What kernels are compared with; only the library's results where there is no time for more."""
+        library, given = self.baselines["library"], self.inputs
+        start = time.perf_counter()
+        own = library(given, self.sizes)
+        self.expected["library"] = time.perf_counter() - start
+        small = sum(trial_seconds(self.program, sizes, flops) for sizes, _ in small_trials(self.sizes).values())
+        if not self.one and small > min(TRIALS_SHARE * self.budget, self.left()):
+            self.cut = True
+            return [Trial.beside("the given sizes", lambda *_: own, given, self.sizes)]
+        seconds = min(EXACT_SHARE * self.budget, self.left() / 2)
+        return accuracy_trials(self.program, given, self.sizes, flops, lambda *_: own, seed, seconds)
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()
@@ -172,7 +209,7 @@ class Tuner:
             best.setdefault(id(c.graph), c)
         final = list(best.values())[:3]
         try:
-            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), 0.3))
+            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), HASTE_S * self.one))
         except KeyboardInterrupt:
             if interrupted:
                 raise
@@ -184,8 +221,8 @@ class Tuner:
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
         rest = [c for c in candidates if id(c.graph) not in seen]
-        reason = INTERRUPTED if interrupted else "complete" if self.left() > 0 else OUT_OF_TIME
-        baselines = {name: timings[name] for name in self.baselines}
+        reason = INTERRUPTED if interrupted else OUT_OF_TIME if self.cut else "complete"
+        baselines = {name: timings[name] for name in self.baselines if name in timings}
         return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
@@ -202,7 +239,8 @@ class Tuner:
         stale, wave = 0, 2 * WAVE * self.target.cores
         try:
             while stale < PATIENCE and self.compiled < MAX_KERNELS:
-                if self.compiled and time.perf_counter() > until:
+                if (self.cut or time.perf_counter() > until) and (self.compiled or not self.one):
+                    self.cut = True
                     break
                 pairs = explorer.wave(min(wave, MAX_KERNELS - self.compiled))
                 if not pairs:
@@ -222,7 +260,7 @@ class Tuner:
                 wave = WAVE * self.target.cores
         finally:
             keep(self.target, explorer.samples)
-        self.ready = self.halve(self.ready, min(self.left() / 2, HALVING_SHARE * self.budget))
+        self.ready = self.halve(self.ready, min(self.left() / 3, HALVING_SHARE * self.budget))
 
     def halve(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
         """Fastest first: the fastest few race again, and of those the faster half, so that close rivals have most of the
@@ -230,6 +268,8 @@ class Tuner:
         """
         rivals, rest = list(candidates[:HALVED]), list(candidates[HALVED:])
         rounds = max(len(rivals) - 1, 0).bit_length()
+        if seconds < rounds * RACE_LEAST:
+            return list(candidates)
         for _ in range(rounds):
             rivals = self.race(rivals, seconds / rounds)
             kept = (len(rivals) + 1) // 2
@@ -247,8 +287,10 @@ class Tuner:
             return []
 
     def compile(self, work: Sequence[tuple[Candidate, Sequence[Schedule]]], seconds: float) -> list[Candidate]:
-        """Compiled and checked candidates; one compiler per core."""
+        """Compiled and checked candidates, as many as fit these seconds; one compiler per core."""
         stop = min(time.perf_counter() + seconds, self.deadline)
+        # a kernel that was compiled in the nick of time may take long to check
+        checks = (stop + self.deadline) / 2
         jobs = [
             (c, s)
             for rank in range(max((len(ss) for _, ss in work), default=0))
@@ -258,24 +300,28 @@ class Tuner:
         done: list[Candidate] = []
 
         def build(job: tuple[Candidate, Schedule]) -> Candidate | str | None:
-            # the first kernel of all is compiled whatever the time, so that there is one to measure
-            if time.perf_counter() > stop and (self.compiled or job is not jobs[0]):
+            left: float | None = stop - time.perf_counter()
+            if self.one and not self.compiled and job is jobs[0]:
+                left = None
+            elif left is not None and left <= 0:
                 return None
             c, schedule = job
             try:
-                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes, self.constants)
+                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes, self.constants, seconds=left)
                 return replace(c, schedule=schedule, sizes=self.sizes, executable=executable)
             except UnsafeCacheError:
                 raise  # no other kernel would fare better
             except MirageError as e:
-                return f"{c.graph.origin}: {e}"
+                return f"{c.graph.origin}: {e}" if time.perf_counter() < stop else None
 
         with ThreadPoolExecutor(max(self.target.cores, 1)) as pool:
             try:
                 for built in pool.map(build, jobs):
                     if isinstance(built, str):
                         self.rejected.append(built)
-                    elif built is not None and (checked := self.checked(built)) is not None:
+                    elif built is None or (time.perf_counter() > checks and (self.compiled or not self.one)):
+                        self.cut = True
+                    elif (checked := self.checked(built)) is not None:
                         done.append(checked)
                         self.ready.append(checked)
                     self.compiled += built is not None
@@ -292,8 +338,11 @@ class Tuner:
         """
         assert c.executable is not None
         found: list[Accuracy] = []
+        run = _Stopwatch(c.executable)
         for case in self.trials:
-            accuracy, passed = case.measure(c.executable)
+            accuracy, passed = case.measure(run)
+            if case is self.trials[0]:
+                self.calls[id(c.executable)] = run.seconds
             if not passed:
                 message = (
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
@@ -307,11 +356,16 @@ class Tuner:
         return replace(c, accuracy=tuple(found))
 
     def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
-        """Fastest first, as an interleaved run scores them."""
+        """Fastest first, as an interleaved run scores them, or, where there is no time for one, as their first calls do."""
         if not candidates:
             return []
         fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
-        timings = interleave(fns, seconds=max(seconds, 0.05), spinning=self.spinning(candidates))
+        first = self._first_calls(candidates)
+        if 2 * sum(first.values()) < self.left():
+            timings = interleave(fns, seconds=max(seconds, RACE_LEAST), spinning=self.spinning(candidates))
+        else:
+            self.cut = True
+            timings = {name: _once(s) for name, s in first.items()}
         for c in candidates:
             if c.executable is not None:
                 # packed copies of all kernels together could fill the memory
@@ -320,11 +374,34 @@ class Tuner:
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
 
     def measure(self, finalists: Sequence[Candidate], seconds: float) -> dict[str, Timing]:
-        """Finalists (by position) and baselines (by name) in one interleaved run."""
+        """Finalists (by position) and baselines (by name) in one interleaved run, as far as two calls of each fit the time.
+
+        Others have the times of their first calls; baselines but the library are left out then, unless they are cheap.
+        """
         fns = {str(i): self.call(c.executable) for i, c in enumerate(finalists) if c.executable is not None}
         fns |= {name: self.call(run) for name, run in self.baselines.items()}
+        first = self._first_calls(finalists)
+        call = first | self.expected
+        seconds = min(seconds, FINAL_SECONDS)
+        # the best kernel and the library are what is compared; NumPy takes longest
+        chosen: dict[str, Callable[[], object]] = {}
+        for name in sorted(fns, key=lambda name: (name not in ("0", "library"), call[name])):
+            if 2 * sum(call[n] for n in (*chosen, name)) < seconds:
+                chosen[name] = fns[name]
+        self.cut |= len(chosen) < len(fns)
+        once = {name: _once(s) for name, s in (first | {"library": call["library"]}).items()}
+        for name in fns.keys() - chosen.keys() - once.keys():
+            if call[name] < CHEAP_S:
+                once[name] = _once(1e-9 * wall_ns(fns[name]))
+        if not chosen:
+            return once
+        rounds = ROUNDS if (1 + ROUNDS) * sum(call[n] for n in chosen) < seconds else 1
         spinning = {*self.baselines, *self.spinning(finalists)}
-        return interleave(fns, seconds=min(seconds, FINAL_SECONDS), spinning=spinning)
+        return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning)
+
+    def _first_calls(self, candidates: Sequence[Candidate]) -> dict[str, float]:
+        """Seconds of the first call of each checked candidate, by its position."""
+        return {str(i): self.calls[id(c.executable)] for i, c in enumerate(candidates)}
 
     def spinning(self, candidates: Sequence[Candidate]) -> list[str]:
         """Those (by position) that call BLAS, whose threads spin for a while and slow down what comes next."""
@@ -333,6 +410,25 @@ class Tuner:
     def call(self, run: Runner | CpuExecutable | None) -> Callable[[], object]:
         assert run is not None
         return lambda: run(self.inputs, self.sizes)
+
+
+def _once(seconds: float) -> Timing:
+    """The timing of a single call."""
+    return Timing(1e6 * seconds, 1e6 * seconds, 1)
+
+
+class _Stopwatch:
+    """A runner, and the seconds of its last call."""
+
+    def __init__(self, run: Runner) -> None:
+        self.run = run
+        self.seconds = 0.0
+
+    def __call__(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        start = time.perf_counter()
+        found = self.run(inputs, sizes)
+        self.seconds = time.perf_counter() - start
+        return found
 
 
 def _distinct(candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -26,7 +26,7 @@ from mirage.kernels.profile import Timing, interleave
 from mirage.kernels.target import Target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
-from mirage.search.accuracy import Trial, random_input, random_inputs
+from mirage.search.accuracy import Trial, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.decide import LEAF_PRICE, learn
 from mirage.search.explore import score
@@ -42,6 +42,9 @@ TABLE_SHARE = 0.35
 #: seconds that a race, and the last measurement, at one point take at most
 RACE_SECONDS = 0.15
 TABLE_SECONDS = 0.3
+#: seconds that a visit to a point takes at least, and that a measurement is given; share of a visit for results in float64
+VISIT_LEAST, LEAST = 0.25, 1e-3
+EXACT_SHARE = 0.25
 #: seconds of the last measurement after an interrupt
 HASTE_S = 0.2
 #: calls of each version that this takes in any case
@@ -53,6 +56,8 @@ COMPILED_GRAPHS, COMPILED_SCHEDULES = 2, 2
 FAR, TRIES = 4.0, 3
 #: calls of the best version, and of the library's, that the time at a point has to suffice for
 CALLS, LIBRARY_CALLS = 60, 8
+#: and calls of the library's that the time for given sizes has to suffice for
+CALLS_GIVEN = 4
 #: operations of the program up to which results at a point are compared with float64
 EXACT_FLOPS = 1e7
 #: points between those that differ in their best versions
@@ -140,7 +145,7 @@ class VersionTuner:
     """Tunes the candidates of a program at the given sizes (`anchors`), and chooses versions for all others.
 
     `baselines` are what competes besides, "library" among them. `budget` is in seconds; with `haste`, only the first of the
-    given sizes count.
+    given sizes count. With `one`, the first kernel is compiled and measured whatever the time.
     """
 
     def __init__(
@@ -154,6 +159,7 @@ class VersionTuner:
         budget: float,
         seed: int,
         haste: bool = False,
+        one: bool = False,
         constants: Collection[str] = (),
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -163,16 +169,22 @@ class VersionTuner:
         self.target = target
         self.baselines = baselines
         self.constants = constants
-        self.deadline = time.perf_counter() + budget
+        start = time.perf_counter()
+        self.deadline = start + budget
         self.seed = seed
         self.progress = progress
         #: whether there is only one point
         self.alone = haste or not self.anchors[0]
+        self.one = one
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
         #: arguments by input and shape
         given = random_inputs(program, self.anchors[0], seed)
         self._arrays: dict[tuple[int, tuple[int, ...]], np.ndarray] = {(i, a.shape): a for i, a in enumerate(given)}
-        self.first = self._tuner(self.anchors[0])
+        self.first = self._tuner(self.anchors[0], start)
+        #: latencies at the first given sizes, of baselines and compiled candidates by name
+        self.timings: dict[str, Timing] = {}
+        #: how many of the given sizes were tuned
+        self.tuned = 0
         #: compiled candidates by name, and the points measured, the given ones first
         self.pool: dict[str, Candidate] = {}
         self.visits: list[_Visit] = []
@@ -182,11 +194,14 @@ class VersionTuner:
         #: further points, and those of them that there was no time for
         self.planned = self.skipped = 0
 
-    def _tuner(self, sizes: Sizes) -> Tuner:
+    def _tuner(self, sizes: Sizes, start: float) -> Tuner:
+        """What tunes at given sizes, in their share of the time since `start`."""
         _, flops = program_cost(self.axis_program, sizes)
+        inputs = self._inputs(sizes)
+        stop = min(start + self.share, self.deadline)
         return Tuner(
-            self.program, sizes, self.target, self.baselines, flops=flops, budget=self.share, seed=self.seed,
-            progress=self.progress, inputs=self._inputs(sizes), constants=self.constants,
+            self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
+            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, one=self.one,
         )  # fmt: skip
 
     def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
@@ -214,7 +229,11 @@ class VersionTuner:
         reason = tuned.stop_reason
         try:
             for sizes in self.anchors[1:]:
-                tuner = self._tuner(sizes)
+                # the time that others did not need, too
+                self.share = GIVEN_SHARE * self.left() / (len(self.anchors) - self.tuned)
+                if CALLS_GIVEN * self._call_seconds(tuned, sizes) > self.share:
+                    continue
+                tuner = self._tuner(sizes, time.perf_counter())
                 there = tuner.run(candidates)
                 self._arrive(tuner, there)
                 if there.stop_reason != "complete":
@@ -225,17 +244,33 @@ class VersionTuner:
                 self._explore(tuned)
         except KeyboardInterrupt:
             reason = INTERRUPTED
-        if reason != INTERRUPTED and self.skipped:
-            reason = f"{OUT_OF_TIME}; {self.skipped} of {self.planned} further sizes not measured"
+        if reason != INTERRUPTED:
+            missed = len(self.anchors) - self.tuned
+            missing = [f"{missed} of {len(self.anchors)} given sizes not measured"] * bool(missed)
+            missing += [f"{self.skipped} of {self.planned} further sizes not measured"] * bool(self.skipped)
+            reason = "; ".join([OUT_OF_TIME, *missing] if missing else [reason])
         return self._conclude(tuned, reason)
+
+    def _call_seconds(self, tuned: Tuned, sizes: Sizes) -> float:
+        """Estimated seconds of a call of the library version, by those at the first given sizes."""
+        return 1e-6 * tuned.baselines["library"].min_us * self._ratio(sizes)
+
+    def _ratio(self, sizes: Sizes) -> float:
+        """How many times as much work the program is as at the first given sizes, as modelled; 1 at least."""
+        moved, flops = program_cost(self.axis_program, self.anchors[0])
+        more_moved, more_flops = program_cost(self.axis_program, sizes)
+        return max(more_moved / max(moved, 1), more_flops / max(flops, 1), 1.0)
 
     def _arrive(self, tuner: Tuner, tuned: Tuned) -> None:
         """Take over what was compiled and measured at given sizes."""
         visit = _Visit(tuner.sizes, tuner.trials[0])
-        visit.times |= {name: score(t) for name, t in tuned.baselines.items()}
+        timings = dict(tuned.baselines)
         for c in tuned.candidates:
             if c.executable is not None and c.timing is not None:
-                visit.times[self._admit(c)] = score(c.timing)
+                timings[self._admit(c)] = c.timing
+        visit.times |= {name: score(t) for name, t in timings.items()}
+        self.timings = self.timings or timings
+        self.tuned += 1
         # all schedules of all graphs, the fastest first
         for c in tuner.ready:
             visit.checked.add(self._admit(c))
@@ -260,19 +295,18 @@ class VersionTuner:
         self.planned = len(points)
         for i, sizes in enumerate(points):
             left = stop - time.perf_counter()
-            if left <= 0:
+            if left < VISIT_LEAST:
                 self.skipped = len(points) - i
                 return
-            self._visit(sizes, left / (len(points) - i))
+            self._visit(sizes, max(left / (len(points) - i), VISIT_LEAST))
             self.progress(f"{self.compiled} kernels compiled, {i + 1} of {len(points)} further sizes")
         for sizes in islice(self._between(), MAX_BETWEEN):
-            if time.perf_counter() > stop:
+            if stop - time.perf_counter() < VISIT_LEAST:
                 return
             self._visit(sizes, (stop - time.perf_counter()) / MAX_BETWEEN)
 
     def _allowed(self, tuned: Tuned, seconds: float) -> Callable[[Sizes], bool]:
         """Whether the program at some sizes fits the memory, and, as modelled, some calls of it these seconds."""
-        moved, flops = program_cost(self.axis_program, self.anchors[0])
         library = tuned.baselines["library"].min_us
         best = min([library, *(c.timing.min_us for c in tuned.candidates if c.timing)])
         calls = (CALLS * best + LIBRARY_CALLS * library) * 1e-6
@@ -280,8 +314,7 @@ class VersionTuner:
         def allowed(sizes: Sizes) -> bool:
             if is_empty(self.program, sizes) or bytes_needed(self.program, sizes) > MEMORY_SHARE * memory_bytes():
                 return False
-            more_moved, more_flops = program_cost(self.axis_program, sizes)
-            return calls * max(more_moved / max(moved, 1), more_flops / max(flops, 1)) <= seconds
+            return calls * self._ratio(sizes) <= seconds
 
         return allowed
 
@@ -291,7 +324,7 @@ class VersionTuner:
         inputs = self._inputs(sizes)
         at = ", ".join(f"{s}={n}" for s, n in sizes.items())
         _, flops = program_cost(self.axis_program, sizes)
-        if flops <= EXACT_FLOPS:
+        if flops <= EXACT_FLOPS and trial_seconds(self.program, sizes, flops) <= EXACT_SHARE * seconds:
             trial = Trial.of(at, self.program, inputs, sizes)
         else:
             trial = Trial.beside(at, self.baselines["library"], inputs, sizes)
@@ -300,7 +333,8 @@ class VersionTuner:
             inputs=inputs, trials=[*self.first.trials, trial], constants=self.constants,
         )  # fmt: skip
         visit = _Visit(sizes, trial)
-        self._race(visit, self._willing(visit, self._contenders()), RACE_SECONDS)
+        least = min(RACE_SECONDS, seconds / 3)
+        self._race(visit, self._willing(visit, self._contenders()), least)
         ranked = sorted((n for n in visit.times if n in self.pool), key=visit.times.__getitem__)
         leaders: dict[int, Candidate] = {}
         for name in ranked:
@@ -311,8 +345,9 @@ class VersionTuner:
             found = tuner.schedules(c)[:COMPILED_SCHEDULES]
             work.append((c, [s for s in found if (id(c.graph), s) not in known]))
         if any(schedules for _, schedules in work) and (left := stop - time.perf_counter()) > 0:
-            new = [self._admit(c) for c in tuner.compile(work, left)]
-            self._race(visit, [*ranked[:3], *self._willing(visit, new)], RACE_SECONDS)
+            new = [self._admit(c) for c in tuner.compile(work, left - least)]
+            if new:
+                self._race(visit, [*ranked[:3], *self._willing(visit, new)], least)
         self.compiled += tuner.compiled
         self.rejected += tuner.rejected
         self.visits.append(visit)
@@ -364,8 +399,8 @@ class VersionTuner:
         for name, run in self.baselines.items():
             if (
                 name == "library"
-                or visit in self.visits[: len(self.anchors)]
-                or given[name] <= FAR * min(given.values())
+                or (visit in self.visits[: self.tuned] and name in visit.times)
+                or given.get(name, math.inf) <= FAR * min(given.values())
             ):
                 runs[name] = run
         calls = {name: partial(run, visit.trial.inputs, visit.sizes) for name, run in runs.items()}
@@ -408,7 +443,13 @@ class VersionTuner:
             tuned = replace(tuned, stop_reason=reason)
             return tuned, fastest(tuned, first.sizes)
         names = self._winners()
-        timings = self._race(first, names, HASTE_S if reason == INTERRUPTED else max(self._share(), HASTE_S))
+        calls = 2e-6 * sum(first.times.get(n, 0.0) for n in (*names, *self.baselines))
+        if reason == INTERRUPTED or calls < self.left():
+            timings = self._race(first, names, HASTE_S if reason == INTERRUPTED else max(self._share(), LEAST))
+        else:
+            # those of the tuning, of what was measured then
+            timings = self.timings
+            names = [n for n in names if n in timings]
         for i, visit in enumerate(self.visits[1:], 1):
             least = min(visit.times.values())
             near = [n for n in names if n in self.pool and visit.times.get(n, 0.0) <= FAR * least]
@@ -417,10 +458,10 @@ class VersionTuner:
                 continue
             self._race(visit, self._willing(visit, near), max(self._share(i), 1e-3))
         names = [n for n in names if n in self.pool]
-        every = [*names, *self.baselines]
+        every = [*names, *(n for n in self.baselines if n in timings)]
         times = [[v.times.get(n, math.inf) for n in every] for v in self.visits]
         points = [v.sizes for v in self.visits]
-        tree = learn(list(first.sizes), points, times, wanted=len(self.anchors))
+        tree = learn(list(first.sizes), points, times, wanted=self.tuned)
         # the one for the given sizes first
         used = list(dict.fromkeys([decide(tree, first.sizes), *(v for _, v in leaves(tree))]))
         versions = []
@@ -444,7 +485,7 @@ class VersionTuner:
         for i, visit in enumerate(self.visits):
             best = visit.best()
             known = min((visit.times[n] for n in (*chosen, *self.baselines) if n in visit.times), default=math.inf)
-            wanted = i < len(self.anchors) or known > visit.times[best] * (1 + LEAF_PRICE)
+            wanted = i < self.tuned or known > visit.times[best] * (1 + LEAF_PRICE)
             if best in self.pool and wanted and len(chosen) < MAX_VERSIONS:
                 chosen.append(best)
         return list(dict.fromkeys([*chosen, *(n for n in self.visits[0].times if n in self.pool)]))
@@ -464,8 +505,8 @@ class VersionTuner:
                 c = replace(c, schedule=None, sizes={}, executable=None, timing=None, accuracy=())
             others.append(c)
         return Tuned(
-            [*sorted(best.values(), key=_score), *others], {name: timings[name] for name in self.baselines},
-            self.compiled, self.rejected, reason,
+            [*sorted(best.values(), key=_score), *others],
+            {name: timings[name] for name in self.baselines if name in timings}, self.compiled, self.rejected, reason,
         )  # fmt: skip
 
 

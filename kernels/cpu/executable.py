@@ -81,10 +81,10 @@ class CpuExecutable:
 
     `hints` are typical sizes of the dim symbols: layouts are chosen by them, any sizes run. `constants` are the arguments
     whose contents never change, which a schedule may pack. May be called from several threads at once. `source` is the C
-    code; a graph of predefined operators needs no compiler.
+    code; a graph of predefined operators needs no compiler. After `seconds`, the compiler is stopped.
 
     Raises ScheduleError or GraphError if the muGraph cannot be printed, or an argument is packed that is not among the
-    constants; NoCompilerError or CompilerError if it cannot be compiled.
+    constants; NoCompilerError or CompilerError if it cannot be compiled, or not in time.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class CpuExecutable:
         maximum: RunningMaximum,
         hints: Mapping[str, int] | None = None,
         constants: Collection[str] = (),
+        seconds: float | None = None,
     ) -> None:
         self.mugraph = mugraph
         self.schedule = schedule
@@ -104,7 +105,7 @@ class CpuExecutable:
         self.dtype = DTYPES[mugraph.dtype]
         self._places = argument_places(mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places)))
-        self._stages: list[tuple[Any, LibraryStage | None]] = self._load()
+        self._stages: list[tuple[Any, LibraryStage | None]] = self._load(seconds)
         functions = [code for code, _ in self._stages if code is not None]
         self._code = Code(mugraph.name, functions, pool.run_address() if functions else 0, num_threads())
         self._lock = threading.Lock()
@@ -136,11 +137,12 @@ class CpuExecutable:
                 axes = tuple(a for d in mugraph.outputs[k].dims for a in d)
                 self._given.append((t, k, axes, [axes.index(a) for a in self.emitted.tensors[t]]))
 
-    def _load(self) -> list[tuple[Any, LibraryStage | None]]:
+    def _load(self, seconds: float | None) -> list[tuple[Any, LibraryStage | None]]:
         """Per stage its C function, or None and its library calls."""
         if not any(isinstance(s, CodeStage) for s in self.emitted.stages):
             return [(None, s) for s in self.emitted.stages if isinstance(s, LibraryStage)]
-        library = toolchain.load(toolchain.compile(self.source, name=self.mugraph.name[:40], parts=self.emitted.parts))
+        name, parts = self.mugraph.name[:40], self.emitted.parts
+        library = toolchain.load(toolchain.compile(self.source, name=name, parts=parts, seconds=seconds))
         found: list[tuple[Any, LibraryStage | None]] = []
         for stage in self.emitted.stages:
             if isinstance(stage, LibraryStage):

@@ -11,20 +11,24 @@ import ctypes
 import functools
 import hashlib
 import importlib.util
+import math
 import os
 import platform
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
-import tempfile
+import threading
+import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 from mirage.errors import CompilerError, NoCompilerError
-from mirage.folders import check_private, private_folder
+from mirage.folders import build_folder, check_private, private_folder
 from mirage.settings import extra_cflags
 
 HEADERS = Path(__file__).parent / "csrc"
@@ -99,21 +103,70 @@ def _identify(command: list[str], path: str) -> Compiler | None:
     return Compiler(full, done.stdout) if done.returncode == 0 else None
 
 
-def compile(source: str, *, name: str, parts: Sequence[str] = ()) -> Path:
+def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float | None = None) -> Path:
     """The shared library made of C `source`, from the cache if it was compiled before.
 
     `source` may include the headers of this package, such as "mirage_gemm.h". `parts` are sources that several libraries
-    have in common, compiled once to object files of their own. `name` starts the file name, for people to read.
+    have in common, compiled once to object files of their own. `name` starts the file name, for people to read. After
+    `seconds`, the compiler is stopped; one that compiles a part goes on in the background, so that it is there the next time.
 
-    Raises NoCompilerError, CompilerError if the compiler rejects the source, and UnsafeCacheError if another
-    user could have written the cache.
+    Raises NoCompilerError, CompilerError if the compiler rejects the source or has no more time, and UnsafeCacheError if
+    another user could have written the cache.
     """
     compiler = find_compiler()
-    objects = [_built(compiler, part, "part", ".o") for part in parts]
-    return _built(compiler, source, name, ".so", objects)
+    if seconds is None:
+        return _built(compiler, source, name, ".so", math.inf, [_object(compiler, part) for part in parts])
+    deadline = time.monotonic() + seconds
+    objects = [_object_until(deadline, compiler, part, name) for part in parts]
+    return _built(compiler, source, name, ".so", deadline, objects)
 
 
-def _built(compiler: Compiler, source: str, name: str, suffix: str, objects: Sequence[Path] = ()) -> Path:
+def _object(compiler: Compiler, part: str) -> Path:
+    return _built(compiler, part, "part", ".o", math.inf)
+
+
+#: object files that threads are compiling, by compiler, source, flags and folder; one that has its file stays for a moment only
+_compiled: dict[tuple[object, ...], Future[Path]] = {}
+_compiled_lock = threading.Lock()
+
+
+def _forget_threads() -> None:
+    global _compiled_lock
+    _compiled.clear()
+    _compiled_lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    # the threads are not in the child
+    os.register_at_fork(after_in_child=_forget_threads)
+
+
+def _object_until(deadline: float, compiler: Compiler, part: str, name: str) -> Path:
+    """The object file of a part. Raises CompilerError at the deadline, while a thread compiles it for those who come later."""
+    key = compiler, part, *extra_cflags(), private_folder("kernels")
+    with _compiled_lock:
+        found = _compiled.get(key)
+        if found is None:
+            found = _compiled[key] = Future()
+            threading.Thread(target=_compile_part, args=(key, compiler, part, found), daemon=True).start()
+    try:
+        return found.result(max(deadline - time.monotonic(), 0.0))
+    except TimeoutError as e:
+        raise _no_time(name) from e
+
+
+def _compile_part(key: tuple[object, ...], compiler: Compiler, part: str, result: Future[Path]) -> None:
+    try:
+        result.set_result(_object(compiler, part))
+    except BaseException as e:  # whoever waits raises it
+        result.set_exception(e)
+    with _compiled_lock:
+        _compiled.pop(key, None)
+
+
+def _built(
+    compiler: Compiler, source: str, name: str, suffix: str, deadline: float, objects: Sequence[Path] = ()
+) -> Path:
     """The object file, or library with these objects, that the compiler makes of `source`, if it is not in the cache."""
     flags = (*FLAGS, "-shared" if suffix == ".so" else "-c", *extra_cflags())
     folder = private_folder("kernels")
@@ -122,23 +175,46 @@ def _built(compiler: Compiler, source: str, name: str, suffix: str, objects: Seq
     if path.exists():
         check_private(path)
         return path
-    with tempfile.TemporaryDirectory(prefix=".build-", dir=folder) as build:
-        c_file, result = Path(build, f"{stem}.c"), Path(build, f"{stem}{suffix}")
+    with build_folder(folder) as build:
+        c_file, result = build / f"{stem}.c", build / f"{stem}{suffix}"
         c_file.write_text(source, encoding="utf-8")
         linked = [*map(str, objects), *LIBRARIES] if suffix == ".so" else []
         command = [*compiler.command, *flags, f"-I{HEADERS}", str(c_file), "-o", str(result), *linked]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            message = "\n".join(done.stderr.strip().splitlines()[:MESSAGE_LINES])
+        status, errors = _run(command, deadline, name)
+        if status != 0:
+            message = "\n".join(errors.strip().splitlines()[:MESSAGE_LINES])
             raise CompilerError(
-                f"the C compiler rejected kernel {name!r} (exit status {done.returncode})\n"
-                f"{shlex.join(command)}\n{message}"
+                f"the C compiler rejected kernel {name!r} (exit status {status})\n{shlex.join(command)}\n{message}"
             )
         result.chmod(0o700)
         with result.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(result, path)
     return path
+
+
+def _run(command: Sequence[str], deadline: float, name: str) -> tuple[int, str]:
+    """The exit status and the messages of a compiler, which is stopped at the deadline with the processes that it started."""
+    limited = deadline < math.inf
+    # a session of its own, whose processes can be stopped together
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=limited
+    ) as process:
+        try:
+            _, errors = process.communicate(timeout=max(deadline - time.monotonic(), 0.0) if limited else None)
+        except BaseException as e:
+            if limited:
+                os.killpg(process.pid, signal.SIGKILL)
+            else:
+                process.kill()
+            if isinstance(e, subprocess.TimeoutExpired):
+                raise _no_time(name) from e
+            raise
+    return process.returncode, errors
+
+
+def _no_time(name: str) -> CompilerError:
+    return CompilerError(f"the C compiler had no more time for kernel {name!r}; give a larger budget")
 
 
 def load(path: Path) -> ctypes.CDLL:

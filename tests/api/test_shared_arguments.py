@@ -18,7 +18,7 @@ from tests.api.small import arrays, check, loaded
 from tests.shared import shared
 
 #: seconds: enough for a kernel or two of each program
-BUDGET = 1.0
+BUDGET = 0.9
 
 #: sizes that no program was tuned at: different for every symbol, and not whole tiles
 OTHER = {"m": 37, "k": 21, "n": 19, "j": 6}

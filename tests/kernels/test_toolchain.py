@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -397,3 +398,37 @@ def test_a_part_that_others_can_write_is_not_linked(cache: Path) -> None:
     shared.chmod(0o777)
     with pytest.raises(UnsafeCacheError, match="written by other users"):
         toolchain.compile(ANSWER % 2, name="k", parts=["int half(int x) { return x / 2; }"])
+
+
+SLOW = "int f%d(void) { return %d; }\n" + "".join(f"double g{i}(double x) {{ return x * {i}; }}\n" for i in range(3_000))
+
+
+def test_a_compiler_without_time_is_stopped(cache: Path) -> None:
+    before = time.monotonic()
+    with pytest.raises(CompilerError, match="no more time for kernel 'slow'; give a larger budget"):
+        toolchain.compile(SLOW % (1, 1), name="slow", seconds=0.05)
+    assert time.monotonic() - before < 2
+    assert not libraries(cache)
+    assert [p for p in (cache / "kernels").iterdir()] == [], "what it wrote is gone"
+
+
+def test_parts_go_on_in_the_background(cache: Path) -> None:
+    part = SLOW % (2, 2)
+    source = "int f2(void); int answer(void) { return f2(); }"
+    for _ in range(2):
+        with pytest.raises(CompilerError, match="no more time"):
+            toolchain.compile(source, name="answer", parts=[part], seconds=0.05)
+    assert len(list(cache.rglob("*.c"))) == 1, "who comes later waits for the same compiler"
+    path = toolchain.compile(source, name="answer", parts=[part], seconds=300)
+    assert toolchain.load(path).answer() == 2
+    (shared,) = cache.rglob("*.o")
+    before = shared.stat().st_mtime_ns
+    assert toolchain.compile(source, name="answer", parts=[part], seconds=300) == path
+    assert toolchain.compile(source, name="answer", parts=[part]) == path
+    assert shared.stat().st_mtime_ns == before
+
+
+def test_errors_in_time_and_in_parts_are_the_compilers(cache: Path) -> None:
+    for parts in ([], ["no C"]):
+        with pytest.raises(CompilerError, match="the C compiler rejected kernel"):
+            toolchain.compile("int f(void) { return 1; }" if parts else "no C", name="f", parts=parts, seconds=300)

@@ -34,7 +34,7 @@ def test_a_graph_and_its_predefined_variant_are_both_measured() -> None:
     library = with_predefined(own)
     assert not library.kernels
     baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
-    tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=3.0, seed=0)
+    tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=60.0, seed=0)
     tuned = tuner.run([candidate(own), candidate(library)])
     assert not tuned.rejected and tuned.compiled >= 2
     assert [c.timing is not None and c.executable is not None for c in tuned.candidates] == [True, True]

@@ -51,7 +51,7 @@ def candidates() -> list[Candidate]:
     return found
 
 
-def tuner(*anchors: Sizes, budget: float = 30.0, **options: Any) -> VersionTuner:
+def tuner(*anchors: Sizes, budget: float = 60.0, **options: Any) -> VersionTuner:
     baselines: dict[str, Runner] = {
         "reference": lambda xs, ss: run_reference(PROGRAM, xs, ss),
         "library": LibraryProgram(AXES),
@@ -118,7 +118,7 @@ def check(decision: Decision, t: VersionTuner) -> None:
 
 
 def test_real_measurements_decide() -> None:
-    tuned, decision = run(tuner(budget=5.0))
+    tuned, decision = run(tuner(budget=20.0))
     assert len(decision.points) >= 2
     # versions and graphs are compared in one measurement
     best = decision.at({"b": 5})

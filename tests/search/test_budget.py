@@ -1,0 +1,143 @@
+"""Tuning keeps its budget, however slow the program, its kernels and the compiler are: with a clock that only work moves."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.errors import CompilerError
+from mirage.ir.axes import to_axes
+from mirage.ir.interpret import Runner
+from mirage.kernels import profile
+from mirage.kernels.decision import leaves
+from mirage.kernels.library import LibraryProgram
+from mirage.kernels.target import get_target
+from mirage.mugraph.degree import analyze
+from mirage.search import tune, versions
+from mirage.search.tune import Candidate, Tuned
+from mirage.search.versions import Decision, VersionTuner
+from mirage.verify.equivalence import Verifier
+from tests.kernels.kernels import cut
+
+PROGRAM = mi.trace(
+    lambda x, w, v: mi.relu(x @ w) @ v + x, name="adapter", x=mi.tensor("b", 32), w=mi.tensor(32, 8), v=mi.tensor(8, 32)
+)
+AXES = to_axes(PROGRAM)
+LIBRARY = LibraryProgram(AXES)
+Sizes = Mapping[str, int]
+
+
+class Clock:
+    """Seconds that have been worked for; in place of the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self._lock = threading.Lock()
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        with self._lock:
+            self.now += seconds
+
+
+class Kernels:
+    """What takes the place of `CpuExecutable`: compiling takes so many seconds, and a call."""
+
+    calls_library = False
+
+    def __init__(self, clock: Clock, compile_s: float, call_s: float, seconds: float) -> None:
+        clock.sleep(min(compile_s, seconds))
+        if compile_s > seconds:
+            raise CompilerError("no more time")
+        self.clock, self.call_s = clock, call_s
+
+    def __call__(self, inputs: Sequence[np.ndarray], sizes: Sizes) -> list[np.ndarray]:
+        self.clock.sleep(self.call_s)
+        return LIBRARY(inputs, sizes)
+
+    def forget(self) -> None:
+        pass
+
+
+def candidates() -> list[Candidate]:
+    operators = [i for i, n in enumerate(AXES.nodes) if n.op not in ("input", "constant")]
+    graphs = [cut(PROGRAM, operators), cut(PROGRAM, *([i] for i in operators))]
+    verifier = Verifier(PROGRAM, 0)
+    return [Candidate(g, verifier.check(g), analyze(g), 1.0 + i) for i, g in enumerate(graphs)]
+
+
+def tuned(
+    monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
+) -> tuple[float, Tuned, Decision]:
+    """Seconds on the clock, and what was chosen, where a call of the library takes so long, and NumPy five times that."""
+    clock = Clock()
+    for module in (tune, versions):
+        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(profile, "time", clock)
+    monkeypatch.setattr(profile, "perf_counter_ns", lambda: int(clock.now * 1e9))
+
+    def kernels(*_: Any, seconds: float) -> Kernels:
+        return Kernels(clock, compile_s, kernel_s, seconds)
+
+    def slow(seconds: float) -> Runner:
+        def run(inputs: Sequence[np.ndarray], sizes: Sizes) -> list[np.ndarray]:
+            clock.sleep(seconds)
+            return LIBRARY(inputs, sizes)
+
+        return run
+
+    monkeypatch.setattr(tune, "CpuExecutable", kernels)
+    # the estimate of NumPy's time is that of the program, not of one that sleeps
+    monkeypatch.setattr(tune, "reference_seconds", lambda *_: 5 * library_s)
+    sizes = [{"b": b} for b in (5, 40, 320)[:anchors]]
+    baselines = {"reference": slow(5 * library_s), "library": slow(library_s)}
+    tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0)
+    result, decision = tuner.run(candidates())
+    return clock.now, result, decision
+
+
+@pytest.mark.parametrize("budget", [1.0, 5.0])
+@pytest.mark.parametrize("anchors", [1, 3])
+@pytest.mark.parametrize(
+    ("library_s", "kernel_s"), [(0.001, 0.0005), (0.05, 0.02), (0.05, 0.3), (0.4, 0.1), (3.0, 1.0)]
+)
+@pytest.mark.parametrize("compile_s", [0.25, 2.0])
+def test_the_budget_is_kept(
+    monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
+) -> None:
+    seconds, result, decision = tuned(monkeypatch, budget, anchors, library_s, kernel_s, compile_s)
+    # the library is called once in any case, and a check or a race that has begun is ended
+    assert seconds <= max(1.1 * budget + 0.3 + 2 * kernel_s, 1.1 * library_s)
+    assert "library" in result.baselines and result.baselines["library"].min_us >= 1e6 * library_s * 0.99
+    assert {v for _, v in leaves(decision.tree)} == set(range(len(decision.versions)))
+    if seconds > 0.95 * budget or library_s > budget:
+        assert result.stop_reason.startswith("budget spent")
+
+
+def test_time_is_used_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, result, decision = tuned(monkeypatch, 5.0, 1, 0.05, 0.02, 0.25)
+    assert result.compiled > 2
+    assert all(v.kind == "mugraph" for v in decision.versions)
+
+
+def test_the_library_is_the_answer_where_there_was_no_time_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    for compile_s, library_s in ((30.0, 0.05), (0.25, 30.0)):
+        _, result, decision = tuned(monkeypatch, 2.0, 3, library_s, 0.02, compile_s)
+        assert [v.kind for v in decision.versions] == ["library"]
+        assert result.compiled == 0 and result.stop_reason.startswith("budget spent")
+        assert all(c.timing is None and c.certificate.equal for c in result.candidates)
+
+
+def test_given_sizes_without_time_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, result, decision = tuned(monkeypatch, 1.0, 3, 0.2, 0.05, 0.25)
+    assert "given sizes not measured" in result.stop_reason
+    assert len(decision.points) < 3
+    assert list(itertools.islice(decision.points[0].sizes.items(), 1)) == [("b", 5)]
