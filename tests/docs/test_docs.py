@@ -179,3 +179,12 @@ def test_the_settings_are_all_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     for row in re.findall(r"^\| `\w+` \|.*\|$", settings, re.MULTILINE):
         assert row in readme, f"README.md lacks {row}"
+
+
+@pytest.mark.parametrize("folder", ["mirage", "search"])
+def test_the_tables_of_files_name_them_all(folder: str) -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = text.partition(f"The files of `{folder}/`")[2].partition("\n\n")[2].partition("\n\n")[0]
+    # of every row, the first cell
+    named = [name for row in table.splitlines() for name in re.findall(r"`(\w+\.py)`", row.split("|")[1])]
+    assert sorted(named) == sorted({p.name for p in (ROOT / folder).glob("*.py")} - {"__init__.py"})
