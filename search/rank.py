@@ -99,7 +99,8 @@ class CudaVersion:
         count = len(self.candidate.graph.kernels)
         tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
         origin = self.candidate.graph.origin + (f", CUTLASS {self.schedule.gemm}" if self.schedule.gemm else "")
-        return f"{count} kernel{'s' * (count != 1)} ({origin})" + f", for {tuned}" * bool(tuned)
+        kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
+        return f"{kernels} ({origin})" + f", for {tuned}" * bool(tuned)
 
 
 @dataclass(frozen=True)

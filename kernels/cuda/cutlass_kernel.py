@@ -27,6 +27,8 @@ VECTOR, VECTOR_BYTES = 8, 16
 #: depth of one instruction, mma's or wgmma's, and its rows and columns (of wgmma, columns are the tile's)
 DEPTH, MMA_ROWS, MMA_COLUMNS, WGMMA_ROWS = 16, 16, 8, 64
 WARP, GROUP = 32, 4
+#: rows of tiles that blocks go through before they go on to the next ones: as many columns are in L2 meanwhile
+GROUP_ROWS = 16
 #: swizzles by the bytes of a row that they permute
 SWIZZLES = {128: 3, 64: 2, 32: 1}
 HALF_SQRT2 = 0.7071067811865476
@@ -72,7 +74,9 @@ class GemmKernel:
         batch) of the operands.
         """
         thread, _, _ = cute.arch.thread_idx()
-        block_row, block_column, matrix = cute.arch.block_idx()
+        x, y, matrix = cute.arch.block_idx()
+        across, along, _ = cute.arch.grid_dim()
+        block_row, block_column = self.tile(x + y * across, across, along)
         rows, columns, depth = sizes
         lda, ldb, ldd, batch_a, batch_b, batch_d = strides
         first_row, first_column = block_row * self.rows, block_column * self.columns
@@ -192,6 +196,14 @@ class GemmKernel:
                 pair = cute.make_rmem_tensor((2,), self.result)
                 pair[0], pair[1] = sums[i].to(self.result), sums[i + 1].to(self.result)
                 cute.autovec_copy(pair, self.pair(d, ldd, row, column))
+
+    def tile(self, block: Any, rows: Any, columns: Any) -> tuple[Any, Any]:
+        """Which of so many rows and columns of tiles a block computes: those that run together share rows and columns."""
+        group = block // (GROUP_ROWS * columns)
+        first = group * GROUP_ROWS
+        height = cutlass.min(rows - first, GROUP_ROWS)
+        inside = block - first * columns
+        return first + inside % height, inside // height
 
     # factors
 

@@ -124,19 +124,20 @@ def run(text: str, grid: Sequence[int], arguments: Sequence[Any], shared: int) -
     for z in range(grid[2]):
         for y in range(grid[1]):
             for x in range(grid[0]):
-                _Block(kernel, memory, dict(zip(kernel.params, values, strict=True)), (x, y, z), shared).run()
+                _Block(kernel, memory, dict(zip(kernel.params, values, strict=True)), (x, y, z), grid, shared).run()
     memory.store()
 
 
 class _Block:
     def __init__(
-        self, kernel: Kernel, memory: Memory, params: Mapping[str, int], block: Sequence[int], shared: int
+        self, kernel: Kernel, memory: Memory, params: Mapping[str, int], block: Sequence[int], grid: Sequence[int], shared: int
     ) -> None:
         self.kernel, self.memory, self.params = kernel, memory, params
         self.count = kernel.threads
         self.shared = np.full(shared, 0xFF, np.uint8)
         self.registers: dict[str, np.ndarray] = {}
         self.special = {f"%ctaid.{a}": int(n) for a, n in zip("xyz", block, strict=True)}
+        self.special |= {f"%nctaid.{a}": int(n) for a, n in zip("xyz", grid, strict=True)}
         self.pc = np.zeros(self.count, np.int64)
         self.waiting = np.zeros(self.count, bool)
         #: per thread, groups of copies (where to, bytes), the open one last
@@ -306,8 +307,14 @@ class _Block:
         self._numbers(one, active, fma)
 
     def _div(self, one: Instruction, active: np.ndarray) -> None:
-        assert one.name[-1] == "f32"
-        self._numbers(one, active, np.divide)
+        if one.name[-1] == "f32":
+            self._numbers(one, active, np.divide)
+        else:
+            # towards zero
+            self._numbers(one, active, lambda x, y: np.trunc(x.astype(np.float64) / y))
+
+    def _rem(self, one: Instruction, active: np.ndarray) -> None:
+        self._numbers(one, active, np.fmod)
 
     def _rcp(self, one: Instruction, active: np.ndarray) -> None:
         self._numbers(one, active, lambda x: F32(1) / x)
