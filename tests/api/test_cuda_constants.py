@@ -1,0 +1,91 @@
+"""Constants of programs for CUDA: packed copies compete, results say which inputs are constant, and forget their copies."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import mirage as mi
+from mirage.cuda_result import CudaSuperoptimized
+from mirage.errors import ScheduleError
+from mirage.kernels.cuda.device import DEVICES
+from mirage.kernels.cuda.emit import emit, with_descriptors
+from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.search.rank import Built, CudaVersion, Ranker, _unspecialized
+from tests.api.cuda_small import found
+
+pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
+
+PROGRAM = mi.trace(
+    lambda x, w: mi.relu(x @ w), x=mi.tensor("m", 1024, dtype="float16"), w=mi.tensor(1024, "n", dtype="float16")
+)
+#: rows of w are 2002 bytes
+SIZES = {"m": 256, "n": 1001}
+
+
+@pytest.fixture(scope="module")
+def result() -> CudaSuperoptimized:
+    return found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, constants=("w",), budget=8.0, cache=False))
+
+
+def packed(r: CudaSuperoptimized) -> list[CudaVersion]:
+    return [v for v in r.decision.versions if any(k.packed for k in v.schedule.kernels)]
+
+
+def test_packed_copies_compete(result: CudaSuperoptimized) -> None:
+    assert result.constants == ("w",)
+    assert packed(result)
+    for v in packed(result):
+        assert {v.candidate.graph.inputs[p.input].argument for p in v.built.emitted.packed} == {"w"}
+        assert "packed along" in v.built.emitted.source
+        result.executable(v)
+    result.forget()
+    for constants, expected in ((("w",), {True, False}), ((), {False})):
+        ranker = Ranker(PROGRAM, [SIZES], DEVICES["sm_90"], budget=1.0, constants=constants)
+        rivals = ranker._at(result.graphs, SIZES)
+        assert {any(k.packed for k in r.schedule.kernels) for r in rivals} == expected
+        assert [r.us for r in rivals] == sorted(r.us for r in rivals)
+
+
+def test_constants_are_saved(result: CudaSuperoptimized, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    result.save(file)
+    loaded = found(mi.load(file))
+    assert loaded.constants == ("w",)
+    assert [v.schedule for v in loaded.decision.versions] == [v.schedule for v in result.decision.versions]
+    loaded.executable(packed(loaded)[0])
+    altered = json.loads(file.read_text())
+    altered["constants"] = []
+    file.write_text(json.dumps(altered))
+    other = found(mi.load(file))
+    with pytest.raises(ScheduleError, match="which is not constant; name it in constants"):
+        other.executable(packed(other)[0])
+    altered["constants"] = ["q"]
+    file.write_text(json.dumps(altered))
+    with pytest.raises(mi.MirageError, match="constants"):
+        mi.load(file)
+
+
+def test_warps_that_triton_does_not_specialize_are_noticed(result: CudaSuperoptimized) -> None:
+    version = next(v for v in result.decision.versions if len(v.schedule.kernels) == 1)
+    (kernel,) = version.schedule.kernels
+    schedule = CudaSchedule((replace(kernel, specialized=True),))
+    (compiled,) = version.built.kernels
+    same, more = (replace(compiled, num_warps=kernel.num_warps + n) for n in (0, 8))
+    emitted = version.built.emitted
+    assert _unspecialized(schedule, Built(emitted, (same,))) == [0]
+    assert _unspecialized(schedule, Built(emitted, (more,))) == []
+    assert _unspecialized(CudaSchedule((replace(kernel, specialized=False),)), Built(emitted, (same,))) == []
+
+
+def test_compiled_schedules_have_the_descriptors_that_they_name(result: CudaSuperoptimized) -> None:
+    for v in result.decision.versions:
+        graph = v.candidate.graph
+        most = with_descriptors(graph, v.schedule, v.candidate.maximum)
+        for k, able in zip(v.schedule.kernels, most.kernels, strict=True):
+            assert set(k.descriptors) <= set(able.descriptors)
+        count = sum(len(k.descriptors) for k in v.schedule.kernels)
+        assert emit(graph, v.schedule).source.count("make_tensor_descriptor") == count
