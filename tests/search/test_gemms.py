@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import mirage as mi
+from mirage.cuda_api import rank_for_device
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import CompilerError, NoCompilerError
 from mirage.kernels.cuda import cutlass_compile
@@ -22,6 +23,7 @@ from mirage.kernels.cuda.model import CudaModel
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.search import gemms
 from mirage.search.gemms import GemmModel, build_gemms, library_candidate, why_none
+from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
 from tests.kernels.cuda.test_cutlass_gemm import compiled
 
@@ -111,15 +113,19 @@ def test_kernels_that_cannot_be_compiled(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert third == {}
 
 
-def _superoptimized(sizes: dict[str, int]) -> CudaSuperoptimized:
-    result = mi.superoptimize(_program(), target="cuda:sm_90", sizes=sizes, budget=6.0, seed=0, cache=False)
-    assert isinstance(result, CudaSuperoptimized)
-    return result
+def _ranked(sizes: dict[str, int]) -> CudaSuperoptimized:
+    """The result of a search that found the program itself only."""
+    verifier = Verifier(_program())
+    library = library_candidate(verifier, [])
+    assert library is not None
+    return rank_for_device(
+        verifier, [sizes], H200, [library], [library], SearchStats(), {"verify": 0.0},
+        found=1, cache_hit=False, budget=60.0, memory=None, progress=lambda _: None,
+    )  # fmt: skip
 
 
 def test_versions_with_cutlass_kernels(compiler: list[Gemm], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    sizes = {"b": 8, "n": 64}
-    result = _superoptimized(sizes)
+    result = _ranked({"b": 8, "n": 64})
     ours = [k for k, v in enumerate(result.decision.versions) if v.schedule.gemm is not None]
     assert ours and compiler
     assert all(result.decision.points[0].times[k] < math.inf for k in ours)
@@ -155,7 +161,8 @@ def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
         raise NoCompilerError("nvidia-cutlass-dsl is not installed")
 
     monkeypatch.setattr(gemms, "check_installed", missing)
-    result = _superoptimized({"b": 8, "n": 64})
+    result = mi.superoptimize(_program(), target="cuda:sm_90", sizes={"b": 8, "n": 64}, budget=2.0, seed=0, cache=False)
+    assert isinstance(result, CudaSuperoptimized)
     assert all(v.schedule.gemm is None for v in result.decision.versions)
     rows = dict(zip(*(c.cells for c in result.report().columns), strict=True))
     assert rows["CUTLASS kernels"] == "not offered: nvidia-cutlass-dsl is not installed"
