@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage.kernels.cuda.device import DEVICES
 from mirage.search import cost as c
 from mirage.search.cost import Cost, CostModel, Place
 
@@ -221,3 +222,19 @@ def test_fixed_axes_have_their_own_sizes_only() -> None:
     m = CostModel(SIZES, [], 4)
     assert m.tables == [SIZES] and m.length == 7
     assert len(m.launch()) == len(matmul(m, ("b", "k"), ("k", "n"))) == 7
+
+
+def test_a_device_orders_the_same_costs_by_its_own_rates() -> None:
+    h200 = DEVICES["sm_90"]
+    here, there = model(), CostModel(SIZES, ["b"], 4, c.cuda_rates(h200))
+    work = here.operator("exp", [("b", "n")], ("b", "n"), HERE, varying=False, whole=True)
+    moved = here.transfer(("b", "k"), HERE, held=False)
+    for one in (here.launch(), moved, work):
+        assert np.array_equal(here.launch(), there.launch())
+        assert there.total(one) < here.total(one)
+    assert there.total(there.launch()) == pytest.approx(2000.0)
+    bytes_moved = 4 * 256 * 1024
+    ns = 1e9 * bytes_moved * (1 / h200.sustained_bandwidth + 1 / h200.l2_bandwidth)
+    assert there.total(there.transfer(("b", "k"), HERE, held=False)) == pytest.approx(ns)
+    # what is computed matters less beside what is moved
+    assert there.total(work) / there.total(moved) < here.total(work) / here.total(moved)
