@@ -299,7 +299,8 @@ class _Searches:
                 cache=self.cache, seed=self.seed, progress=self.say,
             )  # fmt: skip
         except SearchError as e:
-            return self._without_search(program, sizes, constants, f"as it found nothing that can be compiled ({e})")
+            reason = str(e).partition("; ")[0]
+            return self._without_search(program, sizes, constants, f"as one found nothing that can be compiled ({reason})")
         self.interrupted = result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
         gain = ""
