@@ -13,14 +13,15 @@ from mirage.errors import ScheduleError
 from mirage.kernels import copies
 from mirage.kernels.cuda.arguments import contiguous, shapes
 from mirage.kernels.cuda.arguments import described as is_described
-from mirage.kernels.cuda.device import DEVICES
+from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emit import emit, with_descriptors
+from mirage.kernels.cuda.extents import SPECIALIZED
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.launch import CudaExecutable
 from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
 from tests.kernels.cuda.fake_cupy import FakeArray
 from tests.kernels.cuda.interpreted import Interpreted
-from tests.kernels.cuda.lab import Lab
+from tests.kernels.cuda.lab import Lab, from_gpu, on_gpu
 from tests.mugraph.graphs import gated
 
 SIZES = {"m": 20, "n": 40, "k": 24}
@@ -204,3 +205,49 @@ def test_bound_calls_keep_their_copies(place: Lab) -> None:
 def test_only_constants_are_packed(place: Lab) -> None:
     with pytest.raises(ScheduleError, match="the schedule packs w, which is not constant"):
         made(PACKED, ("u",))
+
+
+# on a device
+
+TILED = CudaSchedule((CudaKernelSchedule((("m", 64), ("n", 64), ("k", 64))),))
+NAMED: dict[str, dict[str, Any]] = {
+    "pointers": {},
+    "grouped": {"group": 4, "order": ("n", "m")},
+    "swapped": {"swap": True},
+    "described": {"descriptors": (0, 1, 2, 3)},
+    "described, grouped": {"descriptors": (0, 1, 2, 3), "group": 8},
+    "described, swapped": {"descriptors": (0, 1, 2, 3), "swap": True},
+    "specialized": {"descriptors": (0, 1, 2), "specialized": True},
+    "packed": {"packed": ((1, "k"), (2, "n")), "descriptors": (1, 2)},
+}
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_choices_on_what_stands_for_a_device(place: Lab, name: str) -> None:
+    run = made(CudaSchedule((replace(TILED.kernels[0], **NAMED[name]),)), ("w", "u"))
+    for sizes in ({"m": 200, "n": 136, "k": 72}, {"m": 77, "n": 67, "k": 93}):
+        check(run, given(place, sizes), sizes)
+        assert used(place) is (bool(NAMED[name].get("descriptors")) and (name == "packed" or sizes["n"] == 136))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMED)
+@pytest.mark.parametrize(
+    "sizes", [{"m": 256, "n": 512, "k": 384}, {"m": 200, "n": 328, "k": 136}, {"m": 77, "n": 331, "k": 93}]
+)
+def test_choices_on_a_device(cupy: Any, name: str, sizes: dict[str, int]) -> None:
+    """Each choice computes the same; with odd rows, the kernels without descriptors."""
+    device = cuda_device("cuda")
+    choice = NAMED[name]
+    if choice.get("specialized") and device.capability not in SPECIALIZED:
+        pytest.skip("Triton does not specialize warps for this device")
+    schedule = CudaSchedule((replace(TILED.kernels[0], **choice),))
+    run = CudaExecutable(GRAPH, emit(GRAPH, schedule), device, sizes, ("w", "u"))
+    m, n, k = (sizes[s] for s in "mnk")
+    arrays = [on_gpu(cupy, *s, dtype="float16", seed=i) for i, s in enumerate(((m, k), (k, n), (k, n)))]
+    x, w, u = (from_gpu(a) for a in arrays)
+    y = x @ w
+    wanted = y / (1 + np.exp(-y)) * (x @ u)
+    for _ in range(3):
+        (found,) = run(arrays, sizes)
+        np.testing.assert_allclose(from_gpu(found), wanted, rtol=1e-2, atol=1e-2 * np.abs(wanted).max())
