@@ -18,7 +18,7 @@ from rich.table import Table
 import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.cli_compile import compile_
-from mirage.cli_shared import check_writable, err, out, sizes_of
+from mirage.cli_shared import check_writable, err, out, sizes_of, tell
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.evidence import Verdict
@@ -194,7 +194,7 @@ def superoptimize(
             progress=say, pruner=None if pruner == "none" else pruner, max_kernels=max_kernels,
         )  # fmt: skip
     if result.interrupted:
-        err.print("mirage: interrupted; this is what was found by then, and it is not kept in the cache", markup=False)
+        tell("interrupted; this is what was found by then, and it is not kept in the cache")
     if save is not None:
         result.save(save)
     drawing = result._repr_svg_()
@@ -350,12 +350,12 @@ def main() -> None:
     except (MirageError, OSError) as e:
         if _debug["on"]:
             raise
-        err.print(f"mirage: {e}".replace("\n", " "), style="red", highlight=False, markup=False, soft_wrap=True)
+        tell(str(e), style="red")
         sys.exit(2)
     except SystemExit as e:
         # what an interrupt has become by now
         if e.code == 130:
-            err.print("mirage: interrupted; what was finished is in the cache, and is not done again", markup=False)
+            tell("interrupted; what was finished is in the cache, and is not done again")
         raise
 
 

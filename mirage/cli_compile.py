@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from mirage.cli_shared import check_writable, err, out, sizes_of
+from mirage.cli_shared import check_writable, err, out, sizes_of, tell
 from mirage.errors import DimError, InputError, MirageError
 from mirage.folders import save_file
 from mirage.frontends.files import load_member, read_text
@@ -80,9 +80,7 @@ def compile_(
                 progress=say,
             )
         if executable.interrupted:
-            err.print(
-                "mirage: interrupted; what was found by then is used, and what was finished is in the cache", markup=False
-            )
+            tell("interrupted; what was found by then is used, and what was finished is in the cache")
     _write(executable, save, svg)
     if as_json:
         print(json.dumps(executable.to_json()))

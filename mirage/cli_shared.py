@@ -15,6 +15,11 @@ out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
 
 
+def tell(text: str, style: str | None = None) -> None:
+    """Print one line on standard error, whatever the width of a terminal is."""
+    err.print(f"mirage: {text}".replace("\n", " "), style=style, highlight=False, markup=False, soft_wrap=True)
+
+
 def sizes_of(option: str, pairs: Sequence[str]) -> dict[str, int]:
     """The sizes that an option gives as NAME=SIZE, several times."""
     sizes: dict[str, int] = {}
