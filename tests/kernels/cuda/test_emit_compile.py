@@ -65,6 +65,18 @@ def test_swapped_operands_give_few_rows_wgmma() -> None:
         assert not found.spill_bytes
 
 
+def test_sums_along_rows_take_few_registers() -> None:
+    """Those of a softmax: 128 rows of queries are rows of the products, or columns, of which a thread has many."""
+    tiles = (("b", 1), ("h", 1), ("s", 16), ("t", 64))
+    registers = []
+    for swap in (False, True):
+        schedule = CudaSchedule((K(tiles, num_warps=8, num_stages=2, swap=swap),))
+        (found,) = compiled(CASES["flash_attention"](), schedule, ATTENTION, "cuda:sm_90")
+        assert "wgmma.mma_async" in found.ptx
+        registers.append(found.registers)
+    assert 1.3 * registers[0] < registers[1]
+
+
 def test_sums_of_products_use_no_tensor_cores_and_fetch_ahead() -> None:
     schedule = CudaSchedule((K((("m", 1), ("n", 64), ("k", 64)), dot=False),))
     (found,) = compiled(CASES["gated"](), schedule, {**GATED, "m": 1}, "cuda:sm_90")

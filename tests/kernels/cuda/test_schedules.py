@@ -23,7 +23,7 @@ from mirage.mugraph.graph import MuGraph, Role, partial_axis
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from tests.kernels.kernels import single_kernel
-from tests.mugraph.graphs import flash_decoding
+from tests.mugraph.graphs import flash_attention, flash_decoding
 from tests.programs import retyped, sizes
 
 A100, H200, B200 = DEVICES["sm_80"], DEVICES["sm_90"], DEVICES["sm_100"]
@@ -356,3 +356,21 @@ def test_intermediates_get_the_layout_that_is_read_fastest() -> None:
     assert us <= model.us(g, narrow, bound)
     turned = replace(narrow, kernels=(replace(narrow.kernels[0], layouts=((0, axes[0]),)), narrow.kernels[1]))
     assert model.us(g, turned, bound) != model.us(g, narrow, bound)
+
+
+@pytest.mark.parametrize("device", [A100, H200], ids=lambda d: d.arch)
+def test_sums_along_rows_decide_the_order_of_large_operands(device: CudaDevice) -> None:
+    """Queries are rows, whichever operand they are: a thread holds sums of few rows then."""
+    g, bound = flash_attention().graph, {"b": 1, "h": 8, "s": 512, "t": 4096}
+    (node,) = g.kernels
+    assert node.graph is not None and node.graph.nodes[3].op == "matmul"
+    turned = replace(node.graph.nodes[3], operands=node.graph.nodes[3].operands[::-1])
+    body = replace(node.graph, nodes=(*node.graph.nodes[:3], turned, *node.graph.nodes[4:]))
+    nodes = tuple(replace(n, graph=body) if n is node else n for n in g.kernel.nodes)
+    other = replace(g, kernel=replace(g.kernel, nodes=nodes), dtype="float16")
+    for graph, swap in ((replace(g, dtype="float16"), False), (other, True)):
+        work, model = CudaModel(device).work(graph.kernels[0]), CudaModel(device)
+        s = CudaKernelSchedule((("b", 1), ("h", 1), ("s", 16), ("t", 64)), num_warps=8)
+        choices = replace(Choices.of(s), swap=None)
+        table = CudaSchedule((s,)).plain.axis_sizes(graph, bound)
+        assert bool(model.kernel(work, choices, table, "float16").swap[0]) is swap
