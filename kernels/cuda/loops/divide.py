@@ -12,9 +12,7 @@ from mirage.kernels.cuda.loops.structure import PART, Division, Kernel, Member
 
 
 def _parts(kernel: Kernel, division: Division) -> int:
-    rows = [d for _, d in kernel.rows]
-    spaces = {m.space for m in kernel.members if m.combiner}
-    return max((division.parts(rows, [d for _, d in kernel.spaces[s]]) for s in spaces), default=1)
+    return division.parts(kernel) if kernel.reduces else 1
 
 
 def can_divide(kernel: Kernel, division: Division) -> bool:

@@ -258,7 +258,8 @@ class _KernelEmitter:
     # ---- members ----
 
     def _row_value(self, m: Member) -> None:
-        self._finish(m, [self.x.assign("v", self.x.data(m.body))])
+        value = self.x.data(m.body)
+        self._finish(m, [value if value.text.isidentifier() else self.x.assign("v", value)])
 
     def _finish(self, m: Member, values: Sequence[Value]) -> None:
         """What a member gives each row is known: for extremes, the element and its place."""

@@ -359,9 +359,12 @@ class Expressions:
             v = self.value(atom, active)
             span |= v.span
             terms.append(_times(v.text, self.frame.dim(c)))
+        text = " + ".join(terms)
+        if text and found.const.is_Integer and found.const < 0:
+            return Value(f"{text} - {-found.const}", span)
         if found.const != 0 or not terms:
-            terms.append(self.frame.dim(found.const))
-        return Value(" + ".join(terms), span)
+            text = " + ".join([*terms, self.frame.dim(found.const)])
+        return Value(text, span)
 
     # ---- scopes ----
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
 from mirage.ir.dims import Dim
+from mirage.ir.loops.program import LoopProgram
+from mirage.ir.loops.traverse import loops_of, reads_of
+from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.loops.access import contiguous_along, merged, walks_across
 from mirage.kernels.cuda.loops.frame import LoopTensor
@@ -15,19 +18,19 @@ from mirage.kernels.cuda.loops.structure import Kernel
 from mirage.kernels.cuda.schedule import next_power
 
 #: elements that a program computes at once where there are so many: eight per thread of four warps
-ELEMENTS = 1024
+BLOCK = 1024
 #: elements of one thread
 _PER_THREAD = 8
 #: columns up to which a program holds a row in registers
 PERSISTENT = 8192
-#: columns that a program reduces at once where a row has more
-COLUMNS = 2048
-#: columns of a part of a row at least, and parts at most
-PART_COLUMNS, MOST_PARTS = 4096, 256
+#: columns that a program reduces at once where a row has more, and the bytes of them that it should have on their way
+COLUMNS, ON_THE_WAY = (1024, 4096), 16 << 10
+#: elements of a part of rows at least, parts at most, and programs that a multiprocessor should have
+PART_ELEMENTS, MOST_PARTS, PROGRAMS = 4096, 256, 4
 #: elements of the last index from which on it has a dim of tiles to itself: with fewer, several indices are taken as one
 NARROWEST = 32
-#: rows and columns of a tile where neighbouring elements are those of rows
-ACROSS = (64, 16)
+#: rows and columns of a tile where neighbouring elements are those of rows, and the columns up to which it holds all
+ACROSS, ACROSS_WHOLE = (64, 16), 256
 #: edge of the tiles of transpositions
 EDGE = 64
 MAX_WARPS = 16
@@ -62,17 +65,39 @@ def choose(
     if not kernel.spaces:
         return _pointwise(kernel, tensors, rows, counts, device)
     longest = [prod(extents[n] for n in s) for s in (tuple(n for g in space for n in g) for space in spaces)]
-    across = _across(kernel, tensors, rows, spaces)
-    if across:
-        height, width = ACROSS
-        height = min(height, next_power(counts[-1]))
-        return LoopSchedule(len(rows) - 1, -1, 1, height, tuple(min(width, next_power(n)) for n in longest), False, 4)
+    if _across(kernel, tensors, rows, spaces):
+        return _along_rows(kernel, rows, counts, longest)
     room = [next_power(-(-n // kernel.parts)) for n in longest]
     whole = max(room) <= PERSISTENT and kernel.parts == 1
-    columns = tuple(room) if whole else tuple(min(r, COLUMNS) for r in room)
-    height = max(1, min(ELEMENTS // max(columns), next_power(total * kernel.parts // (2 * device.sms))))
-    warps = max(1, min(height * max(columns) // (WARP * _PER_THREAD), MAX_WARPS))
-    return LoopSchedule(0, -1, 1, height, columns, whole, warps)
+    least, most = COLUMNS
+    width = min(max(next_power(ON_THE_WAY // _bytes_per_column(kernel, tensors)), least), most)
+    columns = tuple(room) if whole else tuple(min(r, width) for r in room)
+    height = max(1, min(BLOCK // max(columns), next_power(total * kernel.parts // (2 * device.sms))))
+    return LoopSchedule(0, -1, 1, height, columns, whole, _warps(height * max(columns)))
+
+
+def _along_rows(
+    kernel: Kernel, rows: Sequence[tuple[str, ...]], counts: Sequence[int], longest: Sequence[int]
+) -> LoopSchedule:
+    """The schedule where neighbouring elements are those of rows."""
+    height, width = ACROSS
+    room = [next_power(n) for n in longest]
+    whole = max(room) <= ACROSS_WHOLE and kernel.parts == 1
+    columns = tuple(room) if whole else tuple(min(width, r) for r in room)
+    height = min(height, max(width, PERSISTENT // 2 // max(columns)), next_power(counts[-1]))
+    return LoopSchedule(len(rows) - 1, -1, 1, height, columns, whole, _warps(height * max(columns)))
+
+
+def _warps(elements: int) -> int:
+    return max(1, min(elements // (WARP * _PER_THREAD), MAX_WARPS))
+
+
+def _bytes_per_column(kernel: Kernel, tensors: Mapping[str, LoopTensor]) -> int:
+    """The bytes that are read of a column."""
+    columns = {n for s in kernel.spaces for n, _ in s}
+    reads = (r for m in kernel.members for b in m.bodies for r in reads_of(b) if r.tensor in tensors)
+    read = {r.tensor for r in reads if loops_of(r) & columns}
+    return max(sum(ELEMENTS[tensors[t].dtype].itemsize for t in read), 1)
 
 
 def _pointwise(
@@ -82,25 +107,23 @@ def _pointwise(
     counts: Sequence[int],
     device: CudaDevice,
 ) -> LoopSchedule:
-    elements = max(128, min(ELEMENTS, next_power(prod(counts) // device.sms)))
+    elements = max(128, min(BLOCK, next_power(prod(counts) // device.sms)))
     last = len(rows) - 1
     for k in range(last):
         if walks_across(kernel, tensors, rows[k][-1], rows[last][-1]) and min(counts[k], counts[last]) > 8:
             seconds, width = (min(EDGE, next_power(n)) for n in (counts[k], counts[last]))
-            return LoopSchedule(
-                last - 1, k, seconds, width, (), False, max(1, min(seconds * width // (WARP * _PER_THREAD), 8))
-            )
+            return LoopSchedule(last - 1, k, seconds, width, (), False, min(_warps(seconds * width), 8))
     if not rows:
         return LoopSchedule(0, -1, 1, 1, (), False, 1)
     width = min(elements, next_power(counts[last]))
     if last and width >= NARROWEST:
         # as many of the index before it as there are elements to spare
         seconds = min(elements // width, next_power(counts[last - 1]))
-        warps = max(1, seconds * width // (WARP * _PER_THREAD))
+        warps = _warps(seconds * width)
         if seconds == 1:
             return LoopSchedule(last, -1, 1, width, (), False, warps)
         return LoopSchedule(last - 1, last - 1, seconds, width, (), False, warps)
-    return LoopSchedule(0, -1, 1, elements, (), False, max(1, elements // (WARP * _PER_THREAD)))
+    return LoopSchedule(0, -1, 1, elements, (), False, _warps(elements))
 
 
 def _across(
@@ -118,21 +141,27 @@ def _across(
 
 
 class HintedDivision:
-    """The division of columns at some sizes (dim symbol -> size)."""
+    """The division of the columns of a program at some sizes (dim symbol -> size)."""
 
-    def __init__(self, device: CudaDevice, sizes: Mapping[str, int]) -> None:
+    def __init__(self, program: LoopProgram, device: CudaDevice, sizes: Mapping[str, int]) -> None:
         self.device = device
         self.sizes = dict(sizes)
+        types = (*program.inputs, *((n, s.type) for n, s in program.stages))
+        self.tensors = {n: LoopTensor(n, t.shape, t.dtype) for n, t in types}
 
-    def _count(self, dims: Sequence[Dim]) -> int:
+    def _count(self, dims: Iterable[Dim]) -> int:
         return prod(extent(d, self.sizes) for d in dims)
 
     def shares(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
         """Not where the rows are too few for the device, and long."""
         return self._count(columns) <= PERSISTENT or self._count(rows) >= self.device.sms
 
-    def parts(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> int:
+    def parts(self, kernel: Kernel) -> int:
         """As many as give the whole device work, where each has enough."""
-        wanted = 2 * self.device.sms // max(self._count(rows), 1)
-        found = min(wanted, self._count(columns) // PART_COLUMNS, MOST_PARTS)
+        count = self._count(d for _, d in kernel.rows)
+        columns = max(self._count(d for _, d in kernel.spaces[m.space]) for m in kernel.members if m.combiner)
+        rows, *spaces = merged(kernel, self.tensors)
+        height = min(ACROSS[0], max(count, 1)) if _across(kernel, self.tensors, rows, spaces) else 1
+        programs = max(-(-count // height), 1)
+        found = min(PROGRAMS * self.device.sms // programs, columns * height // PART_ELEMENTS, MOST_PARTS)
         return 1 << (found.bit_length() - 1) if found > 1 else 1

@@ -21,8 +21,8 @@ class Division(Protocol):
     def shares(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
         """Whether the elements of so many columns may be written by the programs that reduce so many rows."""
 
-    def parts(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> int:
-        """Into how many parts, each for a program of its own, the columns of so many rows are divided to be reduced."""
+    def parts(self, kernel: Kernel) -> int:
+        """Into how many parts, each for a program of its own, the columns that a kernel reduces are divided."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,8 @@ class LoopVersions:
         self.program = program
         self.device = device
         self.hints = {s: int(hints.get(s, _TYPICAL)) for s in program.symbols}
-        self.kernels = stitch(simplify_program(program), division or HintedDivision(device, self.hints))
+        simplified = simplify_program(program)
+        self.kernels = stitch(simplified, division or HintedDivision(simplified, device, self.hints))
         self.tensors, self.workspace = tensors_of(program, self.kernels)
         self._lock = threading.Lock()
         self._emitted: dict[tuple[Any, ...], EmittedLoops] = {}

@@ -8,7 +8,7 @@ import pytest
 
 from mirage.errors import CompilerError
 from mirage.ir.loops.parse import parse_loops
-from mirage.kernels.cuda.compile import CompiledKernel, Request, compile_all
+from mirage.kernels.cuda.compile import CompiledKernel, Request
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.loops import together
 from mirage.kernels.cuda.loops.emit import emit
@@ -57,11 +57,15 @@ def _triton() -> None:
 
 
 @pytest.mark.usefixtures("_triton")
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
-@pytest.mark.parametrize("name", ["masked_softmax", "embedding", "conversions"])
-def test_kernels_compile(name: str, arch: str) -> None:
-    kernel = CudaLoopKernel(programs()[name], DEVICES[arch], BIG)
-    assert all(k.spill_bytes == 0 for k in kernel.kernels)
+def test_kernels_compile() -> None:
+    names, archs = ("masked_softmax", "embedding", "halves"), ("sm_80", "sm_90")
+    kernels = {(n, a): CudaLoopKernel(programs()[n], DEVICES[a], BIG) for n in names for a in archs}
+    for kernel in kernels.values():
+        assert all(k.spill_bytes == 0 for k in kernel.kernels)
+    for arch in archs:
+        # eight 16-bit numbers with each load
+        (k,) = kernels["halves", arch].kernels
+        assert set(load_bytes(k.ptx)) == set(store_bytes(k.ptx)) == {16}
 
 
 @pytest.mark.slow
@@ -82,14 +86,6 @@ def test_reductions_compile(combiner: str, dtype: str) -> None:
     for hints in ({"n": 100, "m": 100}, {"n": 5000, "m": 1000}):
         kernel = CudaLoopKernel(reduced(combiner, dtype), DEVICES["sm_90"], hints)
         assert all(k.spill_bytes == 0 for k in kernel.kernels)
-
-
-@pytest.mark.usefixtures("_triton")
-def test_neighbours_are_read_and_written_together() -> None:
-    kernel = CudaLoopKernel(programs()["halves"], DEVICES["sm_90"], BIG)
-    (k,) = kernel.kernels
-    # eight 16-bit numbers per load
-    assert set(load_bytes(k.ptx)) == set(store_bytes(k.ptx)) == {16}
 
 
 @pytest.mark.slow
@@ -120,17 +116,16 @@ def test_a_second_kernel_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> No
     assert CudaLoopKernel(program, DEVICES["sm_90"], BIG).kernels == first
 
 
-@pytest.mark.usefixtures("_triton")
-def test_all_kernels_that_wait_are_compiled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_kernels_that_wait_are_compiled_at_once(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def counting(requests: Sequence[Request]) -> list[CompiledKernel | CompilerError]:
+    def compile_all(requests: Sequence[Request]) -> list[CompiledKernel | CompilerError]:
         asked.append(len(requests))
-        return compile_all(requests)
+        return [*lab.compile_all(requests)]
 
     # those of other tests
     _ = CudaLoopKernel(programs()["doubled"], DEVICES["sm_90"], BIG).kernels
-    monkeypatch.setattr(together, "compile_all", counting)
+    monkeypatch.setattr(together, "compile_all", compile_all)
     made = [
         CudaLoopKernel(programs()[name], DEVICES["sm_90"], BIG) for name in ("doubled", "merged_heads", "transposed")
     ]

@@ -90,6 +90,13 @@ def test_parts_of_a_number(n: int, parts: int) -> None:
     assert first.parts == parts
 
 
+def test_programs_of_many_rows_count_when_columns_are_divided() -> None:
+    # 64 rows each: 64 programs without parts
+    v = versions("columns", n=4096, m=4096)
+    assert [k.parts for k in v.kernels] == [8, 1]
+    assert [k.parts for k in versions("columns", n=4096, m=1 << 16).kernels] == [1]
+
+
 def test_a_vector_and_its_reductions() -> None:
     v = LoopVersions(parse_loops(SOFTMAX), H200, {"n": 1000})
     assert stages(v) == [["greatest", "total", "out"]] and schedules(v)[0].whole
@@ -119,10 +126,12 @@ def test_blocks() -> None:
     assert s.whole and (s.rows, s.columns) == (16, (64,))
     # long rows: in blocks
     (s,) = schedules(versions("masked_softmax"), {"n": 4096, "m": 100_000})
-    assert not s.whole and s.columns == (2048,)
+    assert not s.whole and (s.columns, s.num_warps) == ((4096,), 16)
     # neighbours are rows: tiles along them
-    (s, *_) = schedules(versions("columns", n=512, m=8192))
-    assert s.rows > 1 and not s.whole
+    (s, *_) = schedules(versions("columns", n=512, m=1 << 16))
+    assert (s.rows, s.columns) == (64, (16,)) and not s.whole
+    (s,) = schedules(versions("softmax_columns", n=64, m=128, k=512))
+    assert (s.rows, s.columns, s.num_warps) == (32, (128,), 16) and s.whole
     (s,) = schedules(versions("transposed"))
     assert s.second == 0 and s.seconds == s.rows == 64
     (s,) = schedules(versions("rotary", b=8, n=1024, m=64))
@@ -162,6 +171,6 @@ def steps(x: float32[n], *, k) -> int64[n]:
     return out
 """)
     v = LoopVersions(program, H200, {})
-    kernels = stitch(simplify_program(program), HintedDivision(H200, {"n": 4, "k": 4}))
+    kernels = stitch(simplify_program(program), HintedDivision(program, H200, {"n": 4, "k": 4}))
     assert narrow(kernels, v.tensors, {"n": 1000, "k": 1000})
     assert not narrow(kernels, v.tensors, {"n": 1000, "k": 1 << 22})

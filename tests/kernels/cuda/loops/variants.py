@@ -13,6 +13,7 @@ from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.loops.emit import EmittedLoops, emit
 from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.schedule import LoopSchedule
+from mirage.kernels.cuda.loops.structure import Kernel
 from mirage.kernels.cuda.loops.versions import LoopVersions
 
 
@@ -25,7 +26,7 @@ class Parts:
     def shares(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> bool:
         return False
 
-    def parts(self, rows: Sequence[Dim], columns: Sequence[Dim]) -> int:
+    def parts(self, kernel: Kernel) -> int:
         return self.count
 
 
