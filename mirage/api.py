@@ -136,7 +136,8 @@ def superoptimize(
 
     `target` is "cpu", "cuda" or an architecture such as "cuda:sm_90". For CUDA the result is a `CudaSuperoptimized`: the search
     is the same, and the best graphs are printed as Triton and compiled ahead of time; without a device they are ranked by a
-    model of it, and measured and ranked again when the result is first called where a device is.
+    model of it, and measured and ranked again when the result is first called where a device is. The best kernels for each of
+    the given sizes are compiled before others, and in twice the budget if need be.
 
     A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
     interrupted or killed goes on from its checkpoint when it is asked for again.
