@@ -17,7 +17,7 @@ from mirage.kernels.cuda import compile as compiling
 from mirage.kernels.cuda import device as devices
 from mirage.kernels.cuda import launch as launching
 from mirage.kernels.cuda.interpret import Interpreter
-from mirage.kernels.cuda.loops import kernel as loops
+from mirage.kernels.cuda.loops import together
 from mirage.search import rank
 from mirage.search.rank import CudaVersion
 from tests.kernels.cuda.interpreted import Interpreted
@@ -36,7 +36,7 @@ class StrictLab(Lab):
         arrays = StrictArrays(self.cupy)
         for module in (devices, loaded, graphs, profile, cuda_result):
             monkeypatch.setattr(module, "find_cupy", lambda: self.cupy if self.present else None)
-        for module in (compiling, launching, loops, rank):
+        for module in (compiling, launching, together, rank):
             monkeypatch.setattr(module, "compile_all", self.compile_all)
         for module in (blas, operators, cuda_mugraph):
             monkeypatch.setattr(module, "device_arrays", lambda: arrays)
