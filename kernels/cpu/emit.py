@@ -95,6 +95,7 @@ class Emitter:
             maximum = analyze(mugraph)
         self.mugraph = mugraph
         self.schedule = schedule
+        self.orders = schedule.orders(mugraph)
         self.functions = FunctionSources()
         splits = {
             a: sympy.Integer(n)
@@ -136,6 +137,8 @@ class Emitter:
         axes = self.mugraph.kernel.nodes[r.node].axes(r.out)
         if r in self.mugraph.kernel.outputs:
             return self._tensor(axes, self.storage)
+        if (last := self.orders.get(r)) is not None:
+            axes = (*(a for a in axes if a != last), last)
         # partial results are not rounded before they are put together
         partial = not self.mugraph.axes.keys() >= set(axes)
         return self._tensor(axes, self.real if partial else between_dtype(self.storage))
@@ -330,6 +333,7 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
         f"splits {', '.join(f'{a}={n}' for a, n in s.splits) or 'none'}"
         + "".join(f"; operand {operand} packed along {a}" for operand, a in s.packed)
         + "; padded rows" * s.padded
+        + "".join(f"; {a} last in result {output}" for output, a in s.last)
         for k, s in enumerate(schedule.kernels)
     ]
     return [*text.splitlines(), "", *tiles]

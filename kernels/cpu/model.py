@@ -271,22 +271,30 @@ class CostModel:
         home: str,
         itemsize: int,
         packed: Mapping[int, str] | None = None,
+        units: Mapping[int, str] | None = None,
     ) -> tuple[Counts, np.ndarray]:
         """Counts [features, candidates] of a kernel whose k-th candidate has the k-th tiles and splits, and about how many
         bytes of scratch a cell of it needs.
 
-        `home` is that of its muGraph, `packed` are inputs of the kernel that are stored tile after tile of an axis.
+        `home` is that of its muGraph, `packed` are inputs of the kernel that are stored tile after tile of an axis, `units` those
+        that are contiguous along another axis than their last.
         """
-        counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {})
+        counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {}, units or {})
         return counter.count(), counter.scratch
 
     def schedule(
-        self, work: KernelWork, schedule: KernelSchedule, sizes: Mapping[str, int], home: str, itemsize: int
+        self,
+        work: KernelWork,
+        schedule: KernelSchedule,
+        sizes: Mapping[str, int],
+        home: str,
+        itemsize: int,
+        units: Mapping[int, str] | None = None,
     ) -> Counts:
-        """Counts [features] of a kernel with one schedule."""
+        """Counts [features] of a kernel with one schedule; `units` as in `kernel`."""
         tiles = {a: np.array([float(n)]) for a, n in schedule.tiles}
         splits = {a: np.array([float(n)]) for a, n in schedule.splits}
-        counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed))
+        counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed), units)
         found: Counts = counts[:, 0]
         return found
 
@@ -304,9 +312,12 @@ class _Counter:
         home: str,
         itemsize: int,
         packed: Mapping[int, str],
+        units: Mapping[int, str],
     ) -> None:
         self.machine, self.work, self.sizes = machine, work, sizes
         self.home, self.itemsize, self.packed = home, itemsize, packed
+        #: axes along which inputs are contiguous, where it is not their last
+        self.units = {**units, **packed}
         #: bytes of an element in registers and scratch
         self.real = max(itemsize, DTYPES["float32"].itemsize)
         self.lanes = VECTOR_BYTES // self.real
@@ -483,7 +494,7 @@ class _Counter:
     def _unit(self, p: _Product, operand: int) -> str | None:
         """The axis along which an operand is contiguous, None where the plan may choose."""
         source = p.inputs[operand]
-        return self.packed.get(source, p.units[operand]) if source is not None else p.units[operand]
+        return self.units.get(source, p.units[operand]) if source is not None else p.units[operand]
 
     def _panels(self, n: str | None, m: np.ndarray, columns: np.ndarray, k: np.ndarray) -> np.ndarray:
         """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""

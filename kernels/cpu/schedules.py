@@ -20,8 +20,8 @@ from mirage.kernels.cpu.model import CostModel, Machine
 from mirage.kernels.cpu.space import Space, distance
 from mirage.kernels.target import L1_BYTES, L3_BYTES, Target
 from mirage.mugraph.degree import RunningMaximum, analyze
-from mirage.mugraph.graph import MuGraph, Node, Role, partial_axis
-from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.mugraph.graph import MuGraph, Node, Ref, Role, partial_axis
+from mirage.mugraph.schedule import KernelSchedule, Schedule, is_handed_on, kernel_numbers
 
 #: how far apart (in factors of 2) the schedules are that are offered for one kernel
 _APART = 2.0
@@ -106,8 +106,10 @@ class Scheduler:
         sizes = self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
         home = self.model.home(self.mugraph, sizes)
         found = self.model.library(self.mugraph, sizes)
+        orders = schedule.orders(self.mugraph)
         for node, s in zip(self.nodes, schedule.kernels, strict=True):
-            found = found + self.model.schedule(self.model.work(node), s, sizes, home, self.itemsize)
+            units = {j: orders[r] for j, r in enumerate(node.operands) if r in orders}
+            found = found + self.model.schedule(self.model.work(node), s, sizes, home, self.itemsize, units)
         return found
 
     def ns(self, schedule: Schedule) -> float:
@@ -203,9 +205,28 @@ class Scheduler:
         too_large = np.maximum(scratch - self.model.machine.l2_bytes, 0)
         return Ranking(tiles, splits, np.lexsort((cost, too_large)))
 
+    def _orders(self, schedule: Schedule, sizes: Mapping[str, int]) -> Iterator[Schedule]:
+        """The schedules by which one result that kernels hand on is contiguous along another axis."""
+        numbers = kernel_numbers(self.mugraph)
+        for k, (own, node) in enumerate(zip(schedule.kernels, self.nodes, strict=True)):
+            for output in range(len(node.dims)):
+                axes = node.axes(output)
+                if not is_handed_on(self.mugraph, Ref(numbers[k], output)):
+                    continue
+                chosen = dict(own.last)
+                for axis in axes:
+                    if sizes[axis] == 1 or axis not in self.mugraph.axes or axis == chosen.get(output, axes[-1]):
+                        continue
+                    last = {**chosen, output: axis}
+                    if axis == axes[-1]:
+                        del last[output]
+                    kernels = list(schedule.kernels)
+                    kernels[k] = replace(own, last=tuple(sorted(last.items())))
+                    yield Schedule(tuple(kernels))
+
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """The schedules that differ in one size of one kernel (and, for an axis that several split, of all of those), the
-        most promising first; only those whose scratch fits.
+        """The schedules that differ in one size of one kernel (and, for an axis that several split, of all of those) or in the
+        order of one result, the most promising first; only those whose scratch fits.
         """
         splits = {a: n for s in schedule.kernels for a, n in s.splits}
         sizes = self._with_parts(splits)
@@ -221,7 +242,12 @@ class Scheduler:
                 whole = Schedule(tuple(kernels))
                 if whole not in found:
                     found[whole] = self.ns(whole)
-        for near in sorted(found, key=lambda s: found[s]):
+        orders = {s: self.ns(s) for s in self._orders(schedule, sizes)}
+        own = self.ns(schedule)
+        # orders that the model has no reason for come last
+        found |= {s: ns for s, ns in orders.items() if ns < own}
+        others = [s for s, ns in orders.items() if ns >= own]
+        for near in [*sorted(found, key=lambda s: found[s]), *sorted(others, key=lambda s: orders[s])]:
             try:
                 fits = self.scratch(near) <= self.model.machine.l2_bytes
             except ScheduleError:

@@ -65,6 +65,7 @@ def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
                 k.lanes,
                 tuple((operand, axes[a]) for operand, a in k.packed),
                 k.padded,
+                tuple((output, axes[a]) for output, a in k.last),
             )
             for k in schedule.kernels
         )

@@ -9,7 +9,7 @@ from typing import Any
 
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import evaluate
-from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
+from mirage.mugraph.graph import Graph, MuGraph, Ref, Role, partial_axis
 
 #: an axis is split into parts for threads to work on at once: more than there will be threads, few enough that partial
 #: results fit into memory
@@ -40,12 +40,15 @@ class KernelSchedule(AxisSizes):
     `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
     `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
     whose contents never change, that are stored tile after tile of a parallel axis: (which operand, the axis). The rows of
-    block tensors are longer by a vector where `padded`, against rows that share sets of a cache.
+    block tensors are longer by a vector where `padded`, against rows that share sets of a cache. `last` gives results of the
+    kernel that only graph-defined kernels read, with the axis that is stored last, where it is not the result's own last one:
+    (which result, the axis).
     """
 
     lanes: int = 16
     packed: tuple[tuple[int, str], ...] = ()
     padded: bool = False
+    last: tuple[tuple[int, str], ...] = ()
 
     def bounds(self, graph: Graph, axis: str, size: int) -> tuple[int, int]:
         """(number of blocks along the axis, elements per block) at that size; the last block may be shorter."""
@@ -99,6 +102,10 @@ class Schedule:
                 self._check_packed(graph, k, operand, axis)
             if len({operand for operand, _ in s.packed}) < len(s.packed):
                 raise ScheduleError(f"kernel {k}: an operand is packed twice; pack it along one axis")
+            for output, axis in s.last:
+                self._check_last(graph, k, output, axis)
+            if len({output for output, _ in s.last}) < len(s.last):
+                raise ScheduleError(f"kernel {k}: a result has two last axes; give it one")
 
     def _check_packed(self, graph: MuGraph, k: int, operand: int, axis: str) -> None:
         node, s = graph.kernels[k], self.kernels[k]
@@ -112,6 +119,24 @@ class Schedule:
             raise ScheduleError(
                 f"kernel {k}: operand {operand} is packed along {axis}; pack along a parallel axis of it with tiles of 2 or more"
             )
+
+    def _check_last(self, graph: MuGraph, k: int, output: int, axis: str) -> None:
+        number = kernel_numbers(graph)[k]
+        node = graph.kernel.nodes[number]
+        if not 0 <= output < len(node.dims) or axis not in node.axes(output) or axis not in graph.axes:
+            raise ScheduleError(
+                f"kernel {k}: axis {axis} is last in result {output}, which does not have it; choose another of its axes, "
+                "and none of partial results"
+            )
+        if not is_handed_on(graph, Ref(number, output)):
+            raise ScheduleError(
+                f"kernel {k}: the order of result {output} is not free: others than graph-defined kernels read it; leave it"
+            )
+
+    def orders(self, graph: MuGraph) -> dict[Ref, str]:
+        """The results of kernels that are stored in another order than theirs, with the axis that is contiguous."""
+        numbers = kernel_numbers(graph)
+        return {Ref(numbers[k], output): axis for k, s in enumerate(self.kernels) for output, axis in s.last}
 
     def axis_sizes(self, graph: MuGraph, sizes: Mapping[str, int]) -> dict[str, int]:
         """The size of every axis of the muGraph, partial ones included, for sizes of the dim symbols.
@@ -131,6 +156,7 @@ class Schedule:
                 "lanes": s.lanes,
                 "packed": [list(p) for p in s.packed],
                 "padded": s.padded,
+                "last": [list(p) for p in s.last],
             }
             for s in self.kernels
         ]
@@ -144,11 +170,11 @@ class Schedule:
                 raise FormatError(f"schedule: {what} must map axis names to integers, got {value!r}")
             return tuple(value.items())
 
-        def packed(value: Any) -> tuple[tuple[int, str], ...]:
+        def pairs(value: Any, what: str) -> tuple[tuple[int, str], ...]:
             if not isinstance(value, list) or not all(
                 isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in value
             ):
-                raise FormatError(f"schedule: packed must list pairs of an operand and an axis, got {value!r}")
+                raise FormatError(f"schedule: {what} and an axis, got {value!r}")
             return tuple((p[0], p[1]) for p in value)
 
         def padded(value: Any) -> bool:
@@ -165,9 +191,21 @@ class Schedule:
                     table(k.get("splits"), "splits"),
                     k["lanes"],
                     # files of before there were such layouts have no such entries
-                    packed(k.get("packed", [])),
+                    pairs(k.get("packed", []), "packed must list pairs of an operand"),
                     padded(k.get("padded", False)),
+                    pairs(k.get("last", []), "last must list pairs of a result"),
                 )
                 for k in obj
             )
         )
+
+
+def kernel_numbers(graph: MuGraph) -> list[int]:
+    """The nodes of the kernel graph that are graph-defined kernels, in order."""
+    return [i for i, n in enumerate(graph.kernel.nodes) if n.graph is not None]
+
+
+def is_handed_on(graph: MuGraph, result: Ref) -> bool:
+    """Whether only graph-defined kernels read a result, so that the order in which it is stored is free."""
+    readers = [n for n in graph.kernel.nodes if result in n.operands]
+    return result not in graph.kernel.outputs and all(n.graph is not None for n in readers)

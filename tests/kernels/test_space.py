@@ -80,6 +80,10 @@ def test_neighbours_differ_in_one_size_and_are_legal(make: Callable[[], Case]) -
         s.check(case.graph)
         changed = {(a, n) for x, y in zip(best.kernels, s.kernels, strict=True) for a, n in set(y.tiles) - set(x.tiles)}
         assert len(changed) <= 1
+        if any(k.last for k in s.kernels):
+            # the order of one result, and nothing else
+            assert Schedule(tuple(replace(k, last=()) for k in s.kernels)) == best
+            continue
         near = [distance(x, y) for x, y in zip(best.kernels, s.kernels, strict=True)]
         # a shorter axis may also have fewer parts
         assert 0 < max(near) <= 2
