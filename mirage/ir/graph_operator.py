@@ -122,7 +122,8 @@ def check_number(op: str, value: Any, dtype: str) -> np.ndarray:
 
 def filled(xp: ArrayModule, shape: Sequence[int], number: np.ndarray) -> Any:
     """An array of a module, every element of which is that number."""
-    return xp.full(tuple(shape), python_number(number), number.dtype)
+    made = xp.full(tuple(shape), python_number(number), compute_dtype(number.dtype))
+    return made.astype(number.dtype, copy=False)
 
 
 def python_number(number: np.ndarray) -> Any:

@@ -31,7 +31,7 @@ from mirage.ir.dims import symbol, to_dim
 from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.requirements import AtMost
-from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, is_one, shape_text
+from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, compute_dtype, is_one, shape_text
 
 if TYPE_CHECKING:
     from mirage.ir.program import ProgramBuilder
@@ -470,5 +470,5 @@ def as_arrays(op: str, arrays: Sequence[Any], dtype: np.dtype, xp: ArrayModule =
             low, high = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
             if a != a or not low <= a <= high or int(a) != a:
                 raise DTypeError(f"{op}: {a} is no {dtype.name}; cast the tensor to a type that has it, or use another number")
-        found.append(xp.asarray(a) if is_array(a) else xp.full((), a, dtype))
+        found.append(xp.asarray(a) if is_array(a) else xp.full((), a, compute_dtype(dtype)).astype(dtype, copy=False))
     return found

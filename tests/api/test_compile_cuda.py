@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graph_programs import SMALL, GraphProgram
+from benchmarks.graph_models import Bert, Llama, Mixtral
+from benchmarks.graph_programs import SMALL, GraphProgram, programs
 from mirage.errors import DeviceError, FormatError, GuardError, InputError, MirageError, UnknownTarget
 from mirage.kernels.cuda.device import find_cupy, present_device
 from mirage.kernels.cuda.interpret import Interpreter
@@ -50,7 +51,13 @@ def tupled(value: Any) -> tuple[Any, ...]:
 
 
 def check(
-    lab: StrictLab, executable: mi.Executable, p: GraphProgram, count: int, calls: int = 1, seed: int = 0
+    lab: StrictLab,
+    executable: mi.Executable,
+    p: GraphProgram,
+    count: int,
+    calls: int = 1,
+    seed: int = 0,
+    tolerance: float = 3e-4,
 ) -> None:
     """Results at random sizes against float64, of as many equal calls at each."""
     rng = np.random.default_rng(seed)
@@ -65,7 +72,7 @@ def check(
                 assert isinstance(g, lab.cupy.ndarray)
                 found = lab.cupy.asnumpy(g)
                 scale = np.abs(w).max(initial=0) + 1e-3
-                assert found.shape == w.shape and np.abs(found - w).max(initial=0) < 3e-4 * scale, (p.name, sizes)
+                assert found.shape == w.shape and np.abs(found - w).max(initial=0) < tolerance * scale, (p.name, sizes)
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -451,6 +458,41 @@ def test_tensors_of_torch(strict: StrictLab, executable: mi.Executable, monkeypa
     strict.cupy.memory.append((z.data_ptr(), z.nbytes))
     found = half(z.as_subclass(Cuda))
     assert found.dtype == torch.bfloat16 and torch.equal(found, torch.relu(z) + 1)
+
+
+LAYERS = {
+    dtype: programs(
+        Llama(hidden=32, heads=4, shared=2, head=8, ffn=48, dtype=dtype),
+        Bert(hidden=32, heads=4, ffn=64, dtype=dtype),
+        Mixtral(hidden=16, experts=4, ffn=24, dtype=dtype),
+        batch=2,
+        length=8,
+        measured=False,
+    )
+    for dtype in ("float16", "bfloat16")
+}
+
+
+@pytest.mark.parametrize("without", [("superoptimize",), ("superoptimize", "libraries", "fuse")])
+@pytest.mark.parametrize("dtype", LAYERS)
+def test_layers_in_16_bits(strict: StrictLab, dtype: str, without: tuple[str, ...]) -> None:
+    for name in ("llama_decode", "bert_encoder", "mixtral_moe"):
+        p = LAYERS[dtype][name]
+        check(strict, compiled(p, without=without), p, 1, calls=3, tolerance={"float16": 5e-3, "bfloat16": 4e-2}[dtype])
+
+
+def test_constants_of_a_program_are_copied_once(strict: StrictLab, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = np.arange(40, dtype=np.float32).reshape(5, 8)
+    executable = mi.compile(lambda x: mi.exp(x @ table.T) @ table, {"x": mi.tensor("n", 8)}, bounds={"n": 8}, **QUICK)
+    x = numbers(strict, 3, 8) / 40
+    wanted = np.exp(x.get().astype(np.float64) @ table.T) @ table
+    copied: list[int] = []
+    asarray = strict.cupy.asarray
+    monkeypatch.setattr(strict.cupy, "asarray", lambda a, *more: (copied.append(a.size), asarray(a, *more))[1])
+    for stream in (0, 12, 0, 12, 0):
+        with strict.cupy._stream(stream):
+            np.testing.assert_allclose(executable(x).get(), wanted, 1e-5)
+    assert copied.count(40) == len(executable.program.constants) > 0
 
 
 # On a device

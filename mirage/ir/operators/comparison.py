@@ -11,7 +11,7 @@ import numpy as np
 from mirage.errors import DTypeError
 from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
 from mirage.ir.arithmetic import ArrayModule
-from mirage.ir.graph_operator import GraphElementwise, GraphOperator, number_dtype
+from mirage.ir.graph_operator import GraphElementwise, GraphOperator, number_dtype, wide
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import (
     Scalar,
@@ -94,7 +94,9 @@ class Where(GraphOperator):
         return [xp.asarray(arrays[0]), *as_arrays("where", arrays[1:], number_dtype(arrays[1:]), xp)]
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
-        return xp.where(*arrays)
+        condition, x, y = arrays
+        # not every module selects among all types
+        return xp.where(condition, wide(x), wide(y)).astype(x.dtype, copy=False)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         return compute(out, lambda *i: select(*(x.broadcast(i) for x in operands(types))))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import sympy
 
 from mirage.errors import DTypeError, InputError, ShapeError
@@ -161,7 +162,11 @@ class Scatter(_Indexed):
             index = (*(slice(None),) * axis, at)
         if attrs["add"]:
             total = xp.array(wide(x))
-            xp.add.at(total, index, wide(values))
+            if x.dtype == np.int64:
+                # CuPy adds unsigned numbers only, which are the same bits
+                xp.add.at(total.view(np.uint64), index, values.astype(np.uint64))
+            else:
+                xp.add.at(total, index, wide(values))
             return total.astype(x.dtype, copy=False)
         found = x.copy()
         found[index] = values

@@ -37,6 +37,8 @@ class CudaPlace(Place):
         self.array = cupy.ndarray
         self.empty = self.large = cupy.empty
         self.view = self._view
+        #: what nobody writes to, and its copy
+        self._constants: dict[int, tuple[np.ndarray, PlacedArray]] = {}
         #: tensors of torch as arrays: what kernels keep for an array, such as packed copies, lasts as long as the tensor
         self._views: dict[int, tuple[Any, Any, PlacedArray]] = {}
 
@@ -53,8 +55,16 @@ class CudaPlace(Place):
         return self._cupy.empty((size,), np.uint8)
 
     def constant(self, a: np.ndarray) -> PlacedArray:
-        # as unsigned integers, which every version of CuPy copies whatever they stand for
-        return self._cupy.asarray(np.ascontiguousarray(a).view(f"u{a.itemsize}")).view(a.dtype).reshape(a.shape)
+        found = self._constants.get(id(a))
+        if found is None:
+            # as unsigned integers, which every version of CuPy copies whatever they stand for
+            made = self._cupy.asarray(np.ascontiguousarray(a).view(f"u{a.itemsize}")).view(a.dtype).reshape(a.shape)
+            if a.flags.writeable:
+                return made
+            # of a program: for its calls on all streams
+            self._cupy.cuda.get_current_stream().synchronize()
+            found = self._constants[id(a)] = a, made
+        return found[1]
 
     def read(self, x: Any, what: str) -> PlacedArray:
         if is_torch(x):
