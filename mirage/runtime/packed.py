@@ -20,7 +20,7 @@ _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 def register_packed(name: str, fn: Callable[..., Any]) -> None:
     """Register a Python function that programs call as `fn(*args, **attrs)`: it may have effects, and gives any value.
 
-    Tensors are NumPy arrays, shapes tuples of integers. The function must not keep arrays that it gets: their memory is used
+    Tensors are NumPy arrays, for CUDA targets CuPy's, shapes tuples of integers. The function must not keep arrays that it gets: their memory is used
     again. Raises DuplicateFunction if the name is taken.
     """
     _register(_packed, "packed", name, fn)
@@ -29,7 +29,7 @@ def register_packed(name: str, fn: Callable[..., Any]) -> None:
 def register_library(name: str, fn: Callable[..., None]) -> None:
     """Register a library function that programs call as `fn(inputs, outputs, **attrs)`, in destination-passing style.
 
-    Both are tuples of C-contiguous NumPy arrays; the function writes every element of the outputs, which share no memory with
+    Both are tuples of C-contiguous NumPy arrays, for CUDA targets CuPy's; the function writes every element of the outputs, which share no memory with
     the inputs, and nothing else. Dims among the attributes come as integers. It may be called from several threads at once.
     Raises DuplicateFunction if the name is taken.
     """
