@@ -37,7 +37,9 @@ def compile_(
     without: Annotated[
         list[str] | None, typer.Option(help="Leave an optimization out: merge, superoptimize, libraries, fuse, plan.")
     ] = None,
-    target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")] = "cpu",
+    target: Annotated[
+        str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")
+    ] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
     print_after: Annotated[list[str] | None, typer.Option(help="Print the module after this pass, or all.")] = None,

@@ -29,8 +29,9 @@ def register_packed(name: str, fn: Callable[..., Any]) -> None:
 def register_library(name: str, fn: Callable[..., None]) -> None:
     """Register a library function that programs call as `fn(inputs, outputs, **attrs)`, in destination-passing style.
 
-    Both are tuples of C-contiguous NumPy arrays, for CUDA targets CuPy's; the function writes every element of the outputs, which share no memory with
-    the inputs, and nothing else. Dims among the attributes come as integers. It may be called from several threads at once.
+    Both are tuples of C-contiguous NumPy arrays, for CUDA targets CuPy's; the function writes every element of the outputs, which
+    share no memory with the inputs, and nothing else. Dims among the attributes come as integers. It may be called from several
+    threads at once.
     Raises DuplicateFunction if the name is taken.
     """
     _register(_library, "library", name, fn)
