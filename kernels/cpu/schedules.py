@@ -243,10 +243,10 @@ class Scheduler:
                 if whole not in found:
                     found[whole] = self.ns(whole)
         orders = {s: self.ns(s) for s in self._orders(schedule, sizes)}
-        own = self.ns(schedule)
+        now = self.ns(schedule)
         # orders that the model has no reason for come last
-        found |= {s: ns for s, ns in orders.items() if ns < own}
-        others = [s for s, ns in orders.items() if ns >= own]
+        found |= {s: ns for s, ns in orders.items() if ns < now}
+        others = [s for s, ns in orders.items() if ns >= now]
         for near in [*sorted(found, key=lambda s: found[s]), *sorted(others, key=lambda s: orders[s])]:
             try:
                 fits = self.scratch(near) <= self.model.machine.l2_bytes

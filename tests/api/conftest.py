@@ -8,7 +8,22 @@ from pathlib import Path
 import pytest
 
 from mirage import cli
+from mirage.ir.program import ProgramBuilder
+from mirage.ir.types import tensor
+from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.mugraph.degree import analyze
 from tests.api.small import Run
+from tests.kernels.kernels import single_kernel, tiles
+
+
+@pytest.fixture(scope="session", autouse=True)
+def micro_kernels(cache_dir: Path) -> None:
+    """The micro-kernels of all types, compiled: that takes seconds, which tests with small budgets do not have."""
+    for dtype in ("float32", "float64", "float16", "bfloat16"):
+        b = ProgramBuilder("product")
+        operands = [b.input(name, tensor("m", "m", dtype=dtype)) for name in "xy"]
+        graph = single_kernel(b.finish([b.op("matmul", *operands)]))
+        CpuExecutable(graph, tiles(graph, 4), analyze(graph))
 
 
 @pytest.fixture
