@@ -20,8 +20,8 @@ _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 def register_packed(name: str, fn: Callable[..., Any]) -> None:
     """Register a Python function that programs call as `fn(*args, **attrs)`: it may have effects, and gives any value.
 
-    Tensors are NumPy arrays, for CUDA targets CuPy's, shapes tuples of integers. The function must not keep arrays that it gets: their memory is used
-    again. Raises DuplicateFunction if the name is taken.
+    Tensors are NumPy arrays, for CUDA targets CuPy's, shapes tuples of integers. The function must not keep arrays that it gets:
+    their memory is used again. Raises DuplicateFunction if the name is taken.
     """
     _register(_packed, "packed", name, fn)
 
