@@ -236,7 +236,7 @@ class _KernelEmitter:
             self._unravel([self.rows[k]], Value(f"outer{k}", 0))
 
     def _mask(self, dim: int, index: str, count: str, block: int) -> None:
-        if count.isdigit() and int(count) % block == 0:
+        if _fills(count, block):
             return
         self.w.line(f"in_{index} = {index} < {count}")
         self.tile.masks[dim] = f"in_{index}"
@@ -283,7 +283,7 @@ class _KernelEmitter:
             self._mask(2, column, count, self.schedule.columns[space])
             self._unravel(self.spaces[space], Value(column, 2))
             self.placed.add(space)
-        elif not (count.isdigit() and int(count) % self.schedule.columns[space] == 0):
+        elif not _fills(count, self.schedule.columns[space]):
             self.tile.masks[2] = f"in_{column}"
         else:
             self.tile.masks.pop(2, None)
@@ -402,6 +402,11 @@ class _KernelEmitter:
         if m.combiner in ("any", "all"):
             text = f"({text} != 0)"
         return [self.x.assign("v", Value(text, axis))]
+
+
+def _fills(count: str, block: int) -> bool:
+    """Whether blocks hold nothing past the end: not where there are no elements at all."""
+    return count.isdigit() and int(count) > 0 and int(count) % block == 0
 
 
 def _first(m: Member) -> str:

@@ -192,3 +192,25 @@ def twice(x: float32[m], ids: int64[k], at: int32[n]) -> float32[n]:
         for at, ids_, words in (([0, 5, 0, 0], [0, 1], [5, 3, 0, 0]), ([0, 1, 0, 0], [1, -4], [0, 0, -4, 4])):
             _, failures = interpret(interpreter, emitted, [x, np.array(ids_), np.array(at, np.int32)], own)
             assert failures.tolist() == words
+
+
+@pytest.mark.parametrize("extent", [0, 1, 8])
+def test_dims_of_known_size(interpreter: Interpreter, extent: int) -> None:
+    program = parse_loops(f"""\
+def known(x: float32[n, {extent}]) -> (float32[n], int64[n], float32[n, {extent}]):
+    @sum
+    def total(i0) -> float32[n]:
+        for r0 in range({extent}):
+            yield x[i0, r0] + 1.0
+    @argmax
+    def place(i0) -> int64[n]:
+        for r0 in range({extent}):
+            yield x[i0, r0]
+    def out(i0, i1) -> float32[n, {extent}]:
+        return x[i0, i1] - total[i0]
+    return total, place, out
+""")
+    own = {"n": 3}
+    x = np.random.default_rng(0).standard_normal((3, extent)).astype(np.float32)
+    for emitted in variants(LoopVersions(program, H200, own), own):
+        compare(interpreter, emitted, [x], own, run_loops(program, [x], own, "float64"), lambda x: 2e-6)
