@@ -29,6 +29,8 @@ DEPTH, MMA_ROWS, MMA_COLUMNS, WGMMA_ROWS = 16, 16, 8, 64
 WARP, GROUP = 32, 4
 #: rows of tiles that blocks go through before they go on to the next ones: as many columns are in L2 meanwhile
 GROUP_ROWS = 16
+#: elements of a thread whose epilogues are computed side by side: more would not fit its registers
+TOGETHER = 16
 #: swizzles by the bytes of a row that they permute
 SWIZZLES = {128: 3, 64: 2, 32: 1}
 HALF_SQRT2 = 0.7071067811865476
@@ -180,22 +182,24 @@ class GemmKernel:
             warpgroup.wait_group(0)
         cute.arch.cp_async_wait_group(0)
 
-        # neighbours in a row are a thread's, two at a time
+        # neighbours in a row are a thread's, two at a time; some are loaded and computed side by side, and stored
         where = mine.partition_C(cute.make_identity_tensor((self.rows, self.columns)))
         bases = self.bases(operands, places, matrix)
-        for i in cutlass.range_constexpr(0, cute.size(sums), 2):
-            row, column = first_row + where[i][0], first_column + where[i][1]
-            # beyond the ends, some elements that are there
-            read = self.read(bases, places, cutlass.min(row, rows - 1), cutlass.min(column, columns - 2))
-            sums[i] = self.epilogue(sums[i], read[0])
-            sums[i + 1] = self.epilogue(sums[i + 1], read[1])
         d = pointers[2] + Int64(matrix) * cute.assume(batch_d, divby=VECTOR)
-        for i in cutlass.range_constexpr(0, cute.size(sums), 2):
-            row, column = first_row + where[i][0], first_column + where[i][1]
-            if row < rows and column < columns:
-                pair = cute.make_rmem_tensor((2,), self.result)
-                pair[0], pair[1] = sums[i].to(self.result), sums[i + 1].to(self.result)
-                cute.autovec_copy(pair, self.pair(d, ldd, row, column))
+        for start in cutlass.range_constexpr(0, cute.size(sums), TOGETHER):
+            end = min(start + TOGETHER, cute.size(sums))
+            for i in cutlass.range_constexpr(start, end, 2):
+                row, column = first_row + where[i][0], first_column + where[i][1]
+                # beyond the ends, some elements that are there
+                read = self.read(bases, places, cutlass.min(row, rows - 1), cutlass.min(column, columns - 2))
+                sums[i] = self.epilogue(sums[i], read[0])
+                sums[i + 1] = self.epilogue(sums[i + 1], read[1])
+            for i in cutlass.range_constexpr(start, end, 2):
+                row, column = first_row + where[i][0], first_column + where[i][1]
+                if row < rows and column < columns:
+                    pair = cute.make_rmem_tensor((2,), self.result)
+                    pair[0], pair[1] = sums[i].to(self.result), sums[i + 1].to(self.result)
+                    cute.autovec_copy(pair, self.pair(d, ldd, row, column))
 
     def tile(self, block: Any, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Which of so many rows and columns of tiles a block computes: those that run together share rows and columns."""
