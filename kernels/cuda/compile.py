@@ -279,7 +279,9 @@ def _source_file(source: str) -> Path:
 
 
 def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
-    """Have a process compile these, all by the same worker; one that it does not survive gets the error, and the others another process."""
+    """Have a process compile these, all by the same worker; one that it does not survive gets the error, and the others another
+    process.
+    """
     environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
     environment |= {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),

@@ -488,7 +488,12 @@ def test_constants_of_a_program_are_copied_once(strict: StrictLab, monkeypatch: 
     wanted = np.exp(x.get().astype(np.float64) @ table.T) @ table
     copied: list[int] = []
     asarray = strict.cupy.asarray
-    monkeypatch.setattr(strict.cupy, "asarray", lambda a, *more: (copied.append(a.size), asarray(a, *more))[1])
+
+    def noted(a: Any, *more: Any) -> Any:
+        copied.append(a.size)
+        return asarray(a, *more)
+
+    monkeypatch.setattr(strict.cupy, "asarray", noted)
     for stream in (0, 12, 0, 12, 0):
         with strict.cupy._stream(stream):
             np.testing.assert_allclose(executable(x).get(), wanted, 1e-5)
