@@ -24,6 +24,7 @@ from benchmarks.programs import PROGRAMS, kernel_sizes, retyped
 from benchmarks.tables import AsJson, Table, emit
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import FormatError, InputError, MirageError
+from mirage.ir.interpret import Runner
 from mirage.ir.operator import PRODUCTS
 from mirage.kernels.cuda.device import cuda_device
 from mirage.kernels.cuda.interpret import Interpreter
@@ -214,15 +215,16 @@ def compared(result: CudaSuperoptimized, interpreter: Interpreter) -> tuple[dict
         trial = Trial.of(at, result.program, random_inputs(result.program, sizes, 0), sizes)
         for version in result.versions:
             if version.serves(sizes):
-                accuracy, passed = trial.measure(
-                    lambda xs, ss, v=version: interpreter.run(
-                        v.built.emitted, v.candidate.graph, xs, ss, v.candidate.maximum
-                    )
-                )
+                accuracy, passed = trial.measure(_interpreted(version, interpreter))
                 errors[at] = max(errors.get(at, 0.0), accuracy.kernel)
                 if not passed:
                     wrong[f"{at} ({version})"] = None
     return errors, tuple(wrong)
+
+
+def _interpreted(version: CudaVersion, interpreter: Interpreter) -> Runner:
+    c, emitted = version.candidate, version.built.emitted
+    return lambda arrays, sizes: interpreter.run(emitted, c.graph, arrays, sizes, c.maximum)
 
 
 def _text(sizes: Mapping[str, int]) -> str:

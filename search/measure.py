@@ -154,7 +154,12 @@ class DeviceRuns:
 
 def _turn(calls: Sequence[BoundCall]) -> Repeated:
     """The calls one after another, as one CUDA graph where all that they do can be recorded."""
+
+    def launch() -> None:
+        for call in calls:
+            call.launch()
+
     try:
         return rotation(calls)
     except DeviceError:
-        return Repeated(lambda: [call.launch() for call in calls], len(calls))
+        return Repeated(launch, len(calls))

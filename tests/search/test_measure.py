@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -43,7 +44,7 @@ def runs(lab: Lab) -> DeviceRuns:
 
     def executable(version: Any) -> CudaExecutable:
         if version.tile not in made:
-            made[version.tile] = lab.executable(examples.matmul("float32", version.tile), **SIZES)
+            made[version.tile] = lab.executable(examples.matmul("float32", version.tile), "float32", **SIZES)
         return made[version.tile]
 
     def runner(launched: Launched, request: Request) -> None:
@@ -99,7 +100,7 @@ def test_every_call_reads_other_copies_than_the_last(runs: DeviceRuns, lab: Lab)
     read = [one.values["x"] for one in lab.cupy.launches]
     count = len(set(read))
     assert count == measure.COPIES
-    assert all(a != b for a, b in zip(read, read[1:], strict=False))
+    assert all(a != b for a, b in itertools.pairwise(read))
 
 
 def test_copies_are_as_many_as_fit(runs: DeviceRuns, lab: Lab) -> None:
