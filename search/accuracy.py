@@ -153,8 +153,20 @@ def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], fl
 def reference_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:
     """Estimated seconds of `run_reference` at these sizes, where the program has so many operations."""
     given = sum(math.prod(t.bind(sizes)) for t in program.input_types)
-    made = sum(math.prod(n.type.bind(sizes)) for n in program.nodes if n.op != "input")
-    return ELEMENT_S * made + INPUT_S * given + OPERATION_S * flops
+    return ELEMENT_S * _made(program, sizes) + INPUT_S * given + OPERATION_S * flops
+
+
+def _made(program: Program, sizes: Mapping[str, int]) -> int:
+    """Elements of the results of all operators."""
+    return sum(math.prod(n.type.bind(sizes)) for n in program.nodes if n.op != "input")
+
+
+def small_trial_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:
+    """Estimated seconds to make the trials beside the given one, where the program has so many operations at the given sizes:
+    about as many fewer at others as there are fewer results.
+    """
+    each = flops / max(_made(program, sizes), 1)
+    return sum(trial_seconds(program, s, each * _made(program, s)) for s, _ in small_trials(sizes).values())
 
 
 def trial_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:

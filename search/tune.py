@@ -35,8 +35,7 @@ from mirage.search.accuracy import (
     accuracy_trials,
     random_inputs,
     reference_seconds,
-    small_trials,
-    trial_seconds,
+    small_trial_seconds,
 )
 from mirage.search.cost import LOOP_TILE, SPLITS
 from mirage.search.explore import FAR, Explorer, Pair, score
@@ -183,7 +182,7 @@ class Tuner:
         start = time.perf_counter()
         own = library(given, self.sizes)
         self.expected["library"] = time.perf_counter() - start
-        small = sum(trial_seconds(self.program, sizes, flops) for sizes, _ in small_trials(self.sizes).values())
+        small = small_trial_seconds(self.program, self.sizes, flops)
         if not self.one and small > min(TRIALS_SHARE * self.budget, self.left()):
             self.cut = True
             return [Trial.beside("the given sizes", lambda *_: own, given, self.sizes)]

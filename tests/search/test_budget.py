@@ -75,7 +75,13 @@ def candidates() -> list[Candidate]:
 
 
 def tuned(
-    monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
+    monkeypatch: pytest.MonkeyPatch,
+    budget: float,
+    anchors: int,
+    library_s: float,
+    kernel_s: float,
+    compile_s: float,
+    first: int = 5,
 ) -> tuple[float, Tuned, Decision]:
     """Seconds on the clock, and what was chosen, where a call of the library takes so long, and NumPy five times that."""
     clock = Clock()
@@ -97,7 +103,7 @@ def tuned(
     monkeypatch.setattr(tune, "CpuExecutable", kernels)
     # the estimate of NumPy's time is that of the program, not of one that sleeps
     monkeypatch.setattr(tune, "reference_seconds", lambda *_: 5 * library_s)
-    sizes = [{"b": b} for b in (5, 40, 320)[:anchors]]
+    sizes = [{"b": b} for b in (first, 40, 320)[:anchors]]
     baselines = {"reference": slow(5 * library_s), "library": slow(library_s)}
     tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0)
     result, decision = tuner.run(candidates())
@@ -126,6 +132,13 @@ def test_time_is_used_for_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     _, result, decision = tuned(monkeypatch, 5.0, 1, 0.05, 0.02, 0.25)
     assert result.compiled > 2
     assert all(v.kind == "mugraph" for v in decision.versions)
+
+
+def test_a_large_program_has_small_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    # as many operations at the given sizes as take minutes in float64, and few elsewhere
+    monkeypatch.setattr(versions, "program_cost", lambda _, sizes: (10**6, 10**12 if sizes["b"] > 1000 else 10**3))
+    _, result, _ = tuned(monkeypatch, 5.0, 1, 0.05, 0.02, 0.25, first=10_000)
+    assert result.compiled > 2
 
 
 def test_the_library_is_the_answer_where_there_was_no_time_for_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
