@@ -11,6 +11,7 @@ import pytest
 from benchmarks import cuda_static
 from benchmarks.cuda_static import (
     DTYPES,
+    TARGETS,
     KernelFigures,
     StaticRow,
     examined,
@@ -73,11 +74,12 @@ def test_versions_of_small_programs_fit_and_agree(name: str, target: str, interp
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("target", cuda_static.TARGETS)
+@pytest.mark.parametrize(
+    "target,dtype", [(t, d) for t in TARGETS for d in DTYPES if d == "float16" or t == "cuda:sm_90"]
+)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_versions_of_every_program_fit_and_agree(name: str, target: str, dtype: str, interpreter: Interpreter) -> None:
-    check(examined(name, dtype, target, interpreter))
+    check(examined(name, dtype, target, interpreter, budget=5.0))
 
 
 def test_every_program_with_products_has_sizes_of_many_rows() -> None:
