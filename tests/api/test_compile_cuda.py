@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,69 +12,34 @@ import pytest
 
 import mirage as mi
 from benchmarks.graph_models import Bert, Llama, Mixtral
-from benchmarks.graph_programs import SMALL, GraphProgram, programs
+from benchmarks.graph_programs import SMALL, programs
 from mirage.errors import DeviceError, FormatError, GuardError, InputError, MirageError, UnknownTarget
-from mirage.kernels.cuda.device import find_cupy, present_device
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.device import present_device
+from tests.api.cuda_programs import (
+    QUICK,
+    SCALED,
+    TARGET,
+    check,
+    compiled,
+    executable,
+    interpreter,
+    numbers,
+    scaled,
+    softmax,
+)
 from tests.api.small import Run
 from tests.kernels.cuda.fake_cupy import Interfaced
 from tests.kernels.cuda.strict_lab import StrictLab, strict
 
-__all__ = ["strict"]
+__all__ = ["executable", "interpreter", "strict"]
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
+#: layers that Triton's interpreter takes seconds for
+SLOW = ("bert_encoder", "llama_prefill")
 without_device = pytest.mark.skipif(present_device() is not None, reason="a CUDA device is at hand")
 
-TARGET = "cuda:sm_90"
-#: without a search, so that a test takes a second
-QUICK: dict[str, Any] = {"without": ("superoptimize",), "target": TARGET}
 
-
-@pytest.fixture(scope="session")
-def interpreter() -> Iterator[Interpreter]:
-    """Triton's interpreter, in one process for all tests."""
-    with Interpreter() as found:
-        yield found
-
-
-def compiled(p: GraphProgram, **options: Any) -> mi.Executable:
-    return mi.compile(p.fn, p.specs, bounds=p.bounds, constants=p.constants, **{**QUICK, **options})
-
-
-def placed(lab: StrictLab, arguments: list[Any]) -> list[Any]:
-    return [lab.cupy.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments]
-
-
-def tupled(value: Any) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def check(
-    lab: StrictLab,
-    executable: mi.Executable,
-    p: GraphProgram,
-    count: int,
-    calls: int = 1,
-    seed: int = 0,
-    tolerance: float = 3e-4,
-) -> None:
-    """Results at random sizes against float64, of as many equal calls at each."""
-    rng = np.random.default_rng(seed)
-    for _ in range(count):
-        sizes = p.random_sizes(rng)
-        arguments = p.arguments(sizes, rng)
-        want = p.expected([a.copy() if isinstance(a, np.ndarray) else a for a in arguments])
-        given = placed(lab, arguments)
-        for _ in range(1 if p.written else calls):
-            got = tupled(executable(*given))
-            for g, w in zip(got, want, strict=True):
-                assert isinstance(g, lab.cupy.ndarray)
-                found = lab.cupy.asnumpy(g)
-                scale = np.abs(w).max(initial=0) + 1e-3
-                assert found.shape == w.shape and np.abs(found - w).max(initial=0) < tolerance * scale, (p.name, sizes)
-
-
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.slow) if n in SLOW else n for n in SMALL])
 def test_one_compile_serves_all_sizes_also_after_loading(strict: StrictLab, name: str, tmp_path: Path) -> None:
     p = SMALL[name]
     executable = compiled(p)
@@ -104,6 +68,7 @@ def test_versions_that_a_device_refuses_leave_library_calls(strict: StrictLab, m
     assert "library calls, as no version runs on Fake H200" in executable.explain()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("left_out", [("libraries",), ("libraries", "fuse"), ("plan",)])
 def test_optimizations_can_be_left_out(strict: StrictLab, left_out: tuple[str, ...]) -> None:
     p = SMALL["bert_encoder"]
@@ -112,6 +77,7 @@ def test_optimizations_can_be_left_out(strict: StrictLab, left_out: tuple[str, .
     assert ("CuPy operators" in executable.explain()) is ("fuse" in left_out)
 
 
+@pytest.mark.slow
 def test_superoptimization_in_the_background(strict: StrictLab) -> None:
     p = SMALL["mixtral_moe"]
     executable = compiled(p, without=(), budget=2.0, background=True, cache=False)
@@ -121,156 +87,26 @@ def test_superoptimization_in_the_background(strict: StrictLab) -> None:
     assert "found in the background" in executable.explain()
 
 
-# CUDA graphs
-
-SCALED = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8)}
-
-
-def scaled(x: Any, w: Any) -> Any:
-    return mi.softmax(mi.exp(x) @ w), x
-
-
-def numbers(lab: StrictLab, *shape: int, seed: int = 0) -> Any:
-    return lab.cupy.asarray(np.random.default_rng(seed).standard_normal(shape, np.float32))
-
-
-def softmax(x: np.ndarray, w: np.ndarray) -> np.ndarray:
-    e = np.exp(np.exp(x.astype(np.float64)) @ w)
-    return e / e.sum(-1, keepdims=True)
+LAYERS = {
+    dtype: programs(
+        Llama(hidden=32, heads=4, shared=2, head=8, ffn=48, dtype=dtype),
+        Bert(hidden=32, heads=4, ffn=64, dtype=dtype),
+        Mixtral(hidden=16, experts=4, ffn=24, dtype=dtype),
+        batch=2,
+        length=8,
+        measured=False,
+    )
+    for dtype in ("float16", "bfloat16")
+}
 
 
-@pytest.fixture
-def executable(strict: StrictLab) -> mi.Executable:
-    return mi.compile(scaled, SCALED, bounds={"n": 16}, **QUICK)
-
-
-def test_the_second_equal_call_is_recorded_and_the_third_replayed(strict: StrictLab, executable: mi.Executable) -> None:
-    assert "the second call with equal sizes and addresses is recorded" in executable.explain()
-    x, w = numbers(strict, 5, 8), numbers(strict, 8, 8, seed=1)
-    streams = []
-    for call in range(5):
-        x[...] = call / 4
-        before = len(strict.cupy.launches)
-        y, _ = executable(x, w)
-        streams.append([launch.stream for launch in strict.cupy.launches[before:]])
-        np.testing.assert_allclose(y.get(), softmax(x.get(), w.get()), 1e-5)
-    once = len(streams[0])
-    assert [len(s) for s in streams] == [once, 2 * once, once, once, once]
-    # 1000 is the stream of recordings, which runs everything once before
-    assert streams[1] == [1000] * once + [0] * once
-
-
-def test_results_belong_to_the_caller(strict: StrictLab, executable: mi.Executable) -> None:
-    x, w = numbers(strict, 5, 8), numbers(strict, 8, 8, seed=1)
-    results = []
-    for call in range(4):
-        x[...] = call / 4
-        results.append((executable(x, w), softmax(x.get(), w.get()), x.get()))
-    for (y, same), wanted, given in results:
-        np.testing.assert_allclose(y.get(), wanted, 1e-5)
-        np.testing.assert_array_equal(same.get(), given, "not the argument itself, which has changed since")
-
-
-def test_other_sizes_and_addresses_replay_graphs_of_their_own(strict: StrictLab, executable: mi.Executable) -> None:
-    w = numbers(strict, 8, 8, seed=1)
-    arrays = [numbers(strict, n, 8, seed=n) for n in (5, 7, 5, 16, 1)]
-    for _ in range(4):
-        for x in arrays:
-            np.testing.assert_allclose(executable(x, w)[0].get(), softmax(x.get(), w.get()), 1e-5)
-    # through its strides, at the address of another one
-    turned = arrays[0].T[:, :1].T
-    assert turned.data.ptr == arrays[0].data.ptr
-    np.testing.assert_allclose(executable(turned, w)[0].get(), softmax(turned.get(), w.get()), 1e-5)
-
-
-def test_few_graphs_are_kept(strict: StrictLab, executable: mi.Executable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.runtime.replay.KEPT", 2)
-    w, arrays = numbers(strict, 8, 8, seed=1), [numbers(strict, n, 8, seed=n) for n in range(1, 6)]
-    for _ in range(3):
-        for x in arrays:
-            np.testing.assert_allclose(executable(x, w)[0].get(), softmax(x.get(), w.get()), 1e-5)
-    assert executable._device is not None
-    (on,) = executable._device._streams.values()
-    assert on.replays is not None and len(on.replays._graphs) == 2
-    executable.release()
-    np.testing.assert_allclose(executable(arrays[0], w)[0].get(), softmax(arrays[0].get(), w.get()), 1e-5)
-
-
-def test_calls_that_a_device_cannot_record_run_one_by_one(strict: StrictLab, executable: mi.Executable) -> None:
-    strict.cupy.fails = None
-    x, w = numbers(strict, 5, 8), numbers(strict, 8, 8, seed=1)
-    executable(x, w)
-    strict.cupy.fails = RuntimeError("cudaErrorStreamCaptureInvalidated")
-    for _ in range(3):
-        np.testing.assert_allclose(executable(x, w)[0].get(), softmax(x.get(), w.get()), 1e-5)
-    assert executable._device is not None
-    (on,) = executable._device._streams.values()
-    assert on.replays is not None and "cudaErrorStreamCaptureInvalidated" in on.replays.refused
-
-
-def test_streams_have_memory_of_their_own(strict: StrictLab, executable: mi.Executable) -> None:
-    x, w = numbers(strict, 5, 8), numbers(strict, 8, 8, seed=1)
-    for _ in range(3):
-        executable(x, w)
-        with strict.cupy._stream(12):
-            before = len(strict.cupy.launches)
-            np.testing.assert_allclose(executable(x, w)[0].get(), softmax(x.get(), w.get()), 1e-5)
-            assert strict.cupy.launches[-1].stream == 12
-    assert executable._device is not None
-    assert {handle for _, handle in executable._device._streams} == {0, 12}
-    assert len(strict.cupy.launches) > before
-
-
-@pytest.mark.parametrize(
-    ("name", "why"),
-    [
-        ("select_rows", "boolean_mask is no kernel"),
-        ("refinement", "how often step runs is in the data"),
-        ("cache_update", "update_slice_ is a Python function"),
-    ],
-)
-def test_explaining_says_why_there_is_no_graph(name: str, why: str) -> None:
-    executable = compiled(SMALL[name])
-    assert "CUDA graphs: none" in executable.explain()
-    assert why in executable.explain() and why in executable.to_json()["graphs"]
-
-
-def test_sizes_without_bounds_are_launched_one_by_one(strict: StrictLab) -> None:
-    executable = mi.compile(scaled, SCALED, **QUICK)
-    assert "sizes without bounds take memory that grows" in executable.explain()
-    w = numbers(strict, 8, 8, seed=1)
-    for n in (3, 40, 5, 40):
-        x = numbers(strict, n, 8, seed=n)
-        np.testing.assert_allclose(executable(x, w)[0].get(), softmax(x.get(), w.get()), 1e-5)
-
-
-def test_an_index_out_of_range_is_reported_also_by_a_replayed_call(strict: StrictLab) -> None:
-    specs = {"table": mi.tensor("n", 8), "ids": mi.tensor("m", dtype="int64")}
-    executable = mi.compile(lambda table, ids: mi.take(table, ids, axis=0) * 2, specs, bounds={"n": 9, "m": 9}, **QUICK)
-    table, ids = numbers(strict, 5, 8), strict.cupy.asarray(np.array([0, 4, -5]))
-    for _ in range(3):
-        np.testing.assert_array_equal(executable(table, ids).get(), table.get()[ids.get()] * 2)
-    ids[1] = 5
-    for _ in range(2):
-        with pytest.raises(InputError, match=r"index 5 is out of range for a dim of 5 elements"):
-            executable(table, ids)
-    ids[1] = 1
-    np.testing.assert_array_equal(executable(table, ids).get(), table.get()[ids.get()] * 2)
-
-
-def test_constants_are_prepared_again_when_they_are_forgotten(strict: StrictLab) -> None:
-    def products(x: Any, w: Any, v: Any) -> Any:
-        return mi.exp(x @ w), mi.exp(x @ v)
-
-    specs = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 4), "v": mi.tensor(8, 4)}
-    executable = mi.compile(products, specs, bounds={"n": 512}, constants=("w", "v"), **QUICK)
-    assert executable.parameters == ("x", "w", "v") and "prepare" in executable.explain()
-    x, w, v = (strict.cupy.asarray(np.ones(s, np.float32)) for s in ((2, 8), (8, 4), (8, 4)))
-    for _ in range(3):
-        np.testing.assert_allclose(executable(x, w, v)[0].get(), np.exp(8), 1e-5)
-    w[...] = 0
-    executable.forget()
-    np.testing.assert_array_equal(executable(x, w, v)[0].get(), 1)
+@pytest.mark.slow
+@pytest.mark.parametrize("without", [("superoptimize",), ("superoptimize", "libraries", "fuse")])
+@pytest.mark.parametrize("dtype", LAYERS)
+def test_layers_in_16_bits(strict: StrictLab, dtype: str, without: tuple[str, ...]) -> None:
+    for name in ("llama_decode", "bert_encoder", "mixtral_moe"):
+        p = LAYERS[dtype][name]
+        check(strict, compiled(p, without=without), p, 1, calls=3, tolerance={"float16": 5e-3, "bfloat16": 4e-2}[dtype])
 
 
 # Bad input
@@ -458,108 +294,3 @@ def test_tensors_of_torch(strict: StrictLab, executable: mi.Executable, monkeypa
     strict.cupy.memory.append((z.data_ptr(), z.nbytes))
     found = half(z.as_subclass(Cuda))
     assert found.dtype == torch.bfloat16 and torch.equal(found, torch.relu(z) + 1)
-
-
-LAYERS = {
-    dtype: programs(
-        Llama(hidden=32, heads=4, shared=2, head=8, ffn=48, dtype=dtype),
-        Bert(hidden=32, heads=4, ffn=64, dtype=dtype),
-        Mixtral(hidden=16, experts=4, ffn=24, dtype=dtype),
-        batch=2,
-        length=8,
-        measured=False,
-    )
-    for dtype in ("float16", "bfloat16")
-}
-
-
-@pytest.mark.parametrize("without", [("superoptimize",), ("superoptimize", "libraries", "fuse")])
-@pytest.mark.parametrize("dtype", LAYERS)
-def test_layers_in_16_bits(strict: StrictLab, dtype: str, without: tuple[str, ...]) -> None:
-    for name in ("llama_decode", "bert_encoder", "mixtral_moe"):
-        p = LAYERS[dtype][name]
-        check(strict, compiled(p, without=without), p, 1, calls=3, tolerance={"float16": 5e-3, "bfloat16": 4e-2}[dtype])
-
-
-def test_constants_of_a_program_are_copied_once(strict: StrictLab, monkeypatch: pytest.MonkeyPatch) -> None:
-    table = np.arange(40, dtype=np.float32).reshape(5, 8)
-    executable = mi.compile(lambda x: mi.exp(x @ table.T) @ table, {"x": mi.tensor("n", 8)}, bounds={"n": 8}, **QUICK)
-    x = numbers(strict, 3, 8) / 40
-    wanted = np.exp(x.get().astype(np.float64) @ table.T) @ table
-    copied: list[int] = []
-    asarray = strict.cupy.asarray
-
-    def noted(a: Any, *more: Any) -> Any:
-        copied.append(a.size)
-        return asarray(a, *more)
-
-    monkeypatch.setattr(strict.cupy, "asarray", noted)
-    for stream in (0, 12, 0, 12, 0):
-        with strict.cupy._stream(stream):
-            np.testing.assert_allclose(executable(x).get(), wanted, 1e-5)
-    assert copied.count(40) == len(executable.program.constants) > 0
-
-
-# On a device
-
-
-@pytest.fixture
-def cupy() -> Any:
-    """CuPy with a device."""
-    found = find_cupy()
-    if found is None:
-        pytest.skip("no CUDA device, or CuPy is not installed")
-    return found
-
-
-def on_device(cupy: Any, a: Any) -> Any:
-    return cupy.asarray(a.view(f"u{a.itemsize}")).view(a.dtype) if isinstance(a, np.ndarray) else a
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize("left_out", [("superoptimize",), ("superoptimize", "libraries", "fuse"), ()])
-def test_programs_on_a_device(cupy: Any, name: str, left_out: tuple[str, ...]) -> None:
-    p = SMALL[name]
-    executable = compiled(p, target="cuda", without=left_out, budget=5.0)
-    rng = np.random.default_rng(0)
-    for _ in range(3):
-        sizes = p.random_sizes(rng)
-        arguments = p.arguments(sizes, rng)
-        want = p.expected([a.copy() if isinstance(a, np.ndarray) else a for a in arguments])
-        given = [on_device(cupy, a) for a in arguments]
-        for _ in range(1 if p.written else 4):
-            for g, w in zip(tupled(executable(*given)), want, strict=True):
-                scale = np.abs(w).max(initial=0) + 1e-3
-                assert g.shape == w.shape and np.abs(g.get() - w).max(initial=0) < 1e-3 * scale, (name, sizes)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_tensors_of_torch_on_a_device(cupy: Any, dtype: str) -> None:
-    torch = pytest.importorskip("torch", reason="needs torch")
-    specs = {name: mi.tensor(*shape, dtype=dtype) for name, shape in (("x", ("n", 64)), ("w", (64, 64)))}
-    executable = mi.compile(scaled, specs, bounds={"n": 64}, without=("superoptimize",), target="cuda")
-    side = torch.cuda.Stream()
-    for n in (1, 33, 64):
-        x, w = (torch.randn(*s, device="cuda").to(getattr(torch, dtype)) / 8 for s in ((n, 64), (64, 64)))
-        side.wait_stream(torch.cuda.current_stream())
-        for stream in (torch.cuda.current_stream(), side):
-            with torch.cuda.stream(stream):
-                for call in range(4):
-                    x.fill_(call / 16)
-                    y, same = executable(x, w)
-                    assert y.is_cuda and y.dtype == x.dtype and torch.equal(same, x)
-                    wanted = torch.softmax(torch.exp(x.double()) @ w.double(), -1)
-                    assert float((y.double() - wanted).abs().max()) < 0.02
-            torch.cuda.synchronize()
-
-
-@pytest.mark.gpu
-def test_replays_do_not_launch_kernels_one_by_one(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    executable = mi.compile(scaled, SCALED, bounds={"n": 16}, without=("superoptimize",), target="cuda")
-    x, w = (cupy.asarray(np.random.default_rng(0).standard_normal(s, np.float32)) for s in ((5, 8), (8, 8)))
-    for _ in range(2):
-        executable(x, w)
-    monkeypatch.setattr("mirage.runtime.vm.VirtualMachine.__call__", None)
-    np.testing.assert_allclose(executable(x, w)[0].get(), softmax(x.get(), w.get()), 1e-4)

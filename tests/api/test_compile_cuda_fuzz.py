@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import mirage as mi
-from mirage.kernels.cuda.interpret import Interpreter
+from tests.api.cuda_programs import interpreter
 from tests.kernels.cuda.strict_lab import StrictLab, strict
 from tests.random_graphs import assert_close, random_case
 
-__all__ = ["strict"]
+__all__ = ["interpreter", "strict"]
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 
@@ -20,13 +19,6 @@ pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip i
 LEFT_OUT = (("superoptimize",), ("superoptimize",), ("superoptimize", "libraries", "fuse"))
 #: elements of all arguments together, which the interpreter has to get through
 MOST_ELEMENTS = 6000
-
-
-@pytest.fixture(scope="session")
-def interpreter() -> Iterator[Interpreter]:
-    """Triton's interpreter, in one process for all tests."""
-    with Interpreter() as found:
-        yield found
 
 
 def on_host(value: Any) -> Any:
