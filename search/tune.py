@@ -381,7 +381,6 @@ class Tuner:
         fns |= {name: self.call(run) for name, run in self.baselines.items()}
         first = self._first_calls(finalists)
         call = first | self.expected
-        seconds = min(seconds, FINAL_SECONDS)
         # the best kernel and the library are what is compared; NumPy takes longest
         chosen: dict[str, Callable[[], object]] = {}
         for name in sorted(fns, key=lambda name: (name not in ("0", "library"), call[name])):
@@ -394,6 +393,8 @@ class Tuner:
                 once[name] = _once(1e-9 * wall_ns(fns[name]))
         if not chosen:
             return once
+        # a first call may have been slow by chance
+        seconds = min(seconds, FINAL_SECONDS)
         rounds = ROUNDS if (1 + ROUNDS) * sum(call[n] for n in chosen) < seconds else 1
         spinning = {*self.baselines, *self.spinning(finalists)}
         return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning)
