@@ -61,6 +61,7 @@ class CudaLoopKernel:
         first = len(self._versions.tensors) - self._versions.workspace
         #: types of the tensors that its kernels hand on: a call is given memory for them, or allocates it
         self.workspace_types = tuple(TensorType(t.shape, t.dtype) for t in self._versions.tensors[first:])
+        self._types = program.input_types, program.output_types
         self._lock = threading.Lock()
         self._shapes: dict[tuple[int, ...], _Shape] = {}
         self._loaded = LoadedKernels()
@@ -152,10 +153,10 @@ class CudaLoopKernel:
             if self._checks:
                 failures = cupy.zeros((self.failure_words,), np.int64) if failures is None else failures
                 words = [failures]
-            given = self._given(cupy, "input", inputs, shape.inputs, self.program.input_types, device)
+            given = self._given(cupy, "input", inputs, shape.inputs, self._types[0], device)
             arrays = [a if a.is_contiguous else _dense(cupy, a) for a in given]
             for what, written, shapes, types in (
-                ("out", out, shape.outputs, self.program.output_types),
+                ("out", out, shape.outputs, self._types[1]),
                 ("workspace", workspace, [s for s, _ in shape.workspace], self.workspace_types),
                 ("failures", words, [(self.failure_words,)] * len(words), (_WORDS,) * len(words)),
             ):
