@@ -8,14 +8,15 @@ from dataclasses import dataclass
 import sympy
 
 from mirage.ir.dims import Dim, ceil_div
-from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.loops.scalars import Checked, constant, value_dtype
+from mirage.ir.loops.scalars import Checked, value_dtype
 from mirage.ir.loops.traverse import reads_of, walk
 from mirage.kernels.cuda.emitted import Argument, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.access import merged
-from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value, bare, parenthesized, typed
+from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value
 from mirage.kernels.cuda.loops.frame import FAILURES, STORAGE, Frame, LoopTensor
+from mirage.kernels.cuda.loops.printing import parenthesized
+from mirage.kernels.cuda.loops.reductions import Reductions
 from mirage.kernels.cuda.loops.schedule import LoopSchedule
 from mirage.kernels.cuda.loops.structure import PART, Kernel, Member
 from mirage.kernels.cuda.writer import Writer, comment_text, without_unused, words
@@ -111,6 +112,7 @@ class _KernelEmitter:
         self.row_dim = 0 if schedule.rows == 1 else 1 if kernel.spaces else 2
         self.tile = Tile(dims)
         self.x = Expressions(frame, self.tile, self.extents, [b for m in kernel.members for b in m.bodies], self.w)
+        self.reductions = Reductions(self.x)
         #: spaces whose columns are known
         self.placed: set[int] = set()
 
@@ -293,7 +295,7 @@ class _KernelEmitter:
         if not m.combiner:
             self.x.store(self.frame.tensors[m.name], m.index, value)
             return
-        self._finish(m, self._reduced(m, self._filled(m, value)))
+        self._finish(m, self.reductions.reduced(m, self.reductions.filled(m, value)))
 
     def _looped(self, phase: Sequence[Member], space: int) -> None:
         """A phase whose columns are gone over in blocks."""
@@ -308,7 +310,7 @@ class _KernelEmitter:
         for m in phase:
             if m.combiner:
                 first = [x.local("best"), x.local("at")] if m.place is not None else [x.local("all")]
-                for t, text in zip(first, self._initial(m), strict=True):
+                for t, text in zip(first, self.reductions.initial(m), strict=True):
                     w.line(f"{t} = {text}")
                 totals[m.name] = first
         count = self.frame.dim(self._count([n for n, _ in self.kernel.spaces[space]]))
@@ -324,90 +326,14 @@ class _KernelEmitter:
                 if not m.combiner:
                     x.store(self.frame.tensors[m.name], m.index, value)
                     continue
-                filled, names = self._filled(m, value), totals[m.name]
-                w.line(f"{', '.join(names)} = {self._combined(m, names, filled)}")
+                filled, names = self.reductions.filled(m, value), totals[m.name]
+                w.line(f"{', '.join(names)} = {self.reductions.combined(m, names, filled)}")
         x.env, self.tile.masks = before
         for m in phase:
             if m.combiner:
-                self._finish(m, self._reduced(m, totals[m.name]))
-
-    # ---- reductions ----
-
-    def _identity(self, m: Member) -> str:
-        combiner = {"argmax": "max", "argmin": "min"}.get(m.combiner, m.combiner)
-        if combiner in ("any", "all"):
-            return f"tl.full([], {int(combiner == 'all')}, tl.int32)"
-        return typed(constant(identity(combiner, m.body.dtype), m.body.dtype))
-
-    def _initial(self, m: Member) -> list[str]:
-        """What partial results start with: of extremes' indices, 0 is the first of all."""
-        shape = self.tile.shape()
-        found = [self._identity(m).replace("[]", shape, 1)]
-        return [*found, f"tl.zeros({shape}, tl.int64)"] if m.place is not None else found
-
-    def _filled(self, m: Member, value: Value) -> list[str]:
-        """The elements that a member reduces, with what changes nothing past the end; for extremes, with their indices."""
-        text = value.text
-        if m.combiner in ("any", "all"):
-            text = f"{parenthesized(text)}.to(tl.int32)"
-        mask = self.tile.masks.get(2)
-        if mask:
-            text = f"tl.where({mask}, {text}, {self._identity(m)})"
-        if (not mask and not value.span & 2) or (len(self.tile.extents) > 1 and not value.span & 1):
-            text = f"tl.broadcast_to({text}, {self.tile.shape()})"
-        found = [text if text.isidentifier() else self.x.assign("x", Value(text, self.tile.full())).text]
-        if m.place is not None:
-            found.append(f"tl.broadcast_to({bare(self.x.data(m.place).text)}, {self.tile.shape()})")
-        return found
-
-    def _combined(self, m: Member, names: Sequence[str], filled: Sequence[str]) -> str:
-        """Partial results and further elements."""
-        a, b = names[0], filled[0]
-        real = m.body.dtype.startswith("float")
-        match m.combiner:
-            case "sum":
-                return f"{a} + {b}"
-            case "prod":
-                return f"{a} * {b}"
-            case "any":
-                return f"{a} | {b}"
-            case "all":
-                return f"{a} & {b}"
-            case "max" | "min":
-                if real:
-                    return f"{self.x.helper(f'nan_{m.combiner}')}({a}, {b})"
-                return f"tl.{m.combiner}imum({a}, {b})"
-        return f"{self.x.helper(_first(m))}({a}, {names[1]}, {b}, {filled[1]})"
-
-    def _reduced(self, m: Member, elements: Sequence[str]) -> list[Value]:
-        """The values of rows from the elements of their columns, one per column of the tile; of extremes, and their places."""
-        axis = len(self.tile.extents) - 1
-        a = elements[0]
-        lift = "[:, None]" if axis else ""
-        if m.place is not None:
-            best, place = self.x.local("best"), self.x.local("place")
-            self.w.line(f"{best}, {place} = tl.reduce(({a}, {elements[1]}), {axis}, {self.x.helper(_first(m))})")
-            return [Value(best + lift, axis), self.x.assign("v", Value(place + lift, axis))]
-        match m.combiner:
-            case "sum":
-                text = f"tl.sum({a}, axis={axis})"
-            case "any" | "all":
-                text = f"tl.{'max' if m.combiner == 'any' else 'min'}({a}, axis={axis})"
-            case "max" | "min" if not m.body.dtype.startswith("float"):
-                text = f"tl.{m.combiner}({a}, axis={axis})"
-            case _:
-                helper = "product" if m.combiner == "prod" else f"nan_{m.combiner}"
-                text = f"tl.reduce({a}, {axis}, {self.x.helper(helper)})"
-        text += lift
-        if m.combiner in ("any", "all"):
-            text = f"({text} != 0)"
-        return [self.x.assign("v", Value(text, axis))]
+                self._finish(m, self.reductions.reduced(m, totals[m.name]))
 
 
 def _fills(count: str, block: int) -> bool:
     """Whether blocks hold nothing past the end: not where there are no elements at all."""
     return count.isdigit() and int(count) > 0 and int(count) % block == 0
-
-
-def _first(m: Member) -> str:
-    return f"first_{m.combiner.removeprefix('arg')}"

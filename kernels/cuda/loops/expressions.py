@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -28,9 +27,11 @@ from mirage.ir.loops.scalars import (
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
 from mirage.ir.loops.traverse import loops_of, walk
 from mirage.ir.types import DTYPES, INTEGERS
+from mirage.kernels.cuda.emit_values import bare
 from mirage.kernels.cuda.loops.access import offset
 from mirage.kernels.cuda.loops.frame import STORAGE, VALUES, Frame, LoopTensor
 from mirage.kernels.cuda.loops.functions import HELPERS, call
+from mirage.kernels.cuda.loops.printing import bare_constant, is_number, ordered, parenthesized, times, typed
 from mirage.kernels.cuda.writer import Writer
 
 #: characters of an expression from which on it is given a name
@@ -227,7 +228,7 @@ class Expressions:
         span = a.span | b.span
         boolean = x.left.dtype == "bool"
         if op in COMPARISONS:
-            texts = [typed_bool(s, v.text) if boolean else v.text for s, v in ((x.left, a), (x.right, b))]
+            texts = [ordered(v.text) if boolean else v.text for v in (a, b)]
             return Value(f"({texts[0]} {COMPARISONS[op]} {texts[1]})", span)
         if op in ("and", "or") or (boolean and op in EXTREMES):
             return Value(f"({a.text} {'&' if op in ('and', 'min') else '|'} {b.text})", span)
@@ -248,9 +249,7 @@ class Expressions:
         a, b = self.value(x.left, active), self.value(x.right, active)
         span = a.span | b.span
         if x.op in ("floordiv", "mod") and not self._plain_division(x):
-            texts = [
-                f"tl.full([], {v.text}, {self.index_type})" if _is_number(v.text) else bare(v.text) for v in (a, b)
-            ]
+            texts = [f"tl.full([], {v.text}, {self.index_type})" if is_number(v.text) else bare(v.text) for v in (a, b)]
             return Value(f"{self.helper(f'floor_{x.op[-3:]}')}({', '.join(texts)})", span)
         return Value(f"({a.text} {ARITHMETIC[x.op]} {b.text})", span)
 
@@ -351,14 +350,14 @@ class Expressions:
             for i, stride in zip(index, t.strides, strict=True):
                 v = self.data(i, active)
                 span |= v.span
-                terms.append(_times(v.text, self.frame.dim(stride)))
+                terms.append(times(v.text, self.frame.dim(stride)))
             return Value(" + ".join(terms) or "0", span)
         for atom, c in found.terms.items():
             if isinstance(atom, Loop) and self.loops[atom.name] is None:
                 continue
             v = self.value(atom, active)
             span |= v.span
-            terms.append(_times(v.text, self.frame.dim(c)))
+            terms.append(times(v.text, self.frame.dim(c)))
         text = " + ".join(terms)
         if text and found.const.is_Integer and found.const < 0:
             return Value(f"{text} - {-found.const}", span)
@@ -388,74 +387,3 @@ class Expressions:
             else:
                 stack += [n.condition] if isinstance(n, Select) and not self.safe(n) else n.operands
         return list(found)
-
-
-def _times(text: str, factor: str) -> str:
-    if factor == "1":
-        return text
-    return f"{text} * {factor}"
-
-
-def _is_number(text: str) -> bool:
-    return text.lstrip("-").isdigit()
-
-
-def bare_constant(c: Const) -> str:
-    """A constant beside an operand of its type."""
-    if c.type in DTYPES:
-        value = c.value
-        if isinstance(value, float) and not math.isfinite(value):
-            return f'float("{value}")'
-        number = float(value)
-        if c.type == "float64" or math.isinf(number):
-            return typed(c)
-        return repr(number) if number >= 0 else f"({number!r})"
-    if c.type == "bool":
-        return typed(c)
-    return str(int(c.value)) if c.value >= 0 else f"({int(c.value)})"
-
-
-def typed(c: Const) -> str:
-    """A constant as a value of its type."""
-    if c.type == "bool":
-        return f"tl.full([], {bool(c.value)}, tl.int1)"
-    if c.type in INTEGERS:
-        return f"tl.full([], {int(c.value)}, {VALUES[c.type]})"
-    try:
-        number = float(c.value)
-    except OverflowError:
-        number = math.inf if c.value > 0 else -math.inf
-    text = repr(number) if math.isfinite(number) else f'float("{number}")'
-    return f"tl.full([], {text}, {VALUES[c.type]})"
-
-
-def typed_bool(x: Scalar, text: str) -> str:
-    """A boolean that compares as 0 and 1."""
-    return f"{parenthesized(text)}.to(tl.int32)"
-
-
-def parenthesized(text: str) -> str:
-    """Text to which a method call or an operator can be put."""
-    if bare(text) != text or text.replace("_", "a").isalnum():
-        return text
-    return text if text.endswith(")") and " " not in text.split("(")[0] and _one_call(text) else f"({text})"
-
-
-def _one_call(text: str) -> bool:
-    """Whether text is one call, or a chain of them."""
-    depth = 0
-    for c in text:
-        depth += (c in "([") - (c in ")]")
-        if depth == 0 and c == " ":
-            return False
-    return True
-
-
-def bare(text: str) -> str:
-    """An expression without parentheses around the whole of it."""
-    depth = 0
-    for k, c in enumerate(text):
-        depth += (c == "(") - (c == ")")
-        if depth == 0 and k < len(text) - 1:
-            return text
-    return text[1:-1] if text.startswith("(") and text.endswith(")") else text

@@ -214,3 +214,27 @@ def known(x: float32[n, {extent}]) -> (float32[n], int64[n], float32[n, {extent}
     x = np.random.default_rng(0).standard_normal((3, extent)).astype(np.float32)
     for emitted in variants(LoopVersions(program, H200, own), own):
         compare(interpreter, emitted, [x], own, run_loops(program, [x], own, "float64"), lambda x: 2e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_constants(interpreter: Interpreter, dtype: str) -> None:
+    program = parse_loops(f"""\
+def constants(x: {dtype}[n], k: int64[n], b: bool[n]) -> ({dtype}[n], {dtype}[n], {dtype}[n], int64[n], bool[n]):
+    def tenth(i0) -> {dtype}[n]:
+        return x[i0] * 0.1 - -1e-07
+    def huge(i0) -> {dtype}[n]:
+        return min(x[i0] * 0.0 + 1e+500, inf) - -inf
+    def none(i0) -> {dtype}[n]:
+        return {dtype}(nan) if b[i0] else {dtype}(-2.5)
+    def least(i0) -> int64[n]:
+        return k[i0] + -9223372036854775808
+    def always(i0) -> bool[n]:
+        return b[i0] == True
+    return tenth, huge, none, least, always
+""")
+    arrays = [np.array([1, -3, 7], dtype), np.array([0, 5, -1]), np.array([True, False, True])]
+    own = {"n": 3}
+    with np.errstate(all="ignore"):
+        wanted = run_loops(program, arrays, own)
+    for emitted in variants(LoopVersions(program, H200, own), own):
+        compare(interpreter, emitted, arrays, own, wanted, lambda x: 4 * float(np.finfo(x.dtype).eps))
