@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Annotated
@@ -55,7 +55,8 @@ class KernelFigures:
     """A kernel of a version as compiled, and its largest product at the sizes that the version runs at.
 
     `instruction` is the family of its tensor core instructions, empty where it has none; `rows` and `columns` are the longer and
-    the shorter side of the product with the longest shorter side, whatever the tiles; 0 for a kernel without products.
+    the shorter side of the product with the longest shorter side, whatever the tiles; 0 for a kernel without products, and of a
+    version that runs at none of the given sizes.
     """
 
     version: int
@@ -165,7 +166,7 @@ def figures(result: CudaSuperoptimized) -> Iterator[KernelFigures]:
         yield from _kernels(at, result.decision.versions[at], sizes)
     for k, version in enumerate(result.versions):
         if k not in used:
-            yield from _kernels(k, version, version.sizes)
+            yield from (replace(f, rows=0, columns=0) for f in _kernels(k, version, version.sizes))
 
 
 def _kernels(number: int, version: CudaVersion, sizes: Mapping[str, int]) -> Iterator[KernelFigures]:
