@@ -11,7 +11,6 @@ from mirage.kernels.cuda.arrays import Handle, stream_handle
 from mirage.kernels.cuda.bound import BoundCall
 from mirage.kernels.cuda.device import find_cupy
 
-
 T = TypeVar("T")
 
 
