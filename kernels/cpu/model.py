@@ -30,33 +30,33 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule
 from mirage.mugraph.thread import inline_threads, stored, thread_groups
 
-#: what is counted, each with what one costs where nothing has been measured: fitted to 424 kernels of all programs that are
-#: benchmarked (`benchmarks.model`), in proportions, and about in ns. Counts are those of the busiest thread, but for launches
+#: what is counted, each with the ns that one costs where nothing has been measured: fitted to 424 kernels of all programs that
+#: are benchmarked (`benchmarks.model`). Counts are those of the busiest thread, but for launches
 FEATURES: dict[str, float] = {
-    "launch": 2200.0,  # a kernel is started
-    "cell": 21.0,  # a grid cell
-    "operator": 1.5,  # an operator of a block graph runs once (per iteration, in a loop)
-    "call": 10.0,  # a micro-kernel is called
-    "row": 0.25,  # a vector loop of an elementwise group starts
-    "reduce": 0.5,  # a row is reduced to one number: a sum, or the maximum that an exp subtracts
-    "fma": 0.02,  # a vector of multiply-adds
-    "load": 0.012,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
-    "store": 0.1,  # a vector of sums is stored by a micro-kernel
-    "total": 1.6,  # 16 vectors of partial sums are added up, each to a number
-    "copy": 0.04,  # an element is copied so that a micro-kernel finds it contiguous
-    "light": 0.09,  # a vector operation of elementwise operators and sums
-    "heavy": 0.018,  # the same, of operators such as exp that take ten or more
-    "access": 0.11,  # a vector that an elementwise group loads or stores
-    "l2": 0.002,  # a byte that comes from the second-level cache
-    "l3": 0.0025,  # from the third
-    "memory": 0.005,  # from memory
-    "run": 2.3,  # a contiguous run of elements of a kernel's input or output begins, on another page than the last
-    "far_run": 1.9,  # the same where the tensor is in memory
-    "panel": 0.97,  # a row of a panel of a kernel's input is read by a micro-kernel, on another page than the last
-    "far_panel": 1.8,  # the same where the tensor is in memory
-    "library": 3500.0,  # a predefined operator is called
-    "library_fma": 0.021,  # its vectors of multiply-adds
-    "library_access": 1.4,  # its vectors of elements read and written
+    "launch": 2300.0,  # a kernel is started
+    "cell": 53.0,  # a grid cell
+    "operator": 2.6,  # an operator of a block graph runs once (per iteration, in a loop)
+    "call": 13.0,  # a micro-kernel is called
+    "row": 0.22,  # a vector loop of an elementwise group starts
+    "reduce": 0.32,  # a row is reduced to one number: a sum, or the maximum that an exp subtracts
+    "fma": 0.12,  # a vector of multiply-adds
+    "load": 0.038,  # a vector that a micro-kernel loads, or a scalar that it broadcasts
+    "store": 0.19,  # a vector of sums is stored by a micro-kernel
+    "total": 1.0,  # 16 vectors of partial sums are added up, each to a number
+    "copy": 0.035,  # an element is copied so that a micro-kernel finds it contiguous
+    "light": 0.046,  # a vector operation of elementwise operators and sums
+    "heavy": 0.053,  # the same, of operators such as exp that take ten or more
+    "access": 0.13,  # a vector that an elementwise group loads or stores
+    "l2": 0.0044,  # a byte that comes from the second-level cache
+    "l3": 0.005,  # from the third
+    "memory": 0.03,  # from memory
+    "run": 4.0,  # a contiguous run of elements of a kernel's input or output begins, on another page than the last
+    "far_run": 4.1,  # the same where the tensor is in memory
+    "panel": 1.2,  # a row of a panel of a kernel's input is read by a micro-kernel, on another page than the last
+    "far_panel": 2.0,  # the same where the tensor is in memory
+    "library": 6500.0,  # a predefined operator is called
+    "library_fma": 0.037,  # its vectors of multiply-adds
+    "library_access": 12.0,  # its vectors of elements read and written
 }
 _INDEX = {name: i for i, name in enumerate(FEATURES)}
 #: operations per element from which an elementwise operator is heavy
