@@ -54,9 +54,9 @@ FEATURES: dict[str, float] = {
     "far_run": 4.1,  # the same where the tensor is in memory
     "panel": 1.2,  # a row of a panel of a kernel's input is read by a micro-kernel, on another page than the last
     "far_panel": 2.0,  # the same where the tensor is in memory
-    "library": 6500.0,  # a predefined operator is called
-    "library_fma": 0.037,  # its vectors of multiply-adds
-    "library_access": 12.0,  # its vectors of elements read and written
+    "library": 3500.0,  # a predefined operator is called
+    "library_fma": 0.1,  # its vectors of multiply-adds
+    "library_access": 1.4,  # its vectors of elements read and written
 }
 _INDEX = {name: i for i, name in enumerate(FEATURES)}
 #: operations per element from which an elementwise operator is heavy

@@ -17,7 +17,7 @@ from mirage.ir.types import DTYPES, epsilon
 Run = Callable[..., tuple[int, str, str]]
 
 #: enough for a complete search of the small programs, and a kernel or two
-BUDGET = 4.0
+BUDGET = 3.0
 
 
 @mi.program(x=mi.tensor("b", 8), w=mi.tensor(8, "n"), v=mi.tensor("n", 8), sizes={"b": 3, "n": 5})
