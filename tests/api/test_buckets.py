@@ -302,7 +302,16 @@ def test_an_equal_program_of_other_names_gets_its_own_dims(store: ResultStore) -
     assert again(v, x, w).tobytes() == r(x, w, v).tobytes()
 
 
-@pytest.mark.parametrize("name", ["no such graph", "tree of another version", "endless threshold", "no points field"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "no such graph",
+        *(
+            pytest.param(n, marks=pytest.mark.slow)
+            for n in ("tree of another version", "endless threshold", "no points field")
+        ),
+    ],
+)
 def test_altered_records_warn_and_are_replaced(store: ResultStore, name: str) -> None:
     mi.superoptimize(adapter, budget=BUDGET, cache=store)
     (record,) = (r for r in store.list() if r.best_us is not None)

@@ -146,6 +146,7 @@ def test_a_killed_search_goes_on(cache: Path, units: list[str]) -> None:
     assert checkpoints(cache) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_between_units_gives_what_was_found(cache: Path, units: list[str]) -> None:
     with waiting("searching: 3 of") as child:
         os.killpg(child.pid, signal.SIGINT)
@@ -183,6 +184,7 @@ def interrupted(child: subprocess.Popen[str], out: str, err: str) -> None:
     assert ResultStore().list() == []
 
 
+@pytest.mark.slow
 def test_a_search_that_is_complete_leaves_no_checkpoint(cache: Path) -> None:
     for kernels in (5, 2):
         r = mi.superoptimize(adapter, budget=10 * BUDGET, max_kernels=kernels)

@@ -190,6 +190,7 @@ def test_wrong_results_are_told(tmp_path: Path) -> None:
     assert "Wrong results: 1." in summary(rows)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("on_cpu")
 def test_cutlass_kernels_are_no_peer(tmp_path: Path) -> None:
     case = next(c for c in cases(["lora"]) if c.dtype == "float16")
