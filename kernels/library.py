@@ -397,7 +397,7 @@ class LibraryCalls:
     """
 
     #: what makes the plan
-    planner = Planner
+    planner: Callable[..., Planner] = Planner
 
     def __init__(
         self,
@@ -463,7 +463,7 @@ class LibraryProgram:
     """
 
     #: what runs the plan
-    calls = LibraryCalls
+    calls: Callable[..., LibraryCalls] = LibraryCalls
 
     def __init__(self, axis_program: AxisProgram, arrays: Arrays = NUMPY) -> None:
         self.program = axis_program

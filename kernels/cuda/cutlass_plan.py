@@ -337,7 +337,7 @@ class CutlassCalls(CudaLibraryCalls):
         gemms: Gemms,
         types: Mapping[str, str] | None = None,
     ) -> None:
-        self.planner = partial(CutlassPlanner, gemms=gemms, types=types or {})  # type: ignore[assignment]
+        self.planner = partial(CutlassPlanner, gemms=gemms, types=types or {})
         super().__init__(program, rows, maxima, arrays)
         self.steps = tuple(s.run for _, s in self._compute if isinstance(s.run, GemmStep))
         self.others = tuple(s for _, s in self._compute if not isinstance(s.run, GemmStep))
@@ -348,7 +348,7 @@ class CutlassProgram(CudaLibraryProgram):
 
     def __init__(self, axis_program: AxisProgram, gemms: Gemms, arrays: Arrays | None = None) -> None:
         self.gemms = gemms
-        self.calls = partial(CutlassCalls, gemms=gemms)  # type: ignore[assignment]
+        self.calls = partial(CutlassCalls, gemms=gemms)
         super().__init__(axis_program, arrays)
 
     @property

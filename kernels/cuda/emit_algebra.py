@@ -24,25 +24,30 @@ def tanh(x):
     near = x * (1 + s * (-0.33333333 + s * (0.13333333 + s * (-0.053968254 + s * 0.021869488))))
     return tl.where(tl.abs(x) < 0.25, near, tl.where(x < 0, -far, far))
 """
-_GAUSS_CDF = """\
-@triton.jit
-def gauss_cdf(x):
+#: the logarithm p of what exp(-z * z) is multiplied with for the tail of the normal distribution
+GAUSS_TAIL = """\
     # erfc(z) / 2 for z = |x| / sqrt(2), to a relative error of 1.2e-7 (Press et al., Numerical Recipes, section 6.2)
     z = tl.abs(x) * 0.70710678
     t = 1 / (1 + 0.5 * z)
     p = -0.18628806 + t * (0.27886807 + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))
     p = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * p)))
+"""
+_GAUSS_CDF = f"""\
+@triton.jit
+def gauss_cdf(x):
+{GAUSS_TAIL}\
     tail = 0.5 * t * tl.exp(p - z * z)
     return tl.where(x < 0, tail, 1 - tail)
 """
-_ROUND = """\
+#: `whole` is the size from which on all numbers of the type are integers
+ROUND = """\
 @triton.jit
-def round_half_even(x):
+def {name}(x):
     # numbers of this size and more are integers
     up = tl.floor(x + 0.5)
     odd = up - 2 * tl.floor(up * 0.5)
     near = tl.where(x + 0.5 == up, up - odd, up)
-    return tl.where(tl.abs(x) < 8388608.0, near, x)
+    return tl.where(tl.abs(x) < {whole}, near, x)
 """
 _POW = """\
 @triton.jit
@@ -68,7 +73,7 @@ _EXPRESSIONS: Mapping[ScalarFunction, tuple[str, str]] = {
     fns.ABS: ("tl.abs({x})", ""),
     fns.FLOOR: ("tl.floor({x})", ""),
     fns.CEIL: ("tl.ceil({x})", ""),
-    fns.ROUND: ("round_half_even({x})", _ROUND),
+    fns.ROUND: ("round_half_even({x})", ROUND.format(name="round_half_even", whole="8388608.0")),
     fns.SIN: ("tl.sin({x})", ""),
     fns.COS: ("tl.cos({x})", ""),
     fns.POW: ("real_power({x}, {0})", _POW),

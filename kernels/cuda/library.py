@@ -182,7 +182,7 @@ class CudaLibraryCalls(LibraryCalls):
     `nodes` are the steps of all nodes before products took their epilogues: only those in `outputs` are computed for sure.
     """
 
-    planner = CudaPlanner
+    planner: Callable[..., CudaPlanner] = CudaPlanner
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class CudaLibraryProgram(LibraryProgram):
     installed, or has no function that the program needs.
     """
 
-    calls = CudaLibraryCalls
+    calls: Callable[..., CudaLibraryCalls] = CudaLibraryCalls
 
     def __init__(self, axis_program: AxisProgram, arrays: Arrays | None = None) -> None:
         super().__init__(axis_program, CupyArrays() if arrays is None else arrays)

@@ -29,6 +29,7 @@ from mirage.errors import (
     TraceError,
     UnknownTarget,
 )
+from tests.api.archives import saved_with
 from tests.kernels.kernels import in_threads
 
 #: without a search, so that a test takes a second
@@ -282,14 +283,9 @@ def test_altered_files_are_refused(old: str, new: str, tmp_path: Path) -> None:
         return mi.take(x, i, axis=0) * 2
 
     executable = mi.compile(gather, {"x": mi.tensor("n", 4), "i": mi.tensor("m", dtype="int64")}, **QUICK)
-    executable.save(tmp_path / "a.mirage")
-    with zipfile.ZipFile(tmp_path / "a.mirage") as archive:
-        text = archive.read("executable.json").decode()
-    assert old in text
-    with zipfile.ZipFile(tmp_path / "b.mirage", "w") as archive:
-        archive.writestr("executable.json", text.replace(old, new))
+    file = saved_with(executable, old, new, tmp_path)
     with pytest.raises(MirageError, match=r"b\.mirage"):
-        mi.load_executable(tmp_path / "b.mirage")
+        mi.load_executable(file)
 
 
 @pytest.mark.parametrize("part", ["dims", "outputs"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from benchmarks.graph_models import Bert, Llama, Mixtral
 from benchmarks.graph_programs import SMALL, programs
 from mirage.errors import DeviceError, FormatError, GuardError, InputError, MirageError, UnknownTarget
 from mirage.kernels.cuda.device import present_device
+from tests.api.archives import saved_with
 from tests.api.cuda_programs import (
     QUICK,
     SCALED,
@@ -221,14 +221,9 @@ def test_unknown_targets(target: str) -> None:
     ],
 )
 def test_altered_files_are_refused(executable: mi.Executable, old: str, new: str, error: Any, tmp_path: Path) -> None:
-    executable.save(tmp_path / "a.mirage")
-    with zipfile.ZipFile(tmp_path / "a.mirage") as archive:
-        text = archive.read("executable.json").decode()
-    assert old in text
-    with zipfile.ZipFile(tmp_path / "b.mirage", "w") as archive:
-        archive.writestr("executable.json", text.replace(old, new))
+    file = saved_with(executable, old, new, tmp_path)
     with pytest.raises(error, match=r"b\.mirage"):
-        mi.load_executable(tmp_path / "b.mirage")
+        mi.load_executable(file)
 
 
 @without_device

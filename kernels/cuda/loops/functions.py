@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from mirage.ir import functions as fns
 from mirage.ir.functions import ScalarFunction
-from mirage.kernels.cuda.emit_algebra import FunctionSources, literal
+from mirage.kernels.cuda.emit_algebra import GAUSS_TAIL, ROUND, FunctionSources, literal
 
 #: name -> source of the functions that kernels call by name
 HELPERS: Mapping[str, str] = {
@@ -96,14 +96,10 @@ def sigmoid(x):
     e = {exp}(-tl.abs(x))
     return tl.where(x < 0, e, 1.0) / (1 + e)
 """
-_GAUSS_CDF = """\
+_GAUSS_CDF = f"""\
 @triton.jit
 def gauss_cdf(x):
-    # erfc(z) / 2 for z = |x| / sqrt(2), to a relative error of 1.2e-7 (Press et al., Numerical Recipes, section 6.2)
-    z = tl.abs(x) * 0.70710678
-    t = 1 / (1 + 0.5 * z)
-    p = -0.18628806 + t * (0.27886807 + t * (-1.13520398 + t * (1.48851587 + t * (-0.82215223 + t * 0.17087277))))
-    p = -1.26551223 + t * (1.00002368 + t * (0.37409196 + t * (0.09678418 + t * p)))
+{GAUSS_TAIL}\
     # exp of a large square, and of what rounding it loses
     s = 0.5 * x * x
     lost = tl.where(s < 200.0, tl.fma(0.5 * x, x, -s), 0.0)
@@ -120,15 +116,7 @@ def tanh_64(x):
     near = x / (1 + s / (3 + s / (5 + s / (7 + s / (9 + s / (11 + s / (13 + s / 15)))))))
     return tl.where(tl.abs(x) < 0.5, near, tl.where(x < 0, -far, far))
 """
-_ROUND_64 = """\
-@triton.jit
-def round_half_even_64(x):
-    # numbers of this size and more are integers
-    up = tl.floor(x + 0.5)
-    odd = up - 2 * tl.floor(up * 0.5)
-    near = tl.where(x + 0.5 == up, up - odd, up)
-    return tl.where(tl.abs(x) < 4503599627370496.0, near, x)
-"""
+_ROUND_64 = ROUND.format(name="round_half_even_64", whole="4503599627370496.0")
 #: Chebyshev coefficients of log(erfc(z) exp(z**2) / t) over t = 2 / (2 + z) in [0, 1], computed with 50 digits
 _TAIL = (
     -0.6513268598908547,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from mirage.cache.records import parse_json
 from mirage.errors import FormatError
 from mirage.ir.loops.parse import parse_loops
 from mirage.kernels.cuda.device import cuda_device
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
+from mirage.kernels.text import kernel_fields
 
 #: version of the form
 SCHEMA = 1
@@ -35,14 +35,7 @@ def cuda_loops_from_text(text: str) -> CudaLoopKernel:
     Raises FormatError for any other text, ParseError and LoopError for another program, UnknownTarget, and what
     `CudaLoopKernel` raises.
     """
-    try:
-        obj = parse_json(text)
-    except ValueError as e:
-        raise FormatError(f"kernel: not JSON ({e}); compile the program again") from None
-    if not isinstance(obj, dict) or set(obj) != _FIELDS or obj["format"] != _FORMAT:
-        raise FormatError(f"kernel: expected {', '.join(sorted(_FIELDS))}; compile the program again")
-    if obj["schema"] != SCHEMA:
-        raise FormatError(f"kernel: schema {obj['schema']!r} is not {SCHEMA}; compile the program again")
+    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
     if not isinstance(obj["program"], str) or not isinstance(obj["target"], str):
         raise FormatError("kernel: program and target must be texts")
     program, hints = parse_loops(obj["program"]), obj["hints"]

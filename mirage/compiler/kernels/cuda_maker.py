@@ -7,6 +7,7 @@ from itertools import chain
 
 from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.cuda_mugraph import CudaMuGraphKernel
+from mirage.compiler.kernels.fused import anchor_sizes
 from mirage.compiler.staged_graph import staged_graphs
 from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import AxisError, SearchError
@@ -27,8 +28,6 @@ from mirage.verify.safety import offered
 
 #: seconds after which no more versions of a fused kernel are compiled, beside the first ones
 FUSED_SECONDS = 1.0
-#: elements of a dim of which nothing is known
-DEFAULT_SIZE = 4096
 
 
 class CudaKernels:
@@ -67,7 +66,7 @@ class CudaKernels:
         ]
         if not candidates:
             return None
-        anchors = _anchors(program, hints, bounds or {})
+        anchors = anchor_sizes(program, hints, bounds or {})[:MAX_VERSIONS]
         try:
             ranked = Ranker(program, anchors, self.device, budget=FUSED_SECONDS, constants=constants).run(candidates)
         except SearchError:
@@ -100,11 +99,3 @@ def _verified(verifier: Verifier, graph: MuGraph) -> Candidate | None:
     if not certificate.equal or not offered(verifier.program, graph):
         return None
     return Candidate(graph, certificate, analyze(graph), 0.0)
-
-
-def _anchors(program: Program, hints: Sequence[Mapping[str, int]], most: Mapping[str, int]) -> list[dict[str, int]]:
-    """Distinct complete sets of sizes, at least one of them."""
-    symbols = program.symbols()
-    given = hints or [{s: most.get(s, DEFAULT_SIZE) for s in symbols}]
-    sets = [tuple((s, max(h[s], 1)) for s in symbols) for h in given]
-    return [dict(key) for key in dict.fromkeys(sets)][:MAX_VERSIONS]

@@ -11,7 +11,6 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from mirage.cache.records import parse_json
 from mirage.cuda_result import CudaSuperoptimized, cuda_result_from_json
 from mirage.errors import DimError, FormatError, InputError, VerificationError
 from mirage.ir.axes import to_axes
@@ -23,6 +22,7 @@ from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
 from mirage.kernels.cuda.library import CudaLibraryProgram
 from mirage.kernels.cuda.loaded import cupy_at_hand
 from mirage.kernels.cuda.operators import cupy_arithmetic, device_arrays
+from mirage.kernels.text import kernel_fields
 from mirage.search.rank import CudaVersion
 
 #: version of the form of texts
@@ -30,6 +30,7 @@ SCHEMA = 1
 #: seconds that measuring the versions of one kernel on first use takes, about
 PROFILE_SECONDS = 4.0
 
+_FORMAT = "mirage CUDA kernel"
 _FIELDS = {"format", "schema", "origin", "target", "program", "result"}
 _ORIGINS = ("superoptimized", "fused", "library")
 
@@ -150,7 +151,7 @@ class CudaMuGraphKernel:
         """JSON on one line, of which `cuda_mugraph_from_text` makes the kernel again; it holds no code."""
         return json.dumps(
             {
-                "format": "mirage CUDA kernel",
+                "format": _FORMAT,
                 "schema": SCHEMA,
                 "origin": self.origin,
                 "target": self.device.target,
@@ -167,14 +168,9 @@ def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
     Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, UnknownTarget,
     and the errors of compilation.
     """
-    try:
-        obj = parse_json(text)
-    except ValueError as e:
-        raise FormatError(f"kernel: not JSON ({e}); compile the program again") from None
-    if not isinstance(obj, dict) or set(obj) != _FIELDS or obj["format"] != "mirage CUDA kernel":
-        raise FormatError(f"kernel: expected {', '.join(sorted(_FIELDS))}; compile the program again")
-    if obj["schema"] != SCHEMA or obj["origin"] not in _ORIGINS or not is_cuda(str(obj["target"])):
-        raise FormatError("kernel: a schema, origin or target that is none; compile the program again")
+    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
+    if obj["origin"] not in _ORIGINS or not is_cuda(str(obj["target"])):
+        raise FormatError("kernel: an origin or target that is none; compile the program again")
     device, origin = cuda_device(obj["target"]), obj["origin"]
     program = program_from_json(obj["program"])
     if (obj["result"] is None) != (origin == "library"):

@@ -62,8 +62,7 @@ def fused_kernel(
     """
     symbols = program.symbols()
     most = bounds or {}
-    hints = hints or [{s: most.get(s, DEFAULT_SIZE) for s in symbols}]
-    anchors = [dict(key) for key in dict.fromkeys(tuple(_sizes(program, symbols, h).items()) for h in hints)]
+    anchors = anchor_sizes(program, hints, most)
     graphs = _graphs(program)
 
     def allowed(sizes: Sizes) -> bool:
@@ -84,6 +83,18 @@ def fused_kernel(
     return MuGraphKernel(
         program, compiled, relabel(tree, {k: i for i, k in enumerate(used)}), "fused", tuple(constants)
     )
+
+
+def anchor_sizes(
+    program: Program, hints: Sequence[Mapping[str, int]], bounds: Mapping[str, int]
+) -> list[dict[str, int]]:
+    """The distinct sets of sizes to schedule for: the hints, or without any, dims as large as they can be, else 4096.
+
+    Raises DimError where a hint lacks a dim.
+    """
+    symbols = program.symbols()
+    given = hints or [{s: bounds.get(s, DEFAULT_SIZE) for s in symbols}]
+    return [dict(key) for key in dict.fromkeys(tuple(_sizes(program, symbols, h).items()) for h in given)]
 
 
 def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -> Sizes:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mirage.cache.records import parse_json
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
 from mirage.errors import FormatError
 from mirage.ir.serial import program_from_json, program_to_json
 from mirage.kernels.decision import tree_from_json, tree_to_json
+from mirage.kernels.text import kernel_fields
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
@@ -23,6 +23,7 @@ from mirage.search.versions import MAX_VERSIONS
 #: version of the form
 SCHEMA = 1
 
+_FORMAT = "mirage kernel"
 _FIELDS = {"format", "schema", "origin", "program", "graphs", "versions", "tree", "constants"}
 _ORIGINS = ("superoptimized", "fused", "library")
 
@@ -42,7 +43,7 @@ def kernel_to_text(kernel: MuGraphKernel) -> str:
     ]
     return json.dumps(
         {
-            "format": "mirage kernel",
+            "format": _FORMAT,
             "schema": SCHEMA,
             "origin": kernel.origin,
             "program": program_to_json(kernel.program),
@@ -61,14 +62,7 @@ def kernel_from_text(text: str, seed: int = 0) -> MuGraphKernel:
     Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, and what
     `compile_versions` raises.
     """
-    try:
-        obj = parse_json(text)
-    except ValueError as e:
-        raise FormatError(f"kernel: not JSON ({e}); compile the program again") from None
-    if not isinstance(obj, dict) or set(obj) != _FIELDS or obj["format"] != "mirage kernel":
-        raise FormatError(f"kernel: expected {', '.join(sorted(_FIELDS))}; compile the program again")
-    if obj["schema"] != SCHEMA:
-        raise FormatError(f"kernel: schema {obj['schema']!r} is not {SCHEMA}; compile the program again")
+    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
     if obj["origin"] not in _ORIGINS:
         raise FormatError(f"kernel: origin {obj['origin']!r}; use one of {', '.join(_ORIGINS)}")
     program = program_from_json(obj["program"])
