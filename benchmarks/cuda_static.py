@@ -22,7 +22,6 @@ import mirage as mi
 from benchmarks.peers import complain
 from benchmarks.programs import PROGRAMS, kernel_sizes, retyped
 from benchmarks.tables import AsJson, Table, emit
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.ir.interpret import Runner
 from mirage.ir.operator import PRODUCTS
@@ -30,6 +29,7 @@ from mirage.kernels.cuda.device import cuda_device
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.ptx import matrix_instruction
 from mirage.mugraph.graph import MuGraph, Node
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
 from mirage.search.rank import CudaVersion
 

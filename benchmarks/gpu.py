@@ -24,11 +24,11 @@ from benchmarks.gpu_cutlass import cutlass_program
 from benchmarks.peers import complain
 from benchmarks.programs import KERNELS, kernel_sizes, retyped
 from benchmarks.tables import AsJson, Table, emit
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.library import NUMPY
+from mirage.results.cuda.result import CudaSuperoptimized
 
 #: element types that are measured
 DTYPES = ("float16", "bfloat16")

@@ -21,13 +21,13 @@ import numpy as np
 from benchmarks.gpu import CUTLASS, Case, GpuRow
 from benchmarks.gpu_cutlass import cutlass_program
 from benchmarks.programs import batch_of
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import DeviceError, InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
 from mirage.kernels.cuda.library import CudaLibraryProgram
 from mirage.kernels.library import LibraryProgram
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import random_inputs
 
 #: seconds in which the graphs of a case are replayed in turns, and the fewest rounds

@@ -26,7 +26,7 @@ from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, program_
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 from mirage.settings import num_threads
 

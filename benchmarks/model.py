@@ -20,7 +20,6 @@ import typer
 
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import AsJson, Table, emit
-from mirage.candidates import verify_candidates
 from mirage.frontends.spec import TensorFunction
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.fit import Sample, fit
@@ -28,6 +27,7 @@ from mirage.kernels.cpu.model import CostModel
 from mirage.kernels.cpu.schedules import Scheduler, machine_of
 from mirage.kernels.profile import interleave
 from mirage.kernels.target import get_target
+from mirage.results.candidates import verify_candidates
 from mirage.search.accuracy import random_inputs
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions

@@ -19,7 +19,7 @@ from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import each
 from mirage.errors import VerificationError
 from mirage.kernels.cpu.memory import address
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 
 #: calls that are timed together, and how often, in turns

@@ -14,8 +14,8 @@ import typer
 from benchmarks.phases import OTHER, PHASES, clocked
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import AsJson, Table, emit
-from mirage.candidates import verify_candidates
 from mirage.frontends.spec import TensorFunction
+from mirage.results.candidates import verify_candidates
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier

@@ -27,7 +27,6 @@ import typer
 
 import mirage as mi
 from benchmarks.tables import AsJson, Table, emit
-from mirage.evidence import verdicts
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import Imported, UpstreamFile
 from mirage.ir.axes import to_axes
@@ -35,6 +34,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.canonical import most_parallel, structure_key, without_loops
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
+from mirage.results.evidence import verdicts
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 

@@ -111,17 +111,17 @@ if TYPE_CHECKING:
     from mirage.api import load, superoptimize, superoptimized
     from mirage.compilation import compile, load_executable
     from mirage.compiler.patterns import register_pattern
-    from mirage.cuda_result import CudaSuperoptimized
-    from mirage.result import Superoptimized
+    from mirage.results.cpu.result import Superoptimized
+    from mirage.results.cuda.result import CudaSuperoptimized
     from mirage.runtime.executable import Executable
     from mirage.runtime.packed import register_library, register_packed
 
 
 #: loaded on first use, so that importing the package stays quick
 _LATER = {
-    "CudaSuperoptimized": "mirage.cuda_result",
+    "CudaSuperoptimized": "mirage.results.cuda.result",
     "Executable": "mirage.runtime.executable",
-    "Superoptimized": "mirage.result",
+    "Superoptimized": "mirage.results.cpu.result",
     "compile": "mirage.compilation",
     "load": "mirage.api",
     "load_executable": "mirage.compilation",

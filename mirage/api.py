@@ -16,10 +16,6 @@ import numpy as np
 
 from mirage.cache import ResultStore, store_of
 from mirage.cache.records import parse_json
-from mirage.candidates import verify_candidates
-from mirage.cuda_api import rank_for_device
-from mirage.cuda_recall import CudaMemory
-from mirage.cuda_result import CudaSuperoptimized, cuda_result_from_json, device_shapes
 from mirage.errors import (
     BudgetError,
     DimError,
@@ -29,7 +25,6 @@ from mirage.errors import (
     TraceError,
     VerificationError,
 )
-from mirage.evidence import Verdict, compare, verdicts
 from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
@@ -43,9 +38,14 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Target, get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
-from mirage.recall import Memory, compiled, compiled_decision, recheck, search_key
-from mirage.records import SCHEMA, baselines_from_json, candidates_from_json, decision_from_json
-from mirage.result import Superoptimized
+from mirage.results.candidates import verify_candidates
+from mirage.results.cpu.result import Superoptimized
+from mirage.results.cuda.rank import rank_for_device
+from mirage.results.cuda.recall import CudaMemory
+from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json, device_shapes
+from mirage.results.evidence import Verdict, compare, verdicts
+from mirage.results.recall import Memory, compiled, compiled_decision, recheck, search_key
+from mirage.results.records import SCHEMA, baselines_from_json, candidates_from_json, decision_from_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed

@@ -19,9 +19,7 @@ import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.cli_compile import compile_
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import DimError, InputError, MirageError, TraceError
-from mirage.evidence import Verdict
 from mirage.folders import save_file
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import UpstreamFile
@@ -30,8 +28,10 @@ from mirage.kernels.decision import leaves
 from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
-from mirage.records import accuracy_to_json
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
+from mirage.results.cuda.result import CudaSuperoptimized
+from mirage.results.evidence import Verdict
+from mirage.results.records import accuracy_to_json
 from mirage.search.checkpoint import remove_checkpoints
 from mirage.search.versions import Version
 from mirage.verify.certificate import power_text

@@ -56,7 +56,7 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.loops.text import cuda_loops_from_text
 from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, read_executable
 from mirage.search.versions import MAX_VERSIONS
 

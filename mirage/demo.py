@@ -16,7 +16,7 @@ from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
 from mirage.kernels.profile import interleave
 from mirage.progress import bars
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 
 #: query heads that share one head of keys and values in gqa_decode

@@ -27,11 +27,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("mugraph",),
     ("verify", "kernels"),
     ("runtime",),
-    ("search",),
-    ("records",),
-    ("recall", "cuda_records"),
-    ("result", "cuda_result"),
-    ("compiler", "frontends"),
+    ("search", "frontends"),
+    ("results",),
+    ("compiler",),
 )
 
 #: (module, what it imports nevertheless): why
@@ -124,7 +122,7 @@ def test_the_order(module: str, target: str, allowed: bool) -> None:
         ("from mirage import api, errors", {"mirage.api", "mirage.errors"}),
         ("import mirage.api as a, numpy", {"mirage.api"}),
         ("def f():\n    from mirage.api import load", {"mirage.api"}),
-        ("if TYPE_CHECKING:\n    from mirage.result import X", {"mirage.result"}),
+        ("if TYPE_CHECKING:\n    from mirage.results.cpu.result import X", {"mirage.results.cpu.result"}),
         ("from numpy import mirage", set()),
     ],
 )

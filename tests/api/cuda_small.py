@@ -11,7 +11,7 @@ from rich.console import Console
 
 import mirage as mi
 from mirage.cache import ResultStore
-from mirage.cuda_result import CudaSuperoptimized
+from mirage.results.cuda.result import CudaSuperoptimized
 
 
 def gated(x: Any, w: Any, v: Any) -> Any:

@@ -26,7 +26,7 @@ from mirage.errors import (
     UnknownTarget,
 )
 from mirage.ir.interpret import run_reference
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from tests.api.small import BUDGET, adapter, arrays, check, rows, several
 
 X = np.random.default_rng(0).standard_normal((3, 8)).astype(np.float32)

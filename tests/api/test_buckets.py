@@ -25,8 +25,8 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.decision import Split, decide, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
-from mirage.recall import Memory
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
+from mirage.results.recall import Memory
 from mirage.search.tune import Tuned
 from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version, VersionTuner
 from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows

@@ -20,8 +20,8 @@ import mirage as mi
 from mirage import api
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import canonical_json, sha256
-from mirage.records import SCHEMA
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
+from mirage.results.records import SCHEMA
 from tests.api.small import BUDGET, adapter, arrays, check, rows
 
 #: superoptimizes `adapter` in a process of its own, and says what was remembered
@@ -144,7 +144,7 @@ def test_an_equal_program_of_other_names_and_order_hits_too(store: ResultStore) 
 def test_records_of_an_older_form_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
     with monkeypatch.context() as older:
-        older.setattr("mirage.recall.SCHEMA", SCHEMA - 1)
+        older.setattr("mirage.results.recall.SCHEMA", SCHEMA - 1)
         assert not mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
         assert mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
     with warnings.catch_warnings():

@@ -21,7 +21,7 @@ from mirage.kernels.cpu.schedules import machine_of
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.search.explore import Explorer
 from tests.api.small import BUDGET, arrays, check
 from tests.kernels.kernels import single_kernel

@@ -13,7 +13,6 @@ import pytest
 import mirage as mi
 from benchmarks.programs import PROGRAMS
 from mirage.api import CudaTarget, verify
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import (
     DeviceError,
     DimError,
@@ -27,6 +26,7 @@ from mirage.ir.interpret import run_reference
 from mirage.kernels.cuda import compile as compiler
 from mirage.kernels.cuda import device
 from mirage.kernels.cuda.device import DEVICES, present_device
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search import rank
 from mirage.search.rank import CudaDecision, CudaVersion
 from mirage.search.versions import Point

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 import mirage as mi
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import ScheduleError
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit import emit, with_descriptors
 from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.rank import Built, CudaVersion, Ranker, _unspecialized
 from tests.api.cuda_small import found
 

@@ -15,7 +15,6 @@ import mirage as mi
 from benchmarks.programs import PROGRAMS
 from mirage import cuda_result
 from mirage.cache import ResultStore
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import (
     BudgetError,
     DeviceError,
@@ -23,6 +22,7 @@ from mirage.errors import (
     VerificationError,
 )
 from mirage.kernels.cuda.device import DEVICES, present_device
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
 from mirage.search.rank import CudaDecision, CudaVersion
 from tests.api.cuda_small import PROGRAM, SIZES, found, text

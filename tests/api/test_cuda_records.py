@@ -11,7 +11,6 @@ import pytest
 
 import mirage as mi
 from mirage.cache import CorruptRecordWarning, ResultStore
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import (
     FormatError,
     MirageError,
@@ -20,6 +19,7 @@ from mirage.errors import (
 )
 from mirage.kernels.cuda import compile as compiler
 from mirage.kernels.cuda.device import DEVICES
+from mirage.results.cuda.result import CudaSuperoptimized
 from tests.api.cuda_small import PROGRAM, SIZES, found, text
 from tests.api.cuda_small import result as result
 from tests.api.cuda_small import saved as saved

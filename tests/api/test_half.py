@@ -15,7 +15,7 @@ from mirage.errors import DTypeError, InputError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from tests.api.small import BUDGET, adapter, arrays, check, loaded
 from tests.programs import retyped
 

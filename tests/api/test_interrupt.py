@@ -20,8 +20,8 @@ from rich.console import Console
 import mirage as mi
 from mirage import api
 from mirage.cache import ResultStore
-from mirage.candidates import Check, verify_candidates
 from mirage.progress import Step, bars
+from mirage.results.candidates import Check, verify_candidates
 from mirage.search.generate import SearchResult, generate
 from mirage.search.jobs import INTERRUPTED, WorkerPool
 from mirage.verify.equivalence import Verifier

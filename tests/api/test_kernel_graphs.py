@@ -16,7 +16,7 @@ from mirage.ir.axes import to_axes
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.search.generate import SearchResult
 from tests.api.small import BUDGET, arrays, check, loaded
 from tests.kernels.kernels import cut

@@ -18,7 +18,7 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from tests.api.small import arrays, check
 from tests.programs import retyped
 

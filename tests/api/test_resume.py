@@ -19,7 +19,7 @@ import pytest
 import mirage as mi
 from mirage.cache import ResultStore
 from mirage.ir.axes import to_axes
-from mirage.recall import search_key
+from mirage.results.recall import search_key
 from mirage.search import jobs, tune
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.generate import FUSED, SearchResult, _Searcher, generate

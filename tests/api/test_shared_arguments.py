@@ -13,7 +13,7 @@ from mirage import api
 from mirage.cache import ResultStore
 from mirage.errors import InputError
 from mirage.mugraph.degree import analyze
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from tests.api.small import arrays, check, loaded
 from tests.shared import shared
 

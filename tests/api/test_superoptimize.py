@@ -36,7 +36,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.validate import validate
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.search.explore import score
 from mirage.search.versions import Decision, Point, Version
 from mirage.verify.tester import Outcome, RandomTester

@@ -12,11 +12,11 @@ import pytest
 import mirage as mi
 from mirage import api
 from mirage.errors import FormatError, GraphError, InputError
-from mirage.evidence import seen_as
 from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.axes import to_axes
 from mirage.mugraph.files import save_mugraph
 from mirage.mugraph.graph import MuGraph, Node
+from mirage.results.evidence import seen_as
 from tests.api.small import Run
 from tests.frontends import upstream as up
 from tests.mugraph.graphs import CASES, flash_attention, flash_decoding, gated

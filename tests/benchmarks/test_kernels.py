@@ -20,7 +20,7 @@ from mirage.ir.interpret import run_reference
 from mirage.kernels.cpu.limits import Limits
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 
 SIZES = {"m": 6, "n": 40}
 

@@ -19,7 +19,6 @@ import pytest
 
 import mirage as mi
 from mirage.errors import FormatError, GraphError, InputError
-from mirage.evidence import verdicts
 from mirage.frontends.upstream import Imported, UpstreamFile
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import to_axes
@@ -29,6 +28,7 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, Role
 from mirage.mugraph.interpret import run_mugraph
+from mirage.results.evidence import verdicts
 from mirage.verify.proof import prove
 from tests.frontends import upstream as up
 from tests.frontends.upstream_literal import Malformed, repaired, run

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 import mirage as mi
-from mirage.cuda_api import rank_for_device
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import CompilerError, NoCompilerError
 from mirage.kernels.cuda import cutlass_compile
 from mirage.kernels.cuda.compile import CompiledKernel
@@ -21,6 +19,8 @@ from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit import emit
 from mirage.kernels.cuda.model import CudaModel
 from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.results.cuda.rank import rank_for_device
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search import gemms
 from mirage.search.gemms import GemmModel, build_gemms, library_candidate, why_none
 from mirage.search.stats import SearchStats

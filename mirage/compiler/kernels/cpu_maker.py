@@ -9,7 +9,7 @@ from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from mirage.result import Superoptimized
+from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Kernel
 
 

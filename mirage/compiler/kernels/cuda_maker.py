@@ -9,7 +9,6 @@ from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.cuda_mugraph import CudaMuGraphKernel
 from mirage.compiler.kernels.fused import anchor_sizes
 from mirage.compiler.staged_graph import staged_graphs
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.errors import AxisError, SearchError
 from mirage.ir.axes import to_axes
 from mirage.ir.loops.program import LoopProgram
@@ -18,6 +17,7 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.runtime.executable import Kernel
 from mirage.search.rank import Ranker
 from mirage.search.stats import SearchStats

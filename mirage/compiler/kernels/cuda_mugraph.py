@@ -11,7 +11,6 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
-from mirage.cuda_result import CudaSuperoptimized, cuda_result_from_json
 from mirage.errors import DimError, FormatError, InputError, VerificationError
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
@@ -23,6 +22,7 @@ from mirage.kernels.cuda.library import CudaLibraryProgram
 from mirage.kernels.cuda.loaded import cupy_at_hand
 from mirage.kernels.cuda.operators import cupy_arithmetic, device_arrays
 from mirage.kernels.text import kernel_fields
+from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
 from mirage.search.rank import CudaVersion
 
 #: version of the form of texts

@@ -30,7 +30,7 @@ from mirage.kernels.decision import Tree, leaves
 from mirage.kernels.library import LibraryProgram
 
 if TYPE_CHECKING:
-    from mirage.result import Superoptimized
+    from mirage.results.cpu.result import Superoptimized
 
 #: layouts of the arrays at sizes of the dims whose calls are kept
 _KEPT = 64

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from mirage.cuda_records import cuda_decision_from_json, cuda_record
 from mirage.errors import MirageError
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.recall import Memory
-from mirage.records import candidates_from_json, candidates_to_json
+from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
+from mirage.results.recall import Memory
+from mirage.results.records import candidates_from_json, candidates_to_json
 from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.rank import CudaDecision
 from mirage.search.tune import Candidate

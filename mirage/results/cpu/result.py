@@ -25,7 +25,7 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
-from mirage.records import SCHEMA, baselines_to_json, candidates_to_json, decision_to_json
+from mirage.results.records import SCHEMA, baselines_to_json, candidates_to_json, decision_to_json
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.jobs import INTERRUPTED

@@ -28,7 +28,7 @@ from mirage.kernels.decision import rename
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.rename import rename_mugraph, rename_schedule
-from mirage.records import (
+from mirage.results.records import (
     SCHEMA,
     DecisionRecord,
     GraphRecord,

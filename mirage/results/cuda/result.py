@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from mirage.cuda_records import cuda_decision_from_json, cuda_record
 from mirage.errors import BudgetError, DeviceError, DimError, InputError, VerificationError
 from mirage.folders import save_file
 from mirage.ir.interpret import run_reference
@@ -25,8 +24,9 @@ from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch import CudaExecutable
 from mirage.kernels.cuda.model import floor_us
 from mirage.kernels.decision import leaves
-from mirage.recall import recheck
-from mirage.records import SCHEMA, candidates_from_json, candidates_to_json, sizes_from_json
+from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
+from mirage.results.recall import recheck
+from mirage.results.records import SCHEMA, candidates_from_json, candidates_to_json, sizes_from_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.gemms import why_none

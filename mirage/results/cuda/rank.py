@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from mirage.cuda_recall import CudaMemory
-from mirage.cuda_result import CudaSuperoptimized
 from mirage.kernels.cuda.device import CudaDevice
+from mirage.results.cuda.recall import CudaMemory
+from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.gemms import library_candidate, why_none
 from mirage.search.rank import CudaDecision, Ranker
 from mirage.search.stats import SearchStats

@@ -1,6 +1,6 @@
 """Results for CUDA devices as JSON: versions with their schedules, the tree, and the times that it was learnt from.
 
-As in `mirage.records`, a record holds no code: Triton is printed again from the graphs, which are verified again.
+As in `mirage.results.records`, a record holds no code: Triton is printed again from the graphs, which are verified again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.kernels.decision import Tree, leaves, rename, tree_from_json, tree_to_json
 from mirage.mugraph.rename import rename_axis
-from mirage.records import GraphRecord, points_from_json, points_to_json, sizes_from_json
+from mirage.results.records import GraphRecord, points_from_json, points_to_json, sizes_from_json
 from mirage.search.rank import MAX_RIVALS, CudaDecision, CudaVersion, build_all
 from mirage.search.tune import Candidate
 from mirage.search.versions import Point

@@ -1,0 +1,1 @@
+"""Results for the processor: versions of a program that were measured."""
