@@ -9,7 +9,7 @@ from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from mirage import candidates
+from mirage.results import candidates
 from mirage.search import generate
 from mirage.search.compose import Composer
 from mirage.search.extract import Extractor

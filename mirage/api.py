@@ -23,7 +23,6 @@ from mirage.errors import (
     InputError,
     SearchError,
     TraceError,
-    VerificationError,
 )
 from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
@@ -32,20 +31,21 @@ from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Target, get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.results.candidates import verify_candidates
-from mirage.results.cpu.result import Superoptimized
+from mirage.results.cpu.recall import CpuMemory
+from mirage.results.cpu.result import Superoptimized, result_from_json
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.recall import CudaMemory
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json, device_shapes
 from mirage.results.evidence import Verdict, compare, verdicts
-from mirage.results.recall import Memory, compiled, compiled_decision, recheck, search_key
-from mirage.results.records import SCHEMA, baselines_from_json, candidates_from_json, decision_from_json
+from mirage.results.recall import search_key
+from mirage.results.records import SCHEMA
+from mirage.results.result import saved_from_json
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
@@ -173,8 +173,12 @@ def superoptimize(
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
-    kind = CudaMemory if isinstance(machine, CudaDevice) else Memory
-    memory = kind(store, verifier.axis_program, machine, budget, fixed) if whole and store is not None else None
+    memory: CpuMemory | CudaMemory | None = None
+    if whole and store is not None:
+        if isinstance(machine, CudaDevice):
+            memory = CudaMemory(store, verifier.axis_program, machine, budget, fixed)
+        else:
+            memory = CpuMemory(store, verifier.axis_program, machine, budget, fixed)
     seconds: dict[str, float] = {}
     interrupted = False
 
@@ -183,11 +187,12 @@ def superoptimize(
     if remembered is not None:
         candidates, stats, found = remembered
         seconds["verify"] = time.perf_counter() - start
-        recalled = memory.tuned(verifier, anchors, candidates) if memory and isinstance(machine, Target) else None
+        recalled = memory.tuned(verifier, anchors, candidates) if isinstance(memory, CpuMemory) else None
         if recalled is not None and isinstance(machine, Target):
             tuned, decision = recalled
             return Superoptimized(
-                traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
+                program=traced, verifier=verifier, anchors=anchors, target=machine, threads=machine.cores,
+                graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, stats=stats, seconds=seconds,
                 cache_hit=True, candidates=found, tune_stop=tuned.stop_reason, constants=fixed,
             )  # fmt: skip
     else:
@@ -225,11 +230,11 @@ def superoptimize(
         interrupted = True
     seconds["tune"] = time.perf_counter() - start
     answer = Superoptimized(
-        traced, verifier, anchors, machine, machine.cores, tuned.candidates, tuned.baselines, decision, stats, seconds,
-        cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
+        program=traced, verifier=verifier, anchors=anchors, target=machine, threads=machine.cores, graphs=tuned.candidates,
+        baselines=tuned.baselines, decision=decision, stats=stats, seconds=seconds, cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
         tune_stop=tuned.stop_reason, library=library, constants=fixed,
     )  # fmt: skip
-    if memory is not None and not interrupted:
+    if isinstance(memory, CpuMemory) and not interrupted:
         memory.keep_tuned(anchors, replace(tuned, candidates=answer.graphs), answer.decision)
     return answer
 
@@ -460,37 +465,11 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Result:
     if obj.get("schema") != SCHEMA:
         raise FormatError(f"{path}: schema {obj.get('schema')!r} is not {SCHEMA}; superoptimize the program again")
     try:
-        program = program_from_json(obj["program"])
-        symbols = program.symbols()
-        records = candidates_from_json(obj["graphs"], symbols)
-        anchors = _anchors(program, obj["sizes"], {})
+        saved = saved_from_json(obj)
+        _anchors(saved.program, saved.anchors, {})
         machine = get_target(str(obj["target"]))
         if isinstance(machine, CudaDevice):
-            return cuda_result_from_json(obj, machine, str(path), _seed(seed))
-        stats = SearchStats.from_json(obj["stats"])
-        candidates = int(obj["candidates"])
-        decision = decision_from_json(obj["decision"], records, symbols)
-        threads = obj["threads"]
-        if type(threads) is not int or not 0 < threads < 2**31:
-            raise ValueError(f"threads {threads!r}")
-        baselines = baselines_from_json(obj["baselines"])
-        constants = obj.get("constants", [])
-        if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
-            raise ValueError(f"constants {constants!r}")
+            return cuda_result_from_json(obj, saved, machine, str(path), _seed(seed))
+        return result_from_json(obj, saved, machine, str(path), _seed(seed))
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None
-    verifier = Verifier(program, _seed(seed))
-    graphs: list[Candidate] = []
-    start = time.perf_counter()
-    for r in records:
-        c = recheck(verifier, r)
-        if c is None:
-            raise VerificationError(
-                f"{path}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
-            )
-        graphs.append(c if r.timing is None else compiled(c, r, constants))
-    seconds = {"verify": time.perf_counter() - start}
-    return Superoptimized(
-        program, verifier, anchors, machine, threads, graphs, baselines, compiled_decision(decision, graphs, constants), stats,
-        seconds, cache_hit=True, candidates=candidates, tune_stop="from a file", constants=tuple(constants),
-    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Verification of what a search found: every graph is a unit of work, for this process or for workers."""
+"""Verification of what a search found, every graph a unit of work for this process or for workers, and of what was kept."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import json
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 
+from mirage.errors import MirageError
 from mirage.ir.serial import program_from_json, program_to_json
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
+from mirage.results.records import GraphRecord
 from mirage.search.generate import plan_by_plan
 from mirage.search.jobs import Outcome, Run, run_units
 from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
+from mirage.verify.safety import offered
 
 
 def verify_candidates(
@@ -74,3 +77,15 @@ class Check:
 @functools.lru_cache(maxsize=1)
 def _check(program: str, seed: int, delta: float) -> Check:
     return Check(Verifier(program_from_json(json.loads(program)), seed, delta))
+
+
+def recheck(verifier: Verifier, record: GraphRecord) -> Candidate | None:
+    """The record's graph with fresh evidence, or None if it does not compute the verifier's program."""
+    try:
+        certificate = verifier.check(record.graph)
+        if not certificate.equal or not offered(verifier.program, record.graph):
+            return None
+        proof = prove(verifier.axis_program, record.graph)
+    except MirageError:
+        return None
+    return Candidate(record.graph, certificate.with_proof(proof), analyze(record.graph), record.cost)

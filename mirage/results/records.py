@@ -1,6 +1,6 @@
-"""Results as JSON: what `save` writes, the results store keeps, and both load again with suspicion.
+"""Results as JSON: what `save` writes, the results store keeps, and both load again with suspicion. Here what every target has.
 
-A record holds graphs, certificates, schedules and timings, never code: C is printed again from the graph, and the graph
+A record holds graphs, certificates, schedules and timings, never code: that is printed again from the graph, and the graph
 is verified again before it is used.
 """
 
@@ -13,20 +13,18 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import FormatError
-from mirage.kernels.decision import MAX_THRESHOLD, Tree, tree_from_json, tree_to_json
+from mirage.kernels.decision import MAX_THRESHOLD
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.search.accuracy import Accuracy
 from mirage.search.tune import Candidate
-from mirage.search.versions import MAX_VERSIONS, Decision, Point
+from mirage.search.versions import Point
 from mirage.verify.certificate import Certificate
 
 #: version of the form; part of every key, so that a record of another version is never looked at
 SCHEMA = 3
-#: what competes with graphs: the program operator by operator, and as BLAS calls
-BASELINES = ("reference", "library")
 
 
 @dataclass(frozen=True)
@@ -40,27 +38,6 @@ class GraphRecord:
     sizes: dict[str, int]
     timing: Timing | None
     accuracy: tuple[Accuracy, ...]
-
-
-@dataclass(frozen=True)
-class VersionRecord:
-    """One version as it was stored: of which graph (its place among the records), None where the kind is a baseline."""
-
-    kind: str
-    timing: Timing
-    graph: int | None
-    schedule: Schedule | None
-    sizes: dict[str, int]
-    accuracy: tuple[Accuracy, ...]
-
-
-@dataclass(frozen=True)
-class DecisionRecord:
-    """Versions and the decision among them, as they were stored."""
-
-    versions: tuple[VersionRecord, ...]
-    tree: Tree
-    points: tuple[Point, ...]
 
 
 def timing_to_json(t: Timing | None) -> dict[str, Any] | None:
@@ -129,7 +106,7 @@ def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[GraphRecord
         if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
             raise FormatError("graphs: cost must be a number and origin a text")
         graph = mugraph_from_json(item["graph"])
-        schedule = _schedule_from_json(item["schedule"], graph)
+        schedule = schedule_from_json(item["schedule"], graph)
         graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
         certificate = Certificate.from_json(item["certificate"])
         timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
@@ -138,7 +115,8 @@ def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[GraphRecord
     return found
 
 
-def _schedule_from_json(obj: Any, graph: MuGraph) -> Schedule | None:
+def schedule_from_json(obj: Any, graph: MuGraph) -> Schedule | None:
+    """The schedule of a graph, if it has one; raises FormatError for anything else, ScheduleError for one of another graph."""
     schedule = None if obj is None else Schedule.from_json(obj)
     if schedule is not None:
         schedule.check(graph)
@@ -154,41 +132,14 @@ def sizes_from_json(obj: Any, symbols: Collection[str]) -> dict[str, int]:
     return {s: obj[s] for s in symbols}
 
 
-def decision_to_json(decision: Decision, candidates: Sequence[Candidate]) -> dict[str, Any]:
-    """Versions, whose graphs are among those of `candidates`, with their schedules, the tree and the measurements."""
-    places = {id(c.graph): i for i, c in enumerate(candidates)}
-    versions = []
-    for v in decision.versions:
-        c = v.candidate
-        versions.append(
-            {
-                "kind": v.kind,
-                "timing": timing_to_json(v.timing),
-                "graph": places[id(c.graph)] if c else None,
-                "schedule": c.schedule.to_json() if c and c.schedule else None,
-                "sizes": dict(c.sizes) if c else {},
-                "accuracy": accuracy_to_json(c.accuracy) if c else [],
-            }
-        )
-    return {"versions": versions, "tree": tree_to_json(decision.tree), "points": points_to_json(decision.points)}
+def rename_sizes(sizes: Mapping[str, int], symbols: Mapping[str, str]) -> dict[str, int]:
+    """The sizes with other names of their dim symbols."""
+    return {symbols[s]: n for s, n in sizes.items()}
 
 
 def points_to_json(points: Sequence[Point]) -> list[dict[str, Any]]:
     # JSON has no infinity
     return [{"sizes": dict(p.sizes), "us": [t if t < np.inf else None for t in p.times]} for p in points]
-
-
-def decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> DecisionRecord:
-    """Raises FormatError for anything but what `decision_to_json` writes, of these graphs and dim symbols, ScheduleError
-    where a schedule is not one of its graph.
-    """
-    if not isinstance(obj, dict) or set(obj) != {"versions", "tree", "points"}:
-        raise FormatError("decision: expected versions, tree and points")
-    if not isinstance(obj["versions"], list) or not 0 < len(obj["versions"]) <= MAX_VERSIONS:
-        raise FormatError(f"decision: versions must be a list of 1 to {MAX_VERSIONS}")
-    versions = tuple(_version_from_json(v, graphs, symbols) for v in obj["versions"])
-    tree = tree_from_json(obj["tree"], symbols, len(versions))
-    return DecisionRecord(versions, tree, points_from_json(obj["points"], len(versions), symbols))
 
 
 def points_from_json(obj: Any, versions: int, symbols: Collection[str]) -> tuple[Point, ...]:
@@ -206,33 +157,6 @@ def points_from_json(obj: Any, versions: int, symbols: Collection[str]) -> tuple
     return tuple(points)
 
 
-def _version_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> VersionRecord:
-    names = {"kind", "timing", "graph", "schedule", "sizes", "accuracy"}
-    if not isinstance(obj, dict) or set(obj) != names:
-        raise FormatError(f"decision: a version must have exactly {', '.join(sorted(names))}")
-    kind, place, timing = obj["kind"], obj["graph"], timing_from_json(obj["timing"])
-    if timing is None:
-        raise FormatError("decision: a version has no timing")
-    accuracy = accuracy_from_json(obj["accuracy"])
-    if kind == "mugraph" and type(place) is int and 0 <= place < len(graphs):
-        schedule = _schedule_from_json(obj["schedule"], graphs[place].graph)
-        if schedule is None:
-            raise FormatError("decision: a version has no schedule")
-        return VersionRecord(kind, timing, place, schedule, sizes_from_json(obj["sizes"], symbols), accuracy)
-    if kind in BASELINES and place is None and obj["schedule"] is None and not obj["sizes"]:
-        return VersionRecord(kind, timing, None, None, {}, accuracy)
-    raise FormatError(f"decision: {kind!r} of graph {place!r} is no version"[:200])
-
-
-def baselines_from_json(obj: Any) -> dict[str, Timing]:
-    """Timings of the baselines by name, of which the library's is always there; raises FormatError."""
-    if not isinstance(obj, dict) or not {"library"} <= set(obj) <= set(BASELINES):
-        raise FormatError(f"baselines: expected library, and reference where it was timed, got {obj!r}")
-    found = {name: timing_from_json(t) for name, t in obj.items()}
-    if None in found.values():
-        raise FormatError("baselines: a timing is missing")
-    return {name: t for name, t in found.items() if t is not None}
-
-
-def baselines_to_json(baselines: Mapping[str, Timing]) -> dict[str, Any]:
-    return {name: timing_to_json(t) for name, t in baselines.items()}
+def rename_points(points: Sequence[Point], symbols: Mapping[str, str]) -> tuple[Point, ...]:
+    """The points with other names of their dim symbols."""
+    return tuple(Point(rename_sizes(p.sizes, symbols), p.times) for p in points)

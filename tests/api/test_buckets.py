@@ -25,8 +25,8 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.decision import Split, decide, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
+from mirage.results.cpu.recall import CpuMemory
 from mirage.results.cpu.result import Superoptimized
-from mirage.results.recall import Memory
 from mirage.search.tune import Tuned
 from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version, VersionTuner
 from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows
@@ -267,7 +267,7 @@ def store(tmp_path: Path) -> ResultStore:
 def fill(store: ResultStore) -> Superoptimized:
     """Keep `bucketed` as what was tuned."""
     first = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    memory = Memory(store, first.verifier.axis_program, first.target, BUDGET)
+    memory = CpuMemory(store, first.verifier.axis_program, first.target, BUDGET)
     r = bucketed()
     tuned = Tuned(r.graphs, r.baselines, 0, [], "complete")
     memory.keep_tuned(r.anchors, tuned, r.decision)

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from mirage import cuda_result
 from mirage.cache import ResultStore
 from mirage.kernels.cuda.device import DEVICES
+from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.rank import MAX_RIVALS, CudaVersion, is_generated
 from tests.api.cuda_small import found

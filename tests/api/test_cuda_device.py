@@ -13,7 +13,6 @@ import pytest
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
-from mirage import cuda_result
 from mirage.cache import ResultStore
 from mirage.errors import (
     BudgetError,
@@ -22,6 +21,7 @@ from mirage.errors import (
     VerificationError,
 )
 from mirage.kernels.cuda.device import DEVICES, present_device
+from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
 from mirage.search.rank import CudaDecision, CudaVersion

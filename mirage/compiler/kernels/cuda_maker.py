@@ -74,8 +74,9 @@ class CudaKernels:
             return None
         used = {id(v.candidate.graph) for v in ranked.decision.versions}
         result = CudaSuperoptimized(
-            program, verifier, anchors, self.device, [c for c in candidates if id(c.graph) in used], ranked.decision,
-            SearchStats(stop_reason="no search"), {}, compiled=ranked.compiled, rejected=ranked.rejected,
+            program=program, verifier=verifier, anchors=anchors, device=self.device,
+            graphs=[c for c in candidates if id(c.graph) in used], decision=ranked.decision,
+            stats=SearchStats(stop_reason="no search"), seconds={}, compiled=ranked.compiled, rejected=ranked.rejected,
             constants=tuple(constants),
         )  # fmt: skip
         return CudaMuGraphKernel(program, self.device, "fused", result)

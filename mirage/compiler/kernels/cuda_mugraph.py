@@ -23,6 +23,7 @@ from mirage.kernels.cuda.loaded import cupy_at_hand
 from mirage.kernels.cuda.operators import cupy_arithmetic, device_arrays
 from mirage.kernels.text import kernel_fields
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
+from mirage.results.result import saved_from_json
 from mirage.search.rank import CudaVersion
 
 #: version of the form of texts
@@ -178,7 +179,7 @@ def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
     if obj["result"] is None:
         return CudaMuGraphKernel(program, device, origin)
     try:
-        result = cuda_result_from_json(obj["result"], device, "kernel", seed)
+        result = cuda_result_from_json(obj["result"], saved_from_json(obj["result"]), device, "kernel", seed)
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
     if result.program != program:

@@ -1,9 +1,7 @@
-"""The answer of a superoptimization: a callable for every size, with its evidence."""
+"""The answer of a superoptimization for the processor: a callable for every size, with its evidence."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,13 +9,8 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
-from mirage.errors import DimError
-from mirage.folders import save_file
 from mirage.ir.interpret import Runner, run_reference
-from mirage.ir.program import Program
-from mirage.ir.serial import program_to_json
 from mirage.kernels.cpu.choose import compile_tree
 from mirage.kernels.cpu.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.decision import leaves
@@ -25,19 +18,24 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
-from mirage.results.records import SCHEMA, baselines_to_json, candidates_to_json, decision_to_json
+from mirage.results.cpu.records import (
+    baselines_from_json,
+    baselines_to_json,
+    compiled,
+    decision_from_json,
+    decision_record,
+)
+from mirage.results.records import candidates_to_json
+from mirage.results.result import Result, SavedResult
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
-from mirage.search.jobs import INTERRUPTED
-from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate
 from mirage.search.versions import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 
 
-@dataclass
-class Superoptimized:
+@dataclass(kw_only=True)
+class Superoptimized(Result):
     """A program with the fastest verified ways to run it.
 
     Call it with arrays of any sizes of the symbolic dims; the result is of the same kind as the first argument. `decision`
@@ -50,23 +48,11 @@ class Superoptimized:
     VerificationError where one does not. `constants` are inputs whose contents must not change between calls.
     """
 
-    program: Program
-    verifier: Verifier
-    anchors: list[dict[str, int]]
     target: Target
     threads: int
-    graphs: list[Candidate]
     baselines: dict[str, Timing]
     decision: Decision
-    stats: SearchStats
-    seconds: dict[str, float]
-    cache_hit: bool = False
-    candidates: int = 0
-    compiled: int = 0
-    rejected: list[str] = field(default_factory=list)
-    tune_stop: str = ""
     library: LibraryProgram | None = field(default=None, repr=False)
-    constants: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         start = time.perf_counter()
@@ -82,12 +68,6 @@ class Superoptimized:
         self._runners: list[Runner] = [self._runner(v) for v in self.decision.versions]
         self._caller = Caller(self.program, lambda sizes: self._runners[self._choose(sizes)])
 
-    def _confirmed(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
-        """The candidate with the second check; once per graph, whose schedules share it."""
-        if id(c.graph) not in confirmed:
-            confirmed[id(c.graph)] = self.verifier.confirm(c.graph, c.certificate)
-        return replace(c, certificate=confirmed[id(c.graph)])
-
     def _runner(self, version: Version) -> Runner:
         if version.candidate is not None:
             executable = version.candidate.executable
@@ -100,9 +80,8 @@ class Superoptimized:
         return self.library or LibraryProgram(self.verifier.axis_program)
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The first sizes that the result was tuned at."""
-        return self.anchors[0]
+    def target_name(self) -> str:
+        return self.target.name
 
     @property
     def versions(self) -> tuple[Version, ...]:
@@ -114,8 +93,7 @@ class Superoptimized:
 
         Raises DimError where a dim has no size.
         """
-        if missing := [s for s in self.sizes if s not in sizes]:
-            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        self._check_complete(sizes)
         return self.versions[self._choose(sizes)]
 
     @cached_property
@@ -147,11 +125,6 @@ class Superoptimized:
         Raises InputError if the arrays do not fit the program, naming the input and the dim, or if `out` does not fit.
         """
         return self._caller(arrays, out)
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search, the verification or the tuning, so that this is what was found by then."""
-        return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
 
     @property
     def certificate(self) -> Certificate:
@@ -187,24 +160,13 @@ class Superoptimized:
         moved, flops = program_cost(self.verifier.axis_program, self.sizes)
         return limit_us(moved, flops, measure_limits(), self.target)
 
-    def report(self) -> Table:
-        """A table of what was done and measured; print it with `rich.print`."""
-        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
-        table = Table(title=f"{self.program.name} at {sizes} on {self.target.name}", title_justify="left")
-        table.add_column("what")
-        table.add_column("figure", justify="right")
-        proved = sum(c.certificate.proof == "proved" for c in self.graphs)
-        rows: list[tuple[str, str]] = [
-            ("search", "from the cache" if self.cache_hit else f"{self.seconds.get('search', 0):.2f} s"),
-            ("verify", f"{self.seconds.get('verify', 0):.2f} s"),
+    def _report_rows(self) -> list[tuple[str, str]]:
+        rows = self._search_rows(
             ("tune", f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} kernels compiled"),
-            ("prefixes / checks", f"{self.stats.prefixes:,} / {self.stats.checks:,}"),
             ("pruned", ", ".join(f"{why} {n:,}" for why, n in sorted(self.stats.pruned.items())) or "nothing"),
             ("limits", ", ".join(f"{n} {what}" for what, n in self.stats.limits.items())),
-            ("candidates / verified / proved", f"{self.candidates} / {len(self.graphs)} / {proved}"),
-            ("search stopped", self.stats.stop_reason),
-            ("tuning stopped", self.tune_stop),
-        ]
+        )
+        rows.append(("tuning stopped", self.tune_stop))
         for name, t in self.baselines.items():
             rows.append((f"{name} (NumPy)", f"{t.min_us:,.1f} us min, {t.median_us:,.1f} us median"))
         t = self.best.timing
@@ -218,33 +180,43 @@ class Superoptimized:
             rows.append((f"at {where}", f"version {number}: {self.versions[number]}"))
         for a in self.accuracy:
             rows.append((f"error to float64, {a.trial}", f"{a.kernel:.1e}, program {a.program:.1e}"))
-        for row in rows:
-            table.add_row(*row)
-        return table
+        return rows
 
-    def to_json(self) -> dict[str, Any]:
-        """The result as a JSON object."""
+    def _choice_to_json(self) -> dict[str, Any]:
         return {
-            "format": "mirage result",
-            "schema": SCHEMA,
-            "program": program_to_json(self.program),
-            "sizes": self.anchors,
-            "target": self.target.name,
             "threads": self.threads,
             "graphs": candidates_to_json(self.graphs),
-            "decision": decision_to_json(self.decision, self.graphs),
+            "decision": decision_record(self.decision, self.graphs).to_json(),
             "baselines": baselines_to_json(self.baselines),
-            "stats": self.stats.to_json(),
-            "candidates": self.candidates,
-            "constants": list(self.constants),
         }
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON; `mirage.load` reads it. The file is complete or absent, never partial.
-
-        Raises InputError if the file cannot be written.
-        """
-        save_file(path, json.dumps(self.to_json(), indent=1))
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()
+
+
+def result_from_json(
+    obj: Mapping[str, Any], saved: SavedResult, target: Target, where: str, seed: int
+) -> Superoptimized:
+    """The result that `Superoptimized.to_json` wrote, of which `saved` has been read: its graphs are verified again with this
+    seed, and its kernels compiled for this machine. `where` says in errors where it comes from.
+
+    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
+    what is no such object, and the errors of compilation.
+    """
+    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols())
+    threads = obj["threads"]
+    if type(threads) is not int or not 0 < threads < 2**31:
+        raise ValueError(f"threads {threads!r}")
+    baselines = baselines_from_json(obj["baselines"])
+    verifier = Verifier(saved.program, seed)
+    start = time.perf_counter()
+    graphs = [
+        c if r.timing is None else compiled(c, r, saved.constants)
+        for r, c in zip(saved.graphs, saved.rechecked(verifier, where), strict=True)
+    ]
+    seconds = {"verify": time.perf_counter() - start}
+    return Superoptimized(
+        program=saved.program, verifier=verifier, anchors=saved.anchors, target=target, threads=threads, graphs=graphs,
+        baselines=baselines, decision=decision.restored(graphs, saved.constants), stats=saved.stats, seconds=seconds,
+        cache_hit=True, candidates=saved.candidates, tune_stop="from a file", constants=saved.constants,
+    )  # fmt: skip

@@ -44,12 +44,12 @@ def rank_for_device(
             memory.keep_ranked(anchors, decision, stop_reason)
 
     sizes = [dict(a) for a in anchors]
-    recalled = memory.ranked(verifier, anchors, graphs, device) if memory is not None and cache_hit else None
+    recalled = memory.ranked(verifier, anchors, graphs) if memory is not None and cache_hit else None
     if recalled is not None:
         candidates, decision = recalled
         return CudaSuperoptimized(
-            verifier.program, verifier, sizes, device, candidates, decision, stats, seconds,
-            cache_hit=True, candidates=found, tune_stop="from the cache", constants=constants, keep=keep,
+            program=verifier.program, verifier=verifier, anchors=sizes, device=device, graphs=candidates, decision=decision,
+            stats=stats, seconds=seconds, cache_hit=True, candidates=found, tune_stop="from the cache", constants=constants, keep=keep,
         )  # fmt: skip
     start = time.perf_counter()
     if not why_none(verifier.program) and (library := library_candidate(verifier, graphs)) is not None:
@@ -57,8 +57,8 @@ def rank_for_device(
     ranked = Ranker(verifier.program, anchors, device, budget=budget, constants=constants, progress=progress).run(preferred)
     seconds["tune"] = time.perf_counter() - start
     answer = CudaSuperoptimized(
-        verifier.program, verifier, sizes, device, list(graphs), ranked.decision, stats, seconds,
-        cache_hit=cache_hit, candidates=found, compiled=ranked.compiled, rejected=ranked.rejected,
+        program=verifier.program, verifier=verifier, anchors=sizes, device=device, graphs=list(graphs),
+        decision=ranked.decision, stats=stats, seconds=seconds, cache_hit=cache_hit, candidates=found, compiled=ranked.compiled, rejected=ranked.rejected,
         tune_stop=ranked.stop_reason, constants=constants, keep=keep,
     )  # fmt: skip
     if not answer.interrupted:

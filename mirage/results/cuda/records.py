@@ -15,7 +15,14 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.kernels.decision import Tree, leaves, rename, tree_from_json, tree_to_json
 from mirage.mugraph.rename import rename_axis
-from mirage.results.records import GraphRecord, points_from_json, points_to_json, sizes_from_json
+from mirage.results.records import (
+    GraphRecord,
+    points_from_json,
+    points_to_json,
+    rename_points,
+    rename_sizes,
+    sizes_from_json,
+)
 from mirage.search.rank import MAX_RIVALS, CudaDecision, CudaVersion, build_all
 from mirage.search.tune import Candidate
 from mirage.search.versions import Point
@@ -42,11 +49,11 @@ class CudaDecisionRecord:
     def renamed(self, r: Renaming) -> CudaDecisionRecord:
         """The same with other names of axes and dim symbols."""
         versions = (
-            CudaVersionRecord(v.graph, rename_cuda_schedule(v.schedule, r.axes), _renamed(v.sizes, r.symbols))
+            CudaVersionRecord(v.graph, rename_cuda_schedule(v.schedule, r.axes), rename_sizes(v.sizes, r.symbols))
             for v in self.versions
         )
-        points = (Point(_renamed(p.sizes, r.symbols), p.times) for p in self.points)
-        return CudaDecisionRecord(tuple(versions), rename(self.tree, r.symbols), tuple(points), self.measured_on)
+        points = rename_points(self.points, r.symbols)
+        return CudaDecisionRecord(tuple(versions), rename(self.tree, r.symbols), points, self.measured_on)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -135,7 +142,3 @@ def rename_cuda_schedule(schedule: CudaSchedule, axes: Mapping[str, str]) -> Cud
             for k in schedule.kernels
         ),
     )
-
-
-def _renamed(sizes: Mapping[str, int], symbols: Mapping[str, str]) -> dict[str, int]:
-    return {symbols[s]: n for s, n in sizes.items()}

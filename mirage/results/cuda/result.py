@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -12,29 +10,23 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from rich.table import Table
 
-from mirage.errors import BudgetError, DeviceError, DimError, InputError, VerificationError
-from mirage.folders import save_file
+from mirage.errors import BudgetError, DeviceError, InputError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json, program_to_json
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch import CudaExecutable
 from mirage.kernels.cuda.model import floor_us
 from mirage.kernels.decision import leaves
 from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
-from mirage.results.recall import recheck
-from mirage.results.records import SCHEMA, candidates_from_json, candidates_to_json, sizes_from_json
+from mirage.results.records import candidates_to_json
+from mirage.results.result import Result, SavedResult
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.gemms import why_none
-from mirage.search.jobs import INTERRUPTED
 from mirage.search.measure import DeviceRuns, remeasured
 from mirage.search.rank import CudaDecision, CudaVersion
-from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 
@@ -44,8 +36,8 @@ BY_MODEL = "ranked by model: no device"
 PROFILE_SECONDS = 10.0
 
 
-@dataclass
-class CudaSuperoptimized:
+@dataclass(kw_only=True)
+class CudaSuperoptimized(Result):
     """A program with verified graphs as kernels for `device`, for all sizes of its symbolic dims.
 
     `decision` says which of `versions` runs at which sizes. Without a device at hand, its times are those of the cost model
@@ -58,40 +50,22 @@ class CudaSuperoptimized:
     `Verifier.confirm`; making a result raises VerificationError where one does not.
     """
 
-    program: Program
-    verifier: Verifier
-    anchors: list[dict[str, int]]
     device: CudaDevice
-    graphs: list[Candidate]
     decision: CudaDecision
-    stats: SearchStats
-    seconds: dict[str, float]
-    cache_hit: bool = False
-    candidates: int = 0
-    compiled: int = 0
-    rejected: list[str] = field(default_factory=list)
-    tune_stop: str = ""
-    constants: tuple[str, ...] = ()
     keep: Callable[[CudaDecision], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
         #: by what was compiled, which versions keep
         self._executables: dict[int, CudaExecutable] = {}
-        confirmed: dict[int, Candidate] = {}
-        for v in self.decision.versions:
-            c = v.candidate
-            if id(c.graph) not in confirmed:
-                certificate = self.verifier.confirm(c.graph, c.certificate)
-                confirmed[id(c.graph)] = replace(c, certificate=certificate)
-        versions = tuple(replace(v, candidate=confirmed[id(v.candidate.graph)]) for v in self.decision.versions)
+        confirmed: dict[int, Certificate] = {}
+        versions = tuple(replace(v, candidate=self._confirmed(v.candidate, confirmed)) for v in self.decision.versions)
         self.decision = replace(self.decision, versions=versions)
-        self.graphs = [confirmed.get(id(c.graph), c) for c in self.graphs]
+        self.graphs = [self._confirmed(c, confirmed) if id(c.graph) in confirmed else c for c in self.graphs]
 
     @property
-    def sizes(self) -> dict[str, int]:
-        """The first sizes that the result was made for."""
-        return self.anchors[0]
+    def target_name(self) -> str:
+        return self.device.target
 
     @property
     def target(self) -> str:
@@ -113,8 +87,7 @@ class CudaSuperoptimized:
 
         Raises DimError where a dim has no size, or no version serves them.
         """
-        if missing := [s for s in self.sizes if s not in sizes]:
-            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        self._check_complete(sizes)
         return self.decision.versions[self.decision.at(sizes)]
 
     @property
@@ -143,32 +116,18 @@ class CudaSuperoptimized:
         moved, flops = program_cost(self.verifier.axis_program, self.sizes)
         return floor_us(self.device, moved, flops, self.program.dtype)
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search, the verification or the compilation, so that this is what was found by then."""
-        return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
-
-    def report(self) -> Table:
-        """A table of what was done, and modelled or measured; print it with `rich.print`."""
-        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
-        table = Table(title=f"{self.program.name} at {sizes} on {self.target}", title_justify="left")
-        table.add_column("what")
-        table.add_column("figure", justify="right")
-        proved = sum(c.certificate.proof == "proved" for c in self.graphs)
+    def _report_rows(self) -> list[tuple[str, str]]:
         what = "modelled" if self.ranked_by_model else "measured"
         best = self.best
         rows = [
             ("times", BY_MODEL if self.ranked_by_model else f"measured on {self.decision.measured_on}"),
             ("device", self.device.note),
-            ("search", "from the cache" if self.cache_hit else f"{self.seconds.get('search', 0):.2f} s"),
-            ("verify", f"{self.seconds.get('verify', 0):.2f} s"),
-            (
-                "compile",
-                f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} schedules compiled, {len(self.rejected)} rejected",
+            *self._search_rows(
+                (
+                    "compile",
+                    f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} schedules compiled, {len(self.rejected)} rejected",
+                )
             ),
-            ("prefixes / checks", f"{self.stats.prefixes:,} / {self.stats.checks:,}"),
-            ("candidates / verified / proved", f"{self.candidates} / {len(self.graphs)} / {proved}"),
-            ("search stopped", self.stats.stop_reason),
             ("compilation stopped", self.tune_stop),
             (f"best: {best}", f"{self.best_us:,.2f} us {what}"),
             ("share of the floor", f"{self.floor_us / self.best_us:.0%} of {self.floor_us:,.2f} us"),
@@ -184,31 +143,13 @@ class CudaSuperoptimized:
             at = ", ".join(f"{s}={n}" for s, n in p.sizes.items()) or "fixed sizes"
             us = min(p.times)
             rows.append((f"{what} at {at}", f"{us:,.2f} us" if us < np.inf else "no version serves it"))
-        for row in rows:
-            table.add_row(*row)
-        return table
+        return rows
 
-    def to_json(self) -> dict[str, Any]:
-        """The result as a JSON object."""
+    def _choice_to_json(self) -> dict[str, Any]:
         return {
-            "format": "mirage result",
-            "schema": SCHEMA,
-            "program": program_to_json(self.program),
-            "sizes": self.anchors,
-            "target": self.target,
             "graphs": candidates_to_json(self.graphs),
             "decision": cuda_record(self.decision, self.graphs).to_json(),
-            "stats": self.stats.to_json(),
-            "candidates": self.candidates,
-            "constants": list(self.constants),
         }
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON; `mirage.load` reads it. The file is complete or absent, never partial.
-
-        Raises InputError if the file cannot be written.
-        """
-        save_file(path, json.dumps(self.to_json(), indent=1))
 
     def _repr_svg_(self) -> str | None:
         return self.best.graph._repr_svg_()
@@ -305,39 +246,25 @@ class CudaSuperoptimized:
         return found[0] if len(found) == 1 else tuple(found)
 
 
-def cuda_result_from_json(obj: Mapping[str, Any], device: CudaDevice, where: str, seed: int) -> CudaSuperoptimized:
-    """The result that `CudaSuperoptimized.to_json` wrote for a device of this architecture: its graphs are verified again with
-    this seed, and its kernels compiled if they are not in the cache. `where` says in errors where it comes from.
+def cuda_result_from_json(
+    obj: Mapping[str, Any], saved: SavedResult, device: CudaDevice, where: str, seed: int
+) -> CudaSuperoptimized:
+    """The result that `CudaSuperoptimized.to_json` wrote for a device of this architecture, of which `saved` has been read: its
+    graphs are verified again with this seed, and its kernels compiled if they are not in the cache. `where` says in errors
+    where it comes from.
 
     Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
     what is no such object, and the errors of compilation.
     """
-    program = program_from_json(obj["program"])
-    symbols = program.symbols()
-    records = candidates_from_json(obj["graphs"], symbols)
-    anchors = [sizes_from_json(s, symbols) for s in obj["sizes"]]
-    if not anchors or any(set(a) != set(symbols) for a in anchors):
-        raise ValueError(f"sizes {obj['sizes']!r}"[:200])
-    decision = cuda_decision_from_json(obj["decision"], records, symbols)
-    # files of before there were packed constants have none
-    constants = obj.get("constants", [])
-    if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
-        raise ValueError(f"constants {constants!r}"[:200])
-    stats, candidates = SearchStats.from_json(obj["stats"]), int(obj["candidates"])
-    verifier = Verifier(program, seed)
+    decision = cuda_decision_from_json(obj["decision"], saved.graphs, saved.program.symbols())
+    verifier = Verifier(saved.program, seed)
     start = time.perf_counter()
-    graphs = []
-    for r in records:
-        c = recheck(verifier, r)
-        if c is None:
-            raise VerificationError(
-                f"{where}: graph {r.graph.origin!r} does not compute {program.name}; the file was altered"
-            )
-        graphs.append(c)
+    graphs = saved.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return CudaSuperoptimized(
-        program, verifier, anchors, device, graphs, decision.restored(graphs, device), stats, seconds,
-        cache_hit=True, candidates=candidates, tune_stop="from a file", constants=tuple(constants),
+        program=saved.program, verifier=verifier, anchors=saved.anchors, device=device, graphs=graphs,
+        decision=decision.restored(graphs, device), stats=saved.stats, seconds=seconds,
+        cache_hit=True, candidates=saved.candidates, tune_stop="from a file", constants=saved.constants,
     )  # fmt: skip
 
 

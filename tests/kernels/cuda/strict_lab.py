@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mirage import cuda_result
 from mirage.compiler.kernels import cuda_mugraph
 from mirage.kernels.cuda import blas, graphs, loaded, operators, profile
 from mirage.kernels.cuda import compile as compiling
@@ -18,6 +17,7 @@ from mirage.kernels.cuda import device as devices
 from mirage.kernels.cuda import launch as launching
 from mirage.kernels.cuda.interpret import Interpreter
 from mirage.kernels.cuda.loops import together
+from mirage.results.cuda import result as cuda_result
 from mirage.search import rank
 from mirage.search.rank import CudaVersion
 from tests.kernels.cuda.interpreted import Interpreted
