@@ -8,13 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from mirage.kernels.profile import Timing
+from mirage.kernels.profile import Timing, settle
 
 #: a version: a function of no arguments
 Run = Callable[[], object]
 
-#: seconds of sleep before each turn: idle threads of NumPy's BLAS spin for some 25 ms, those of OpenMP for 1 ms
-_SETTLE = 0.03
 #: seconds of calls in one turn, and the most of them
 _TURN, _CALLS = 0.003, 10
 #: the same where caches are emptied before each call, which takes as long as some milliseconds of calls
@@ -73,7 +71,7 @@ def race(versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = Non
     while order and (not rounds or time.perf_counter() - start < seconds * (1 if rounds >= _MIN_ROUNDS else 3)):
         turns.shuffle(order)
         for name in order:
-            time.sleep(_SETTLE)
+            settle()
             times[name] += turn(once[name], first[name])
         rounds += 1
         if rounds == _ROUNDS:
@@ -106,7 +104,7 @@ def _timed(run: Run) -> float:
 
 def _first(once: Callable[[], float]) -> float:
     """The best of a few calls: a single one may meet anything."""
-    time.sleep(_SETTLE)
+    settle()
     seconds = once()
     return seconds if seconds > _LONG else min(seconds, *(once() for _ in range(3)))
 

@@ -13,8 +13,9 @@ from mirage.errors import BudgetError
 
 #: after so many rounds, functions slower than the best by the factor are called seldom
 _TRIAL_ROUNDS, _TOO_SLOW = 3, 3.0
-#: seconds for which the idle threads of NumPy's BLAS spin after a call, on the cores of whatever runs next
-_SPIN_S = 0.03
+#: seconds of sleep in which a process whose threads are all asleep uses no more than the share of a processor's time, and
+#: the seconds after which its threads are taken for busy ones: OpenBLAS waits 2^28 cycles for its next call
+_STEP_S, _IDLE_SHARE, _BUSY_S = 0.01, 0.3, 0.2
 #: nanoseconds of calls in a turn of its own, and the most of them
 _TURN_NS, _TURN_CALLS = 2_000_000, 20
 
@@ -33,6 +34,20 @@ def wall_ns(fn: Callable[[], object]) -> int:
     before = perf_counter_ns()
     fn()
     return perf_counter_ns() - before
+
+
+def settle() -> None:
+    """Sleep until all threads of this process do, 0.2 s at most.
+
+    Threads of BLAS, OpenMP and the like spin for a while after a call, on the cores of whatever runs next: those of NumPy's
+    OpenBLAS for 0.1 s and more, which makes a kernel on two cores half as slow again.
+    """
+    stop = time.monotonic() + _BUSY_S
+    while time.monotonic() < stop:
+        before, used = time.monotonic(), time.process_time()
+        time.sleep(_STEP_S)
+        if time.process_time() - used <= _IDLE_SHARE * (time.monotonic() - before):
+            return
 
 
 def interleave(
@@ -74,7 +89,7 @@ def interleave(
         shuffle(order)
         if pause:
             order.sort(key=lambda name: name in spinning)
-            time.sleep(_SPIN_S)
+            settle()
         for name in order:
             elapsed = perf_counter_ns() - start
             if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -10,7 +11,7 @@ import pytest
 
 from mirage.errors import BudgetError
 from mirage.kernels import profile
-from mirage.kernels.profile import interleave
+from mirage.kernels.profile import interleave, settle
 
 MILLISECOND = 1_000_000
 
@@ -106,7 +107,7 @@ def test_real_time() -> None:
 
 
 def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: calls.append("pause"))
+    monkeypatch.setattr(profile, "settle", lambda: calls.append("pause"))
     timings = interleave(functions(calls, "a", "b", "blas"), seconds=0.05, spinning=["blas"])
     turns = " ".join(calls[3:]).split("pause")[1:]
     assert {tuple(sorted(set(t.split()))) for t in turns[:-1]} == {("a", "b", "blas")}
@@ -116,10 +117,30 @@ def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.M
 
 
 def test_what_spins_alone_is_not_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(time, "sleep", lambda seconds: calls.append("pause"))
+    monkeypatch.setattr(profile, "settle", lambda: calls.append("pause"))
     interleave(functions(calls, "a", "blas"), seconds=0.05, spinning=["a", "blas"])
     interleave(functions(calls, "a", "b"), seconds=0.05, spinning=["blas"])
     assert "pause" not in calls
+
+
+@pytest.mark.parametrize("seconds", [0.08, 5.0])
+def test_threads_that_spin_are_waited_for_but_not_for_ever(seconds: float) -> None:
+    enough = threading.Event()
+    stop = time.monotonic() + seconds
+
+    def spin() -> None:
+        while time.monotonic() < stop and not enough.is_set():
+            pass
+
+    thread = threading.Thread(target=spin)
+    thread.start()
+    start = time.monotonic()
+    settle()
+    spinning, took = thread.is_alive(), time.monotonic() - start
+    enough.set()
+    thread.join()
+    assert spinning == (seconds > 1)
+    assert took < 1
 
 
 def test_nothing_to_time() -> None:
