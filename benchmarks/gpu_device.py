@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu import CUTLASS, Case, GpuRow
 from benchmarks.gpu_cutlass import cutlass_program
+from benchmarks.gpu_rows import CUTLASS, Case, GpuRow
 from benchmarks.programs import batch_of
 from mirage.errors import DeviceError, InputError
 from mirage.ir.axes import to_axes

@@ -231,8 +231,9 @@ def superoptimize(
     seconds["tune"] = time.perf_counter() - start
     answer = Superoptimized(
         program=traced, verifier=verifier, anchors=anchors, target=machine, threads=machine.cores, graphs=tuned.candidates,
-        baselines=tuned.baselines, decision=decision, stats=stats, seconds=seconds, cache_hit=remembered is not None, candidates=found, compiled=tuned.compiled, rejected=tuned.rejected,
-        tune_stop=tuned.stop_reason, library=library, constants=fixed,
+        baselines=tuned.baselines, decision=decision, stats=stats, seconds=seconds, cache_hit=remembered is not None,
+        candidates=found, compiled=tuned.compiled, rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=library,
+        constants=fixed,
     )  # fmt: skip
     if isinstance(memory, CpuMemory) and not interrupted:
         memory.keep_tuned(anchors, replace(tuned, candidates=answer.graphs), answer.decision)
@@ -466,6 +467,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Result:
         raise FormatError(f"{path}: schema {obj.get('schema')!r} is not {SCHEMA}; superoptimize the program again")
     try:
         saved = saved_from_json(obj)
+        # raises for sizes that this machine has no memory for
         _anchors(saved.program, saved.anchors, {})
         machine = get_target(str(obj["target"]))
         if isinstance(machine, CudaDevice):

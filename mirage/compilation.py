@@ -19,8 +19,8 @@ from mirage.compiler.kernels.cpu_maker import CpuKernels
 from mirage.compiler.kernels.cuda_maker import CudaKernels
 from mirage.compiler.kernels.cuda_mugraph import cuda_mugraph_from_text
 from mirage.compiler.kernels.maker import KernelMaker
+from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.switching import SwitchingKernel
-from mirage.compiler.kernels.text import kernel_from_text
 from mirage.compiler.lower import Lowered, lower
 from mirage.compiler.passes import (
     batch_matmuls,
@@ -53,7 +53,7 @@ from mirage.ir.loops.parse import parse_loops
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.loops.text import cuda_loops_from_text
+from mirage.kernels.cuda.loops.kernel import cuda_loops_from_text
 from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized

@@ -1,4 +1,5 @@
-"""Which packages may import which: a lower layer never imports a higher one, not even inside of a function.
+"""Which packages may import which: a lower layer never imports a higher one, not even inside of a function; and no modules
+import each other.
 
 Imports are read from the source, so that those count that run late, or only for types.
 """
@@ -9,6 +10,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 ROOT = Path(__file__).parent.parent
@@ -38,6 +40,21 @@ EXCEPTIONS = {
     ("mirage.kernels.cpu.executable", "mirage.runtime.arrays"): "kernels on their own read arrays as programs do",
 }
 
+#: (module, what it imports late, though that imports it): why
+BACKWARDS = {
+    ("mirage.frontends.proxy", "mirage.frontends.ops"): "operators of Python on proxies are these functions",
+    ("mirage.ir.dim_values", "mirage.ir.dims"): "sympy's own functions in a dim are replaced before it has a value",
+    ("mirage.ir.graph.nodes", "mirage.ir.graph.draw"): "modules draw themselves",
+    ("mirage.ir.graph.nodes", "mirage.ir.graph.text"): "modules print themselves",
+    ("mirage.ir.loops.program", "mirage.ir.loops.text"): "loop programs print themselves",
+    ("mirage.ir.operators.composite", "mirage.ir.expand"): "an operator's expansion is a program of operators",
+    ("mirage.ir.operators.composite", "mirage.ir.loops.lower"): "an operator's expansion is a program of operators",
+    ("mirage.ir.operators.contraction", "mirage.ir.loops.lower"): "an operator's expansion is a program of operators",
+    ("mirage.ir.program", "mirage.ir.text"): "programs print themselves",
+    ("mirage.mugraph.graph", "mirage.mugraph.draw"): "muGraphs draw themselves",
+    ("mirage.mugraph.graph", "mirage.mugraph.text"): "muGraphs print themselves",
+}
+
 RANKS = {name: rank for rank, row in enumerate(LAYERS) for name in row}
 SURFACE = len(LAYERS)
 
@@ -52,19 +69,29 @@ def sources() -> Iterator[tuple[str, Path]]:
                 yield module.removesuffix(".__init__"), path
 
 
-def imported(text: str) -> set[str]:
-    """The modules of `mirage` that a source imports; `from mirage import api` is the module `mirage.api`."""
+MODULES = dict(sources())
+BENCHMARKS = {f"benchmarks.{path.stem}": path for path in (ROOT / "benchmarks").glob("*.py")}
+
+
+def imported(text: str, *, types: bool = True) -> set[str]:
+    """The modules of `mirage` and `benchmarks` that a source imports; `from mirage import api` is the module `mirage.api`.
+
+    Without `types`, those that only type checkers import are left out.
+    """
+    tree = ast.parse(text)
+    conditions = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    skipped = set() if types else {inner for n in conditions for inner in ast.walk(n)}
     found: set[str] = set()
-    for node in ast.walk(ast.parse(text)):
+    for node in ast.walk(tree):
+        if node in skipped:
+            continue
         if isinstance(node, ast.ImportFrom):
             assert not node.level, "relative imports hide what is imported; write the whole name"
-            names = [f"mirage.{a.name}" for a in node.names] if node.module == "mirage" else [node.module or ""]
+            below = [f"{node.module}.{a.name}" for a in node.names]
+            found |= {n if n in MODULES or n in BENCHMARKS else str(node.module) for n in below}
         elif isinstance(node, ast.Import):
-            names = [a.name for a in node.names]
-        else:
-            continue
-        found |= {n for n in names if n.split(".")[0] == "mirage"}
-    return found
+            found |= {a.name for a in node.names}
+    return {n for n in found if n.split(".")[0] in ("mirage", "benchmarks")}
 
 
 def layer(module: str) -> str:
@@ -78,7 +105,9 @@ def is_allowed(module: str, target: str) -> bool:
     return own == other or reached < rank or rank == SURFACE
 
 
-IMPORTS = [(module, target) for module, path in sorted(sources()) for target in sorted(imported(path.read_text()))]
+IMPORTS = [
+    (module, target) for module, path in sorted(MODULES.items()) for target in sorted(imported(path.read_text()))
+]
 
 
 def test_no_layer_imports_a_higher_one() -> None:
@@ -91,9 +120,43 @@ def test_every_exception_is_one() -> None:
 
 
 def test_every_package_has_a_layer() -> None:
-    packages = {layer(module) for module, path in sources() if path.parent != ROOT / "mirage"}
+    packages = {layer(module) for module, path in MODULES.items() if path.parent != ROOT / "mirage"}
     assert packages == {name for name in RANKS if (ROOT / "mirage" / name).is_dir()}
     assert all((ROOT / "mirage" / f"{name}.py").is_file() for name in RANKS.keys() - packages)
+
+
+def test_nothing_that_is_installed_imports_the_benchmarks() -> None:
+    assert not [pair for pair in IMPORTS if pair[1].startswith("benchmarks")]
+
+
+def graph_of_imports() -> nx.DiGraph:
+    """Which module imports which when the program runs, early or late."""
+    modules = MODULES | BENCHMARKS
+    edges = ((m, t) for m, path in modules.items() for t in imported(path.read_text(), types=False) if t in modules)
+    return nx.DiGraph(edge for edge in edges if edge[0] != edge[1])
+
+
+def circles(graph: nx.DiGraph) -> list[list[str]]:
+    return [sorted(c) for c in nx.strongly_connected_components(graph) if len(c) > 1]
+
+
+def test_no_modules_import_each_other() -> None:
+    graph = graph_of_imports()
+    graph.remove_edges_from([*BACKWARDS, *EXCEPTIONS])
+    assert not circles(graph)
+
+
+def test_every_import_backwards_is_one() -> None:
+    graph = graph_of_imports()
+    for module, target in BACKWARDS:
+        assert graph.has_edge(module, target)
+    graph.remove_edges_from([*BACKWARDS, *EXCEPTIONS])
+    for module, target in BACKWARDS:
+        assert nx.has_path(graph, target, module), f"{module} may import {target} at its top"
+
+
+def test_modules_that_import_each_other_are_found() -> None:
+    assert circles(nx.DiGraph([("a", "b"), ("b", "c"), ("c", "a"), ("c", "d")])) == [["a", "b", "c"]]
 
 
 @pytest.mark.parametrize(
@@ -123,8 +186,11 @@ def test_the_order(module: str, target: str, allowed: bool) -> None:
         ("import mirage.api as a, numpy", {"mirage.api"}),
         ("def f():\n    from mirage.api import load", {"mirage.api"}),
         ("if TYPE_CHECKING:\n    from mirage.results.cpu.result import X", {"mirage.results.cpu.result"}),
+        ("from mirage.ir import dims", {"mirage.ir.dims"}),
+        ("from benchmarks import gpu", {"benchmarks.gpu"}),
         ("from numpy import mirage", set()),
     ],
 )
 def test_imports_are_found(text: str, expected: set[str]) -> None:
     assert imported(text) == expected
+    assert imported(text, types=False) == (set() if "TYPE_CHECKING" in text else expected)

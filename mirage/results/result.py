@@ -48,7 +48,7 @@ class Result(ABC):
 
     @property
     @abstractmethod
-    def target_name(self) -> str:
+    def _target_name(self) -> str:
         """Such as "cpu" or "cuda:sm_90"."""
 
     @property
@@ -80,7 +80,7 @@ class Result(ABC):
     def report(self) -> Table:
         """A table of what was done, and modelled or measured; print it with `rich.print`."""
         sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
-        table = Table(title=f"{self.program.name} at {sizes} on {self.target_name}", title_justify="left")
+        table = Table(title=f"{self.program.name} at {sizes} on {self._target_name}", title_justify="left")
         table.add_column("what")
         table.add_column("figure", justify="right")
         for row in self._report_rows():
@@ -113,7 +113,7 @@ class Result(ABC):
             "schema": SCHEMA,
             "program": program_to_json(self.program),
             "sizes": self.anchors,
-            "target": self.target_name,
+            "target": self._target_name,
             **self._choice_to_json(),
             "stats": self.stats.to_json(),
             "candidates": self.candidates,

@@ -13,20 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks import gpu_device
-from benchmarks.gpu import (
-    Case,
-    Failure,
-    GpuRow,
-    Results,
-    cases,
-    gpu_table,
-    markdown,
-    measure,
-    read_rows,
-    summary,
-    traced,
-)
+from benchmarks import gpu, gpu_device
+from benchmarks.gpu import Results, measure
+from benchmarks.gpu_rows import Case, Failure, GpuRow, cases, gpu_table, markdown, read_rows, summary, traced
 from benchmarks.programs import KERNELS
 from mirage.errors import DeviceError, FormatError, InputError, LibraryError, SearchError
 from mirage.ir.axes import to_axes
@@ -152,7 +141,7 @@ class FakeResult:
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_device, "Device", CpuDevice)
+    monkeypatch.setattr(gpu, "Device", CpuDevice)
     monkeypatch.setattr(gpu_device, "RACE", 0.0)
     monkeypatch.setattr(gpu_device, "ROUNDS", 2)
 

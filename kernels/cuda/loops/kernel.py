@@ -23,6 +23,7 @@ from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.loops.compiled import CompiledLoops
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.ranges import value
+from mirage.kernels.cuda.loops.text import parts_from_text, parts_to_text
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from mirage.kernels.cuda.plan import Launch
 
@@ -100,10 +101,8 @@ class CudaLoopKernel:
         return 2 * len(self._checks)
 
     def to_text(self) -> str:
-        """JSON of the program, the target and the hints; see `mirage.kernels.cuda.loops.text`."""
-        from mirage.kernels.cuda.loops.text import cuda_loops_to_text
-
-        return cuda_loops_to_text(self)
+        """JSON on one line, from which `cuda_loops_from_text` makes the kernel again; it holds no code."""
+        return parts_to_text(self.program, self.device, self.hints)
 
     def workspace(self, sizes: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
         """(shape, element type) of every tensor that a call at these sizes needs for its intermediate results."""
@@ -250,6 +249,15 @@ class CudaLoopKernel:
             arguments += [np.uint64(0), np.uint64(0)]
             launches.append(Launch(kernel, programs, (WARP * kernel.num_warps, 1, 1), tuple(arguments)))
         return launches
+
+
+def cuda_loops_from_text(text: str) -> CudaLoopKernel:
+    """The kernel that `CudaLoopKernel.to_text` wrote, compiled for its target where that is not cached.
+
+    Raises FormatError for any other text, ParseError and LoopError for another program, UnknownTarget, and what
+    `CudaLoopKernel` raises.
+    """
+    return CudaLoopKernel(*parts_from_text(text))
 
 
 def _array(cupy: Any, x: Any, what: str) -> DeviceArray:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from mirage.errors import FormatError
 from mirage.ir.loops.parse import parse_loops
-from mirage.kernels.cuda.device import cuda_device
-from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
+from mirage.ir.loops.program import LoopProgram
+from mirage.kernels.cuda.device import CudaDevice, cuda_device
 from mirage.kernels.text import kernel_fields
 
 #: version of the form
@@ -17,23 +18,22 @@ _FORMAT = "mirage cuda loops"
 _FIELDS = {"format", "schema", "program", "target", "hints"}
 
 
-def cuda_loops_to_text(kernel: CudaLoopKernel) -> str:
-    """JSON on one line, of which `cuda_loops_from_text` makes the kernel again."""
+def parts_to_text(program: LoopProgram, device: CudaDevice, hints: Mapping[str, int]) -> str:
+    """JSON on one line, of which `parts_from_text` makes the same again."""
     fields = {
         "format": _FORMAT,
         "schema": SCHEMA,
-        "program": kernel.program.to_text(),
-        "target": kernel.device.target,
-        "hints": dict(kernel.hints),
+        "program": program.to_text(),
+        "target": device.target,
+        "hints": dict(hints),
     }
     return json.dumps(fields, separators=(",", ":"))
 
 
-def cuda_loops_from_text(text: str) -> CudaLoopKernel:
-    """The kernel that `cuda_loops_to_text` wrote, compiled for its target where that is not cached.
+def parts_from_text(text: str) -> tuple[LoopProgram, CudaDevice, dict[str, int]]:
+    """What `parts_to_text` wrote.
 
-    Raises FormatError for any other text, ParseError and LoopError for another program, UnknownTarget, and what
-    `CudaLoopKernel` raises.
+    Raises FormatError for any other text, ParseError and LoopError for another program, UnknownTarget.
     """
     obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
     if not isinstance(obj["program"], str) or not isinstance(obj["target"], str):
@@ -43,4 +43,4 @@ def cuda_loops_from_text(text: str) -> CudaLoopKernel:
         raise FormatError(f"kernel: hints must give sizes of {', '.join(program.symbols) or 'nothing'}")
     if not all(type(n) is int and 0 <= n < 1 << 63 for n in hints.values()):
         raise FormatError("kernel: hints must be sizes")
-    return CudaLoopKernel(program, cuda_device(obj["target"]), hints)
+    return program, cuda_device(obj["target"]), hints

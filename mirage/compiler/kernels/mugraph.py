@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
-from mirage.compiler.kernels.versions import KernelVersion
+from mirage.compiler.kernels.text import KernelParts, parts_from_text
+from mirage.compiler.kernels.versions import KernelVersion, compile_versions
 from mirage.errors import DimError, InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import Dim, evaluate
@@ -98,10 +99,8 @@ class MuGraphKernel:
                 v.executable.forget()
 
     def to_text(self) -> str:
-        """JSON from which `mirage.compiler.kernels.text.kernel_from_text` makes the kernel again; it holds no code."""
-        from mirage.compiler.kernels.text import kernel_to_text
-
-        return kernel_to_text(self)
+        """JSON on one line, from which `kernel_from_text` makes the kernel again; it holds no code."""
+        return KernelParts(self.program, self.versions, self.tree, self.origin, self.constants).to_text()
 
     def __str__(self) -> str:
         lines = [f"{self.program.name}: {self.origin}"]
@@ -223,6 +222,16 @@ class MuGraphKernel:
                     )
         if not all(o.flags.writeable for o in out):
             raise InputError(f"{name}: a result cannot be written to; pass writable arrays")
+
+
+def kernel_from_text(text: str, seed: int = 0) -> MuGraphKernel:
+    """The kernel that `MuGraphKernel.to_text` wrote, verified with this seed and compiled for this machine.
+
+    Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, and what
+    `compile_versions` raises.
+    """
+    p = parts_from_text(text)
+    return MuGraphKernel(p.program, compile_versions(p.program, p.versions, p.constants, seed), p.tree, p.origin, p.constants)
 
 
 def _at_least(dims: Sequence[Dim]) -> Dim:

@@ -6,13 +6,14 @@ No code and no evidence is stored: what is read is verified and compiled again.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
-from mirage.compiler.kernels.mugraph import MuGraphKernel
-from mirage.compiler.kernels.versions import KernelVersion, compile_versions
+from mirage.compiler.kernels.versions import KernelVersion
 from mirage.errors import FormatError
+from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
-from mirage.kernels.decision import tree_from_json, tree_to_json
+from mirage.kernels.decision import Tree, tree_from_json, tree_to_json
 from mirage.kernels.text import kernel_fields
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
@@ -29,40 +30,46 @@ _FIELDS = {"format", "schema", "origin", "program", "graphs", "versions", "tree"
 _ORIGINS = ("superoptimized", "fused", "library")
 
 
-def kernel_to_text(kernel: MuGraphKernel) -> str:
-    """JSON on one line, of which `kernel_from_text` makes the kernel again."""
-    graphs = {id(v.graph): v.graph for v in kernel.versions if v.graph is not None}
-    places = {key: k for k, key in enumerate(graphs)}
-    versions = [
-        {
-            "kind": v.kind,
-            "graph": places[id(v.graph)] if v.graph else None,
-            "schedule": v.schedule.to_json() if v.schedule else None,
-            "sizes": dict(v.sizes),
-        }
-        for v in kernel.versions
-    ]
-    return json.dumps(
-        {
-            "format": _FORMAT,
-            "schema": SCHEMA,
-            "origin": kernel.origin,
-            "program": program_to_json(kernel.program),
-            "graphs": [{"graph": mugraph_to_json(g), "origin": g.origin} for g in graphs.values()],
-            "versions": versions,
-            "tree": tree_to_json(kernel.tree),
-            "constants": list(kernel.constants),
-        },
-        separators=(",", ":"),
-    )
+@dataclass(frozen=True)
+class KernelParts:
+    """What a kernel of muGraphs is made of. What was read has neither been verified nor compiled."""
+
+    program: Program
+    versions: tuple[KernelVersion, ...]
+    tree: Tree
+    origin: str
+    constants: tuple[str, ...]
+
+    def to_text(self) -> str:
+        """JSON on one line, of which `parts_from_text` makes the parts again."""
+        graphs = {id(v.graph): v.graph for v in self.versions if v.graph is not None}
+        places = {key: k for k, key in enumerate(graphs)}
+        versions = [
+            {
+                "kind": v.kind,
+                "graph": places[id(v.graph)] if v.graph else None,
+                "schedule": v.schedule.to_json() if v.schedule else None,
+                "sizes": dict(v.sizes),
+            }
+            for v in self.versions
+        ]
+        return json.dumps(
+            {
+                "format": _FORMAT,
+                "schema": SCHEMA,
+                "origin": self.origin,
+                "program": program_to_json(self.program),
+                "graphs": [{"graph": mugraph_to_json(g), "origin": g.origin} for g in graphs.values()],
+                "versions": versions,
+                "tree": tree_to_json(self.tree),
+                "constants": list(self.constants),
+            },
+            separators=(",", ":"),
+        )
 
 
-def kernel_from_text(text: str, seed: int = 0) -> MuGraphKernel:
-    """The kernel that `kernel_to_text` wrote, verified with this seed and compiled for this machine.
-
-    Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, and what
-    `compile_versions` raises.
-    """
+def parts_from_text(text: str) -> KernelParts:
+    """The parts that `KernelParts.to_text` wrote; raises FormatError for any other text."""
     obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
     if obj["origin"] not in _ORIGINS:
         raise FormatError(f"kernel: origin {obj['origin']!r}; use one of {', '.join(_ORIGINS)}")
@@ -76,10 +83,9 @@ def kernel_from_text(text: str, seed: int = 0) -> MuGraphKernel:
     if not isinstance(obj["versions"], list) or not 0 < len(obj["versions"]) <= MAX_VERSIONS:
         raise FormatError(f"kernel: versions must be a list of 1 to {MAX_VERSIONS}")
     symbols = program.symbols()
-    versions = [_version(v, graphs, symbols) for v in obj["versions"]]
+    versions = tuple(_version(v, graphs, symbols) for v in obj["versions"])
     tree = tree_from_json(obj["tree"], symbols, len(versions))
-    compiled = compile_versions(program, versions, constants, seed)
-    return MuGraphKernel(program, compiled, tree, obj["origin"], constants)
+    return KernelParts(program, versions, tree, obj["origin"], tuple(constants))
 
 
 def _graph(obj: Any) -> MuGraph:

@@ -80,7 +80,7 @@ class Superoptimized(Result):
         return self.library or LibraryProgram(self.verifier.axis_program)
 
     @property
-    def target_name(self) -> str:
+    def _target_name(self) -> str:
         return self.target.name
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.results.cuda.recall import CudaMemory
@@ -43,23 +44,22 @@ def rank_for_device(
         if memory is not None:
             memory.keep_ranked(anchors, decision, stop_reason)
 
-    sizes = [dict(a) for a in anchors]
+    made = partial(
+        CudaSuperoptimized, program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], device=device,
+        stats=stats, seconds=seconds, candidates=found, constants=constants, keep=keep,
+    )  # fmt: skip
     recalled = memory.ranked(verifier, anchors, graphs) if memory is not None and cache_hit else None
     if recalled is not None:
         candidates, decision = recalled
-        return CudaSuperoptimized(
-            program=verifier.program, verifier=verifier, anchors=sizes, device=device, graphs=candidates, decision=decision,
-            stats=stats, seconds=seconds, cache_hit=True, candidates=found, tune_stop="from the cache", constants=constants, keep=keep,
-        )  # fmt: skip
+        return made(graphs=candidates, decision=decision, cache_hit=True, tune_stop="from the cache")
     start = time.perf_counter()
     if not why_none(verifier.program) and (library := library_candidate(verifier, graphs)) is not None:
         preferred, graphs = [*preferred, library], [*graphs, library]
     ranked = Ranker(verifier.program, anchors, device, budget=budget, constants=constants, progress=progress).run(preferred)
     seconds["tune"] = time.perf_counter() - start
-    answer = CudaSuperoptimized(
-        program=verifier.program, verifier=verifier, anchors=sizes, device=device, graphs=list(graphs),
-        decision=ranked.decision, stats=stats, seconds=seconds, cache_hit=cache_hit, candidates=found, compiled=ranked.compiled, rejected=ranked.rejected,
-        tune_stop=ranked.stop_reason, constants=constants, keep=keep,
+    answer = made(
+        graphs=list(graphs), decision=ranked.decision, cache_hit=cache_hit, compiled=ranked.compiled, rejected=ranked.rejected,
+        tune_stop=ranked.stop_reason,
     )  # fmt: skip
     if not answer.interrupted:
         keep(answer.decision, ranked.stop_reason)

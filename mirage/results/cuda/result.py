@@ -64,7 +64,7 @@ class CudaSuperoptimized(Result):
         self.graphs = [self._confirmed(c, confirmed) if id(c.graph) in confirmed else c for c in self.graphs]
 
     @property
-    def target_name(self) -> str:
+    def _target_name(self) -> str:
         return self.device.target
 
     @property

@@ -17,8 +17,7 @@ import pytest
 
 import mirage as mi
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
-from mirage.compiler.kernels.mugraph import MuGraphKernel
-from mirage.compiler.kernels.text import kernel_from_text
+from mirage.compiler.kernels.mugraph import MuGraphKernel, kernel_from_text
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
 from mirage.errors import DimError, FormatError, GraphError, InputError, MirageError, ScheduleError, VerificationError
 from mirage.ir.interpret import run_reference
@@ -329,7 +328,7 @@ def test_superoptimized_programs_are_kernels() -> None:
 _OTHER = """
 import sys
 import numpy as np
-from mirage.compiler.kernels.text import kernel_from_text
+from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.search.accuracy import random_inputs
 kernel = kernel_from_text(sys.stdin.read())
 sizes = {"n": 5, "k": 40, "m": 30}

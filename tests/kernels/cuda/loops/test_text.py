@@ -9,8 +9,7 @@ import pytest
 
 from mirage.errors import FormatError, LoopError, ParseError, UnknownTarget
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
-from mirage.kernels.cuda.loops.text import cuda_loops_from_text
+from mirage.kernels.cuda.loops.kernel import CudaLoopKernel, cuda_loops_from_text
 from tests.ir.loops.programs import programs
 from tests.kernels.cuda.lab import Lab
 
