@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import itertools
 import threading
 import weakref
 from collections import OrderedDict
@@ -44,13 +46,30 @@ class Copies(Generic[T]):
     def __init__(self) -> None:
         self._copies: OrderedDict[tuple[Any, ...], _Entry[T]] = OrderedDict()
         self._lock = threading.Lock()
+        #: another number after each copy that went, and before its memory does: copies that were found before it was, live
+        self.changes = ctypes.c_long(0)
+        self._numbers = itertools.count(1)
 
     def __len__(self) -> int:
         return len(self._copies)
 
     def clear(self) -> None:
         """Drop all copies."""
-        self._copies.clear()
+        while self._copies:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        try:
+            _, gone = self._copies.popitem(last=False)
+        except KeyError:
+            # its owner's end was sooner
+            return
+        self._changed(gone)
+
+    def _changed(self, gone: _Entry[T] | None) -> None:
+        """Count a copy that went; its memory goes with the caller."""
+        # each number is written once, whatever other threads do
+        self.changes.value = next(self._numbers)
 
     def find(self, key: tuple[Any, ...], given: Any) -> T | None:
         """The copy of what the user passed, `given`, if there is one."""
@@ -70,10 +89,13 @@ class Copies(Generic[T]):
             # the key may be another array's by now
             found = copies.get(key)
             if found is not None and found.of is of:
-                copies.pop(key, None)
+                self._changed(copies.pop(key, None))
 
+        gone = copies.get(key)
         copies[key] = _Entry(weakref.ref(owner, drop), _version(given), copy)
         copies.move_to_end(key)
+        if gone is not None:
+            self._changed(gone)
         while len(copies) > LIMIT:
-            copies.popitem(last=False)
+            self._drop_oldest()
         return copy

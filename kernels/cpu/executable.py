@@ -201,7 +201,7 @@ class CpuExecutable:
         places = [(i, k) for i, k in enumerate(self._places) if i in self.emitted.in_code]
         places += [(t, count + k) for t, k in self._direct.items()]
         packed = [
-            (p.tensor, self._places[p.input], self._finder(shape, copies, inputs[p.input]))
+            (p.tensor, self._places[p.input], self._finder(shape, copies, inputs[p.input]), copies)
             for p, copies in zip(self.emitted.packed, self._copies, strict=True)
         ]
         return BoundCall(self._code, lambda: self._frame(shape, inputs, results), self._workspaces, places, packed)

@@ -11,7 +11,7 @@ import numpy as np
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.memory import LINE, address, aligned
-from mirage.kernels.cpu.packing import PackedCopy
+from mirage.kernels.cpu.packing import PackedCopies, PackedCopy
 
 _BYTE = np.dtype(np.uint8)
 
@@ -74,10 +74,9 @@ class Frame:
         least; only C code finds them there.
         """
         self._memory = None
-        at = -(-address(workspace) // LINE) * LINE
-        for t, shape, dtype in self._tensors:
-            self.tensors[t] = at
-            at += _lines(shape, dtype)
+        base = -(-address(workspace) // LINE) * LINE
+        for t, at in self.offsets():
+            self.tensors[t] = base + at
 
     def view(self, workspace: np.ndarray) -> None:
         """The same where library calls use the tensors, too: until `release`."""
@@ -85,17 +84,24 @@ class Frame:
         self._memory = None
         self._place(memory[-address(memory) % LINE :])
 
+    def offsets(self) -> list[tuple[int, int]]:
+        """The tensors between operators, and the byte of `need` where each of them starts."""
+        found, at = [], 0
+        for t, shape, dtype in self._tensors:
+            found.append((t, at))
+            at += _lines(shape, dtype)
+        return found
+
     def release(self) -> None:
         """Keep no hold of memory that a call gave."""
         self.own = [None] * len(self.own)
 
     def _place(self, memory: np.ndarray) -> None:
-        base, at = address(memory), 0
-        for t, shape, dtype in self._tensors:
+        base = address(memory)
+        for (t, shape, dtype), (_, at) in zip(self._tensors, self.offsets(), strict=True):
             count = prod(shape) * dtype.itemsize
             self.own[t] = memory[at : at + count].view(dtype).reshape(shape)
             self.tensors[t] = base + at
-            at += _lines(shape, dtype)
 
 
 def _lines(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
@@ -108,8 +114,13 @@ class Code:
     def __init__(self, name: str, functions: Sequence[Callable[..., int]], pool: int, threads: int) -> None:
         self.name = name
         self.functions = functions
+        self.threads = threads
         # ctypes converts what is no ctypes object anew in every call
         self._pool, self._threads = ctypes.c_void_p(pool), ctypes.c_int(threads)
+
+    def addresses(self) -> list[int | None]:
+        """Where the functions are."""
+        return [ctypes.cast(f, ctypes.c_void_p).value for f in self.functions]
 
     def run(self, frame: Frame, function: Callable[..., int]) -> None:
         """Raises MirageError if there is no memory for the scratch of a kernel."""
@@ -121,7 +132,7 @@ class BoundCall:
     """A compiled muGraph for arrays of known sizes and strides, whose results C code writes in place.
 
     A call gives addresses only. May run in several threads at once: each has a frame of its own. `places` are (tensor, which
-    address), `packed` (tensor, which argument, what finds its packed copy by its address).
+    address), `packed` (tensor, which argument, what finds its packed copy by its address, among which).
     """
 
     def __init__(
@@ -130,14 +141,14 @@ class BoundCall:
         make: Callable[[], Frame],
         workspaces: list[Workspace],
         places: Sequence[tuple[int, int]],
-        packed: Sequence[tuple[int, int, Callable[[int, Any], PackedCopy]]],
+        packed: Sequence[tuple[int, int, Callable[[int, Any], PackedCopy], PackedCopies]],
     ) -> None:
         self.code = code
         self.make = make
         self._free: list[Frame] = []
         self._workspaces = workspaces
         self.places = places
-        self._packed = packed
+        self.packed = packed
 
     def run(self, addresses: Sequence[int], given: Sequence[Any], memory: np.ndarray | None = None) -> None:
         """Compute the results.
@@ -154,7 +165,7 @@ class BoundCall:
         for t, k in self.places:
             tensors[t] = addresses[k]
         held = []  # copies, which another thread may drop
-        for t, k, find in self._packed:
+        for t, k, find, _ in self.packed:
             held.append(copy := find(addresses[k], given[k]))
             tensors[t] = copy.address
         workspace = None

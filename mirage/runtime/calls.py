@@ -1,7 +1,8 @@
 """Calls of a result with arrays: what depends on their layout alone is prepared once, and kept for the next call.
 
 Most calls have NumPy arrays or torch tensors that C code reads in place; these take a short way, which looks at each array
-once. All others, and all errors, take the general one.
+once. Where a layout of NumPy arrays has been seen before, that way is all in C (`DirectCalls`). All others, and all errors,
+take the general one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
+from mirage.kernels.cpu.direct import DirectCalls
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.frames import BoundCall
 from mirage.kernels.cpu.memory import address
@@ -33,16 +35,17 @@ _KEPT = 64
 Layout = tuple[tuple[int, ...], ...]
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Ready:
     """A call for one layout of the arguments: it computes results of these shapes, all of them `large`, or not. `overlap` is for
-    results that are given.
+    results that are given. `direct`: whether the next call is, as far as it can be.
     """
 
     call: BoundCall
     large: bool
     shapes: tuple[tuple[int, ...], ...]
     overlap: Overlap | None
+    direct: bool = False
 
 
 class Caller:
@@ -64,6 +67,8 @@ class Caller:
         self._alignment = self._dtype.itemsize - 1
         self._results = len(program.output_types)
         self._lock = threading.Lock()
+        #: direct calls with NumPy arrays: the result, or None where a call has to be made the other way
+        self._direct = DirectCalls(self._dtype, self._count, self._results)
         #: None where a layout needs the general way
         self._numpy: dict[Layout, _Ready | None] = {}
         self._torch = TorchTensors(name)
@@ -75,14 +80,15 @@ class Caller:
 
         Raises InputError if the arrays do not fit the program, naming the input and the dim, or `out` does not fit.
         """
+        found = self._direct.call(arrays, out)
+        if found is not None:
+            return found
         if arrays and len(arrays) == self._count:
             first = type(arrays[0])
             if first is np.ndarray:
                 found = self._with_numpy(arrays, out)
             elif self._torch.has(first):
                 found = self._with_torch(self._torch, arrays, out)
-            else:
-                found = None
             if found is not None:
                 return found
         return self._general(arrays, out)
@@ -107,6 +113,10 @@ class Caller:
         ready = self._find(self._numpy, tuple(layout), 1, addresses, bits)
         if ready is None:
             return None
+        if not ready.direct and not ready.large:
+            # not where another thread is in such a call: the next one then tries again
+            spans = ready.overlap.spans if ready.overlap is not None else ()
+            ready.direct = self._direct.add(ready.call, layout, ready.shapes, spans)
         if out is not None:
             ready.call.run(addresses, arrays)
             return outs[0] if len(outs) == 1 else outs

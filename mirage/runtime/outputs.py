@@ -23,7 +23,7 @@ class Overlap:
         self, shapes: Sequence[tuple[int, ...]], strides: Sequence[tuple[int, ...]], itemsize: int, results: int
     ) -> None:
         #: first and last byte of each, relative to its address
-        self._spans = [_span(*layout, itemsize) for layout in zip(shapes, strides, strict=True)]
+        self.spans = [_span(*layout, itemsize) for layout in zip(shapes, strides, strict=True)]
         self._first = len(shapes) - results
         layouts = list(zip(shapes, strides, strict=True))[self._first :]
         #: whether elements of one result may share memory
@@ -31,7 +31,7 @@ class Overlap:
 
     def found(self, addresses: Sequence[int]) -> bool:
         """Whether the memory between the first and the last byte of a result has bytes of another array's."""
-        ends = [(at + low, at + high) for at, (low, high) in zip(addresses, self._spans, strict=True)]
+        ends = [(at + low, at + high) for at, (low, high) in zip(addresses, self.spans, strict=True)]
         for k in range(self._first, len(ends)):
             low, high = ends[k]
             for other_low, other_high in ends[:k]:

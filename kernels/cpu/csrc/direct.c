@@ -1,0 +1,367 @@
+/* Calls of compiled kernels with arrays of NumPy, without the interpreter in between: described in direct.py.
+ *
+ * This is a function for Python made without Python's headers, which few machines have. What it calls of the stable ABI
+ * (PEP 384) comes in a table of addresses. Of objects it knows where their type is, and of arrays the fields that NumPy's C
+ * interface fixes (PyArrayObject_fields), which are tried out before it is used.
+ *
+ * Everything here runs under the interpreter's lock, but for the kernels themselves.
+ */
+#include "mirage_pool.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MOST_LAYOUTS 64 /* layouts that are known at a time */
+#define MOST_ARRAYS 32
+#define MOST_NUMBERS 256 /* of a layout: per array its rank, shape and strides */
+#define LINE 64
+#define WRITEABLE 0x0400 /* NPY_ARRAY_WRITEABLE */
+
+typedef void object;
+
+typedef struct {
+    void *(*as_pointer)(object *);                 /* PyLong_AsVoidPtr */
+    ptrdiff_t (*tuple_size)(object *);             /* PyTuple_Size */
+    object *(*tuple_item)(object *, ptrdiff_t);    /* PyTuple_GetItem: borrowed */
+    object *(*tuple_new)(ptrdiff_t);               /* PyTuple_New */
+    int (*tuple_set)(object *, ptrdiff_t, object *); /* PyTuple_SetItem: takes the item */
+    object *(*call)(object *, ...);                /* PyObject_CallFunctionObjArgs */
+    object *(*attribute)(object *, object *);      /* PyObject_GetAttr */
+    object *(*integer)(void *);                    /* PyLong_FromVoidPtr */
+    void (*incref)(object *);                      /* Py_IncRef */
+    void (*decref)(object *);                      /* Py_DecRef */
+    void *(*release)(void);                        /* PyEval_SaveThread */
+    void (*acquire)(void *);                       /* PyEval_RestoreThread */
+} python_api;
+
+/* The first fields of an array after the object's header. */
+typedef struct {
+    char *data;
+    int rank;
+    const intptr_t *shape, *strides;
+    object *base, *dtype;
+    int flags;
+} array_fields;
+
+typedef struct {
+    const long *sizes;
+    void **tensors;
+    const long *strides;
+} kernel_args;
+
+typedef int kernels(const kernel_args *args, mi_pool_run_fn *pool, int threads);
+
+typedef struct {
+    long tensor, argument;
+} place;
+
+typedef struct {
+    long low, high;
+} span;
+
+/* A packed copy of a constant argument: it lives, and is that of this address, as long as `changes` is what was `seen`. */
+typedef struct {
+    long tensor, argument;
+    const long *changes;
+    object *find, *copy;
+    long seen;
+    void *address, *packed;
+} packed_argument;
+
+/* What a call needs at one layout, as direct.py fills it in; add() makes a copy. */
+typedef struct {
+    long n_key, n_sizes, n_strides, n_tensors, n_places, n_own, n_packed, n_functions, n_shapes, n_spans, need;
+    const long *key, *sizes, *strides;
+    const place *places, *own; /* `own`: tensors between operators, and their offsets in the workspace */
+    const packed_argument *packed;
+    kernels *const *functions;
+    object *const *shapes; /* of results that are not given */
+    const span *spans;     /* bytes of each argument and result from its address on; for results that are given */
+} layout;
+
+typedef struct {
+    layout l;
+    uint64_t hash;
+    kernel_args args;
+    packed_argument *packed;
+    object **held; /* copies, by the call that is under way */
+} entry;
+
+/* The interpreter: what is called of it, and objects of its own. */
+static struct {
+    python_api api;
+    object *none, *array_type, *tuple_type, *empty, *address_name;
+    long header; /* bytes of an object before its fields: the type comes last */
+} python;
+
+/* The calls of one program, of one dtype. The first fields are filled in by direct.py. */
+typedef struct {
+    object *dtype;
+    mi_pool_run_fn *pool;
+    long alignment, threads, n_arguments, n_results;
+    entry *entries[MOST_LAYOUTS];
+    int n_entries, oldest, last; /* `last`: which was found last */
+    int busy;
+    void *workspace;
+    size_t workspace_bytes;
+} state;
+
+static object *type_of(const object *o)
+{
+    return *(object *const *)((const char *)o + python.header - sizeof(object *));
+}
+
+static const array_fields *fields_of(const object *o) { return (const array_fields *)((const char *)o + python.header); }
+
+static uint64_t hash_of(const long *key, long n)
+{
+    uint64_t h = (uint64_t)n;
+    for (long i = 0; i < n; i++) h = (h ^ (uint64_t)key[i]) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
+    return h;
+}
+
+static void drop(entry *e)
+{
+    if (!e) return;
+    for (long i = 0; i < e->l.n_packed; i++) python.api.decref(e->packed[i].find);
+    for (long i = 0; i < e->l.n_shapes; i++) python.api.decref(e->l.shapes[i]);
+    free(e);
+}
+
+/* A place for so many bytes in a piece of memory of which `used` are taken; NULL memory only counts. */
+static void *part(char *memory, size_t *used, const void *from, size_t bytes)
+{
+    char *const to = memory ? memory + *used : NULL;
+    *used += (bytes + 15) / 16 * 16;
+    if (to && from && bytes) memcpy(to, from, bytes);
+    return to;
+}
+
+static entry *lay_out(const layout *l, char *memory, size_t *used)
+{
+    entry *const e = part(memory, used, NULL, sizeof *e);
+    void *const key = part(memory, used, l->key, (size_t)l->n_key * sizeof *l->key);
+    void *const sizes = part(memory, used, l->sizes, (size_t)l->n_sizes * sizeof *l->sizes);
+    void *const strides = part(memory, used, l->strides, (size_t)l->n_strides * sizeof *l->strides);
+    void *const places = part(memory, used, l->places, (size_t)l->n_places * sizeof *l->places);
+    void *const own = part(memory, used, l->own, (size_t)l->n_own * sizeof *l->own);
+    void *const packed = part(memory, used, l->packed, (size_t)l->n_packed * sizeof *l->packed);
+    void *const functions = part(memory, used, l->functions, (size_t)l->n_functions * sizeof *l->functions);
+    void *const shapes = part(memory, used, l->shapes, (size_t)l->n_shapes * sizeof *l->shapes);
+    void *const spans = part(memory, used, l->spans, (size_t)l->n_spans * sizeof *l->spans);
+    void *const held = part(memory, used, NULL, (size_t)l->n_packed * sizeof(object *));
+    void *const tensors = part(memory, used, NULL, (size_t)l->n_tensors * sizeof(void *));
+    if (!memory) return NULL;
+    e->l = *l;
+    e->l.key = key, e->l.sizes = sizes, e->l.strides = strides, e->l.places = places, e->l.own = own;
+    e->l.functions = functions, e->l.shapes = shapes, e->l.spans = spans, e->packed = packed, e->held = held;
+    e->args = (kernel_args){sizes, tensors, strides};
+    e->hash = hash_of(key, l->n_key);
+    return e;
+}
+
+/* Before all else: fills in `python`, whose bytes these are. */
+void mi_direct_start(const void *from) { memcpy(&python, from, sizeof python); }
+
+size_t mi_direct_state_bytes(void) { return sizeof(state); }
+
+/* Keeps a layout; 0 where it cannot, as a call is under way, or for want of memory. */
+int mi_direct_add(state *s, const layout *l)
+{
+    if (s->busy || l->n_key > MOST_NUMBERS) return 0;
+    if (s->workspace_bytes < (size_t)l->need) {
+        const size_t bytes = ((size_t)l->need + LINE - 1) / LINE * LINE;
+        void *const workspace = aligned_alloc(LINE, bytes);
+        if (!workspace) return 0;
+        free(s->workspace);
+        s->workspace = workspace;
+        s->workspace_bytes = bytes;
+    }
+    size_t used = 0;
+    lay_out(l, NULL, &used);
+    char *const memory = calloc(1, used);
+    if (!memory) return 0;
+    used = 0;
+    entry *const e = lay_out(l, memory, &used);
+    for (long i = 0; i < l->n_packed; i++) python.api.incref(e->packed[i].find);
+    for (long i = 0; i < l->n_shapes; i++) python.api.incref(e->l.shapes[i]);
+    const int at = s->n_entries < MOST_LAYOUTS ? s->n_entries++ : s->oldest++ % MOST_LAYOUTS;
+    entry *const before = s->entries[at];
+    s->entries[at] = e;
+    s->last = at;
+    drop(before);
+    return 1;
+}
+
+void mi_direct_free(state *s)
+{
+    for (int i = 0; i < s->n_entries; i++) drop(s->entries[i]);
+    free(s->workspace);
+}
+
+/* Whether fields of an array are where they should be: `wanted` is its rank, flags, shape and strides. */
+int mi_direct_agrees(const object *array, const object *dtype, const void *data, const long *wanted)
+{
+    const array_fields *const a = fields_of(array);
+    if (type_of(array) != python.array_type || a->dtype != dtype || a->data != data) return 0;
+    if (a->rank != wanted[0] || a->flags != wanted[1]) return 0;
+    for (int d = 0; d < a->rank; d++) {
+        if (a->shape[d] != wanted[2 + d] || a->strides[d] != wanted[2 + a->rank + d]) return 0;
+    }
+    return 1;
+}
+
+/* Appends an array's layout to the key; 0 where it is none that kernels can read. */
+static int look_at(const state *s, object *o, int flags, long *key, long *n_key, char **data)
+{
+    if (type_of(o) != python.array_type) return 0;
+    const array_fields *const a = fields_of(o);
+    if (a->dtype != s->dtype || (a->flags & flags) != flags || (uintptr_t)a->data & (uintptr_t)s->alignment) return 0;
+    if (*n_key + 1 + 2 * (long)a->rank > MOST_NUMBERS) return 0;
+    long n = *n_key;
+    key[n++] = a->rank;
+    for (int d = 0; d < a->rank; d++) key[n++] = a->shape[d];
+    for (int d = 0; d < a->rank; d++) key[n++] = a->strides[d];
+    *n_key = n;
+    *data = a->data;
+    return 1;
+}
+
+static entry *find_entry(state *s, const long *key, long n_key)
+{
+    const uint64_t hash = hash_of(key, n_key);
+    for (int i = 0; i < s->n_entries; i++) {
+        const int at = i ? i - (i <= s->last) : s->last;
+        entry *const e = s->entries[at];
+        if (e->hash == hash && e->l.n_key == n_key && !memcmp(e->l.key, key, (size_t)n_key * sizeof *key)) {
+            s->last = at;
+            return e;
+        }
+    }
+    return NULL;
+}
+
+/* Whether the memory of a given result has bytes of another array's. */
+static int overlaps(const state *s, const entry *e, char *const *data)
+{
+    const span *const spans = e->l.spans;
+    for (long k = s->n_arguments; k < s->n_arguments + s->n_results; k++) {
+        for (long j = 0; j < k; j++) {
+            if (data[k] + spans[k].low < data[j] + spans[j].high && data[j] + spans[j].low < data[k] + spans[k].high) return 1;
+        }
+    }
+    return 0;
+}
+
+/* Fills in the packed copies and holds them; 0 with an exception. */
+static int hold_packed(entry *e, object *const *arguments, char *const *data)
+{
+    for (long i = 0; i < e->l.n_packed; i++) e->held[i] = NULL;
+    for (long i = 0; i < e->l.n_packed; i++) {
+        packed_argument *const p = e->packed + i;
+        const long changes = *p->changes;
+        if (p->copy && p->seen == changes && p->address == data[p->argument]) {
+            python.api.incref(p->copy);
+        } else {
+            object *const at = python.api.integer(data[p->argument]);
+            p->copy = at ? python.api.call(p->find, at, arguments[p->argument], (object *)NULL) : NULL;
+            if (at) python.api.decref(at);
+            object *const address = p->copy ? python.api.attribute(p->copy, python.address_name) : NULL;
+            if (!address) {
+                if (p->copy) python.api.decref(p->copy);
+                p->copy = NULL;
+                return 0;
+            }
+            p->packed = python.api.as_pointer(address);
+            p->seen = changes;
+            p->address = data[p->argument];
+            python.api.decref(address);
+        }
+        e->held[i] = p->copy;
+        e->args.tensors[p->tensor] = p->packed;
+    }
+    return 1;
+}
+
+static int run(state *s, entry *e, char *const *data)
+{
+    for (long i = 0; i < e->l.n_places; i++) e->args.tensors[e->l.places[i].tensor] = data[e->l.places[i].argument];
+    for (long i = 0; i < e->l.n_own; i++) e->args.tensors[e->l.own[i].tensor] = (char *)s->workspace + e->l.own[i].argument;
+    int failed = 0;
+    void *const thread = python.api.release();
+    for (long i = 0; !failed && i < e->l.n_functions; i++) failed = e->l.functions[i](&e->args, s->pool, (int)s->threads);
+    python.api.acquire(thread);
+    return failed;
+}
+
+/* New arrays for the results; 0 with an exception. */
+static int make_results(const state *s, const entry *e, object **results, char **data)
+{
+    for (long k = 0; k < s->n_results; k++) {
+        results[k] = python.api.call(python.empty, e->l.shapes[k], s->dtype, (object *)NULL);
+        if (!results[k]) return 0;
+        data[k] = fields_of(results[k])->data;
+    }
+    return 1;
+}
+
+/* The result, or the tuple of results; takes them. */
+static object *answer(const state *s, object **results)
+{
+    if (s->n_results == 1) return results[0];
+    object *const all = python.api.tuple_new(s->n_results);
+    for (long k = 0; k < s->n_results; k++) {
+        if (all) python.api.tuple_set(all, k, results[k]);
+        else python.api.decref(results[k]);
+    }
+    return all;
+}
+
+static object *nothing(void)
+{
+    python.api.incref(python.none);
+    return python.none;
+}
+
+/* A function of Python (METH_FASTCALL) of a tuple of arguments and the given results or None: what the call returns, or
+ * None where it is not for this way. `self` is the address of the state. */
+object *mi_direct_call(object *self, object *const *args, ptrdiff_t n_args)
+{
+    state *const s = python.api.as_pointer(self);
+    if (n_args != 2 || s->busy || type_of(args[0]) != python.tuple_type || python.api.tuple_size(args[0]) != s->n_arguments) return nothing();
+    object *const out = args[1] == python.none ? NULL : args[1];
+    const int several = out && type_of(out) == python.tuple_type;
+    if (out && (several ? python.api.tuple_size(out) : 1) != s->n_results) return nothing();
+    object *arrays[MOST_ARRAYS], **const results = arrays + s->n_arguments;
+    char *data[MOST_ARRAYS];
+    long key[MOST_NUMBERS], n_key = 0;
+    for (long k = 0; k < s->n_arguments; k++) {
+        arrays[k] = python.api.tuple_item(args[0], k);
+        if (!look_at(s, arrays[k], 0, key, &n_key, data + k)) return nothing();
+    }
+    for (long k = 0; out && k < s->n_results; k++) {
+        results[k] = several ? python.api.tuple_item(out, k) : out;
+        if (!look_at(s, results[k], WRITEABLE, key, &n_key, data + s->n_arguments + k)) return nothing();
+    }
+    entry *const e = find_entry(s, key, n_key);
+    if (!e || (out && overlaps(s, e, data))) return nothing();
+    /* from here on, code of Python may run, which may call this again */
+    s->busy = 1;
+    object *found = NULL;
+    if (!out) memset(results, 0, (size_t)s->n_results * sizeof *results);
+    if (hold_packed(e, arrays, data) && (out || make_results(s, e, results, data + s->n_arguments))) {
+        const int failed = run(s, e, data);
+        found = failed ? python.none : !out ? answer(s, results) : s->n_results == 1 ? results[0] : out;
+        if (failed || out) python.api.incref(found);
+        if (!failed && !out) memset(results, 0, (size_t)s->n_results * sizeof *results);
+    }
+    for (long i = 0; i < e->l.n_packed; i++) {
+        if (e->held[i]) python.api.decref(e->held[i]);
+    }
+    for (long k = 0; !out && k < s->n_results; k++) {
+        if (results[k]) python.api.decref(results[k]);
+    }
+    s->busy = 0;
+    return found;
+}

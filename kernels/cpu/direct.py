@@ -1,0 +1,255 @@
+"""Calls of compiled kernels with arrays of NumPy, in C from the arrays to the result (csrc/direct.c).
+
+A call that ctypes makes costs the interpreter some microseconds, as much as a small kernel. Python's headers, which an extension
+module needs, are seldom there; but the functions of its stable ABI can be called by address, and the fields of an array are
+fixed by NumPy's C interface. Where either is not as expected, as in other interpreters, there are no direct calls.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import CompilerError, NoCompilerError
+from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.frames import BoundCall
+from mirage.kernels.cpu.memory import address, address_by_field
+
+#: arrays of a call, and numbers of their layout (rank, shape and strides of each), at most
+_MOST_ARRAYS, _MOST_NUMBERS = 32, 256
+#: bytes of the tensors between operators, at most: longer calls have no need to be short
+_MOST_WORKSPACE = 1 << 20
+_METH_FASTCALL = 0x0080
+
+#: of the stable ABI, in the order of `python_api`
+_FUNCTIONS = (
+    "PyLong_AsVoidPtr", "PyTuple_Size", "PyTuple_GetItem", "PyTuple_New", "PyTuple_SetItem", "PyObject_CallFunctionObjArgs",
+    "PyObject_GetAttr", "PyLong_FromVoidPtr", "Py_IncRef", "Py_DecRef", "PyEval_SaveThread", "PyEval_RestoreThread",
+)  # fmt: skip
+_OBJECTS = (None, np.ndarray, tuple, np.empty, "address")
+
+_Shape = tuple[int, ...]
+
+
+class _Python(ctypes.Structure):
+    """`python` of direct.c."""
+
+    _fields_ = (
+        ("functions", ctypes.c_void_p * len(_FUNCTIONS)),
+        ("objects", ctypes.py_object * len(_OBJECTS)),
+        ("header", ctypes.c_long),
+    )
+
+
+class _State(ctypes.Structure):
+    """The first fields of `state`."""
+
+    _fields_ = (
+        ("dtype", ctypes.py_object),
+        ("pool", ctypes.c_void_p),
+        *((name, ctypes.c_long) for name in ("alignment", "threads", "n_arguments", "n_results")),
+    )
+
+
+class _Packed(ctypes.Structure):
+    """`packed_argument`."""
+
+    _fields_ = (
+        ("tensor", ctypes.c_long),
+        ("argument", ctypes.c_long),
+        ("changes", ctypes.c_void_p),
+        ("find", ctypes.py_object),
+        ("copy", ctypes.c_void_p),
+        ("seen", ctypes.c_long),
+        ("address", ctypes.c_void_p),
+        ("packed", ctypes.c_void_p),
+    )
+
+
+_COUNTS = ("key", "sizes", "strides", "tensors", "places", "own", "packed", "functions", "shapes", "spans")
+_TABLES = tuple(name for name in _COUNTS if name != "tensors")
+
+
+class _Layout(ctypes.Structure):
+    """`layout`."""
+
+    _fields_ = (
+        *((f"n_{name}", ctypes.c_long) for name in _COUNTS),
+        ("need", ctypes.c_long),
+        *((name, ctypes.c_void_p) for name in ("key", "sizes", "strides", "places", "own")),
+        *((name, ctypes.c_void_p) for name in ("packed", "functions", "shapes", "spans")),
+    )
+
+
+class _MethodDef(ctypes.Structure):
+    """`PyMethodDef` of the stable ABI."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Library:
+    """The compiled functions of direct.c, and what they keep of the interpreter."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        functions = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p).value for name in _FUNCTIONS]
+        start = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("mi_direct_start", library))
+        # the objects live as long as the library: until the end
+        self._python = _Python(
+            (ctypes.c_void_p * len(_FUNCTIONS))(*functions),
+            (ctypes.py_object * len(_OBJECTS))(*_OBJECTS),
+            object.__basicsize__,
+        )
+        start(ctypes.addressof(self._python))
+        self.agrees = ctypes.PYFUNCTYPE(
+            ctypes.c_int, ctypes.py_object, ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p
+        )(("mi_direct_agrees", library))
+        self.add = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)(("mi_direct_add", library))
+        self.free = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(("mi_direct_free", library))
+        size = library.mi_direct_state_bytes
+        size.restype = ctypes.c_size_t
+        self.state_bytes = size()
+        call = ctypes.cast(library.mi_direct_call, ctypes.c_void_p).value
+        self._method = _MethodDef(b"direct_call", call, _METH_FASTCALL, b"Run prepared kernels, or return None.")
+        self._new = ctypes.pythonapi.PyCFunction_NewEx
+        self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+        self._new.restype = ctypes.py_object
+
+    def function(self, state: int) -> Callable[[tuple[Any, ...], Any], Any]:
+        """`mi_direct_call` for the state at this address."""
+        call: Callable[[tuple[Any, ...], Any], Any] = self._new(ctypes.addressof(self._method), state, None)
+        return call
+
+    def works(self) -> bool:
+        """Whether arrays here are laid out as their C interface says."""
+        whole = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+        read_only = whole[1:, ::-1, ::2]
+        read_only.flags.writeable = False
+        for a in (whole, read_only, np.empty((0, 3), np.int32), np.array(1.0), whole.T):
+            wanted = (ctypes.c_long * (2 + 2 * a.ndim))(a.ndim, a.flags.num, *a.shape, *a.strides)
+            if not self.agrees(a, a.dtype, a.ctypes.data, ctypes.addressof(wanted)):
+                return False
+        return True
+
+
+@functools.cache
+def _library() -> _Library | None:
+    """None where there are no direct calls."""
+    if sys.implementation.name != "cpython" or sysconfig.get_config_var("Py_GIL_DISABLED"):
+        # other interpreters have other objects; without the interpreter's lock, calls would meet
+        return None
+    if address is not address_by_field:
+        return None
+    try:
+        source = (toolchain.HEADERS / "direct.c").read_text(encoding="utf-8")
+        found = _Library(toolchain.load(toolchain.compile(source, name="direct")))
+    except (NoCompilerError, CompilerError):
+        return None
+    return found if found.works() else None
+
+
+def _nothing(arrays: tuple[Any, ...], out: Any) -> None:
+    """For calls that are never direct."""
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    return (ctypes.c_long * len(values))(*values)
+
+
+def _pairs(values: Sequence[tuple[int, int]]) -> Any:
+    return _numbers([n for pair in values for n in pair])
+
+
+class DirectCalls:
+    """The direct calls of a program with so many arguments and results of one dtype: those of the layouts that were added.
+
+    `call` takes the tuple of arguments and the given results: an array, a tuple of arrays, or None. It returns the new result,
+    the tuple of several, or what was given; and None, having done nothing, where the call has another layout, is under way
+    in another thread, or has no memory for its scratch. May be called from several threads at once.
+    """
+
+    def __init__(self, dtype: np.dtype[Any], arguments: int, results: int) -> None:
+        self.call: Callable[[tuple[Any, ...], Any], Any] = _nothing
+        self._dtype, self._arguments, self._results = dtype, arguments, results
+        self._state = 0
+
+    def _start(self, threads: int) -> bool:
+        """Whether there are direct calls here."""
+        library = _library()
+        if library is None or self._arguments + self._results > _MOST_ARRAYS:
+            return False
+        if not self._state:
+            memory = ctypes.create_string_buffer(library.state_bytes)
+            state = _State.from_buffer(memory)
+            state.dtype, state.pool, state.threads = self._dtype, pool.run_address(), threads
+            state.alignment, state.n_arguments, state.n_results = (
+                self._dtype.itemsize - 1,
+                self._arguments,
+                self._results,
+            )
+            self._state = ctypes.addressof(memory)
+            # after the end of a process nobody calls: its threads may still be at it
+            weakref.finalize(self, _free, library, state, self._state).atexit = False
+            self.call = library.function(self._state)
+        return True
+
+    def add(
+        self,
+        call: BoundCall,
+        key: Sequence[tuple[int, ...]],
+        shapes: Sequence[_Shape],
+        spans: Sequence[tuple[int, int]] = (),
+    ) -> bool:
+        """Make calls at a layout direct from now on, where they can be; False to try again, as a direct call is under way.
+
+        `key` are shape and strides (bytes) of the arguments, and of given results, in turns. `shapes` are those of results
+        that are not given; `spans` the first and last byte of every array relative to its address, where results are given.
+        """
+        frame = call.make()
+        numbers = [
+            n for shape, strides in zip(key[::2], key[1::2], strict=True) for n in (len(shape), *shape, *strides)
+        ]
+        if frame.need > _MOST_WORKSPACE or len(numbers) > _MOST_NUMBERS or not self._start(call.code.threads):
+            return True
+        packed = [_Packed(t, k, ctypes.addressof(copies.changes), find) for t, k, find, copies in call.packed]
+        given_shapes = [] if spans else list(shapes)
+        tables = {
+            "key": _numbers(numbers),
+            "sizes": frame.sizes,
+            "strides": frame.strides,
+            "places": _pairs(call.places),
+            "own": _pairs(frame.offsets()),
+            "packed": (_Packed * len(packed))(*packed),
+            "functions": (ctypes.c_void_p * len(call.code.functions))(*call.code.addresses()),
+            "shapes": (ctypes.py_object * len(given_shapes))(*given_shapes),
+            "spans": _pairs(spans),
+        }
+        counts = {name: len(table) for name, table in tables.items()}
+        for name in ("places", "own", "spans"):
+            counts[name] //= 2
+        counts["tensors"] = len(frame.tensors)
+        layout = _Layout(
+            **{f"n_{name}": n for name, n in counts.items()},
+            need=frame.need,
+            **{name: ctypes.addressof(table) for name, table in tables.items()},
+        )
+        library = _library()
+        assert library is not None
+        return bool(library.add(self._state, ctypes.addressof(layout)))
+
+
+def _free(library: _Library, state: _State, at: int) -> None:
+    # the state's memory is a field of `state`
+    library.free(at)
+    del state
