@@ -108,7 +108,7 @@ class _Library:
         # the objects live as long as the library: until the end
         self._python = _Python(
             (ctypes.c_void_p * len(_FUNCTIONS))(*functions),
-            (ctypes.py_object * len(_OBJECTS))(*_OBJECTS),
+            _objects(_OBJECTS),
             object.__basicsize__,
         )
         start(ctypes.addressof(self._python))
@@ -126,9 +126,9 @@ class _Library:
         self._new.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
         self._new.restype = ctypes.py_object
 
-    def function(self, state: int) -> Callable[[tuple[Any, ...], Any], Any]:
+    def function(self, state: int) -> Callable[[Sequence[Any], Any], Any]:
         """`mi_direct_call` for the state at this address."""
-        call: Callable[[tuple[Any, ...], Any], Any] = self._new(ctypes.addressof(self._method), state, None)
+        call: Callable[[Sequence[Any], Any], Any] = self._new(ctypes.addressof(self._method), state, None)
         return call
 
     def works(self) -> bool:
@@ -159,8 +159,13 @@ def _library() -> _Library | None:
     return found if found.works() else None
 
 
-def _nothing(arrays: tuple[Any, ...], out: Any) -> None:
+def _nothing(arrays: Sequence[Any], out: Any) -> None:
     """For calls that are never direct."""
+
+
+def _objects(values: Sequence[object]) -> Any:
+    array: Any = ctypes.py_object * len(values)
+    return array(*values)
 
 
 def _numbers(values: Sequence[int]) -> Any:
@@ -180,7 +185,7 @@ class DirectCalls:
     """
 
     def __init__(self, dtype: np.dtype[Any], arguments: int, results: int) -> None:
-        self.call: Callable[[tuple[Any, ...], Any], Any] = _nothing
+        self.call: Callable[[Sequence[Any], Any], Any] = _nothing
         self._dtype, self._arguments, self._results = dtype, arguments, results
         self._state = 0
 
@@ -232,7 +237,7 @@ class DirectCalls:
             "own": _pairs(frame.offsets()),
             "packed": (_Packed * len(packed))(*packed),
             "functions": (ctypes.c_void_p * len(call.code.functions))(*call.code.addresses()),
-            "shapes": (ctypes.py_object * len(given_shapes))(*given_shapes),
+            "shapes": _objects(given_shapes),
             "spans": _pairs(spans),
         }
         counts = {name: len(table) for name, table in tables.items()}

@@ -111,7 +111,7 @@ def _lines(shape: tuple[int, ...], dtype: np.dtype[Any]) -> int:
 class Code:
     """The C functions that run a muGraph's kernels in order, with the pool and the number of threads to run them on."""
 
-    def __init__(self, name: str, functions: Sequence[Callable[..., int]], pool: int, threads: int) -> None:
+    def __init__(self, name: str, functions: Sequence[Any], pool: int, threads: int) -> None:
         self.name = name
         self.functions = functions
         self.threads = threads
