@@ -30,12 +30,12 @@ from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search import rank
 from mirage.search.rank import CudaDecision, CudaVersion
 from mirage.search.versions import Point
-from tests.api.cuda_small import PROGRAM, SIZES, found, gated, text
-from tests.api.cuda_small import result as result
-from tests.api.cuda_small import saved as saved
-from tests.api.cuda_small import store as store
 from tests.api.small import Run
 from tests.programs import retyped, sizes
+from tests.results.cuda.small import PROGRAM, SIZES, found, gated, text
+from tests.results.cuda.small import result as result
+from tests.results.cuda.small import saved as saved
+from tests.results.cuda.small import store as store
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 

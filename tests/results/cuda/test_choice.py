@@ -16,7 +16,7 @@ from mirage.kernels.cuda.device import DEVICES
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.rank import MAX_RIVALS, CudaVersion, is_generated
-from tests.api.cuda_small import found
+from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 

@@ -39,7 +39,7 @@ print(json.dumps({"hit": r.cache_hit, "search": "search" in r.seconds, "tune": "
                   "graphs": len(r.graphs), "best": r.best.kind, "told": told}))
 """
 SPECS: dict[str, Any] = dict(adapter.specs)
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def start(folder: Path, budget: float = BUDGET, url: str = "", **sizes: int) -> subprocess.Popen[str]:

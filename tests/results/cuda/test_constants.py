@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 import mirage as mi
+from mirage.cache import ResultStore
 from mirage.errors import ScheduleError
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit import emit, with_descriptors
 from mirage.kernels.cuda.schedule import CudaSchedule
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.rank import Built, CudaVersion, Ranker, _unspecialized
-from tests.api.cuda_small import found
+from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 
@@ -27,8 +28,19 @@ SIZES = {"m": 256, "n": 1001}
 
 
 @pytest.fixture(scope="module")
-def result() -> CudaSuperoptimized:
-    return found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, constants=("w",), budget=8.0, cache=False))
+def store(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
+    return ResultStore(f"sqlite:///{tmp_path_factory.mktemp('constants')}/store.sqlite")
+
+
+@pytest.fixture(scope="module")
+def result(store: ResultStore) -> CudaSuperoptimized:
+    return ask(store, "w")
+
+
+def ask(store: ResultStore, *constants: str) -> CudaSuperoptimized:
+    return found(
+        mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, constants=constants, budget=8.0, cache=store)
+    )
 
 
 def packed(r: CudaSuperoptimized) -> list[CudaVersion]:
@@ -48,6 +60,18 @@ def test_packed_copies_compete(result: CudaSuperoptimized) -> None:
         rivals = ranker._at(result.graphs, SIZES)
         assert {any(k.packed for k in r.schedule.kernels) for r in rivals} == expected
         assert [r.us for r in rivals] == sorted(r.us for r in rivals)
+
+
+def test_other_constants_are_another_record(result: CudaSuperoptimized, store: ResultStore) -> None:
+    without = ask(store)
+    assert without.cache_hit and without.tune_stop != "from the cache"
+    assert not packed(without)
+    again = ask(store, "w")
+    assert again.tune_stop == "from the cache"
+    assert [v.schedule for v in again.decision.versions] == [v.schedule for v in result.decision.versions]
+    for r in (without, again):
+        for v in r.decision.versions:
+            r.executable(v)
 
 
 def test_constants_are_saved(result: CudaSuperoptimized, tmp_path: Path) -> None:

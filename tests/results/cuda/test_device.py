@@ -25,11 +25,11 @@ from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
 from mirage.search.rank import CudaDecision, CudaVersion
-from tests.api.cuda_small import PROGRAM, SIZES, found, text
-from tests.api.cuda_small import result as result
-from tests.api.cuda_small import saved as saved
-from tests.api.cuda_small import store as store
 from tests.programs import retyped, sizes
+from tests.results.cuda.small import PROGRAM, SIZES, found, text
+from tests.results.cuda.small import result as result
+from tests.results.cuda.small import saved as saved
+from tests.results.cuda.small import store as store
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 

@@ -31,7 +31,7 @@ from mirage.search.tune import Tuned
 from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version, VersionTuner
 from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHAPES = {
     "adapter": [{"b": b, "n": n} for b in (1, 2, 7, 33) for n in (1, 3, 16, 65, 130)],
     "rows": [{"m": m, "n": n} for m in (1, 2, 9, 64) for n in (1, 5, 31, 256, 1000)],
@@ -348,7 +348,7 @@ import hashlib, sys, threading, time
 import numpy as np
 import mirage as mi
 from tests.api.small import adapter, arrays
-from tests.api.test_buckets import SHAPES
+from tests.results.cpu.test_buckets import SHAPES
 
 if sys.argv[1] == "load":
     r = mi.load(sys.argv[2])

@@ -20,10 +20,10 @@ from mirage.errors import (
 from mirage.kernels.cuda import compile as compiler
 from mirage.kernels.cuda.device import DEVICES
 from mirage.results.cuda.result import CudaSuperoptimized
-from tests.api.cuda_small import PROGRAM, SIZES, found, text
-from tests.api.cuda_small import result as result
-from tests.api.cuda_small import saved as saved
-from tests.api.cuda_small import store as store
+from tests.results.cuda.small import PROGRAM, SIZES, found, text
+from tests.results.cuda.small import result as result
+from tests.results.cuda.small import saved as saved
+from tests.results.cuda.small import store as store
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
 

@@ -1,0 +1,3 @@
+"""Small budgets are of searches, not of compiling the micro-kernels."""
+
+from tests.api.conftest import micro_kernels as micro_kernels
