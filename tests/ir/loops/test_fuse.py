@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from random import Random
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,33 +12,16 @@ from mirage.errors import LoopError
 from mirage.ir.dims import Dim
 from mirage.ir.loops.fuse import Call, can_stitch, fuse
 from mirage.ir.loops.interpret import run_loops
-from mirage.ir.loops.lower import lower_operator
 from mirage.ir.loops.nests import nests
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.operator import get_operator
-from mirage.ir.types import TensorType, tensor
+from mirage.ir.types import tensor
+from tests.ir.loops.calls import Calls
 from tests.ir.loops.programs import programs
 
 
-class Values:
-    """Calls of operators on named values of known types."""
-
-    def __init__(self, **inputs: TensorType) -> None:
-        self.types = dict(inputs)
-        self.calls: list[Call] = []
-
-    def __call__(self, op: str, *args: str, **attrs: Any) -> str:
-        definition = get_operator(op)
-        given = definition.check_attrs(attrs)
-        types = [self.types[a] for a in args]
-        out = definition.infer(types, given)
-        program = lower_operator(op, types, given, out)
-        assert program is not None
-        name = f"v{len(self.calls)}"
-        self.calls.append(Call(program, args, (name,)))
-        self.types[name] = out
-        return name
+class Values(Calls):
+    """Calls that are fused and compared."""
 
     def fuse(self, *outputs: str) -> LoopProgram:
         return fuse("fused", self.calls, outputs)
@@ -47,11 +29,8 @@ class Values:
     def check(self, program: LoopProgram, outputs: list[str], sizes: dict[str, int]) -> None:
         """The fused program gives what the calls give one by one."""
         rng = np.random.default_rng(0)
-        arrays = {n: np.asarray(rng.uniform(0.25, 1.0, t.bind(sizes))) for n, t in self.types.items() if n[0] != "v"}
-        values: dict[str, np.ndarray] = dict(arrays)
-        for c in self.calls:
-            results = run_loops(c.program, [values[a] for a in c.args], sizes, "float64")
-            values.update(zip(c.results, results, strict=True))
+        arrays = {n: np.asarray(rng.uniform(0.25, 1.0, t.bind(sizes))) for n, t in self.inputs.items()}
+        values = self.one_by_one(arrays, sizes)
         found = run_loops(program, [arrays[n] for n, _ in program.inputs], sizes, "float64")
         for o, a in zip(outputs, found, strict=True):
             np.testing.assert_allclose(a, values[o], 1e-9, 1e-9, err_msg=str(program))

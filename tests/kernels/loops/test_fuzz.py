@@ -5,32 +5,23 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirage.ir.loops.fuse import fuse
-from mirage.ir.loops.interpret import run_loops
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from tests.ir.loops.random_programs import SIZES, arguments, random_calls
+from tests.ir.loops.random_programs import SIZES, RandomProgram
 
 
 def check(seed: int) -> None:
-    v, outputs = random_calls(seed)
-    program = fuse("fused", v.calls, outputs)
-    kernel = LoopKernel(program)
+    made = RandomProgram(seed)
+    kernel = LoopKernel(made.program)
     for sizes in SIZES:
-        arrays = arguments(v, sizes, seed)
-        values = dict(arrays)
-        for c in v.calls:
-            (values[c.results[0]],) = run_loops(c.program, [values[a] for a in c.args], sizes, "float64")
-        own = {s: sizes[s] for s in program.symbols}
-        out = [np.empty(t.bind(own), ELEMENTS[t.dtype]) for t in program.output_types]
-        kernel([arrays[n] for n, _ in program.inputs], own, out)
-        for name, found in zip(outputs, out, strict=True):
-            wanted = values[name]
-            # 16-bit results are rounded; comparisons decide by what is not
-            tolerance = {"float64": 1e-9, "float32": 1e-4}.get(v.dtype, 0.05)
+        own, given, results = made.trial(sizes)
+        out = [np.empty(t.bind(own), ELEMENTS[t.dtype]) for t in made.program.output_types]
+        kernel(given, own, out)
+        for found, wanted in zip(out, results, strict=True):
             a, b = found.astype(np.float64), wanted.astype(np.float64)
             scale = max(1.0, float(np.max(np.abs(b), initial=0.0, where=np.isfinite(b))))
-            np.testing.assert_allclose(a, b, tolerance, tolerance * scale, err_msg=f"{seed} {sizes}\n{program}")
+            message = f"{seed} {sizes}\n{made.program}"
+            np.testing.assert_allclose(a, b, made.tolerance, made.tolerance * scale, err_msg=message)
 
 
 @pytest.mark.parametrize("seed", range(25))

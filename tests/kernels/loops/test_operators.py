@@ -5,38 +5,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mirage.errors import InputError
-from mirage.ir.loops.interpret import run_loops
-from mirage.ir.loops.lower import lower_operator
-from mirage.ir.operator import get_operator
-from mirage.ir.types import DTYPES, ELEMENTS, TensorType, epsilon
+from mirage.ir.types import DTYPES, ELEMENTS, epsilon
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from tests.ir.operators.cases import CASES, SIZES, Case
+from tests.ir.loops.operators import FIRST, LOWERED, lowered, trials
+from tests.ir.operators.cases import SIZES, Case
 
 #: rows longer than vectors
 LONG = {"n": 37, "m": 83, "k": 19}
-LOWERED = [c for c in CASES if c.loops]
-#: one application of each operator
-FIRST = list({c.op: c for c in LOWERED}.values())
 
 
 def check(case: Case) -> None:
-    op = get_operator(case.op)
-    attrs = op.check_attrs(case.attrs)
-    out = op.annotate(case.types, attrs)
-    assert isinstance(out, TensorType)
-    program = lower_operator(case.op, case.types, attrs, out)
-    assert program is not None
+    program = lowered(case)
     kernel = LoopKernel(program)
+    (out,) = program.output_types
     tried = 0
-    for sizes in (*SIZES, LONG):
-        own = {s: sizes[s] for s in program.symbols}
-        arrays = case.arrays(sizes)
-        try:
-            (wanted,) = run_loops(program, arrays, own)
-        except InputError:
-            # sizes that the operator cannot have, or indices into nothing
-            continue
+    for own, arrays, wanted in trials(case, program, (*SIZES, LONG)):
         tried += 1
         found = np.empty(out.bind(own), ELEMENTS[out.dtype])
         kernel(arrays, own, [found])
