@@ -25,7 +25,7 @@ from mirage.kernels.cpu.stages import CodeStage, LibraryStage, library_stage, ru
 from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Ref
-from mirage.mugraph.schedule import Schedule
+from mirage.mugraph.schedule import BlockLayout, Schedule
 from mirage.mugraph.thread import inline_threads
 
 #: size assumed for a dim symbol that the hints do not name
@@ -323,6 +323,11 @@ def _ones(mugraph: MuGraph) -> dict[str, int]:
     return {s: 1 for d in mugraph.axes.values() for s in symbols_of(d)}
 
 
+def _layout_text(x: BlockLayout) -> str:
+    parts = [f"{x.last} last"] * (x.last is not None) + ["padded rows"] * x.padded
+    return f"{' and '.join(parts)} in w{x.node}"
+
+
 def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
     try:
         text = str(mugraph)
@@ -334,6 +339,8 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
         + "".join(f"; operand {operand} packed along {a}" for operand, a in s.packed)
         + "; padded rows" * s.padded
         + "".join(f"; {a} last in result {output}" for output, a in s.last)
+        + "".join(f"; {_layout_text(x)}" for x in s.layouts)
+        + "".join(f"; vectors along {a} in w{i}" for i, a in s.vectors)
         for k, s in enumerate(schedule.kernels)
     ]
     return [*text.splitlines(), "", *tiles]

@@ -19,6 +19,9 @@ CALL, COPY = 200.0, 4.0
 #: elements: up to so many rows, and up to more where its rows are long (`benchmarks.micro`).
 FEW_ROWS, STREAM_ROWS = 8, 32
 LONG_ROW, STREAM_ELEMENTS = 128, 4096
+#: Of two plans that are as good otherwise and copy nothing, the one is faster whose columns' operand is smaller, which each call
+#: reads whole, and from 24 rows by way of a copy; but not with a single vector of columns, which counts as so many.
+_PANEL, _NARROW = 0.01, 8
 #: Multiply-adds of mi_gemm_outer with one, two, three and more rows, as a share of the peak.
 _OUTER = (0.4, 0.75, 0.7, 0.95)
 #: And of mi_gemm_dot where it adds up whole vectors, for one or two rows or few columns; of its other sums.
@@ -79,17 +82,21 @@ def plan_products(
     looping: bool,
     prefer: str | None,
     lanes: int,
+    wanted: Sequence[str | None] = (),
+    vector: str | None = None,
 ) -> tuple[MatmulPlan, ...]:
     """The cheapest plans, at the expected sizes, of products that are summed into one result over the axes `out`.
 
-    The plans that have a column axis have the same one. A result contiguous along `prefer` saves a copy.
+    The plans that have a column axis have the same one, one of those `wanted` if any are. A result contiguous along `prefer`
+    saves a copy. Vectors lie along `vector`, if it is given: of sums along the columns, or of terms along a contracted axis.
     """
     columns = [a for p in products for _, _, cols in p.choices(out) for a in cols]
     if len(products) > 1:
         columns.append(None)
+    columns = [vector] if vector in out else [*wanted] or columns
     best: tuple[float, tuple[MatmulPlan, ...]] | None = None
     for n in dict.fromkeys(columns):
-        found = [_plan_product(axes, out, p, looping, n, lanes) for p in products]
+        found = [_plan_product(axes, out, p, looping, n, lanes, vector) for p in products]
         # what follows works on whole vectors along the columns
         cost = sum(c for c, _ in found) + COPY * lanes * _size(axes, out, looping) / min(lanes, _size(axes, [n], looping))
         if prefer is not None and n != prefer:
@@ -105,9 +112,17 @@ def _size(axes: BlockAxes, names: Sequence[str | None], looping: bool) -> float:
 
 
 def _plan_product(
-    axes: BlockAxes, out: Sequence[str], product: Product, looping: bool, column: str | None, lanes: int
+    axes: BlockAxes,
+    out: Sequence[str],
+    product: Product,
+    looping: bool,
+    column: str | None,
+    lanes: int,
+    vector: str | None,
 ) -> tuple[float, MatmulPlan]:
-    """The cheapest plan with this column axis, or with none where the product cannot have it; and its cost."""
+    """The cheapest plan with this column axis, or with none where the product cannot have it, and with vectors along `vector`,
+    if it is an axis of the product; and its cost.
+    """
 
     def size(*names: str | None) -> float:
         return _size(axes, names, looping)
@@ -120,6 +135,8 @@ def _plan_product(
     for swap, rows, _ in usable:
         first, second = (1, 0) if swap else (0, 1)
         for m, k, dot in itertools.product(rows, product.reduce, (False, True) if n is not None else (True,)):
+            if vector is not None and vector in (n, *product.reduce) and vector != (k if dot else n):
+                continue
             pack: dict[int, str] = {}
             # the micro-kernels convert the columns' operand only: 16-bit rows are copied
             if product.half[first] or (dot and product.units[first] != k):
@@ -129,6 +146,9 @@ def _plan_product(
                 pack[second] = unit
             cost = size(*space) / float(efficiency(dot, size(m), size(n), size(k), lanes))
             cost += CALL * size(*space) / size(m, n, k)
+            if not (dot or pack):
+                wide = size(n) if size(n) > lanes else _NARROW * lanes
+                cost += _PANEL * wide * size(*space) / size(m, n)
             cost += sum(COPY * size(*{*product.operands[i], a}) for i, a in pack.items())
             if best is None or cost < best[0]:
                 loops = tuple(a for a in out if a not in (m, n))

@@ -5,7 +5,7 @@ Decided in topological order, since the best plan of an operator depends on the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import sympy
@@ -13,6 +13,7 @@ import sympy
 from mirage.errors import GraphError
 from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, reduced_axes
+from mirage.kernels.cpu.decisions import Decisions
 from mirage.kernels.cpu.emit_algebra import FunctionSources, literal
 from mirage.kernels.cpu.emit_group import GroupEmitter, GroupPlan, plan_group
 from mirage.kernels.cpu.emit_loops import vector_axis
@@ -110,6 +111,7 @@ class BlockPlan:
         #: those of tensors that do not change with the loop, which read them
         self.packed_before: dict[tuple[int, str], None] = {}
         self.sites = block.sites(program.maximum, kernel)
+        self.decisions = Decisions(number, schedule, block.old)
         #: per site its loops, and its rows' maxima, shifts and, in the for-loop, factors of growth
         self.states: dict[int, tuple[GroupPlan, tuple[Buffer, ...]]] = {}
         self.factors: dict[int, Buffer] = {}
@@ -118,6 +120,7 @@ class BlockPlan:
         self.order = unit_order(self.graph, groups)
         self.depth = self._depths()
         self._plan()
+        self.decisions.check()
 
     # facts about the graph
 
@@ -166,8 +169,9 @@ class BlockPlan:
 
     # memory
 
-    def _buffer(self, name: str, axes: tuple[str, ...], looping: bool) -> Buffer:
-        buffer = Buffer(name, axes, tuple(self.axes.room(a, looping) for a in axes), self.schedule.padded)
+    def _buffer(self, name: str, axes: tuple[str, ...], looping: bool, padded: bool = False) -> Buffer:
+        room = tuple(self.axes.room(a, looping) for a in axes)
+        buffer = Buffer(name, axes, room, padded or self.schedule.padded)
         self.scratch.append(buffer)
         return buffer
 
@@ -177,25 +181,44 @@ class BlockPlan:
         return found[0] if found else None
 
     def _place(self, i: int, order: tuple[str, ...], strided: bool, over: int | None = None) -> None:
-        """Give node i memory in this storage order: a result that may be `strided` goes straight to an output, others
-        may overwrite the node `over`.
+        """Give node i memory in this storage order, where the schedule gives it no other: a result that may be `strided` goes
+        straight to an output, others may overwrite the node `over`.
         """
         t = self.final(i)
+        layout = self.decisions.layout(t)
+        if t not in self.memory and self.graph.nodes[i].op not in PRODUCTS:
+            self.decisions.may_be_last(t, self._last(i, order, strided), order)
+        if layout is not None:
+            over, strided = None, False
+            order = _with_last(order, layout.last)
         if over is not None:
             self.memory[t] = self.memory[over]
             self.overwritten.add(over)
         if t not in self.memory:
             along = self.graph.nodes[t].attr["axis"] if self._is_concat(t) else None
-            for k, (tensor, r) in enumerate(zip(self.outputs, self.graph.outputs, strict=True)):
-                own = set(tensor.axes) & set(order)
-                if tensor.half and not self._written_once(i):
-                    continue
-                if r.node == t and own == set(order) and order and (strided or tensor.unit == order[-1]):
-                    self.memory[t] = Memory(self._output_view(k), order, along)
-                    break
+            padded = layout is not None and layout.padded
+            home = None if padded else self._output(i, order, strided)
+            if home is not None:
+                self.memory[t] = Memory(self._output_view(home), order, along)
             else:
-                self.memory[t] = Memory(self._buffer(f"m{t}", order, self.looping(t)).view(self.names), order, along)
+                buffer = self._buffer(f"m{t}", order, self.looping(t), padded)
+                self.memory[t] = Memory(buffer.view(self.names), order, along)
         self.memory[i] = self.memory[t]
+
+    def _last(self, i: int, order: tuple[str, ...], strided: bool) -> str | None:
+        """The axis along which node i is contiguous that is stored in this order, or goes straight to an output."""
+        home = self._output(i, order, strided)
+        return self.outputs[home].unit if home is not None else order[-1] if order else None
+
+    def _output(self, i: int, order: tuple[str, ...], strided: bool) -> int | None:
+        """The kernel's output that node i may be computed in, in this order or, if `strided`, in any."""
+        for k, (tensor, r) in enumerate(zip(self.outputs, self.graph.outputs, strict=True)):
+            own = set(tensor.axes) & set(order)
+            if tensor.half and not self._written_once(i):
+                continue
+            if r.node == self.final(i) and own == set(order) and order and (strided or tensor.unit == order[-1]):
+                return k
+        return None
 
     def _written_once(self, i: int) -> bool:
         """Whether i's elements are stored once, each, with their final value."""
@@ -303,7 +326,9 @@ class BlockPlan:
         outside = {r.node for i in unit for r in self.graph.nodes[i].operands} - members
         kept = [i for i in unit if self._is_stored(i, members)]
         units = [(j, self.unit(j)) for j in sorted(outside)] + [(i, self._output_unit(i)) for i in kept]
-        plan = self.groups[unit] = plan_group(self.axes, self.graph, unit, looping, units)
+        plan = plan_group(self.axes, self.graph, unit, looping, units)
+        self.decisions.may_have_vectors(unit[0], plan.vector, [a for a in self.graph.role if a in plan.order])
+        plan = self.groups[unit] = self._decided(unit[0], plan)
         for i in kept:
             n = self.graph.nodes[i]
             if n.op != "sum" or plan.vector in n.axes():
@@ -319,14 +344,22 @@ class BlockPlan:
         rows = self.program.maximum.sites[site].rows
         n = self.graph.nodes[i]
         plan = plan_group(self.axes, self.graph, (i,), looping, [(r.node, self.unit(r.node)) for r in n.operands])
+        plan = self._decided(i, plan)
         order = tuple(a for a in plan.order if a in rows) if plan.vector in rows else self._rows_order(rows, looping)
         kept = ("maximum", "shift", "growth") if looping else ("maximum", "shift")
         self.states[site] = plan, tuple(self._buffer(f"{what}{site}", order, False) for what in kept)
 
+    def _decided(self, first: int, plan: GroupPlan) -> GroupPlan:
+        """The plan with the vector axis that the schedule gives the group of this first member, if any."""
+        vector = self.decisions.vector(first)
+        if vector is None:
+            return plan
+        outer = tuple(a for a in self.graph.role if a in plan.order and a not in plan.reduce and a != vector)
+        return replace(plan, outer=outer, vector=vector)
+
     def _rows_order(self, axes: tuple[str, ...] | list[str], looping: bool) -> tuple[str, ...]:
         """Storage order of a tensor that is written element by element: the longest axis, which is padded, last."""
-        last = vector_axis(self.axes, looping, axes, {})
-        return (*(a for a in axes if a != last), *([last] if last is not None else []))
+        return _with_last(axes, vector_axis(self.axes, looping, axes, {}))
 
     def _is_stored(self, i: int, members: set[int]) -> bool:
         return self.is_output(i) or any(j not in members for j in self.readers(i))
@@ -343,7 +376,7 @@ class BlockPlan:
             Product((operands[x], operands[y]), (units[x], units[y]), over, (half[x], half[y]))
             for (x, y), over in zip(PRODUCTS[n.op], summed, strict=True)
         ]
-        plans = plan_products(self.axes, n.axes(), products, looping, self._output_unit(i), lanes)
+        plans = self._product_plans(i, products, looping, lanes)
         self.matmuls[i] = plans
         for pair, plan in zip(PRODUCTS[n.op], plans, strict=True):
             for which, a in plan.pack:
@@ -353,10 +386,42 @@ class BlockPlan:
                     self.packs[source, a] = self._buffer(f"pack{source}_{self.names[a]}", order, looping)
                 if looping and not self.looping(source):
                     self.packed_before[source, a] = None
-        columns = next((p.n for p in plans if p.n is not None), None)
-        last = columns if columns is not None else vector_axis(self.axes, looping, n.axes(), {})
-        order = (*(a for a in n.axes() if a != last), *([last] if last is not None else []))
-        self._place(i, order, strided=columns is None)
+        self._place(i, *self._product_order(i, plans, looping))
+
+    def _product_plans(
+        self, i: int, products: Sequence[Product], looping: bool, lanes: int
+    ) -> tuple[MatmulPlan, ...]:
+        """The plans of a product as the schedule wants them: the axis that its result has last is the one of its columns, and
+        vectors along the columns are of sums, those along a contracted axis of terms.
+        """
+        out = self.graph.nodes[i].axes()
+        columns = [*dict.fromkeys(a for p in products for _, _, cols in p.choices(out) for a in cols)]
+        summed = [*dict.fromkeys(a for p in products for a in p.reduce)]
+
+        def plans(last: str | None, vector: str | None) -> tuple[MatmulPlan, ...]:
+            wanted = [] if last is None else [last if last in columns else None]
+            return plan_products(self.axes, out, products, looping, self._output_unit(i), lanes, wanted, vector)
+
+        layout, vector = self.decisions.layout(self.final(i)), self.decisions.vector(i)
+        last = layout.last if layout is not None else None
+        possible = [a for a in columns if a is not None]
+        own = self._product_order(i, plans(None, vector), looping)
+        # without columns, results are stored one by one
+        lasts = [vector] if vector in possible else [a for a in out if None in columns or a in possible]
+        self.decisions.may_be_last(self.final(i), self._last(i, *own), lasts)
+        first = plans(last, None)[0]
+        vectors = [a for a in possible if last in (None, a) or last not in possible]
+        self.decisions.may_have_vectors(i, first.k if first.dot else first.n, [*vectors, *summed])
+        return plans(last, vector)
+
+    def _product_order(
+        self, i: int, plans: Sequence[MatmulPlan], looping: bool
+    ) -> tuple[tuple[str, ...], bool]:
+        """The storage order of a product's result, and whether it is stored element by element."""
+        columns, axes = next((p.n for p in plans if p.n is not None), None), self.graph.nodes[i].axes()
+        if columns is None:
+            return self._rows_order(axes, looping), True
+        return _with_last(axes, columns), False
 
     def _concat_order(self, i: int) -> tuple[str, ...]:
         n = self.graph.nodes[i]
@@ -364,4 +429,9 @@ class BlockPlan:
         back = dict.fromkeys(n.joined[1], n.joined[0])
         found = [back.get(u, u) for u in (self.unit(r.node) for r in n.operands) if u is not None]
         last = max(n.axes(), key=lambda a: (found.count(a), n.axes().index(a)))
-        return (*(a for a in n.axes() if a != last), last)
+        return _with_last(n.axes(), last)
+
+
+def _with_last(axes: Sequence[str], last: str | None) -> tuple[str, ...]:
+    """The axes with this one last."""
+    return (*(a for a in axes if a != last), *([last] if last is not None else []))

@@ -91,8 +91,9 @@ class Machine:
 
 @dataclass(frozen=True)
 class _Tensor:
-    """A tensor as a block sees it: its axes, the contiguous one last, and in how many of the loops it changes."""
+    """A tensor as a block sees it: the node, its axes, the contiguous one last, and in how many of the loops it changes."""
 
+    node: int
     axes: tuple[str, ...]
     depth: int
 
@@ -100,9 +101,13 @@ class _Tensor:
 @dataclass(frozen=True)
 class _Product:
     """A contraction of two operands, the inputs of the kernel of these numbers or, where None, block tensors; `units` are
-    the axes along which inputs are contiguous.
+    the axes along which inputs are contiguous. `node` is the operator's, `sources` are the operands', `stored` is the one in
+    whose memory the result is.
     """
 
+    node: int
+    sources: tuple[int, int]
+    stored: int
     operands: tuple[tuple[str, ...], tuple[str, ...]]
     inputs: tuple[int | None, int | None]
     units: tuple[str | None, str | None]
@@ -114,9 +119,11 @@ class _Product:
 @dataclass(frozen=True)
 class _Group:
     """Elementwise operators and sums over one space: operations per element, passes over it, numbers to which each of
-    its rows may be reduced, and the tensors read and stored.
+    its rows may be reduced, and the tensors read and stored: their axes, the nodes that they are, and the axes along which those
+    are contiguous that are inputs.
     """
 
+    members: tuple[int, ...]
     space: tuple[str, ...]
     depth: int
     light: float
@@ -124,6 +131,8 @@ class _Group:
     passes: int
     reductions: int
     tensors: tuple[tuple[str, ...], ...]
+    nodes: tuple[int, ...]
+    units: tuple[str | None, ...]
 
 
 @dataclass(frozen=True)
@@ -141,13 +150,15 @@ class KernelWork:
     batch: frozenset[str]
     #: axes along which kernel-level tensors are contiguous
     contiguous: frozenset[str]
+    #: axes that some operator sums over
+    summed: frozenset[str]
 
     @staticmethod
     def of(node: Node) -> KernelWork:
         """The work of a graph-defined kernel."""
         assert node.graph is not None
         g = inline_threads(node.graph)
-        inputs = tuple(_Tensor(g.nodes[i].axes(), g.depth[i]) for i in g.inputs)
+        inputs = tuple(_Tensor(i, g.nodes[i].axes(), g.depth[i]) for i in g.inputs)
         outputs = tuple(tuple(a for d in dims for a in d) for dims in node.dims)
         number = {i: k for k, i in enumerate(g.inputs)}
         unit = {i: g.nodes[i].axes()[-1] for i in g.inputs if g.nodes[i].axes()}
@@ -163,11 +174,11 @@ class KernelWork:
                     given = number.get(sources[0]), number.get(sources[1])
                     units = unit.get(sources[0]), unit.get(sources[1])
                     pair = operands[x], operands[y]
-                    products.append(_Product(pair, given, units, n.axes(), over, g.depth[i]))
+                    products.append(_Product(i, sources, _stored_in(g, i), pair, given, units, n.axes(), over, g.depth[i]))
             if n.op in PRODUCTS or n.op == "accumulator":
-                held.append(_Tensor(n.axes(), g.depth[i]))
+                held.append(_Tensor(i, n.axes(), g.depth[i]))
         groups = [_group(g, members) for members in thread_groups(g)]
-        held += [_Tensor(g.nodes[i].axes(), g.depth[i]) for m in thread_groups(g) for i in stored(g, m)]
+        held += [_Tensor(i, g.nodes[i].axes(), g.depth[i]) for m in thread_groups(g) for i in stored(g, m)]
         tensors = [*(t.axes for t in inputs), *outputs]
         batch = frozenset(
             a
@@ -176,7 +187,8 @@ class KernelWork:
             and all(all(a in x for x in p.operands) for p in products if a in (*p.out, *p.reduce))
         )
         contiguous = frozenset(axes[-1] for axes in tensors if axes)
-        return KernelWork(g, inputs, outputs, tuple(products), tuple(groups), tuple(held), batch, contiguous)
+        own = inputs, outputs, tuple(products), tuple(groups), tuple(held)
+        return KernelWork(g, *own, batch, contiguous, frozenset(a for n in g.nodes for a in n.reduce))
 
 
 def divided(
@@ -198,12 +210,19 @@ def _group(g: Graph, members: Sequence[int]) -> _Group:
         light, heavy = (light, heavy + flops) if flops >= _HEAVY else (light + flops, heavy)
     first = g.nodes[members[0]]
     read = {r.node for i in members for r in g.nodes[i].operands} - set(members)
-    tensors = [g.nodes[i].axes() for i in (*sorted(read), *stored(g, members))]
+    nodes = [*sorted(read), *(_stored_in(g, i) for i in stored(g, members))]
+    tensors = tuple(g.nodes[i].axes() for i in nodes)
+    units = tuple(axes[-1] if axes and i in g.inputs else None for i, axes in zip(nodes, tensors, strict=True))
     space = tuple(dict.fromkeys((*first.axes(), *first.reduce)))
     # before an exp, a pass finds the maximum that it subtracts
     maxima = sum(g.nodes[i].op == "exp" for i in members)
     sums = sum(g.nodes[i].op == "sum" for i in members)
-    return _Group(space, g.depth[members[0]], light, heavy, 1 + maxima, sums + maxima, tuple(tensors))
+    return _Group(tuple(members), space, g.depth[members[0]], light, heavy, 1 + maxima, sums + maxima, tensors, tuple(nodes), units)
+
+
+def _stored_in(g: Graph, i: int) -> int:
+    """The node in whose memory i's result is: itself, or the accumulator that it goes into."""
+    return next((j for j, n in enumerate(g.nodes) if n.op == "accumulator" and n.operands[0].node == i), i)
 
 
 def _flops(n: Node) -> float:
@@ -272,14 +291,18 @@ class CostModel:
         itemsize: int,
         packed: Mapping[int, str] | None = None,
         units: Mapping[int, str] | None = None,
+        vectors: Mapping[int, str] | None = None,
+        lasts: Mapping[int, str] | None = None,
     ) -> tuple[Counts, np.ndarray]:
         """Counts [features, candidates] of a kernel whose k-th candidate has the k-th tiles and splits, and about how many
         bytes of scratch a cell of it needs.
 
         `home` is that of its muGraph, `packed` are inputs of the kernel that are stored tile after tile of an axis, `units` those
-        that are contiguous along another axis than their last.
+        that are contiguous along another axis than their last. `vectors` and `lasts` are what a schedule decides about operators:
+        along which axis vectors lie, and which axis of their results is stored last.
         """
-        counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {}, units or {})
+        decided = vectors or {}, lasts or {}
+        counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {}, units or {}, *decided)
         return counter.count(), counter.scratch
 
     def schedule(
@@ -294,7 +317,9 @@ class CostModel:
         """Counts [features] of a kernel with one schedule; `units` as in `kernel`."""
         tiles = {a: np.array([float(n)]) for a, n in schedule.tiles}
         splits = {a: np.array([float(n)]) for a, n in schedule.splits}
-        counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed), units)
+        lasts = {x.node: x.last for x in schedule.layouts if x.last is not None}
+        decided = dict(schedule.vectors), lasts
+        counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed), units, *decided)
         found: Counts = counts[:, 0]
         return found
 
@@ -313,11 +338,14 @@ class _Counter:
         itemsize: int,
         packed: Mapping[int, str],
         units: Mapping[int, str],
+        vectors: Mapping[int, str],
+        lasts: Mapping[int, str],
     ) -> None:
         self.machine, self.work, self.sizes = machine, work, sizes
         self.home, self.itemsize, self.packed = home, itemsize, packed
         #: axes along which inputs are contiguous, where it is not their last
         self.units = {**units, **packed}
+        self.vectors, self.lasts = vectors, lasts
         #: bytes of an element in registers and scratch
         self.real = max(itemsize, DTYPES["float32"].itemsize)
         self.lanes = VECTOR_BYTES // self.real
@@ -432,7 +460,8 @@ class _Counter:
         elements = self._volume(group.space, extents)
         # the axis along which vectors are filled best, a long one if several are
         waste, rows = self.ones * np.inf, elements
-        for a in group.space:
+        vector = next((self.vectors[i] for i in group.members if i in self.vectors), None)
+        for a in group.space if vector is None else (vector,):
             own = np.ceil(extents[a] / self.lanes) * self.lanes / extents[a]
             better = own <= waste
             rows = np.where(better, elements / extents[a], rows)
@@ -440,11 +469,19 @@ class _Counter:
         vectors = elements * (waste if group.space else self.ones) / self.lanes
         self._add("operator", times)
         self._add("row", rows * group.passes * times)
-        self._add("reduce", rows * group.reductions * times)
+        if vector is None or vector in self.work.summed:
+            self._add("reduce", rows * group.reductions * times)
         self._add("light", vectors * group.light * times)
         self._add("heavy", vectors * group.heavy * times)
-        touched = sum((self._volume(axes, extents) for axes in group.tensors), np.zeros(len(self.ones)))
-        self._add("access", touched / self.lanes * times)
+        touched, single = np.zeros(len(self.ones)), np.zeros(len(self.ones))
+        for axes, i, unit in zip(group.tensors, group.nodes, group.units, strict=True):
+            volume = self._volume(axes, extents)
+            touched = touched + volume
+            # vectors across a tensor's rows are put together element by element
+            last = self.lasts.get(i, unit)
+            if vector in axes and last not in (vector, None):
+                single = single + volume * (extents[str(vector)] > 1)
+        self._add("access", ((touched - single) / self.lanes + single) * times)
         self._moved(touched * times)
 
     def _product(self, p: _Product) -> None:
@@ -464,7 +501,7 @@ class _Counter:
         for swap, dot in itertools.product((False, True), (False, True)):
             first, second = (1, 0) if swap else (0, 1)
             for m, n, k in itertools.product(own[first], own[second], p.reduce):
-                if n is None and not dot:
+                if (n is None and not dot) or not self._wanted(p, n, k, dot):
                     continue
                 columns, rows, depth = extent(n), extent(m), extent(k)
                 calls = space / (rows * columns * depth)
@@ -491,10 +528,20 @@ class _Counter:
         for name, value in found.items():
             self._add(name, value * times)
 
+    def _wanted(self, p: _Product, n: str | None, k: str, dot: bool) -> bool:
+        """Whether a plan with these columns and contracted axis is one that the schedule wants."""
+        vector, last = self.vectors.get(p.node), self.lasts.get(p.stored)
+        if last is not None and n not in (last, None):
+            return False
+        columns = [a for a in p.out if sum(a in x for x in p.operands) == 1]
+        return vector not in (*columns, *p.reduce) or vector == (k if dot else n)
+
     def _unit(self, p: _Product, operand: int) -> str | None:
         """The axis along which an operand is contiguous, None where the plan may choose."""
         source = p.inputs[operand]
-        return self.units.get(source, p.units[operand]) if source is not None else p.units[operand]
+        if source is not None:
+            return self.units.get(source, p.units[operand])
+        return self.lasts.get(p.sources[operand], p.units[operand])
 
     def _panels(self, n: str | None, m: np.ndarray, columns: np.ndarray, k: np.ndarray) -> np.ndarray:
         """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""

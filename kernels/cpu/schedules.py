@@ -7,6 +7,7 @@ the search).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +26,9 @@ from mirage.mugraph.schedule import KernelSchedule, Schedule, is_handed_on, kern
 
 #: how far apart (in factors of 2) the schedules are that are offered for one kernel
 _APART = 2.0
+#: other layouts and vector axes of one schedule that are tried, at most, and up to so many times the estimate of those that are
+#: planned; the planned ones are good ones, so that sizes whose estimate is that much larger are tried before
+_DECISIONS, _FAR, _BEFORE = 12, 1.5, 1.02
 #: candidates of a kernel, by increasing cost, among which such are looked for
 _LOOKED_AT = 256
 
@@ -102,7 +106,22 @@ class Scheduler:
     # estimates
 
     def counts(self, schedule: Schedule) -> np.ndarray:
-        """What the model counts for the whole muGraph with this schedule: [features]."""
+        """What the model counts for the whole muGraph with this schedule: [features].
+
+        Where it decides about layouts or vector axes, the others are counted as they are planned, too.
+        """
+        if any(s.layouts or s.vectors for s in schedule.kernels):
+            return self._counts(self._planned(schedule))
+        return self._counts(schedule)
+
+    def _planned(self, schedule: Schedule) -> Schedule:
+        """The schedule with the layouts and vector axes that are chosen where it gives none."""
+        return Schedule(tuple(k.decisions.planned for k in self._emitter(schedule).kernels))
+
+    def _emitter(self, schedule: Schedule) -> Emitter:
+        return Emitter(self.mugraph, schedule, self.maximum, self.bound)
+
+    def _counts(self, schedule: Schedule) -> np.ndarray:
         sizes = self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
         home = self.model.home(self.mugraph, sizes)
         found = self.model.library(self.mugraph, sizes)
@@ -224,9 +243,31 @@ class Scheduler:
                     kernels[k] = replace(own, last=tuple(sorted(last.items())))
                     yield Schedule(tuple(kernels))
 
+    def _decided(self, schedule: Schedule, sizes: Mapping[str, int]) -> dict[Schedule, float]:
+        """The schedules that differ in one vector axis or one layout of a block, with their estimates beside that of this
+        schedule, whose own choices are estimated in the same way.
+        """
+        kernels = self._emitter(schedule).kernels
+        planned = self._planned(schedule)
+        now, least = self.ns(schedule), float(self.model.ns(self._counts(planned)))
+        found: dict[Schedule, float] = {}
+        seen = {planned}
+        for k, (own, kernel) in enumerate(zip(schedule.kernels, kernels, strict=True)):
+            long = {a for a in kernel.graph.role if own.tile.get(a, sizes[a]) > 1}
+            for s in self._space(k, sizes).decisions(own, kernel.decisions, long):
+                near = Schedule((*schedule.kernels[:k], s, *schedule.kernels[k + 1 :]))
+                with suppress(ScheduleError):
+                    # two decisions may come to the same
+                    if (whole := self._planned(near)) not in seen:
+                        seen.add(whole)
+                        found[near] = now + float(self.model.ns(self._counts(whole))) - least
+        best = sorted((s for s, ns in found.items() if ns <= _FAR * now), key=lambda s: (found[s] == now, found[s]))
+        return {s: found[s] for s in best[:_DECISIONS]}
+
     def neighbours(self, schedule: Schedule) -> Iterator[Schedule]:
-        """The schedules that differ in one size of one kernel (and, for an axis that several split, of all of those) or in the
-        order of one result, the most promising first; only those whose scratch fits.
+        """The schedules that differ in one size of one kernel (and, for an axis that several split, of all of those), in the
+        order of one result, or in the layout of one block tensor or one vector axis, the most promising first; only those whose
+        scratch fits.
         """
         splits = {a: n for s in schedule.kernels for a, n in s.splits}
         sizes = self._with_parts(splits)
@@ -243,10 +284,13 @@ class Scheduler:
                 if whole not in found:
                     found[whole] = self.ns(whole)
         orders = {s: self.ns(s) for s in self._orders(schedule, sizes)}
+        decided = self._decided(schedule, sizes)
         now = self.ns(schedule)
-        # orders that the model has no reason for come last
+        # orders that the model has no reason for come last, and what it does not see
         found |= {s: ns for s, ns in orders.items() if ns < now}
-        others = [s for s, ns in orders.items() if ns >= now]
+        found |= {s: _BEFORE * ns for s, ns in decided.items() if ns != now}
+        orders |= decided
+        others = [s for s in orders if s not in found]
         for near in [*sorted(found, key=lambda s: found[s]), *sorted(others, key=lambda s: orders[s])]:
             try:
                 fits = self.scratch(near) <= self.model.machine.l2_bytes

@@ -6,11 +6,12 @@ what divides it evenly. An axis may be split, so that there are cells for all th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 import numpy as np
 
+from mirage.kernels.cpu.decisions import Decisions
 from mirage.kernels.cpu.model import KernelWork
 from mirage.mugraph.graph import Graph, Role
 from mirage.mugraph.schedule import MAX_SPLITS, KernelSchedule
@@ -140,6 +141,21 @@ class Space:
                 yield replace(s, splits=tuple((b, n if b == a else m) for b, m in s.splits))
         if self._aliases(s) or s.padded:
             yield replace(s, padded=not s.padded)
+
+    def decisions(self, s: KernelSchedule, decided: Decisions, long: Collection[str]) -> Iterator[KernelSchedule]:
+        """The schedules that differ in a vector axis or in the layout of a block tensor; `long` are the axes that have more than
+        one element in a block.
+        """
+        for near in (*decided.with_other_vectors(), *decided.with_other_layouts()):
+            axes = {a for _, a in {*near.vectors} - {*s.vectors}} | {x.last for x in {*near.layouts} - {*s.layouts}}
+            if axes - {None} <= set(long):
+                yield near
+        if not s.padded:
+            pages = _PAGE_VECTORS * self.lanes
+            held = {t.node: [s.tile.get(a, self.sizes[a]) for a in t.axes] for t in self.work.held}
+            rows = {i for i, lengths in held.items() if len(lengths) > 1 and any(n % pages == 0 for n in lengths)}
+            padded = {x.node for x in s.layouts if x.padded}
+            yield from decided.with_other_padding(sorted((rows | padded) & decided.last.keys()))
 
     def _aliases(self, s: KernelSchedule) -> bool:
         """Whether rows of block tensors may be whole pages apart, which share a few sets of the first-level cache."""

@@ -66,6 +66,8 @@ def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
                 tuple((operand, axes[a]) for operand, a in k.packed),
                 k.padded,
                 tuple((output, axes[a]) for output, a in k.last),
+                tuple(replace(x, last=None if x.last is None else rename_axis(x.last, axes)) for x in k.layouts),
+                tuple((i, rename_axis(a, axes)) for i, a in k.vectors),
             )
             for k in schedule.kernels
         )

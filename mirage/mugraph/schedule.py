@@ -1,4 +1,4 @@
-"""Schedules: the sizes that a muGraph leaves open."""
+"""Schedules: the sizes and layouts that a muGraph leaves open."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.mugraph.graph import Graph, MuGraph, Ref, Role, partial_axis
+from mirage.mugraph.thread import inline_threads
 
 #: an axis is split into parts for threads to work on at once: more than there will be threads, few enough that partial
 #: results fit into memory
@@ -34,8 +35,18 @@ class AxisSizes:
 
 
 @dataclass(frozen=True)
+class BlockLayout:
+    """How the result of block operator `node` is laid out in scratch: which of its axes is stored `last`, contiguously (the
+    back end's own choice where it is None), and whether its rows are `padded` by a vector."""
+
+    node: int
+    last: str | None = None
+    padded: bool = False
+
+
+@dataclass(frozen=True)
 class KernelSchedule(AxisSizes):
-    """Sizes for one graph-defined kernel.
+    """Sizes and layouts for one graph-defined kernel (Mirage, section 6).
 
     `tiles` gives the tile (elements) of every parallel, loop and split axis, `splits` the grid size of every split axis,
     `lanes` the vector width of its thread graphs in elements. `packed` gives operands of the kernel, inputs of the muGraph
@@ -43,12 +54,19 @@ class KernelSchedule(AxisSizes):
     block tensors are longer by a vector where `padded`, against rows that share sets of a cache. `last` gives results of the
     kernel that only graph-defined kernels read, with the axis that is stored last, where it is not the result's own last one:
     (which result, the axis).
+
+    `layouts` says how block tensors are stored, one by one; `vectors` along which axis vectors lie in a group of elementwise
+    operators and sums, which goes by its first member, and in a product (of sums where the axis is one of its result, of terms
+    where it is summed): (which operator, the axis). Operators are numbered as in the block graph, with the operators of thread
+    graphs in the place of these. The back end chooses where neither says anything.
     """
 
     lanes: int = 16
     packed: tuple[tuple[int, str], ...] = ()
     padded: bool = False
     last: tuple[tuple[int, str], ...] = ()
+    layouts: tuple[BlockLayout, ...] = ()
+    vectors: tuple[tuple[int, str], ...] = ()
 
     def bounds(self, graph: Graph, axis: str, size: int) -> tuple[int, int]:
         """(number of blocks along the axis, elements per block) at that size; the last block may be shorter."""
@@ -106,6 +124,47 @@ class Schedule:
                 self._check_last(graph, k, output, axis)
             if len({output for output, _ in s.last}) < len(s.last):
                 raise ScheduleError(f"kernel {k}: a result has two last axes; give it one")
+            if s.layouts or s.vectors:
+                self._check_operators(k, inline_threads(node.graph))
+
+    def _check_operators(self, k: int, graph: Graph) -> None:
+        """The operators and axes of `layouts` and `vectors`; which tensors are in scratch, and which operators are a group, is
+        for the back end to say."""
+        s, computed = self.kernels[k], set(graph.compute_nodes())
+        for what, numbers in (
+            ("a layout", [x.node for x in s.layouts]),
+            ("a vector axis", [i for i, _ in s.vectors]),
+        ):
+            for i in numbers:
+                if i not in computed:
+                    raise ScheduleError(
+                        f"kernel {k}: w{i} has {what}, but is no operator of the block; choose from "
+                        f"{', '.join(f'w{j}' for j in sorted(computed))}"
+                    )
+                if numbers.count(i) > 1:
+                    raise ScheduleError(f"kernel {k}: w{i} has {what} twice; give it one")
+        for x in s.layouts:
+            axes = graph.nodes[x.node].axes()
+            if x.last is not None and x.last not in axes:
+                raise ScheduleError(
+                    f"kernel {k}: axis {x.last} is stored last in w{x.node}, which does not have it; {_one_of(axes)}"
+                )
+            if x.last is None and not x.padded:
+                raise ScheduleError(f"kernel {k}: the layout of w{x.node} says nothing; give its last axis, or pad its rows")
+            if x.padded and len(axes) < 2:
+                raise ScheduleError(f"kernel {k}: w{x.node} is padded, but has one row only; leave it")
+        for i, axis in s.vectors:
+            n = graph.nodes[i]
+            if n.op in ("accumulator", "concat"):
+                raise ScheduleError(
+                    f"kernel {k}: w{i} has a vector axis, but {n.op} has none to choose; leave it"
+                )
+            # a product sums over the axes that its operands share, one by one
+            space = dict.fromkeys([*n.axes(), *n.reduce, *(a for r in n.operands for a in graph.nodes[r.node].axes())])
+            if axis not in space:
+                raise ScheduleError(
+                    f"kernel {k}: the vectors of w{i} are along {axis}, over which it does not run; {_one_of(tuple(space))}"
+                )
 
     def _check_packed(self, graph: MuGraph, k: int, operand: int, axis: str) -> None:
         node, s = graph.kernels[k], self.kernels[k]
@@ -157,6 +216,8 @@ class Schedule:
                 "packed": [list(p) for p in s.packed],
                 "padded": s.padded,
                 "last": [list(p) for p in s.last],
+                "layouts": [[x.node, x.last, x.padded] for x in s.layouts],
+                "vectors": [list(p) for p in s.vectors],
             }
             for s in self.kernels
         ]
@@ -182,6 +243,20 @@ class Schedule:
                 raise FormatError(f"schedule: padded must be true or false, got {value!r}")
             return value
 
+        def layouts(value: Any) -> tuple[BlockLayout, ...]:
+            if not isinstance(value, list) or not all(
+                isinstance(x, list)
+                and len(x) == 3
+                and type(x[0]) is int
+                and (x[1] is None or isinstance(x[1], str))
+                and type(x[2]) is bool
+                for x in value
+            ):
+                raise FormatError(
+                    f"schedule: layouts must list an operator, an axis or null, and whether it is padded, got {value!r}"
+                )
+            return tuple(BlockLayout(*x) for x in value)
+
         if not isinstance(obj, list) or not all(isinstance(k, dict) and type(k.get("lanes")) is int for k in obj):
             raise FormatError(f"schedule: expected a list of objects with tiles, splits and lanes, got {obj!r}")
         return Schedule(
@@ -194,10 +269,16 @@ class Schedule:
                     pairs(k.get("packed", []), "packed must list pairs of an operand"),
                     padded(k.get("padded", False)),
                     pairs(k.get("last", []), "last must list pairs of a result"),
+                    layouts(k.get("layouts", [])),
+                    pairs(k.get("vectors", []), "vectors must list pairs of an operator"),
                 )
                 for k in obj
             )
         )
+
+
+def _one_of(axes: tuple[str, ...]) -> str:
+    return f"choose from {', '.join(axes)}" if axes else "leave it"
 
 
 def kernel_numbers(graph: MuGraph) -> list[int]:
