@@ -141,27 +141,30 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_b
     }
 #define MI_BLOCKS(MR) MI_BLOCK(MR, 1) MI_BLOCK(MR, 2) MI_BLOCK(MR, 3)
 MI_BLOCKS(1)
+MI_BLOCK(1, 4)
 MI_BLOCK(1, 8)
 MI_BLOCKS(2)
+MI_BLOCK(2, 4)
 MI_BLOCKS(4)
 #if MI_BLOCK_ROWS == 8
 MI_BLOCK(2, 8)
 MI_BLOCK(4, 4)
 MI_BLOCKS(8)
-#else
-MI_BLOCK(2, 4)
 #endif
 
 typedef void mi_block_fn(const mi_block_args *);
 
-#define MI_BLOCKS_OF(MR, WIDE) {mi_block_##MR##x1, mi_block_##MR##x2, mi_block_##MR##x3, mi_block_##MR##x##WIDE}
-/* by the logarithm of the rows, and by 1, 2, 3 or the most vectors */
-static mi_block_fn *const mi_blocks[][4] __attribute__((unused)) = {
-    MI_BLOCKS_OF(1, 8),
+#define MI_BLOCKS_OF(MR) mi_block_##MR##x1, mi_block_##MR##x2, mi_block_##MR##x3
+/* by the logarithm of the rows, and by 1, 2, 3, 4 or the most vectors */
+static mi_block_fn *const mi_blocks[][5] __attribute__((unused)) = {
+    {MI_BLOCKS_OF(1), mi_block_1x4, mi_block_1x8},
 #if MI_BLOCK_ROWS == 8
-    MI_BLOCKS_OF(2, 8), MI_BLOCKS_OF(4, 4), MI_BLOCKS_OF(8, 3)
+    {MI_BLOCKS_OF(2), mi_block_2x4, mi_block_2x8},
+    {MI_BLOCKS_OF(4), mi_block_4x4, mi_block_4x4},
+    {MI_BLOCKS_OF(8), mi_block_8x3, mi_block_8x3},
 #else
-    MI_BLOCKS_OF(2, 4), MI_BLOCKS_OF(4, 3)
+    {MI_BLOCKS_OF(2), mi_block_2x4, mi_block_2x4},
+    {MI_BLOCKS_OF(4), mi_block_4x3, mi_block_4x3},
 #endif
 };
 
@@ -181,13 +184,14 @@ MI_INLINE int mi_block_vectors(ptrdiff_t n, int wide)
 {
     const ptrdiff_t left = MI_CHEAP_MASKS || n < MI_W ? (n + MI_W - 1) / MI_W : n / MI_W;
     if (left >= wide && (wide > 3 || left != 4)) return wide;
-    return left > 4 ? 3 : left == 4 ? 2 : (int)left;
+    if (left <= 3) return (int)left;
+    return wide > 3 && (left == 4 || left == 7) ? 4 : left == 4 ? 2 : 3;
 }
 
 /* All m rows of `nv` vectors of columns; as few blocks as may be: 7 rows are one of 8. */
 MI_INLINE void mi_block_column(ptrdiff_t m, int nv, mi_block_args *a)
 {
-    const int which = nv > 3 ? 3 : nv - 1;
+    const int which = nv > 4 ? 4 : nv - 1;
     while (m > 0) {
         int mr = MI_BLOCK_ROWS, log = MI_BLOCK_ROWS == 8 ? 3 : 2;
         while (m < mr - (mr > 2)) mr /= 2, log--;
@@ -366,7 +370,8 @@ void mi_gemm_stream(
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     const ptrdiff_t whole_k = k / MI_STREAM_ROWS * MI_STREAM_ROWS, whole_n = n / (2 * MI_W) * (2 * MI_W);
-    if (m <= 2 && ys_k == n && n == 8 * MI_W) { /* a block takes whole rows: all is in order */
+    if (m <= MI_BLOCK_ROWS / 2 && ys_k == n && mi_block_vectors(n, mi_block_wide(m)) * MI_W == n) {
+        /* a block takes whole rows: all is in order */
         mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
         return;
     }
@@ -412,6 +417,7 @@ MI_INLINE void mi_dot_tile(
             MI_UNROLL for (int j = 0; j < NC; j++)
             {
                 mi_vec yv = mi_load(yr[j] + at + p * MI_W);
+                if (MR > 1) MI_IN_REGISTER(yv);
                 MI_UNROLL for (int i = 0; i < MR; i++) sum[p][i * NC + j] += xv[i] * yv;
             }
         }
