@@ -20,6 +20,7 @@ from mirage.kernels.cpu.emit_matmul import (
     CALL,
     COPY,
     FEW_ROWS,
+    FEW_TERMS,
     LONG_ROW,
     STREAM_ELEMENTS,
     STREAM_ROWS,
@@ -547,17 +548,17 @@ class _Counter:
         """Rows of panels that a micro-kernel reads of an input, contiguous along n, whose rows are on pages of their own."""
         if n is None or self.sizes[n] * self.itemsize < _PAGE:
             return self.ones * 0
-        across = np.ceil(columns / self.lanes / _wide(m))
+        across = np.ceil(columns / self.lanes / block_vectors(m))
         passes = np.where(m >= _PACK_ROWS, 1, _tiles(m)[0])
         few = (m <= FEW_ROWS) | ((m <= STREAM_ROWS) & (columns >= LONG_ROW))
-        streamed = few & (k * columns >= STREAM_ELEMENTS)
+        streamed = few & (k > FEW_TERMS) & (k * columns >= STREAM_ELEMENTS)
         return np.asarray(k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes))
 
     def _outer(self, m: np.ndarray, n: np.ndarray, k: np.ndarray) -> dict[str, np.ndarray]:
         """Counts of mi_gemm_outer: a register tile of up to 8 rows holds sums, with 3 vectors or, of fewer rows, more."""
         vectors = np.ceil(n / self.lanes)
         down, rows = _tiles(m)
-        across = np.ceil(vectors / _wide(m))
+        across = np.ceil(vectors / block_vectors(m))
         # with enough rows, a panel of y is copied first
         packed = (m >= _PACK_ROWS) * 2 * k * vectors
         return {
@@ -608,6 +609,6 @@ def _tiles(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return whole + np.array([0, 1, 1, 1, 1, 2, 2, 1])[rest.astype(int)], m + ((rest == 3) | (rest == _MR - 1))
 
 
-def _wide(m: np.ndarray) -> np.ndarray:
+def block_vectors(m: int | np.ndarray) -> np.ndarray:
     """Vectors beside one another in a register tile for so many rows."""
-    return np.where(m > 4, _NV, np.where(m > 2, 4, 8))
+    return np.where(np.asarray(m) > 4, _NV, np.where(np.asarray(m) > 2, 4, 8))

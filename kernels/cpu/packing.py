@@ -14,13 +14,18 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.dims import evaluate
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
+from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.kernels.cpu.memory import address, aligned
+from mirage.kernels.cpu.model import block_vectors
 from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
 #: elements of a tile that is wide enough for packed inputs
 NARROW = 256
+#: rows of products that read an input in panels, as mi_gemm_stream does
+_PANEL_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -109,27 +114,52 @@ class PackedCopies(Copies[PackedCopy]):
 def packed_variants(
     mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int]
 ) -> list[Schedule]:
-    """The schedule with its constant inputs packed, and once more with narrower tiles where those are wide: rows that are
-    contiguous need not be long. Empty where packing changes nothing.
+    """The schedule with its constant inputs packed: in its own tiles; in narrower ones where those are wide, as rows that are
+    contiguous need not be long; and in panels, as wide as the register blocks of products of few rows, which read them
+    from the first element to the last. Empty where packing changes nothing.
 
     `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect.
     """
     axis_sizes = {a: evaluate(d, sizes) for a, d in mugraph.axes.items()}
-    kernels, narrow = [], []
+    dtype = DTYPES[mugraph.dtype]
+    # the micro-kernels convert tiles of 16-bit elements before they multiply
+    lanes = VECTOR_BYTES // dtype.itemsize if compute_dtype(dtype) == dtype else 0
+
+    def panel(rows: int) -> int:
+        return lanes * int(block_vectors(rows)) if lanes and rows <= _PANEL_ROWS else NARROW
+
+    widths: list[Callable[[int], int | None]] = [lambda rows: None, lambda rows: NARROW, panel]
+    found = [_packed(mugraph, schedule, constants, axis_sizes, width) for width in widths]
+    return [s for s in dict.fromkeys(found) if any(k.packed for k in s.kernels)]
+
+
+def _packed(
+    mugraph: MuGraph,
+    schedule: Schedule,
+    constants: Collection[str],
+    sizes: Mapping[str, int],
+    width: Callable[[int], int | None],
+) -> Schedule:
+    """The schedule with its constant inputs packed, in tiles of at most the `width` for so many rows of a product."""
+    kernels = []
     for s, node in zip(schedule.kernels, mugraph.kernels, strict=True):
-        packed = tuple(
-            (j, axis)
-            for j in range(len(node.operands))
-            if is_constant(mugraph, node, j, constants) and (axis := _axis(mugraph, node, j, s, axis_sizes)) is not None
-        )
-        kernels.append(replace(s, packed=packed))
-        along = {axis for _, axis in packed}
-        narrow.append(
-            replace(s, packed=packed, tiles=tuple((a, min(n, NARROW) if a in along else n) for a, n in s.tiles))
-        )
-    if not any(s.packed for s in kernels):
-        return []
-    return list(dict.fromkeys([Schedule(tuple(kernels)), Schedule(tuple(narrow))]))
+        packed, tiles = [], dict(s.tiles)
+        for j in range(len(node.operands)):
+            most = width(_rows(mugraph, node, j, s, sizes))
+            if is_constant(mugraph, node, j, constants) and (axis := _axis(mugraph, node, j, s, sizes, most)) is not None:
+                packed.append((j, axis))
+                tiles[axis] = min(tiles[axis], most or tiles[axis])
+        kernels.append(replace(s, packed=tuple(packed), tiles=tuple(tiles.items())))
+    return Schedule(tuple(kernels))
+
+
+def _rows(mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int]) -> int:
+    """The rows of a block that are multiplied with an input: those along the grid's axes that it does not have."""
+    source = mugraph.kernel.nodes[node.operands[operand].node]
+    own = mugraph.inputs[source.attr["index"]].axes if source.op == "input" else ()
+    assert node.graph is not None
+    grid = (a for a, r in node.graph.roles if r is Role.PARALLEL and a not in own)
+    return prod(min(s.tile[a], sizes[a]) for a in grid)
 
 
 def is_constant(mugraph: MuGraph, node: Node, operand: int, constants: Collection[str]) -> bool:
@@ -138,8 +168,12 @@ def is_constant(mugraph: MuGraph, node: Node, operand: int, constants: Collectio
     return source.op == "input" and mugraph.inputs[source.attr["index"]].argument in constants
 
 
-def _axis(mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int]) -> str | None:
-    """The axis by whose tiles to store an operand: the widest that the grid divides; none if it is stored so already."""
+def _axis(
+    mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int], most: int | None
+) -> str | None:
+    """The axis by whose tiles, of at most so many elements, to store an operand: the widest that the grid divides; none if it
+    is stored so already.
+    """
     assert node.graph is not None
     source = mugraph.kernel.nodes[node.operands[operand].node]
     axes = mugraph.inputs[source.attr["index"]].axes
@@ -148,5 +182,5 @@ def _axis(mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: 
         return None
     wide = [a for a in axes if role.get(a) is Role.PARALLEL and s.tile[a] > 1]
     best = max(wide, key=lambda a: (a == axes[-1], s.tile[a]), default=None)
-    whole = best == axes[-1] and s.tile[axes[-1]] >= sizes[axes[-1]]
+    whole = best == axes[-1] and min(s.tile[best], most or s.tile[best]) >= sizes[best]
     return None if whole else best

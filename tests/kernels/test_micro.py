@@ -207,13 +207,14 @@ def sizes(library: Library) -> list[tuple[int, int, int]]:
 
 
 def check_product(
-    library: Library, kind: str, m: int, k: int, n: int, accumulate: bool, transposed: bool
+    library: Library, kind: str, m: int, k: int, n: int, accumulate: bool, transposed: bool = False, gap: int = 5
 ) -> None:
+    """`gap` elements lie between rows of y."""
     rng = np.random.default_rng([m, k, n])
     dtype, nan = library.dtype, float("nan")
     x = at_page_end(k, m, 2, dtype, nan).T if transposed else at_page_end(m, k, 3, dtype, nan)
     y_type = library.y_dtype.type
-    y = at_page_end(n, k, 1, y_type, nan).T if kind == "dot" else at_page_end(k, n, 5, y_type, nan)
+    y = at_page_end(n, k, 1, y_type, nan).T if kind == "dot" else at_page_end(k, n, gap, y_type, nan)
     x[:] = rng.standard_normal((m, k))
     y[:] = rng.standard_normal((k, n))
     o_gap = 2
@@ -244,7 +245,17 @@ def check_product(
 @pytest.mark.parametrize("accumulate", [False, True])
 def test_products(products: Library, kind: str, accumulate: bool) -> None:
     for m, k, n in sizes(products):
-        check_product(products, kind, m, k, n, accumulate, transposed=False)
+        check_product(products, kind, m, k, n, accumulate)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_products_with_contiguous_rows(products: Library, accumulate: bool) -> None:
+    """Of register blocks of every width, which are read in order and fetched ahead, and of others."""
+    w, kc = products.width, products.panel_rows
+    for m in (*range(1, 13), 16, 17, 23, 24, 32, 33):
+        for k in (1, 8, 37, kc + 1):
+            for n in (w, 2 * w, 3 * w, 4 * w, 5 * w, 8 * w):
+                check_product(products, "stream", m, k, n, accumulate, gap=0)
 
 
 @pytest.mark.parametrize("kind", ["outer", "stream"])

@@ -21,7 +21,7 @@ typedef struct {
     ptrdiff_t ys_k;
     mi_real *o;
     ptrdiff_t os_m;
-    int rows; /* that exist: MR, or one less */
+    int rows; /* that exist, at most MR */
     int tail; /* columns in the last vector, 1 to MI_W */
     int accumulate;
 } mi_block_args;
@@ -41,11 +41,14 @@ MI_INLINE mi_vec mi_block_load(const int MASKED, const mi_real *p, mi_mask mask)
     return MASKED ? mi_load_mask(p, mask) : mi_load(p);
 }
 
+#define MI_BLOCK_AHEAD 4096 /* bytes from what a block reads to what is fetched, where it does: a page */
+
 /* One term of MR rows by NV vectors of sums. */
 MI_INLINE void mi_block_term(
-    const int MR, const int NV, const int MASKED, const mi_real *const *x, ptrdiff_t at, const mi_real *y, mi_mask mask,
-    mi_vec *sum)
+    const int MR, const int NV, const int MASKED, const int FETCH, const mi_real *const *x, ptrdiff_t at,
+    const mi_real *y, mi_mask mask, mi_vec *sum)
 {
+    if (FETCH) MI_UNROLL for (int j = 0; j < NV; j++) __builtin_prefetch((const char *)(y + j * MI_W) + MI_BLOCK_AHEAD);
     if (NV > MR) {
         mi_vec xi[MI_BLOCK_ROWS];
         MI_UNROLL for (int i = 0; i < MR; i++) xi[i] = mi_broadcast(x[i][at]);
@@ -71,8 +74,9 @@ MI_INLINE void mi_block_term(
 }
 
 /* MR rows by NV vectors of o; MR, NV and MASKED are constants, so the sums live in registers. Blocks of few sums have
- * several of each, of every KU-th term, where a sum would wait for its last multiply-add. */
-MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_block_args *a)
+ * several of each, of every KU-th term, where a sum would wait for its last multiply-add. With FETCH, what follows on y
+ * in memory is fetched: a block that multiplies as fast as memory is read does not look far enough ahead. */
+MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const int FETCH, const mi_block_args *a)
 {
     enum { MOST = 8 };
     const int fit = MI_BLOCK_SUMS / (MR * NV), KU = fit >= MOST ? MOST : fit >= 4 ? 4 : fit >= 2 ? 2 : 1;
@@ -94,7 +98,7 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_b
             __asm__("" : "+r"(xs_k), "+r"(ys_k)); /* opaque: the compiler would make more loops, for strides of 1 */
             MI_UNROLL for (int u = 0; u < KU; u++)
             {
-                mi_block_term(MR, NV, MASKED, x, at, y, mask, sum + u * MR * NV);
+                mi_block_term(MR, NV, MASKED, FETCH, x, at, y, mask, sum + u * MR * NV);
                 at += xs_k;
                 y += ys_k;
             }
@@ -107,7 +111,7 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_b
     MI_NO_UNROLL for (; k > 0; k--)
     {
         __asm__("" : "+r"(xs_k), "+r"(ys_k));
-        mi_block_term(MR, NV, MASKED, x, at, y, mask, sum);
+        mi_block_term(MR, NV, MASKED, FETCH, x, at, y, mask, sum);
         at += xs_k;
         y += ys_k;
     }
@@ -136,9 +140,12 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const mi_b
 #define MI_BLOCK(MR, NV) \
     MI_NOINLINE void mi_block_##MR##x##NV(const mi_block_args *a) \
     { \
-        if (MI_CHEAP_MASKS || (NV == 1 && a->tail < MI_W)) mi_block(MR, NV, 1, a); \
-        else mi_block(MR, NV, 0, a); \
+        if (MI_CHEAP_MASKS || (NV == 1 && a->tail < MI_W)) mi_block(MR, NV, 1, 0, a); \
+        else mi_block(MR, NV, 0, 0, a); \
     }
+/* Rows of y are of NV whole vectors, one after the other in memory. */
+#define MI_PANEL(MR, NV) \
+    MI_NOINLINE void mi_panel_##MR##x##NV(const mi_block_args *a) { mi_block(MR, NV, 0, 1, a); }
 #define MI_BLOCKS(MR) MI_BLOCK(MR, 1) MI_BLOCK(MR, 2) MI_BLOCK(MR, 3)
 MI_BLOCKS(1)
 MI_BLOCK(1, 4)
@@ -150,6 +157,12 @@ MI_BLOCKS(4)
 MI_BLOCK(2, 8)
 MI_BLOCK(4, 4)
 MI_BLOCKS(8)
+MI_PANEL(2, 8)
+MI_PANEL(4, 4)
+MI_PANEL(8, 3)
+#else
+MI_PANEL(2, 4)
+MI_PANEL(4, 3)
 #endif
 
 typedef void mi_block_fn(const mi_block_args *);
@@ -165,6 +178,14 @@ static mi_block_fn *const mi_blocks[][5] __attribute__((unused)) = {
 #else
     {MI_BLOCKS_OF(2), mi_block_2x4, mi_block_2x4},
     {MI_BLOCKS_OF(4), mi_block_4x3, mi_block_4x3},
+#endif
+};
+/* by the logarithm of the rows: a single one is read as fast as memory allows without */
+static mi_block_fn *const mi_panels[] __attribute__((unused)) = {
+#if MI_BLOCK_ROWS == 8
+    mi_block_1x8, mi_panel_2x8, mi_panel_4x4, mi_panel_8x3
+#else
+    mi_block_1x8, mi_panel_2x4, mi_panel_4x3
 #endif
 };
 
@@ -188,24 +209,28 @@ MI_INLINE int mi_block_vectors(ptrdiff_t n, int wide)
     return wide > 3 && (left == 4 || left == 7) ? 4 : left == 4 ? 2 : 3;
 }
 
-/* All m rows of `nv` vectors of columns; as few blocks as may be: 7 rows are one of 8. */
-MI_INLINE void mi_block_column(ptrdiff_t m, int nv, mi_block_args *a)
+/* All m rows of `nv` vectors of columns; as few blocks as may be: 7 rows are one of 8. The first of them may `fetch`. */
+MI_INLINE void mi_block_column(ptrdiff_t m, int nv, int fetch, mi_block_args *a)
 {
     const int which = nv > 4 ? 4 : nv - 1;
     while (m > 0) {
         int mr = MI_BLOCK_ROWS, log = MI_BLOCK_ROWS == 8 ? 3 : 2;
-        while (m < mr - (mr > 2)) mr /= 2, log--;
+        /* one block that waits for memory has time for rows that do not exist */
+        while (fetch ? m <= mr / 2 : m < mr - (mr > 2)) mr /= 2, log--;
         a->rows = m < mr ? (int)m : mr;
-        mi_blocks[log][which](a);
+        (fetch ? mi_panels[log] : mi_blocks[log][which])(a);
+        fetch = 0;
         a->x += mr * a->xs_m;
         a->o += mr * a->os_m;
         m -= mr;
     }
 }
 
-void mi_gemm_outer(
+/* The product of mi_gemm_outer; where `fetch` is not zero, y has rows of as many columns as the widest blocks, which
+ * follow each other in memory. */
+MI_INLINE void mi_outer(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
-    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate, int fetch)
 {
     /* Rows of y at a large power-of-two stride would share a few sets of the cache: with enough rows of x to pay for
      * it, each panel is copied to a contiguous buffer first. */
@@ -232,11 +257,18 @@ void mi_gemm_outer(
                 a.y = (const mi_real *)panel;
                 a.ys_k = nv * MI_W;
             }
-            mi_block_column(m, nv, &a);
+            mi_block_column(m, nv, fetch && !pack, &a);
             n0 = end;
         }
         k0 += kc;
     } while (k0 < k);
+}
+
+void mi_gemm_outer(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
+    ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    mi_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate, 0);
 }
 
 /* ---- stream ---- */
@@ -370,7 +402,12 @@ void mi_gemm_stream(
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     const ptrdiff_t whole_k = k / MI_STREAM_ROWS * MI_STREAM_ROWS, whole_n = n / (2 * MI_W) * (2 * MI_W);
-    if (m <= MI_BLOCK_ROWS / 2 && ys_k == n && mi_block_vectors(n, mi_block_wide(m)) * MI_W == n) {
+    const int wide = mi_block_wide(m);
+    if (ys_k == n && n == wide * MI_W) { /* as below, and with the registers full */
+        mi_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate, 1);
+        return;
+    }
+    if (m <= MI_BLOCK_ROWS / 2 && ys_k == n && mi_block_vectors(n, wide) * MI_W == n) {
         /* a block takes whole rows: all is in order */
         mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
         return;
