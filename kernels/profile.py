@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import random
 import statistics
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 
@@ -18,6 +19,10 @@ _TRIAL_ROUNDS, _TOO_SLOW = 3, 3.0
 _STEP_S, _IDLE_SHARE, _BUSY_S = 0.01, 0.3, 0.2
 #: nanoseconds of calls in a turn of its own, and the most of them
 _TURN_NS, _TURN_CALLS = 2_000_000, 20
+#: rounds after which a race for the fastest may first be clear, and by how much more of them it is looked at again
+_CLEAR_ROUNDS, _LOOKS = 10, 1.4
+#: standard deviations by which an order has to be certain, and the share of the time that makes no difference
+_CERTAIN, _EQUAL = 3.0, 0.01
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,13 @@ class Timing:
     min_us: float
     median_us: float
     runs: int
+
+
+def score(t: Timing) -> float:
+    """Microseconds by which kernels are compared: between the minimum, which noise hardly touches, and the median, which
+    most calls meet.
+    """
+    return math.sqrt(t.min_us * t.median_us)
 
 
 def wall_ns(fn: Callable[[], object]) -> int:
@@ -57,6 +69,7 @@ def interleave(
     min_runs: int = 5,
     spinning: Collection[str] = (),
     measure: Callable[[Callable[[], object]], int] = wall_ns,
+    clear: bool = False,
 ) -> dict[str, Timing]:
     """The times of several functions, measured in turns so that noise hits all equally.
 
@@ -72,6 +85,10 @@ def interleave(
 
     `measure` calls a function and returns its nanoseconds; it is the wall clock's by default.
 
+    With `clear`, the fastest is looked for: a function that is slower than the fastest in significantly more rounds than not
+    (a sign test, as disturbed rounds slow everyone) has no more turns, and what it took is told as if it had had them. The
+    race ends when one function is left, or when all that are left are as fast to within 1 % (racing, Maron and Moore, 1994).
+
     Raises BudgetError if `seconds` is not positive.
     """
     if not seconds > 0:
@@ -81,30 +98,100 @@ def interleave(
     for fn in fns.values():
         fn()
     times: dict[str, list[int]] = {name: [] for name in fns}
+    least = dict.fromkeys(fns, math.inf)
+    field = _Field(times)
     shuffle = random.Random(0).shuffle
     rounds = 0
     order = list(fns)
-    pause = 0 < len(set(fns) & set(spinning)) < len(fns)
+    look = _CLEAR_ROUNDS
+    spun = _mixed(order, spinning)
     while order:
         shuffle(order)
-        if pause:
-            order.sort(key=lambda name: name in spinning)
+        if spun:
             settle()
+        mixed = spun = _mixed(order, spinning)
+        if mixed:
+            order.sort(key=lambda name: name in spinning)
         for name in order:
             elapsed = perf_counter_ns() - start
             if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):
-                return _timings(times)
+                return field.timings()
             fn = fns[name]
-            calls = min(_TURN_NS // max(min(times[name]), 1), _TURN_CALLS) if pause and rounds else 1
-            for _ in range(max(calls, 1)):
-                times[name].append(measure(fn))
+            calls = min(int(_TURN_NS / max(least[name], 1)), _TURN_CALLS) if mixed else 1
+            turn = [measure(fn) for _ in range(max(calls, 1))]
+            times[name] += turn
+            least[name] = min(least[name], *turn)
+            field.turns[name][rounds] = statistics.median(turn)
         rounds += 1
-        order = list(fns)
+        best = min(least[name] for name in field.left)
+        if clear and rounds >= max(look, min_runs):
+            look = math.ceil(rounds * _LOOKS)
+            field.drop()
+            if field.is_clear([name for name in field.left if least[name] <= _TOO_SLOW * best]):
+                return field.timings()
+        order = list(field.left)
         if rounds >= _TRIAL_ROUNDS and (rounds + 1) & rounds:
-            least = {name: min(t) for name, t in times.items()}
-            best = min(least.values())
-            order = [name for name in fns if least[name] <= _TOO_SLOW * best]
-    return _timings(times)
+            order = [name for name in order if least[name] <= _TOO_SLOW * best]
+    return field.timings()
+
+
+def _mixed(names: Collection[str], spinning: Collection[str]) -> bool:
+    """Whether some of these spin, on the cores of others."""
+    return 0 < len(set(names) & set(spinning)) < len(set(names))
+
+
+class _Field:
+    """The functions that are `left` in a race, the nanoseconds of all their calls, and of a call in each of their `turns`,
+    by round.
+    """
+
+    def __init__(self, times: Mapping[str, list[int]]) -> None:
+        self.times = times
+        self.turns: dict[str, dict[int, float]] = {name: {} for name in times}
+        self.left = list(times)
+        #: of what was dropped, the times of all by then
+        self._dropped: dict[str, dict[str, Timing]] = {}
+
+    def drop(self) -> None:
+        """Leave out what is significantly slower than the fastest."""
+        fastest = self._fastest(_timings(self.times))
+        for name in self.left.copy():
+            ahead = [r for r in self._ratios(name, fastest) if r != 0.0]
+            n = len(ahead)
+            if n >= _CLEAR_ROUNDS - 1 and 2 * sum(r > 0 for r in ahead) - n >= _CERTAIN * math.sqrt(n):
+                self._dropped[name] = _timings(self.times)
+                self.left.remove(name)
+
+    def is_clear(self, rivals: Sequence[str]) -> bool:
+        """Whether these are as fast as one another, for all that matters."""
+        fastest = self._fastest({name: t for name, t in _timings(self.times).items() if name in rivals})
+        for name in rivals:
+            ratios = sorted(self._ratios(name, fastest))
+            margin = math.ceil(_CERTAIN / 2 * math.sqrt(len(ratios)))
+            middle = ratios[len(ratios) // 2 - margin : (len(ratios) + 1) // 2 + margin]
+            # the confidence interval of the median
+            if len(ratios) < 2 * margin or not -_EQUAL <= middle[0] <= middle[-1] <= _EQUAL:
+                return False
+        return True
+
+    def _fastest(self, timings: Mapping[str, Timing]) -> str:
+        return min((name for name in self.left if name in timings), key=lambda name: score(timings[name]))
+
+    def _ratios(self, name: str, other: str) -> list[float]:
+        """By how much one is slower than the other in each round that they have in common, as logarithms."""
+        mine, its = self.turns[name], self.turns[other]
+        return [math.log(max(mine[r], 1.0) / max(its[r], 1.0)) for r in mine.keys() & its.keys()]
+
+    def timings(self) -> dict[str, Timing]:
+        """The times of all; of what was dropped, those that it would have had by now as the fastest had."""
+        found = _timings(self.times)
+        now = found[self._fastest(found)] if found else None
+        for name, then in self._dropped.items():
+            assert now is not None
+            t, before = found[name], then[self._fastest(found)]
+            least, median = now.min_us / before.min_us, now.median_us / before.median_us
+            found[name] = Timing(t.min_us * least, t.median_us * median, t.runs)
+        return found
 
 
 def _timings(times: Mapping[str, list[int]]) -> dict[str, Timing]:

@@ -19,7 +19,7 @@ from mirage.kernels.cpu.fit import Sample, fit
 from mirage.kernels.cpu.model import CostModel
 from mirage.kernels.cpu.packing import packed_variants
 from mirage.kernels.cpu.schedules import Key, Ranking, Scheduler
-from mirage.kernels.profile import Timing
+from mirage.kernels.profile import Timing, score
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
@@ -35,13 +35,6 @@ _SAME_PLAN, _COUNTED = 0.25, 4
 
 #: a graph's number and its schedule
 Pair = tuple[int, Schedule]
-
-
-def score(t: Timing) -> float:
-    """Microseconds by which kernels are compared: between the minimum, which noise hardly touches, and the median, which
-    most calls meet.
-    """
-    return math.sqrt(t.min_us * t.median_us)
 
 
 @dataclass

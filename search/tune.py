@@ -24,7 +24,7 @@ from mirage.kernels.cpu.fit import coefficients, keep
 from mirage.kernels.cpu.model import CostModel
 from mirage.kernels.cpu.schedules import Scheduler, machine_of
 from mirage.kernels.cpu.toolchain import find_compiler
-from mirage.kernels.profile import Timing, interleave, wall_ns
+from mirage.kernels.profile import Timing, interleave, score, wall_ns
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
@@ -38,7 +38,7 @@ from mirage.search.accuracy import (
     small_trial_seconds,
 )
 from mirage.search.cost import LOOP_TILE, SPLITS
-from mirage.search.explore import FAR, Explorer, Pair, score
+from mirage.search.explore import FAR, Explorer, Pair
 from mirage.search.generate import plan_by_plan
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.verify.certificate import Certificate
@@ -54,9 +54,9 @@ SCHEDULES = 6
 MODEL_SHARE = 0.1
 #: how often each kernel of a wave is called, and the seconds (share of the budget) that this takes at least (at most)
 RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
-#: the fastest kernels, of which the slower half is dropped again and again, and the share of the budget that this takes
-HALVED, HALVING_SHARE = 8, 0.1
-#: seconds (share of the budget) that the last measurement with the baselines takes at most
+#: the fastest kernels, and graphs, that are measured last, with the baselines, and the seconds (share of the budget) that this
+#: takes at most
+FINALISTS, FINAL_GRAPHS = 6, 3
 FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
 #: seconds of a race at least
 RACE_LEAST = 0.05
@@ -167,6 +167,8 @@ class Tuner:
         self.rejected: list[str] = []
         self.compiled = 0
         self.ready: list[Candidate] = []
+        #: of these, what was measured last, with those times
+        self.final: list[Candidate] = []
         #: whether time ended what is done
         self.cut = False
         #: seconds of a call: of the baselines, as expected, and of checked executables, by their ids, the first one
@@ -203,10 +205,8 @@ class Tuner:
         except KeyboardInterrupt:
             interrupted = True
         ranked = self.ready
-        best: dict[int, Candidate] = {}
-        for c in ranked:
-            best.setdefault(id(c.graph), c)
-        final = list(best.values())[:3]
+        first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
+        final = list(first.values())
         try:
             timings = self.measure(final, HASTE_S if interrupted else max(self.left(), HASTE_S * self.one))
         except KeyboardInterrupt:
@@ -216,20 +216,21 @@ class Tuner:
             timings = self.measure(final, HASTE_S)
         final = [replace(c, timing=timings[str(i)]) for i, c in enumerate(final)]
         final.sort(key=lambda c: score(c.timing) if c.timing else np.inf)
+        self.final = final
         done = {id(c.graph) for c in final}
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
         rest = [c for c in candidates if id(c.graph) not in seen]
         reason = INTERRUPTED if interrupted else OUT_OF_TIME if self.cut else "complete"
         baselines = {name: timings[name] for name in self.baselines if name in timings}
-        return Tuned([*final, *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
+        return Tuned([*_distinct(final), *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
 
     def rank(self, candidates: Sequence[Candidate]) -> None:
         """Compile and race candidates in waves; `ready` holds them at any time, the fastest so far first."""
         order = diverse(candidates, len(candidates), self.sizes, self.target.cores)
         numbers = {id(c.graph): i for i, c in enumerate(order)}
         modelled = time.perf_counter() + MODEL_SHARE * self.budget
-        until = self.deadline - HALVING_SHARE * self.budget - min(FINAL_SHARE * self.budget, FINAL_SECONDS)
+        until = self.deadline - min(FINAL_SHARE * self.budget, FINAL_SECONDS)
         graphs = [(c.graph, c.maximum) for c in order]
         explorer = Explorer(
             graphs, self.sizes, self.model, self.rejected, lambda: time.perf_counter() > modelled, self.constants
@@ -259,21 +260,6 @@ class Tuner:
                 wave = WAVE * self.target.cores
         finally:
             keep(self.target, explorer.samples)
-        self.ready = self.halve(self.ready, min(self.left() / 3, HALVING_SHARE * self.budget))
-
-    def halve(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
-        """Fastest first: the fastest few race again, and of those the faster half, so that close rivals have most of the
-        time (successive halving, Jamieson and Talwalkar, 2016).
-        """
-        rivals, rest = list(candidates[:HALVED]), list(candidates[HALVED:])
-        rounds = max(len(rivals) - 1, 0).bit_length()
-        if seconds < rounds * RACE_LEAST:
-            return list(candidates)
-        for _ in range(rounds):
-            rivals = self.race(rivals, seconds / rounds)
-            kept = (len(rivals) + 1) // 2
-            rivals, rest = rivals[:kept], [*rivals[kept:], *rest]
-        return [*rivals, *rest]
 
     def schedules(self, c: Candidate) -> list[Schedule]:
         """Sizes worth trying, the most promising first; none if a block needs more memory than a core's share of the caches
@@ -373,7 +359,8 @@ class Tuner:
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
 
     def measure(self, finalists: Sequence[Candidate], seconds: float) -> dict[str, Timing]:
-        """Finalists (by position) and baselines (by name) in one interleaved run, as far as two calls of each fit the time.
+        """Finalists (by position) and baselines (by name) in one interleaved run, until it is clear which is the fastest, as far
+        as two calls of each fit the time.
 
         Others have the times of their first calls; baselines but the library are left out then, unless they are cheap.
         """
@@ -397,7 +384,7 @@ class Tuner:
         seconds = min(seconds, FINAL_SECONDS)
         rounds = ROUNDS if (1 + ROUNDS) * sum(call[n] for n in chosen) < seconds else 1
         spinning = {*self.baselines, *self.spinning(finalists)}
-        return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning)
+        return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning, clear=True)
 
     def _first_calls(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Seconds of the first call of each checked candidate, by its position."""

@@ -8,6 +8,7 @@ measured at all points, and a decision tree of least regret is learnt from that 
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,26 +23,25 @@ from mirage.ir.program import Program
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.decision import Tree, decide, leaves, relabel
-from mirage.kernels.profile import Timing, interleave
+from mirage.kernels.profile import Timing, interleave, score
 from mirage.kernels.target import Target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
 from mirage.search.accuracy import Trial, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.decide import LEAF_PRICE, learn
-from mirage.search.explore import score
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import Candidate, Tuned, Tuner
 
 #: compiled versions that a result has at most: as many as a decision tree has leaves
 MAX_VERSIONS = 8
 #: share of the budget for the given sizes, where there are others
-GIVEN_SHARE = 0.6
+GIVEN_SHARE = 0.55
 #: and of the rest, for the table of what was found
-TABLE_SHARE = 0.35
-#: seconds that a race, and the last measurement, at one point take at most
+TABLE_SHARE = 0.45
+#: seconds that a race, and the last measurement, at one point take at most; and the last one at given sizes
 RACE_SECONDS = 0.15
-TABLE_SECONDS = 0.3
+TABLE_SECONDS, GIVEN_SECONDS = 0.2, 2.0
 #: seconds that a visit to a point takes at least, and that a measurement is given; share of a visit for results in float64
 VISIT_LEAST, LEAST = 0.25, 1e-3
 EXACT_SHARE = 0.25
@@ -52,6 +52,9 @@ TABLE_CALLS = 4
 #: graphs that are tried at a point, and those of them that are compiled with how many schedules for it
 CONTENDERS = 8
 COMPILED_GRAPHS, COMPILED_SCHEDULES = 2, 2
+#: what is no more than this much slower than the fastest at given sizes is measured there again, and so many of these, at the
+#: first and at others
+CLOSE, FIRST_RIVALS, RIVALS = 1.2, 6, 4
 #: a version this many times as slow as another one in each of so many calls is not raced against it
 FAR, TRIES = 4.0, 3
 #: calls of the best version, and of the library's, that the time at a point has to suffice for
@@ -140,6 +143,12 @@ class _Visit:
     def best(self) -> str:
         return min(self.times, key=lambda name: self.times[name])
 
+    def take(self, race: Mapping[str, float]) -> None:
+        """Take note of a race. What did not take part has the time that it would have had: the machine may be busier now."""
+        both = [time / self.times[name] for name, time in race.items() if name in self.times]
+        busier = statistics.median(both) if both else 1.0
+        self.times = {name: busier * time for name, time in self.times.items()} | dict(race)
+
 
 class VersionTuner:
     """Tunes the candidates of a program at the given sizes (`anchors`), and chooses versions for all others.
@@ -188,7 +197,7 @@ class VersionTuner:
         #: compiled candidates by name, and the points measured, the given ones first
         self.pool: dict[str, Candidate] = {}
         self.visits: list[_Visit] = []
-        self.dropped: list[CpuExecutable | None] = []
+        self.dropped: list[Candidate] = []
         self.rejected: list[str] = []
         self.compiled = 0
         #: further points, and those of them that there was no time for
@@ -264,10 +273,7 @@ class VersionTuner:
     def _arrive(self, tuner: Tuner, tuned: Tuned) -> None:
         """Take over what was compiled and measured at given sizes."""
         visit = _Visit(tuner.sizes, tuner.trials[0])
-        timings = dict(tuned.baselines)
-        for c in tuned.candidates:
-            if c.executable is not None and c.timing is not None:
-                timings[self._admit(c)] = c.timing
+        timings = tuned.baselines | {self._admit(c): c.timing for c in tuner.final if c.timing is not None}
         visit.times |= {name: score(t) for name, t in timings.items()}
         self.timings = self.timings or timings
         self.tuned += 1
@@ -359,11 +365,18 @@ class VersionTuner:
         ordered = sorted(per_graph.values(), key=int)
         return [n for n in dict.fromkeys([*winners, *ordered]) if n in self.pool][:CONTENDERS]
 
-    def _willing(self, visit: _Visit, names: Sequence[str]) -> list[str]:
-        """Those that compute the right results at this point, in about the time of the fastest; others are dropped."""
+    def _willing(self, visit: _Visit, names: Sequence[str], until: float = math.inf) -> list[str]:
+        """Those that compute the right results at this point, in about the time of the fastest; others are dropped. What is not
+        known yet is called `until` then.
+        """
         least = min(visit.times.values(), default=math.inf)
         found = []
         for name in names:
+            if name in visit.checked and visit.times.get(name, math.inf) <= FAR * least:
+                found.append(name)
+                continue
+            if time.perf_counter() > until:
+                continue
             run = self._executable(name)
             if name not in visit.checked and not visit.trial.measure(run)[1]:
                 self._drop(
@@ -387,30 +400,38 @@ class VersionTuner:
 
     def _drop(self, name: str, why: str) -> None:
         c = self.pool.pop(name)
-        self.dropped.append(c.executable)
+        self.dropped.append(c)
         self.rejected.append(f"{c.graph.origin}: {why}")
         for visit in self.visits:
             visit.times.pop(name, None)
 
-    def _race(self, visit: _Visit, names: Sequence[str], seconds: float) -> dict[str, Timing]:
-        """Measure these and the baselines that may win at a point, interleaved; at the given sizes, all baselines."""
+    def _race(self, visit: _Visit, names: Sequence[str], seconds: float, clear: bool = False) -> dict[str, Timing]:
+        """Measure these and the baselines that may win at a point, interleaved; at the first given sizes, all baselines. With
+        `clear`, until it is clear which is the fastest.
+        """
         runs: dict[str, Runner] = {name: self._executable(name) for name in dict.fromkeys(names)}
-        given = self.visits[0].times
-        for name, run in self.baselines.items():
-            if (
-                name == "library"
-                or (visit in self.visits[: self.tuned] and name in visit.times)
-                or given.get(name, math.inf) <= FAR * min(given.values())
-            ):
-                runs[name] = run
+        runs |= {name: self.baselines[name] for name in self._baselines(visit)}
         calls = {name: partial(run, visit.trial.inputs, visit.sizes) for name, run in runs.items()}
         blas = {name for name in runs if name in self.baselines or self._executable(name).calls_library}
-        timings = interleave(calls, seconds=seconds, spinning=blas)
-        visit.times |= {name: score(t) for name, t in timings.items()}
+        timings = interleave(calls, seconds=seconds, spinning=blas, clear=clear)
+        visit.take({name: score(t) for name, t in timings.items()})
         for name in runs.keys() & self.pool.keys():
             # packed copies for all points together could fill the memory
             self._executable(name).forget()
         return timings
+
+    def _baselines(self, visit: _Visit) -> list[str]:
+        """Baselines that may win at a point; all that were measured, at the first given sizes."""
+        first = self.visits[0]
+        if visit is first:
+            return [name for name in self.baselines if name == "library" or name in first.times]
+        # the library may do better than at other sizes, until it was measured
+        known = {name: visit if name in visit.times else first for name in self.baselines}
+        return [
+            name
+            for name, v in known.items()
+            if v.times.get(name, math.inf) <= FAR * min(v.times.values()) or (name == "library" and v is first)
+        ]
 
     def _executable(self, name: str) -> CpuExecutable:
         run = self.pool[name].executable
@@ -442,21 +463,25 @@ class VersionTuner:
         if len(self.visits) == 1:
             tuned = replace(tuned, stop_reason=reason)
             return tuned, fastest(tuned, first.sizes)
-        names = self._winners()
+        hasty = reason == INTERRUPTED
+        names = self._rivals()
         calls = 2e-6 * sum(first.times.get(n, 0.0) for n in (*names, *self.baselines))
-        if reason == INTERRUPTED or calls < self.left():
-            timings = self._race(first, names, HASTE_S if reason == INTERRUPTED else max(self._share(), LEAST))
+        if hasty or calls < self.left():
+            timings = self._race(first, names, HASTE_S if hasty else self._share(), clear=True)
         else:
             # those of the tuning, of what was measured then
             timings = self.timings
-            names = [n for n in names if n in timings]
-        for i, visit in enumerate(self.visits[1:], 1):
+        for i, visit in enumerate(self.visits[1 : self.tuned], 1):
+            if not hasty:
+                self._settle(visit, names, self._share(i))
+        names = self._winners(timings)
+        for i, visit in enumerate(self.visits[self.tuned :], self.tuned):
             least = min(visit.times.values())
             near = [n for n in names if n in self.pool and visit.times.get(n, 0.0) <= FAR * least]
-            needed = TABLE_CALLS * 1e-6 * sum(visit.times.get(n, least) for n in [*near, "library"])
-            if reason == INTERRUPTED or needed > self.left():
+            if hasty or sum(self._needed(visit, n, least) for n in [*near, "library"]) > self.left():
                 continue
-            self._race(visit, self._willing(visit, near), max(self._share(i), 1e-3))
+            seconds = min(TABLE_SECONDS, self.left() / (len(self.visits) - i))
+            self._race(visit, self._willing(visit, near), max(seconds, LEAST))
         names = [n for n in names if n in self.pool]
         every = [*names, *(n for n in self.baselines if n in timings)]
         times = [[v.times.get(n, math.inf) for n in every] for v in self.visits]
@@ -473,14 +498,43 @@ class VersionTuner:
             )
         table = tuple(Point(p, tuple(row[k] for k in used)) for p, row in zip(points, times, strict=True))
         decision = Decision(tuple(versions), relabel(tree, {k: i for i, k in enumerate(used)}), table)
-        return self._retimed(tuned, timings, reason), decision
+        return self._retimed(tuned, {n: timings[n] for n in every}, reason), decision
 
     def _share(self, done: int = 0) -> float:
-        """Seconds for the next of the points that are left."""
-        return min(TABLE_SECONDS, self.left() / (len(self.visits) - done))
+        """Seconds for the last measurement at the next of the given sizes, beside the points."""
+        points = TABLE_SECONDS * (len(self.visits) - self.tuned)
+        left = max(self.left() - points, self.left() / 2)
+        return max(min(GIVEN_SECONDS, left / (self.tuned - done)), LEAST)
 
-    def _winners(self) -> list[str]:
-        """Compiled candidates by name: at most `MAX_VERSIONS` that win somewhere, and what did well at the given sizes."""
+    def _rivals(self) -> list[str]:
+        """What is the fastest somewhere, and what may be as fast at given sizes: a race may have been unlucky for it."""
+        found: list[str] = []
+        for i, visit in enumerate(self.visits[: self.tuned]):
+            least = min(visit.times.values())
+            close = sorted((n for n in visit.times if n in self.pool), key=visit.times.__getitem__)
+            found += [n for n in close if visit.times[n] <= CLOSE * least][: RIVALS if i else FIRST_RIVALS]
+        return list(dict.fromkeys([*found, *self._fastest()]))
+
+    def _settle(self, visit: _Visit, names: Sequence[str], seconds: float) -> None:
+        """Measure rivals at given sizes until it is clear which is the fastest, those that are known to be fast before others."""
+        least = min(visit.times.values())
+        until = time.perf_counter() + seconds / 2
+        # a race takes up to twice its time for rounds that are wanted in any case
+        left = 2 * seconds - sum(self._needed(visit, n, least) for n in self._baselines(visit))
+        fitting = []
+        for name in sorted((n for n in names if n in self.pool), key=lambda n: visit.times.get(n, math.inf)):
+            left -= self._needed(visit, name, least)
+            if left > 0 and visit.times.get(name, least) <= FAR * least:
+                fitting.append(name)
+        if fitting:
+            self._race(visit, self._willing(visit, fitting, until), seconds, clear=True)
+
+    def _needed(self, visit: _Visit, name: str, otherwise: float) -> float:
+        """Seconds for a few calls of a version, which take so many us if it was not measured at this point."""
+        return TABLE_CALLS * 1e-6 * visit.times.get(name, otherwise)
+
+    def _fastest(self) -> list[str]:
+        """Compiled candidates by name: at most `MAX_VERSIONS` that win somewhere."""
         chosen: list[str] = []
         for i, visit in enumerate(self.visits):
             best = visit.best()
@@ -488,7 +542,14 @@ class VersionTuner:
             wanted = i < self.tuned or known > visit.times[best] * (1 + LEAF_PRICE)
             if best in self.pool and wanted and len(chosen) < MAX_VERSIONS:
                 chosen.append(best)
-        return list(dict.fromkeys([*chosen, *(n for n in self.visits[0].times if n in self.pool)]))
+        return list(dict.fromkeys(chosen))
+
+    def _winners(self, timings: Mapping[str, Timing]) -> list[str]:
+        """What wins somewhere, and, of each graph, the fastest at the first given sizes, of what has timings there."""
+        graphs: dict[int, str] = {}
+        for name in sorted(timings.keys() & self.pool.keys(), key=lambda name: (score(timings[name]), name)):
+            graphs.setdefault(id(self.pool[name].graph), name)
+        return [n for n in dict.fromkeys([*self._fastest(), *graphs.values()]) if n in timings]
 
     def _retimed(self, tuned: Tuned, timings: Mapping[str, Timing], reason: str) -> Tuned:
         """The candidates, the measured ones as they did best in the last measurement at the first given sizes."""
@@ -496,12 +557,12 @@ class VersionTuner:
         for name, c in self.pool.items():
             if name in timings and score(timings[name]) < _score(best.get(id(c.graph))):
                 best[id(c.graph)] = replace(c, timing=timings[name])
-        wrong = {id(executable) for executable in self.dropped}
+        wrong = {id(c.graph) for c in self.dropped}
         others = []
         for c in tuned.candidates:
             if id(c.graph) in best:
                 continue
-            if id(c.executable) in wrong and c.executable is not None:
+            if id(c.graph) in wrong:
                 c = replace(c, schedule=None, sizes={}, executable=None, timing=None, accuracy=())
             others.append(c)
         return Tuned(

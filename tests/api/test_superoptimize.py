@@ -31,13 +31,12 @@ from mirage.ir.functions import FUNCTIONS
 from mirage.ir.interpret import run_reference
 from mirage.kernels.decision import Split
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.profile import Timing
+from mirage.kernels.profile import Timing, score
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.validate import validate
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.explore import score
 from mirage.search.versions import Decision, Point, Version
 from mirage.verify.tester import Outcome, RandomTester
 from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows, several

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ import pytest
 
 from mirage.errors import BudgetError
 from mirage.kernels import profile
-from mirage.kernels.profile import interleave, settle
+from mirage.kernels.profile import Timing, interleave, score, settle
 
 MILLISECOND = 1_000_000
 
@@ -156,3 +157,75 @@ def test_wrong_budget(seconds: float) -> None:
 def test_errors_of_functions_are_raised() -> None:
     with pytest.raises(ZeroDivisionError):
         interleave({"f": lambda: 1 // 0}, seconds=1)
+
+
+def test_scores_are_between_minimum_and_median() -> None:
+    assert score(Timing(4.0, 9.0, 3)) == 6.0
+
+
+class Machine:
+    """Functions that take 1 ms times a factor, on a machine whose speed changes from one second to the next."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **factors: float) -> None:
+        self.now, self.factors = 0.0, factors
+        self.calls: dict[str, int] = dict.fromkeys(factors, 0)
+        self.noise = random.Random(1)
+        monkeypatch.setattr(profile, "perf_counter_ns", lambda: int(self.now))
+
+    def functions(self) -> dict[str, Callable[[], object]]:
+        return {name: partial(self.call, name) for name in self.factors}
+
+    def call(self, name: str) -> None:
+        self.calls[name] += 1
+        # 30 % slower in every other half second, and 5 % of noise
+        busy = 1.3 if int(self.now / 5e8) % 2 else 1.0
+        self.now += self.factors[name] * MILLISECOND * busy * self.noise.uniform(0.95, 1.05)
+
+
+def test_a_race_ends_when_the_fastest_is_clear(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, a=1.0, b=1.2, c=1.5)
+    timings = interleave(machine.functions(), seconds=60.0, clear=True)
+    assert min(timings, key=lambda name: score(timings[name])) == "a"
+    assert machine.now < 2e9
+
+
+def test_close_rivals_have_the_time_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, a=1.0, b=1.03, c=1.5, d=1.6)
+    timings = interleave(machine.functions(), seconds=60.0, clear=True)
+    assert min(timings, key=lambda name: score(timings[name])) == "a"
+    assert machine.calls["b"] > 2 * machine.calls["c"]
+    assert machine.calls["d"] >= 9, "what is left out has lost significantly"
+
+
+def test_equals_end_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, a=1.0, b=1.001)
+    interleave(machine.functions(), seconds=600.0, clear=True)
+    assert machine.now < 60e9
+
+
+def test_what_was_left_out_early_is_told_as_if_it_had_stayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, a=1.0, b=1.003, c=1.25)
+    start = machine.functions()
+
+    def call(name: str) -> None:
+        before = machine.now
+        start[name]()
+        # c leaves in a quiet time; then everything takes twice as long
+        machine.now += (machine.now - before) * (before > 1e8)
+
+    timings = interleave({name: partial(call, name) for name in start}, seconds=10.0, clear=True)
+    assert timings["c"].runs < timings["a"].runs / 10
+    assert timings["a"].median_us > 1900
+    assert 1.15 < timings["c"].median_us / timings["a"].median_us < 1.35
+
+
+def test_without_spinning_rivals_nobody_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, a=1.0, b=1.005, blas=1.5)
+    pauses: list[int] = []
+    monkeypatch.setattr(profile, "settle", lambda: pauses.append(machine.calls["a"]))
+    interleave(machine.functions(), seconds=10.0, spinning=["blas"], clear=True)
+    assert machine.calls["a"] > 10 * pauses[-1], "the pauses end with the turns of what spins"
+
+
+def test_a_single_function_is_clear(calls: list[str]) -> None:
+    assert interleave(functions(calls, "a"), seconds=60.0, clear=True)["a"].runs == 10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,9 @@ class Kernels:
         self.clock.sleep(self.call_s)
         return LIBRARY(inputs, sizes)
 
+    def prepared(self, inputs: Sequence[np.ndarray], sizes: Sizes) -> Callable[[], list[np.ndarray]]:
+        return lambda: self(inputs, sizes)
+
     def forget(self) -> None:
         pass
 
@@ -87,11 +90,12 @@ def tuned(
     clock = Clock()
     for module in (tune, versions):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(profile, "time", clock)
+    monkeypatch.setattr(profile, "settle", lambda: clock.sleep(0.1))
     monkeypatch.setattr(profile, "perf_counter_ns", lambda: int(clock.now * 1e9))
 
-    def kernels(*_: Any, seconds: float) -> Kernels:
-        return Kernels(clock, compile_s, kernel_s, seconds)
+    class Compiled(Kernels):
+        def __init__(self, *_: Any, seconds: float) -> None:
+            super().__init__(clock, compile_s, kernel_s, seconds)
 
     def slow(seconds: float) -> Runner:
         def run(inputs: Sequence[np.ndarray], sizes: Sizes) -> list[np.ndarray]:
@@ -100,7 +104,7 @@ def tuned(
 
         return run
 
-    monkeypatch.setattr(tune, "CpuExecutable", kernels)
+    monkeypatch.setattr(tune, "CpuExecutable", Compiled)
     # the estimate of NumPy's time is that of the program, not of one that sleeps
     monkeypatch.setattr(tune, "reference_seconds", lambda *_: 5 * library_s)
     sizes = [{"b": b} for b in (first, 40, 320)[:anchors]]

@@ -12,7 +12,7 @@ from mirage.kernels.profile import Timing
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
-from mirage.search.explore import Explorer, Pair, score
+from mirage.search.explore import Explorer, Pair
 from tests.kernels.kernels import cut
 from tests.mugraph.graphs import gated
 from tests.programs import axes, program
@@ -126,7 +126,3 @@ def test_graphs_beyond_the_time_for_estimates_are_left_out_and_misfits_are_told(
     tiny = Machine(2, 64, 64, 128)
     none = Explorer([(gated().graph, analyze(gated().graph))], SIZES, CostModel(tiny), rejected)
     assert none.wave(4) == [] and "scratch" in rejected[0]
-
-
-def test_scores_are_between_minimum_and_median() -> None:
-    assert score(Timing(4.0, 9.0, 3)) == 6.0
