@@ -66,8 +66,11 @@ CHEAP_S = 0.02
 #: share of the budget that the program may take in float64 at the given sizes, and that it may take to make all trials:
 #: where these take longer, no kernel could be checked
 EXACT_SHARE, TRIALS_SHARE = 0.1, 0.4
-#: seconds of the last measurement after an interrupt
+#: seconds of the last measurement after an interrupt, and those without which no compiler is started
 HASTE_S = 0.5
+COMPILER_S = 0.1
+#: what is said where time ended before there was a kernel
+UNCOMPILED = "before a kernel was compiled"
 
 
 @dataclass(frozen=True)
@@ -135,8 +138,8 @@ class Tuner:
     """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
 
     `baselines` are what competes besides, "library" among them: it is called once at least. `inputs` and `trials` are made
-    where none are given; where that would take too much of the time, no kernel is tried. With `one`, the first kernel is
-    compiled and measured whatever the time.
+    where none are given; where that would take too much of the time, no kernel is tried. The first kernel may take `grace`
+    seconds more than the budget.
     """
 
     def __init__(
@@ -153,9 +156,9 @@ class Tuner:
         inputs: list[np.ndarray] | None = None,
         trials: Sequence[Trial] = (),
         constants: Collection[str] = (),
-        one: bool = False,
+        grace: float = 0.0,
     ) -> None:
-        self.one = one
+        self.grace = grace
         self.budget = budget
         self.deadline = time.perf_counter() + budget
         self.program = program
@@ -185,7 +188,7 @@ class Tuner:
         own = library(given, self.sizes)
         self.expected["library"] = time.perf_counter() - start
         small = small_trial_seconds(self.program, self.sizes, flops)
-        if not self.one and small > min(TRIALS_SHARE * self.budget, self.left()):
+        if small > min(TRIALS_SHARE * self.budget, self.left()) + self.grace:
             self.cut = True
             return [Trial.beside("the given sizes", lambda *_: own, given, self.sizes)]
         seconds = min(EXACT_SHARE * self.budget, self.left() / 2)
@@ -208,7 +211,7 @@ class Tuner:
         first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
         final = list(first.values())
         try:
-            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), HASTE_S * self.one))
+            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), min(self.grace / 2, HASTE_S)))
         except KeyboardInterrupt:
             if interrupted:
                 raise
@@ -222,6 +225,8 @@ class Tuner:
         seen = done | {id(c.graph) for c in others}
         rest = [c for c in candidates if id(c.graph) not in seen]
         reason = INTERRUPTED if interrupted else OUT_OF_TIME if self.cut else "complete"
+        if reason == OUT_OF_TIME and not self.compiled:
+            reason = f"{OUT_OF_TIME} {UNCOMPILED}"
         baselines = {name: timings[name] for name in self.baselines if name in timings}
         return Tuned([*_distinct(final), *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
 
@@ -239,7 +244,8 @@ class Tuner:
         stale, wave = 0, 2 * WAVE * self.target.cores
         try:
             while stale < PATIENCE and self.compiled < MAX_KERNELS:
-                if (self.cut or time.perf_counter() > until) and (self.compiled or not self.one):
+                waits = self.grace > 0 and not self.compiled
+                if (self.cut and not waits) or time.perf_counter() > (self.deadline + self.grace if waits else until):
                     self.cut = True
                     break
                 pairs = explorer.wave(min(wave, MAX_KERNELS - self.compiled))
@@ -283,16 +289,16 @@ class Tuner:
             for s in ss[rank : rank + 1]
         ]
         done: list[Candidate] = []
+        first = max(stop, self.deadline + self.grace) if self.grace and not self.compiled else stop
 
         def build(job: tuple[Candidate, Schedule]) -> Candidate | str | None:
-            left: float | None = stop - time.perf_counter()
-            if self.one and not self.compiled and job is jobs[0]:
-                left = None
-            elif left is not None and left <= 0:
+            left = (first if job is jobs[0] else stop) - time.perf_counter()
+            if left < COMPILER_S:
                 return None
             c, schedule = job
             try:
-                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes, self.constants, seconds=left)
+                seconds = None if left == math.inf else left
+                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes, self.constants, seconds=seconds)
                 return replace(c, schedule=schedule, sizes=self.sizes, executable=executable)
             except UnsafeCacheError:
                 raise  # no other kernel would fare better
@@ -304,7 +310,7 @@ class Tuner:
                 for built in pool.map(build, jobs):
                     if isinstance(built, str):
                         self.rejected.append(built)
-                    elif built is None or (time.perf_counter() > checks and (self.compiled or not self.one)):
+                    elif built is None or time.perf_counter() > (checks if self.compiled else max(checks, first)):
                         self.cut = True
                     elif (checked := self.checked(built)) is not None:
                         done.append(checked)
@@ -396,6 +402,8 @@ class Tuner:
 
     def call(self, run: Runner | CpuExecutable | None) -> Callable[[], object]:
         assert run is not None
+        if isinstance(run, CpuExecutable):
+            return run.prepared(self.inputs, self.sizes)
         return lambda: run(self.inputs, self.sizes)
 
 

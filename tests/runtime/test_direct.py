@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import sys
+import sysconfig
 import weakref
 from typing import Any
 
@@ -127,7 +129,8 @@ def test_a_call_from_within_a_call() -> None:
     call(given)
     exe.forget()
     (copies,) = exe._copies
-    pack, found = copies.packing.pack, []
+    pack = copies.packing.pack
+    found: list[Any] = []
 
     class Packing(type(copies.packing)):  # type: ignore[misc]
         def pack(self, *args: Any) -> Any:
@@ -206,7 +209,7 @@ def test_a_program_that_is_dropped_leaves_nothing() -> None:
     given = tuple(arrays(call.program, {"b": 3, "n": 45, "k": 37}))
     call(given)
     call(given)
-    kept = [weakref.ref(exe), weakref.ref(call._direct)]
+    kept: list[weakref.ref[Any]] = [weakref.ref(exe), weakref.ref(call._direct)]
     del call, exe
     gc.collect()
     assert [r() for r in kept] == [None, None]
@@ -229,6 +232,30 @@ def test_from_several_threads() -> None:
     assert not failures
 
 
+@pytest.mark.parametrize("name", ["plain", "transposed"])
+def test_calls_again_and_again(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a tuner makes them: direct where they can be, and the same results where they cannot."""
+    call, exe = packed(name)
+    sizes = {"b": 3, "n": 45, "k": 37}
+    x, w = arrays(call.program, sizes)
+    want = run_reference(call.program, (x, w), sizes, "float64")
+    shifted = np.frombuffer(b"x" + x.tobytes(), np.uint8)[1:].view(np.float32).reshape(x.shape)
+    in_python: list[object] = []
+    way = CpuExecutable.__call__
+
+    def spy(self: CpuExecutable, *args: Any) -> list[np.ndarray]:
+        in_python.append(self)
+        return way(self, *args)
+
+    monkeypatch.setattr(CpuExecutable, "__call__", spy)
+    for given, expected in (((x, w), 0), ((shifted, w), 3)):
+        run = exe.prepared(given, sizes)
+        for _ in range(3):
+            found = run()
+            assert error(found if expected else [found], want) < 1e-5
+        assert len(in_python) == expected
+
+
 def test_arrays_that_are_laid_out_otherwise() -> None:
     library = direct._library()
     assert library is not None and library.works()
@@ -236,16 +263,16 @@ def test_arrays_that_are_laid_out_otherwise() -> None:
     right = a.ndim, a.flags.num, *a.shape, *a.strides
     for k in range(len(right)):
         wrong = direct._numbers([n + (i == k) for i, n in enumerate(right)])
-        assert not library.agrees(a, a.dtype, a.ctypes.data, direct.ctypes.addressof(wrong))
+        assert not library.agrees(a, a.dtype, a.ctypes.data, ctypes.addressof(wrong))
 
 
 @pytest.mark.parametrize("why", ["interpreter", "lock", "compiler", "fields"])
 def test_where_there_are_none(why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     direct._library.cache_clear()
     if why == "interpreter":
-        monkeypatch.setattr(direct.sys.implementation, "name", "other")
+        monkeypatch.setattr(sys.implementation, "name", "other")
     elif why == "lock":
-        monkeypatch.setattr(direct.sysconfig, "get_config_var", lambda name: 1)
+        monkeypatch.setattr(sysconfig, "get_config_var", lambda name: 1)
     elif why == "compiler":
         monkeypatch.setenv("CC", "no-such-compiler")
     else:
