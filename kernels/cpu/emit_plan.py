@@ -185,10 +185,10 @@ class BlockPlan:
         straight to an output, others may overwrite the node `over`.
         """
         t = self.final(i)
-        layout = self.decisions.layout(t)
+        layout, own = self.decisions.layout(t), self._last(i, order, strided)
         if t not in self.memory and self.graph.nodes[i].op not in PRODUCTS:
-            self.decisions.may_be_last(t, self._last(i, order, strided), order)
-        if layout is not None:
+            self.decisions.may_be_last(t, own, order)
+        if layout is not None and (layout.padded or layout.last != own):
             over, strided = None, False
             order = _with_last(order, layout.last)
         if over is not None:

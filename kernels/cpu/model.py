@@ -218,7 +218,8 @@ def _group(g: Graph, members: Sequence[int]) -> _Group:
     # before an exp, a pass finds the maximum that it subtracts
     maxima = sum(g.nodes[i].op == "exp" for i in members)
     sums = sum(g.nodes[i].op == "sum" for i in members)
-    return _Group(tuple(members), space, g.depth[members[0]], light, heavy, 1 + maxima, sums + maxima, tensors, tuple(nodes), units)
+    depth = g.depth[members[0]]
+    return _Group(tuple(members), space, depth, light, heavy, 1 + maxima, sums + maxima, tensors, tuple(nodes), units)
 
 
 def _stored_in(g: Graph, i: int) -> int:

@@ -27,6 +27,7 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
+from tests.kernels.decisions import all_decided
 from tests.kernels.kernels import as_exact, odd_tiles, random_cut
 from tests.kernels.test_micro import MACHINE_FLAGS
 from tests.random_programs import random_program, random_sizes, strided_inputs
@@ -60,7 +61,8 @@ def graphs(p: Program, seed: int, rng: Random) -> list[tuple[MuGraph, float]]:
 
 
 def schedule(g: MuGraph, p: Program, rng: Random) -> Schedule:
-    return rng.choice(schedules(g, random_sizes(rng, p), 1 << 20, 2)) if rng.random() < 0.3 else odd_tiles(g, rng)
+    found = rng.choice(schedules(g, random_sizes(rng, p), 1 << 20, 2)) if rng.random() < 0.3 else odd_tiles(g, rng)
+    return all_decided(g, found, random_sizes(rng, p), rng) if rng.random() < 0.3 else found
 
 
 def wrong(seed: int) -> str:
