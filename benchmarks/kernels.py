@@ -22,7 +22,7 @@ from benchmarks.programs import KERNELS, WEIGHTS, batch_of, kernel_sizes
 from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import Cold, Run, race
 from mirage.errors import InputError, VerificationError
-from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, program_cost
+from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, memory_reader, program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
@@ -34,8 +34,10 @@ from mirage.settings import num_threads
 BUDGET, RACE = 10.0, 1.5
 #: a row whose ratio is less is one that we lose
 PARITY = 0.95
-#: names of our versions, and of the program as NumPy runs it; all others are peers
-_OURS, _NUMPY = ("mirage", "mirage out="), ("reference", "library")
+#: names of our versions, of the program as NumPy runs it, and of reading memory alone; all others are peers
+_OURS, _NUMPY, _READING = ("mirage", "mirage out="), ("reference", "library"), "reading"
+#: bytes that are read to wake the threads which read
+_SOME = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -44,8 +46,10 @@ class KernelRow:
 
     Ours is the faster one of our versions, by median, and so is the peers'; `ratio` is the best peer's median over ours, and
     `ratio_min` the least of all peers' minima over the least of ours: above 1, ours is faster. `limit_us` is the least time
-    that the machine's bandwidth and arithmetic allow, `limit_share` its share of our minimum. `kind` is what ours runs, and
-    `kernels` of how many kernels it is made, where it is a muGraph. `times` holds every version's (minimum, median).
+    that the machine's bandwidth and arithmetic allow, `limit_share` its share of our minimum. Where that is the time to read
+    what no cache holds, it is the median of reading as much in the same race, and the share is that of our median: minima
+    of what takes long tell when other machines left memory alone. `kind` is what ours runs, and `kernels` of how many
+    kernels it is made, where it is a muGraph. `times` holds every version's (minimum, median).
     """
 
     program: str
@@ -82,7 +86,7 @@ class Race:
 
     def best(self, ours: bool) -> str:
         """The fastest one, by median, of our versions or of the peers'."""
-        names = [n for n in self.times if n not in _NUMPY and (n in _OURS) == ours]
+        names = [n for n in self.times if n not in (*_NUMPY, _READING) and (n in _OURS) == ours]
         return min(names, key=lambda n: self.times[n].median_us)
 
     @property
@@ -158,9 +162,12 @@ def compare(
         # a version is timed with its copy, or not at all
         versions = {name: run for name, run in versions.items() if name in copies}
         _check(program.name, versions)
-        hot = race(versions, seconds=seconds)
-        cold = race(versions, seconds=seconds, cold=Cold(evict, copies))
-    batch, cost = batch_of(program.name, sizes), program_cost(result.verifier.axis_program, sizes)
+        cost = program_cost(result.verifier.axis_program, sizes)
+        if cost[0] > get_target("cpu").cache_bytes:
+            versions[_READING], copies[_READING] = memory_reader(cost[0]), memory_reader(_SOME)
+        hot = race(versions, seconds=seconds, beside=[_READING])
+        cold = race(versions, seconds=seconds, cold=Cold(evict, copies), beside=[_READING])
+    batch = batch_of(program.name, sizes)
     chosen = result.choice(sizes)
     kernels = len(chosen.graph.kernels) if chosen.graph else 0
     return [Race(program.name, label, batch, times is cold, cost, chosen.kind, kernels, times) for times in (hot, cold)]
@@ -194,8 +201,12 @@ def row(r: Race, limits: Limits) -> KernelRow:
     """The row of a race on a machine with these limits."""
     name, peer = r.best(ours=True), r.best(ours=False)
     least = min(t.min_us for n, t in r.times.items() if n in _OURS)
-    least_peer = min(t.min_us for n, t in r.times.items() if n not in (*_OURS, *_NUMPY))
+    least_peer = min(t.min_us for n, t in r.times.items() if n not in (*_OURS, *_NUMPY, _READING))
     limit = limit_us(*r.cost, limits, get_target("cpu"), cold=r.cold)
+    share = limit / least
+    reading = r.times.get(_READING)
+    if reading is not None and limit_us(0, r.cost[1], limits, get_target("cpu")) < reading.min_us:
+        limit, share = reading.median_us, reading.median_us / r.times[name].median_us
     return KernelRow(
         r.program,
         r.sizes,
@@ -209,7 +220,7 @@ def row(r: Race, limits: Limits) -> KernelRow:
         r.ratio,
         least_peer / least,
         limit,
-        limit / least,
+        share,
         r.kind,
         r.kernels,
         {n: (t.min_us, t.median_us) for n, t in r.times.items()},

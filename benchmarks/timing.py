@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from mirage.kernels.profile import Timing, settle
@@ -50,20 +50,24 @@ def each(run: Run, calls: int) -> float:
     return (time.perf_counter_ns() - start) / 1e3 / calls
 
 
-def race(versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = None) -> dict[str, Timing]:
+def race(
+    versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = None, beside: Collection[str] = ()
+) -> dict[str, Timing]:
     """Times of the versions, taking turns in an order shuffled with a fixed seed.
 
     A turn is a pause, so that the threads which the previous version left spinning are asleep (on few cores they slow
     down everyone else's), an untimed call that wakes this version's own, and timed calls: the state of a program that
     runs this version alone, and has in its caches what they hold of its memory. With `cold`, they hold nothing of it.
     Ends after `seconds`, or up to three times that for 5 turns of each; a version much slower than the best keeps the times
-    it has, at least one. Without `cold`, calls longer than a turn are not preceded by an untimed one.
+    it has, at least one; those `beside` the race, which do less than the others, are no best. Without `cold`, calls longer
+    than a turn are not preceded by an untimed one.
     """
     start = time.perf_counter()
     once = {name: _once(name, run, cold) for name, run in versions.items()}
     turn = _hot_turn if cold is None else _cold_turn
     first = {name: _first(run) for name, run in once.items()}
-    hopeless = max(_HOPELESS * min(first.values()), _CHEAP)
+    rated = [name for name in versions if name not in beside]
+    hopeless = max(_HOPELESS * min(first[name] for name in rated), _CHEAP)
     turns = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in versions}
     order = [name for name in versions if first[name] <= hopeless]
@@ -75,7 +79,7 @@ def race(versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = Non
             times[name] += turn(once[name], first[name])
         rounds += 1
         if rounds == _ROUNDS:
-            best = min(min(times[name]) for name in order)
+            best = min(min(times[name]) for name in order if name in rated)
             order = [name for name in order if min(times[name]) <= _TOO_SLOW * best]
     return {name: _timing(t or [first[name]]) for name, t in times.items()}
 

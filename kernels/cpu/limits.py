@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from math import prod
 from pathlib import Path
@@ -68,7 +68,8 @@ def measure_limits(force: bool = False) -> Limits:
     file = cache_dir() / f"limits-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     if not force and (kept := _read(file, key)) is not None:
         return kept
-    limits = _Loops(target, threads).measure()
+    size = min(max(8 * target.cache_bytes, _MIN_BYTES), _MAX_BYTES)
+    limits = _Loops(target, threads, size).measure()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_whole(file, json.dumps({"machine": key, **asdict(limits)}))
     return limits
@@ -86,9 +87,9 @@ def _read(file: Path, key: str) -> Limits | None:
 
 
 class _Loops:
-    """The loops of limits.c on the pool."""
+    """The loops of limits.c on the pool, on so many bytes of memory."""
 
-    def __init__(self, target: Target, threads: int) -> None:
+    def __init__(self, target: Target, threads: int, size: int) -> None:
         source = (toolchain.HEADERS / "limits.c").read_text(encoding="utf-8")
         library = toolchain.load(toolchain.compile(source, name="limits"))
         self._run = library.mi_limits_run
@@ -104,14 +105,17 @@ class _Loops:
         self._target = target
         self._threads = min(threads, _MAX_THREADS)
         self._cells = self._threads * _CELLS_PER_THREAD
-        wanted = min(max(8 * target.cache_bytes, _MIN_BYTES), _MAX_BYTES)
-        self._data = np.empty(wanted // 4, np.float32)
+        self._cell = self._elements(size / self._cells)
+        self._data = np.empty(self._cells * self._cell, np.float32)
         self._times = np.zeros(self._cells, ctypes.c_long)
+        # each thread touches its own pages first, as memory is next to the core that does
+        self._call(_FILL, self._data.ctypes.data, self._cell, self._cell, 1)
+
+    def read(self) -> None:
+        """Read all of the memory once, in order."""
+        self._call(_READ, self._data.ctypes.data, self._cell, self._cell, 1)
 
     def measure(self) -> Limits:
-        n = self._elements(self._data.nbytes / self._cells)
-        # each thread touches its own pages first, as memory is next to the core that does
-        self._time(_FILL, n, n, 1, 0.0)
         # a run reads one of the windows, which is out of the caches when its turn comes again
         n = self._elements(self._data.nbytes / self._cells / _WINDOWS)
         run, _ = self._time(_READ, n, n, 1, 2 * _SECONDS, windows=_WINDOWS)
@@ -137,20 +141,32 @@ class _Loops:
         What cores do not share is measured by the cells: other processes that take turns on the cores disturb few of
         them. What they share, memory, has to be measured by runs, which are short so that some are undisturbed.
         """
-        address, pool_address = self._data.ctypes.data, pool.run_address()
+        address = self._data.ctypes.data
         runs: list[int] = []
         cells: list[float] = []
         until = perf_counter_ns() + seconds * 1e9
         while not runs or perf_counter_ns() < until:
             window = address + len(runs) % windows * self._cells * n * 4
             start = perf_counter_ns()
-            if self._run(
-                pool_address, what, window, self._times.ctypes.data, self._cells, n, stride, repeats, self._threads
-            ):
-                raise MirageError("no memory to measure the machine's limits; free some memory")
+            self._call(what, window, n, stride, repeats)
             runs.append(max(perf_counter_ns() - start, 1))
             cells.append(float(np.median(self._times)))
         return min(runs), max(statistics.median(cells), 1.0)
+
+
+    def _call(self, what: int, address: int, n: int, stride: int, repeats: int) -> None:
+        times, run = self._times.ctypes.data, pool.run_address()
+        if self._run(run, what, address, times, self._cells, n, stride, repeats, self._threads):
+            raise MirageError("no memory to measure the machine's limits; free some memory")
+
+
+def memory_reader(size: int) -> Callable[[], None]:
+    """A function that reads about `size` bytes, its own, once and in order with `num_threads()` threads, and does nothing else.
+
+    What a call that has to read as many takes at least, where they are raced in turns: the bandwidth that other processes
+    leave changes from one second to the next. Raises what `measure_limits` raises.
+    """
+    return _Loops(get_target("cpu"), num_threads(), size).read
 
 
 def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target, cold: bool = False) -> float:

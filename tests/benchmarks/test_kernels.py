@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import count
 from typing import Any
 
@@ -98,6 +98,15 @@ def test_a_row_names_the_best_peer_by_median_and_compares_all_minima() -> None:
     assert found.times["PyTorch"] == (30.0, 40.0)
     cold = row(a_race(cold=True), limits)
     assert cold.limit_us == pytest.approx(MIB / 10e9 * 1e6), "memory's, although the caches hold it"
+
+
+def test_what_no_cache_holds_is_limited_by_reading_it_in_the_same_race() -> None:
+    limits = Limits(10.0, 100.0, 100.0, 2)
+    found = row(a_race(reading=Timing(5.0, 16.0, 5)), limits)
+    assert (found.limit_us, found.limit_share) == (16.0, 16 / 20)
+    assert (found.best_peer, found.ratio_min) == ("PyTorch", 25 / 9), "reading is no peer"
+    computing = replace(a_race(reading=Timing(5.0, 16.0, 5)), cost=(MIB, 600_000))
+    assert row(computing, limits).limit_us == pytest.approx(MIB / 100e9 * 1e6), "arithmetic alone takes 6 us"
 
 
 def test_a_row_has_the_names_that_readers_of_its_json_use() -> None:

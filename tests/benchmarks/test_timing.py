@@ -32,6 +32,11 @@ def test_race_orders_versions_and_leaves_out_the_hopeless() -> None:
     assert times["slow"].runs >= 2
 
 
+def test_what_runs_beside_a_race_leaves_nobody_out() -> None:
+    versions = {"slow": lambda: time.sleep(0.02), "nothing": lambda: None}
+    assert race(versions, seconds=0.3)["slow"].runs < race(versions, seconds=0.3, beside=["nothing"])["slow"].runs
+
+
 def test_who_was_disturbed_in_the_first_calls_has_turns() -> None:
     calls = {"steady": 0, "unlucky": 0}
 

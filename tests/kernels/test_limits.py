@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import timeit
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu import limits as module
-from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, program_cost
+from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, memory_reader, program_cost
 from mirage.kernels.target import Target
 from tests.frontends.test_spec import PROGRAMS
 
@@ -34,7 +35,7 @@ def measured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
     made: list[Limits] = []
 
     class Loops:
-        def __init__(self, target: Target, threads: int) -> None:
+        def __init__(self, target: Target, threads: int, size: int) -> None:
             self.threads = threads
 
         def measure(self) -> Limits:
@@ -57,6 +58,14 @@ def test_measured_limits_are_those_of_a_computer(cache: Path) -> None:
     assert 0.5 < limits.dram_gbs <= limits.cache_gbs < 1e6
     assert 0.5 < limits.gflops < 1e6
     assert limits == measure_limits(), "kept"
+
+
+def test_reading_takes_as_long_as_there_is_to_read() -> None:
+    def least(size: int) -> float:
+        read = memory_reader(size)
+        return min(timeit.repeat(read, number=1, repeat=5))
+
+    assert least(256 * MIB) > 4 * least(8 * MIB)
 
 
 def test_one_thread_is_measured_too(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
