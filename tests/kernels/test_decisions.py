@@ -187,7 +187,7 @@ def test_impossible_decisions_about_products_are_refused() -> None:
         ),
     ):
         with pytest.raises(ScheduleError, match=message):
-            planned(case.graph, Schedule((replace(own, **change),)), case.sizes)  # type: ignore[arg-type]
+            planned(case.graph, Schedule((replace(own, **change),)), case.sizes)
 
 
 @pytest.mark.parametrize(
