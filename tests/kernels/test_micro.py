@@ -254,7 +254,7 @@ def test_products_with_contiguous_rows(products: Library, accumulate: bool) -> N
     w, kc = products.width, products.panel_rows
     for m in (*range(1, 13), 16, 17, 23, 24, 32, 33):
         for k in (1, 8, 37, kc + 1):
-            for n in (w, 2 * w, 3 * w, 4 * w, 5 * w, 8 * w):
+            for n in (w, 2 * w, 3 * w, 4 * w, 5 * w, 7 * w, 8 * w):
                 check_product(products, "stream", m, k, n, accumulate, gap=0)
 
 
