@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import zipfile
@@ -71,8 +72,8 @@ SEARCH_SHARE = 0.4
 VERIFY_SHARE = 0.2
 #: seconds that verification, and tuning, may each take after an interrupt
 HASTE_S = 3.0
-#: seconds of a budget below which the first kernel is compiled, whatever it takes
-ONE_KERNEL_S = 1.0
+#: seconds of a budget below which the first kernel may take longer, and by which share
+SMALL_BUDGET_S, GRACE_SHARE = 1.0, 0.3
 
 
 class Options(TypedDict, total=False):
@@ -126,8 +127,8 @@ def superoptimize(
     `TensorFunction`. Kernels that read them from packed copies compete: these are made when an array is first seen, kept as
     long as the array lives, and not made again when somebody writes to it (`forget` of the result drops them).
     `budget` is in seconds, for search, verification and tuning together, and kept but for a tenth; the program is run once by
-    its library version in any case, which is the answer where no kernel could be compiled and checked in time. Less than a
-    second is a budget for the first kernel, whatever it takes. `pruner`
+    its library version in any case, which is the answer where no kernel could be compiled and checked in time. Of less than
+    a second, the first kernel may take 30 % more. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
     the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
     by default the search runs in this process and the verification in `MIRAGE_SEARCH_WORKERS` processes, which are started
@@ -218,10 +219,11 @@ def superoptimize(
             progress=lambda text: say(Step("compiling", text)),
         )  # fmt: skip
     library = LibraryProgram(verifier.axis_program)
+    grace = math.inf if interrupted else GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0
     baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(traced, xs, ss), "library": library}
     tuner = VersionTuner(
         traced, verifier.axis_program, anchors, machine, baselines, budget=min(left, HASTE_S) if interrupted else left,
-        seed=seed, haste=interrupted, one=interrupted or budget < ONE_KERNEL_S, constants=fixed,
+        seed=seed, haste=interrupted, grace=grace, constants=fixed,
         progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
     tuned, decision = tuner.run(preferred(candidates))

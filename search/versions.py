@@ -154,7 +154,7 @@ class VersionTuner:
     """Tunes the candidates of a program at the given sizes (`anchors`), and chooses versions for all others.
 
     `baselines` are what competes besides, "library" among them. `budget` is in seconds; with `haste`, only the first of the
-    given sizes count. With `one`, the first kernel is compiled and measured whatever the time.
+    given sizes count. The first kernel may take `grace` seconds more than the budget.
     """
 
     def __init__(
@@ -168,7 +168,7 @@ class VersionTuner:
         budget: float,
         seed: int,
         haste: bool = False,
-        one: bool = False,
+        grace: float = 0.0,
         constants: Collection[str] = (),
         progress: Callable[[str], None] = lambda _: None,
     ) -> None:
@@ -184,12 +184,11 @@ class VersionTuner:
         self.progress = progress
         #: whether there is only one point
         self.alone = haste or not self.anchors[0]
-        self.one = one
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
         #: arguments by input and shape
         given = random_inputs(program, self.anchors[0], seed)
         self._arrays: dict[tuple[int, tuple[int, ...]], np.ndarray] = {(i, a.shape): a for i, a in enumerate(given)}
-        self.first = self._tuner(self.anchors[0], start)
+        self.first = self._tuner(self.anchors[0], start, grace)
         #: latencies at the first given sizes, of baselines and compiled candidates by name
         self.timings: dict[str, Timing] = {}
         #: how many of the given sizes were tuned
@@ -203,14 +202,14 @@ class VersionTuner:
         #: further points, and those of them that there was no time for
         self.planned = self.skipped = 0
 
-    def _tuner(self, sizes: Sizes, start: float) -> Tuner:
-        """What tunes at given sizes, in their share of the time since `start`."""
+    def _tuner(self, sizes: Sizes, start: float, grace: float = 0.0) -> Tuner:
+        """What tunes at given sizes, in their share of the time since `start`; the first kernel may take more, by `grace`."""
         _, flops = program_cost(self.axis_program, sizes)
         inputs = self._inputs(sizes)
         stop = min(start + self.share, self.deadline)
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
-            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, one=self.one,
+            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, grace=grace,
         )  # fmt: skip
 
     def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
@@ -257,7 +256,7 @@ class VersionTuner:
             missed = len(self.anchors) - self.tuned
             missing = [f"{missed} of {len(self.anchors)} given sizes not measured"] * bool(missed)
             missing += [f"{self.skipped} of {self.planned} further sizes not measured"] * bool(self.skipped)
-            reason = "; ".join([OUT_OF_TIME, *missing] if missing else [reason])
+            reason = "; ".join([OUT_OF_TIME if reason == "complete" else reason, *missing] if missing else [reason])
         return self._conclude(tuned, reason)
 
     def _call_seconds(self, tuned: Tuned, sizes: Sizes) -> float:
@@ -411,7 +410,12 @@ class VersionTuner:
         """
         runs: dict[str, Runner] = {name: self._executable(name) for name in dict.fromkeys(names)}
         runs |= {name: self.baselines[name] for name in self._baselines(visit)}
-        calls = {name: partial(run, visit.trial.inputs, visit.sizes) for name, run in runs.items()}
+        calls: dict[str, Callable[[], object]] = {
+            name: run.prepared(visit.trial.inputs, visit.sizes)
+            if isinstance(run, CpuExecutable)
+            else partial(run, visit.trial.inputs, visit.sizes)
+            for name, run in runs.items()
+        }
         blas = {name for name in runs if name in self.baselines or self._executable(name).calls_library}
         timings = interleave(calls, seconds=seconds, spinning=blas, clear=clear)
         visit.take({name: score(t) for name, t in timings.items()})
@@ -507,8 +511,13 @@ class VersionTuner:
         return max(min(GIVEN_SECONDS, left / (self.tuned - done)), LEAST)
 
     def _rivals(self) -> list[str]:
-        """What is the fastest somewhere, and what may be as fast at given sizes: a race may have been unlucky for it."""
-        found: list[str] = []
+        """What is the fastest somewhere, and what may be as fast at given sizes: a race may have been unlucky for it. And the
+        fastest of each graph that was measured last at the first ones.
+        """
+        graphs: dict[int, str] = {}
+        for name in sorted(self.visits[0].times.keys() & self.pool.keys(), key=self.visits[0].times.__getitem__):
+            graphs.setdefault(id(self.pool[name].graph), name)
+        found = list(graphs.values())
         for i, visit in enumerate(self.visits[: self.tuned]):
             least = min(visit.times.values())
             close = sorted((n for n in visit.times if n in self.pool), key=visit.times.__getitem__)

@@ -546,11 +546,11 @@ def test_operators_of_the_user_end_to_end(which: int) -> None:
     assert math.isfinite(r.best.timing.median_us)
 
 
-def test_the_smallest_budget_compiles_a_kernel() -> None:
+def test_the_smallest_budget_is_answered_without_a_kernel() -> None:
     r = mi.superoptimize(rows, budget=0.001, cache=False)
-    assert r.compiled == 1
-    assert r.tune_stop.startswith("budget spent")
-    assert any(c.executable is not None for c in r.graphs)
+    assert r.best.kind != "mugraph" and r.compiled == 0
+    assert r.tune_stop.startswith("budget spent before a kernel was compiled")
+    assert r.graphs and all(c.executable is None for c in r.graphs)
 
 
 def test_a_softmax_beside_a_plain_exp_does_not_overflow() -> None:

@@ -51,7 +51,7 @@ class Clock:
 class Kernels:
     """What takes the place of `CpuExecutable`: compiling takes so many seconds, and a call."""
 
-    calls_library = False
+    calls_library = keeps_copies = False
 
     def __init__(self, clock: Clock, compile_s: float, call_s: float, seconds: float) -> None:
         clock.sleep(min(compile_s, seconds))
@@ -85,6 +85,7 @@ def tuned(
     kernel_s: float,
     compile_s: float,
     first: int = 5,
+    grace: float = 0.0,
 ) -> tuple[float, Tuned, Decision]:
     """Seconds on the clock, and what was chosen, where a call of the library takes so long, and NumPy five times that."""
     clock = Clock()
@@ -104,12 +105,13 @@ def tuned(
 
         return run
 
-    monkeypatch.setattr(tune, "CpuExecutable", Compiled)
+    for module in (tune, versions):
+        monkeypatch.setattr(module, "CpuExecutable", Compiled)
     # the estimate of NumPy's time is that of the program, not of one that sleeps
     monkeypatch.setattr(tune, "reference_seconds", lambda *_: 5 * library_s)
     sizes = [{"b": b} for b in (first, 40, 320)[:anchors]]
     baselines = {"reference": slow(5 * library_s), "library": slow(library_s)}
-    tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0)
+    tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0, grace=grace)
     result, decision = tuner.run(candidates())
     return clock.now, result, decision
 
@@ -149,7 +151,7 @@ def test_the_library_is_the_answer_where_there_was_no_time_for_a_kernel(monkeypa
     for compile_s, library_s in ((30.0, 0.05), (0.25, 30.0)):
         _, result, decision = tuned(monkeypatch, 2.0, 3, library_s, 0.02, compile_s)
         assert [v.kind for v in decision.versions] == ["library"]
-        assert result.compiled == 0 and result.stop_reason.startswith("budget spent")
+        assert result.compiled == 0 and result.stop_reason.startswith("budget spent before a kernel was compiled")
         assert all(c.timing is None and c.certificate.equal for c in result.candidates)
 
 
@@ -158,3 +160,15 @@ def test_given_sizes_without_time_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert "given sizes not measured" in result.stop_reason
     assert len(decision.points) < 3
     assert list(itertools.islice(decision.points[0].sizes.items(), 1)) == [("b", 5)]
+
+
+def test_the_first_kernel_may_take_longer_than_a_small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    for grace, wanted in ((0.0, 0), (0.4, 1)):
+        seconds, result, decision = tuned(monkeypatch, 0.4, 1, 0.01, 0.005, 0.45, grace=grace)
+        assert result.compiled == wanted and seconds < 0.9
+        assert [v.kind for v in decision.versions] == (["mugraph"] if wanted else ["library"])
+
+
+def test_no_compiler_is_started_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds, result, _ = tuned(monkeypatch, 0.1, 1, 0.01, 0.005, 0.45)
+    assert result.compiled == 0 and seconds < 0.15
