@@ -68,6 +68,7 @@ def interleave(
     seconds: float,
     min_runs: int = 5,
     spinning: Collection[str] = (),
+    apart: Collection[str] = (),
     measure: Callable[[Callable[[], object]], int] = wall_ns,
     clear: bool = False,
 ) -> dict[str, Timing]:
@@ -82,6 +83,9 @@ def interleave(
 
     The names in `spinning` leave threads behind that spin for a while (calls of BLAS): they come last in a round, the next
     round begins when their threads are asleep, and a turn is several calls, so that less time is lost with waiting.
+
+    The names in `apart` read memory of their own, while others leave in the caches what the next one reads, too: with them, a
+    turn begins with an untimed call.
 
     `measure` calls a function and returns its nanoseconds; it is the wall clock's by default.
 
@@ -118,6 +122,8 @@ def interleave(
                 return field.timings()
             fn = fns[name]
             calls = min(int(_TURN_NS / max(least[name], 1)), _TURN_CALLS) if mixed else 1
+            if not set(apart).isdisjoint(field.left):
+                fn()
             turn = [measure(fn) for _ in range(max(calls, 1))]
             times[name] += turn
             least[name] = min(least[name], *turn)

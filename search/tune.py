@@ -353,7 +353,8 @@ class Tuner:
         fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
         first = self._first_calls(candidates)
         if 2 * sum(first.values()) < self.left():
-            timings = interleave(fns, seconds=max(seconds, RACE_LEAST), spinning=self.spinning(candidates))
+            seconds, spinning = max(seconds, RACE_LEAST), self.spinning(candidates)
+            timings = interleave(fns, seconds=seconds, spinning=spinning, apart=self.apart(candidates))
         else:
             self.cut = True
             timings = {name: _once(s) for name, s in first.items()}
@@ -390,7 +391,8 @@ class Tuner:
         seconds = min(seconds, FINAL_SECONDS)
         rounds = ROUNDS if (1 + ROUNDS) * sum(call[n] for n in chosen) < seconds else 1
         spinning = {*self.baselines, *self.spinning(finalists)}
-        return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning, clear=True)
+        apart = self.apart(finalists)
+        return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning, apart=apart, clear=True)
 
     def _first_calls(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Seconds of the first call of each checked candidate, by its position."""
@@ -399,6 +401,10 @@ class Tuner:
     def spinning(self, candidates: Sequence[Candidate]) -> list[str]:
         """Those (by position) that call BLAS, whose threads spin for a while and slow down what comes next."""
         return [str(i) for i, c in enumerate(candidates) if c.executable is not None and c.executable.calls_library]
+
+    def apart(self, candidates: Sequence[Candidate]) -> list[str]:
+        """Those (by position) that read packed copies of the inputs that others share."""
+        return [str(i) for i, c in enumerate(candidates) if c.executable is not None and c.executable.keeps_copies]
 
     def call(self, run: Runner | CpuExecutable | None) -> Callable[[], object]:
         assert run is not None

@@ -159,6 +159,11 @@ class CpuExecutable:
         """The C source."""
         return self.emitted.source
 
+    @property
+    def keeps_copies(self) -> bool:
+        """Whether it reads packed copies of its inputs."""
+        return bool(self.emitted.packed)
+
     def forget(self) -> None:
         """Drop the packed copies of constants; they are made again when they are needed."""
         for copies in self._copies:

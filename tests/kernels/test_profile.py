@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
@@ -124,24 +123,27 @@ def test_what_spins_alone_is_not_waited_for(calls: list[str], monkeypatch: pytes
     assert "pause" not in calls
 
 
-@pytest.mark.parametrize("seconds", [0.08, 5.0])
-def test_threads_that_spin_are_waited_for_but_not_for_ever(seconds: float) -> None:
-    enough = threading.Event()
-    stop = time.monotonic() + seconds
+def test_who_reads_memory_of_his_own_gains_and_loses_nothing_by_who_came_before(calls: list[str]) -> None:
+    times = interleave(functions(calls, "a", "b", "d"), seconds=0.1, apart=["b"])
+    turns = [calls[i : i + 2] for i in range(3, len(calls), 2)]
+    assert all(first == second for first, second in turns), "an untimed call, and a timed one"
+    assert sum(t.runs for t in times.values()) == len(turns)
 
-    def spin() -> None:
-        while time.monotonic() < stop and not enough.is_set():
-            pass
 
-    thread = threading.Thread(target=spin)
-    thread.start()
-    start = time.monotonic()
+@pytest.mark.parametrize(("spinning", "waited"), [(0.08, 0.09), (5.0, 0.2), (0.0, 0.01)])
+def test_threads_that_spin_are_waited_for_but_not_for_ever(
+    spinning: float, waited: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(time, "process_time", lambda: min(now[0], spinning))
+    monkeypatch.setattr(time, "sleep", sleep)
     settle()
-    spinning, took = thread.is_alive(), time.monotonic() - start
-    enough.set()
-    thread.join()
-    assert spinning == (seconds > 1)
-    assert took < 1
+    assert now[0] == pytest.approx(waited)
 
 
 def test_nothing_to_time() -> None:
