@@ -168,7 +168,9 @@ class Explorer:
                 except MirageError as e:
                     self.rejected.append(f"{rival.origin}: {e}")
                     continue
-                rival.propose(best)
+                # weights in panels may be what is best about a graph
+                packed = packed_variants(rival.scheduler.mugraph, best[0], self.constants, self.sizes)
+                rival.propose([*best, *packed[:1]])
                 estimates |= {(number, s): self._estimate(rival, s, otherwise) for s in rival.proposals}
                 if schedule not in best:
                     # its scratch is too large

@@ -114,9 +114,9 @@ class PackedCopies(Copies[PackedCopy]):
 def packed_variants(
     mugraph: MuGraph, schedule: Schedule, constants: Collection[str], sizes: Mapping[str, int]
 ) -> list[Schedule]:
-    """The schedule with its constant inputs packed: in its own tiles; in narrower ones where those are wide, as rows that are
-    contiguous need not be long; and in panels, as wide as the register blocks of products of few rows, which read them
-    from the first element to the last. Empty where packing changes nothing.
+    """The schedule with its constant inputs packed: in panels, as wide as the register blocks of products of few rows, which
+    read them from the first element to the last; in its own tiles; and in narrower ones where those are wide, as rows that
+    are contiguous need not be long. Empty where packing changes nothing.
 
     `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect.
     """
@@ -128,7 +128,7 @@ def packed_variants(
     def panel(rows: int) -> int:
         return lanes * int(block_vectors(rows)) if lanes and rows <= _PANEL_ROWS else NARROW
 
-    widths: list[Callable[[int], int | None]] = [lambda rows: None, lambda rows: NARROW, panel]
+    widths: list[Callable[[int], int | None]] = [panel, lambda rows: None, lambda rows: NARROW]
     found = [_packed(mugraph, schedule, constants, axis_sizes, width) for width in widths]
     return [s for s in dict.fromkeys(found) if any(k.packed for k in s.kernels)]
 
