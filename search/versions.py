@@ -417,7 +417,8 @@ class VersionTuner:
             for name, run in runs.items()
         }
         blas = {name for name in runs if name in self.baselines or self._executable(name).calls_library}
-        timings = interleave(calls, seconds=seconds, spinning=blas, clear=clear)
+        apart = {name for name in runs.keys() & self.pool.keys() if self._executable(name).keeps_copies}
+        timings = interleave(calls, seconds=seconds, spinning=blas, apart=apart, clear=clear)
         visit.take({name: score(t) for name, t in timings.items()})
         for name in runs.keys() & self.pool.keys():
             # packed copies for all points together could fill the memory
