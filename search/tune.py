@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -260,11 +260,13 @@ class Tuner:
                 race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
                 explorer.learn({pair: c.timing for pair, c in race.items() if c.timing})
                 measured |= race
+                self._forget(c for pair, c in race.items() if pair not in explorer.fastest[:2])
                 self.ready = [measured[pair] for pair in explorer.fastest]
                 best = explorer.times[explorer.fastest[0]] if measured else math.inf
                 stale = 0 if best < (1 - BETTER) * before else stale + 1
                 wave = WAVE * self.target.cores
         finally:
+            self._forget([*measured.values(), *self.ready])
             keep(self.target, explorer.samples)
 
     def schedules(self, c: Candidate) -> list[Schedule]:
@@ -358,12 +360,14 @@ class Tuner:
         else:
             self.cut = True
             timings = {name: _once(s) for name, s in first.items()}
-        for c in candidates:
-            if c.executable is not None:
-                # packed copies of all kernels together could fill the memory
-                c.executable.forget()
         timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
+
+    def _forget(self, candidates: Iterable[Candidate]) -> None:
+        """Drop packed copies of inputs: those of all kernels together could fill the memory."""
+        for c in candidates:
+            if c.executable is not None:
+                c.executable.forget()
 
     def measure(self, finalists: Sequence[Candidate], seconds: float) -> dict[str, Timing]:
         """Finalists (by position) and baselines (by name) in one interleaved run, until it is clear which is the fastest, as far
