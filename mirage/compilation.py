@@ -63,7 +63,7 @@ from mirage.search.versions import MAX_VERSIONS
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
 #: seconds below which a search is not worth its start
-MIN_BUDGET = 0.5
+MIN_BUDGET = 1.0
 
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
