@@ -145,8 +145,10 @@ def _packed(
     for s, node in zip(schedule.kernels, mugraph.kernels, strict=True):
         packed, tiles = [], dict(s.tiles)
         for j in range(len(node.operands)):
+            if not is_constant(mugraph, node, j, constants):
+                continue
             most = width(_rows(mugraph, node, j, s, sizes))
-            if is_constant(mugraph, node, j, constants) and (axis := _axis(mugraph, node, j, s, sizes, most)) is not None:
+            if (axis := _axis(mugraph, node, j, s, sizes, most)) is not None:
                 packed.append((j, axis))
                 tiles[axis] = min(tiles[axis], most or tiles[axis])
         kernels.append(replace(s, packed=tuple(packed), tiles=tuple(tiles.items())))
@@ -156,10 +158,11 @@ def _packed(
 def _rows(mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int]) -> int:
     """The rows of a block that are multiplied with an input: those along the grid's axes that it does not have."""
     source = mugraph.kernel.nodes[node.operands[operand].node]
-    own = mugraph.inputs[source.attr["index"]].axes if source.op == "input" else ()
+    own = mugraph.inputs[source.attr["index"]].axes
     assert node.graph is not None
     grid = (a for a, r in node.graph.roles if r is Role.PARALLEL and a not in own)
-    return prod(min(s.tile[a], sizes[a]) for a in grid)
+    # a partial axis is as long as an earlier kernel splits it
+    return prod(min(s.tile[a], sizes.get(a, s.tile[a])) for a in grid)
 
 
 def is_constant(mugraph: MuGraph, node: Node, operand: int, constants: Collection[str]) -> bool:
