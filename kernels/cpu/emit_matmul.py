@@ -16,10 +16,10 @@ from mirage.kernels.cpu.writer import Writer
 #: Costs of a call and of an element that is copied, in multiply-adds, for comparing plans only.
 CALL, COPY = 200.0, 4.0
 #: The kernel that reads its second operand once, in order, wins where that operand comes from memory and has so many
-#: elements: up to so many rows, and up to more where its rows are long (`benchmarks.micro`). Sums of so few terms stay in
-#: registers instead, as its sums in the cache would be read and written as often as the operand.
-FEW_ROWS, STREAM_ROWS = 8, 32
-LONG_ROW, STREAM_ELEMENTS = 128, 4096
+#: elements: up to so many rows, and up to more where its rows are long or as a register block is wide (`benchmarks.micro`).
+#: Sums of so few terms stay in registers instead, as its sums in the cache would be read and written as often as the operand.
+_FEW_ROWS, STREAM_ROWS = 8, 32
+_LONG_ROW, STREAM_ELEMENTS = 128, 4096
 FEW_TERMS = 24
 #: Of two plans that are as good otherwise and copy nothing, the one is faster whose columns' operand is smaller, which each call
 #: reads whole, and from 24 rows by way of a copy; but not with a single vector of columns, which counts as so many.
@@ -155,12 +155,23 @@ def _plan_product(
             if best is None or cost < best[0]:
                 loops = tuple(a for a in out if a not in (m, n))
                 sums = tuple(a for a in product.reduce if a != k)
-                most = STREAM_ROWS if size(n) >= LONG_ROW else FEW_ROWS
+                most = int(stream_rows(size(m), size(n), lanes))
                 stream = not dot and second not in pack and size(m) <= most
                 stream = stream and size(k) > FEW_TERMS and size(k, n) >= STREAM_ELEMENTS
                 best = cost, MatmulPlan(swap, dot, m, n, k, loops, sums, tuple(pack.items()), most if stream else 0)
     assert best is not None
     return best
+
+
+def block_vectors(m: Extent) -> np.ndarray:
+    """Vectors beside one another in a register block for so many rows (mirage_gemm.c), at most."""
+    return np.where(np.asarray(m) > 4, 3, np.where(np.asarray(m) > 2, 4, 8))
+
+
+def stream_rows(m: Extent, n: Extent, lanes: int) -> np.ndarray:
+    """The most rows for which mi_gemm_stream is called, where `m` are expected and rows of its operand have `n` elements."""
+    wide = (np.asarray(n) >= _LONG_ROW) | (np.asarray(n) == lanes * block_vectors(m))
+    return np.where(wide, STREAM_ROWS, _FEW_ROWS)
 
 
 def efficiency(dot: bool, m: Extent, n: Extent, k: Extent, lanes: int) -> np.ndarray:

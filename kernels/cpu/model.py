@@ -19,12 +19,11 @@ from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit_matmul import (
     CALL,
     COPY,
-    FEW_ROWS,
     FEW_TERMS,
-    LONG_ROW,
     STREAM_ELEMENTS,
-    STREAM_ROWS,
+    block_vectors,
     efficiency,
+    stream_rows,
 )
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -62,8 +61,8 @@ FEATURES: dict[str, float] = {
 _INDEX = {name: i for i, name in enumerate(FEATURES)}
 #: operations per element from which an elementwise operator is heavy
 _HEAVY = 8
-#: most rows of a register tile, and vectors beside one another in one of so many rows (mirage_gemm.c)
-_MR, _NV = 8, 3
+#: most rows of a register tile (mirage_gemm.c)
+_MR = 8
 #: bytes of a page of memory: processors do not prefetch beyond
 _PAGE = 4096
 #: columns that mi_gemm_stream reads at once
@@ -551,7 +550,7 @@ class _Counter:
             return self.ones * 0
         across = np.ceil(columns / self.lanes / block_vectors(m))
         passes = np.where(m >= _PACK_ROWS, 1, _tiles(m)[0])
-        few = (m <= FEW_ROWS) | ((m <= STREAM_ROWS) & (columns >= LONG_ROW))
+        few = m <= stream_rows(m, columns, self.lanes)
         streamed = few & (k > FEW_TERMS) & (k * columns >= STREAM_ELEMENTS)
         return np.asarray(k * np.where(streamed, np.ceil(columns / _STREAM_COLUMNS), across * passes))
 
@@ -608,8 +607,3 @@ def _tiles(m: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rest = m % _MR
     whole = np.floor(m / _MR)
     return whole + np.array([0, 1, 1, 1, 1, 2, 2, 1])[rest.astype(int)], m + ((rest == 3) | (rest == _MR - 1))
-
-
-def block_vectors(m: int | np.ndarray) -> np.ndarray:
-    """Vectors beside one another in a register tile for so many rows."""
-    return np.where(np.asarray(m) > 4, _NV, np.where(np.asarray(m) > 2, 4, 8))

@@ -16,16 +16,14 @@ import numpy as np
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
+from mirage.kernels.cpu.emit_matmul import STREAM_ROWS, block_vectors
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.kernels.cpu.memory import address, aligned
-from mirage.kernels.cpu.model import block_vectors
 from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
 #: elements of a tile that is wide enough for packed inputs
 NARROW = 256
-#: rows of products that read an input in panels, as mi_gemm_stream does
-_PANEL_ROWS = 32
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,7 @@ def packed_variants(
     lanes = VECTOR_BYTES // dtype.itemsize if compute_dtype(dtype) == dtype else 0
 
     def panel(rows: int) -> int:
-        return lanes * int(block_vectors(rows)) if lanes and rows <= _PANEL_ROWS else NARROW
+        return lanes * int(block_vectors(rows)) if lanes and rows <= STREAM_ROWS else NARROW
 
     widths: list[Callable[[int], int | None]] = [panel, lambda rows: None, lambda rows: NARROW]
     found = [_packed(mugraph, schedule, constants, axis_sizes, width) for width in widths]

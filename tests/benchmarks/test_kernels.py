@@ -54,9 +54,21 @@ def test_a_race_hot_and_cold(result: Superoptimized, monkeypatch: pytest.MonkeyP
         assert (r.kernels > 0) == (r.kind == "mugraph")
 
 
-def test_a_wrong_peer_is_found(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "peers", one_peer(0.01))
-    with pytest.raises(VerificationError, match="softmax: PyTorch differs from ours"):
+def test_a_wrong_peer_is_left_out(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peers(*args: Any, **options: Any) -> dict[str, Any]:
+        return one_peer(0.0)(*args, **options) | {"JAX": one_peer(0.01)(*args, **options)["PyTorch"]}
+
+    monkeypatch.setattr(benchmark, "peers", peers)
+    said: list[str] = []
+    for r in compare("tiny", SIZES, result, lambda: None, seconds=0.05, say=said.append):
+        assert "PyTorch" in r.times and "JAX" not in r.times
+    assert any("softmax: JAX differs from ours" in line for line in said)
+
+
+def test_a_wrong_result_of_ours_is_an_error(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "peers", one_peer(0.0))
+    monkeypatch.setattr(Superoptimized, "reference", lambda *_: [np.zeros((6, 40), np.float32)])
+    with pytest.raises(VerificationError, match="softmax: reference differs from ours"):
         compare("tiny", SIZES, result, lambda: None, seconds=0.05)
 
 

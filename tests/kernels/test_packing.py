@@ -16,6 +16,7 @@ from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.kernels import copies
 from mirage.kernels.cpu import packing
+from mirage.kernels.cpu.emit_matmul import STREAM_ROWS
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.memory import LINE, address
 from mirage.kernels.cpu.packing import packed_variants
@@ -130,6 +131,24 @@ def test_blocks_are_contiguous_and_padded_with_zeros() -> None:
     # element (i, 4 * tile + j) is at 4 * tile * strides[1] + i * strides[0] + j
     assert found.strides({"k": 3, "n": 5}) == [4, 3]
     np.testing.assert_array_equal(copy, found.pack(w.T, ("n", "k"), {"k": 3, "n": 5}))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width"), [(1, 128), (2, 128), (3, 64), (4, 64), (5, 48), (8, 48), (16, 48), (32, 48), (33, packing.NARROW)]
+)
+def test_panels_are_as_wide_as_register_blocks(rows: int, width: int) -> None:
+    program, graph = make("plain")
+    axis = graph.inputs[1].axes[-1]
+    sizes = {"b": rows, "k": 300, "n": 1000}
+    whole = tiles(graph, {"b": rows, axis: 1000})
+    (first, *_) = packed_variants(graph, whole, ["w"], sizes)
+    assert first.kernels[0].tile[axis] == width and first.kernels[0].packed == ((1, axis),)
+    exe = CpuExecutable(graph, first, analyze(graph), sizes, ["w"])
+    assert ("mi_gemm_stream" in exe.source) == (rows <= STREAM_ROWS)
+    for b in (1, rows, rows + 1):
+        inputs = random_inputs(program, {**sizes, "b": b}, seed=b)
+        want = run_reference(program, inputs, {**sizes, "b": b}, "float64")
+        assert error(exe(inputs, {**sizes, "b": b}), want) < bound("float32")
 
 
 def test_two_kernels_share_a_copy_of_the_same_form() -> None:
