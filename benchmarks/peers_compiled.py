@@ -57,7 +57,8 @@ class Frozen(torch.nn.Module):
 def compiles(what: str, run: Callable[[], Tensor], say: Callable[[str], None]) -> bool:
     """Whether the first call, which compiles, succeeds."""
     # one process compiles: workers that wait for more would share the cores with what is measured
-    settings = {"freezing": True, "compile_threads": 1, "autotune_num_choices_displayed": 0}
+    # and graphs are not taken from the cache folder, where they have the frozen weights of earlier runs
+    settings = {"freezing": True, "fx_graph_cache": False, "compile_threads": 1, "autotune_num_choices_displayed": 0}
     autotuning = logging.getLogger("torch._inductor.select_algorithm")
     level = autotuning.level
     try:
