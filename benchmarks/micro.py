@@ -14,6 +14,8 @@ import typer
 from benchmarks.tables import AsJson, Table, emit
 from mirage.errors import InputError
 from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.emit_matmul import block_vectors
+from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
 from mirage.kernels.cpu.limits import measure_limits
 from mirage.settings import num_threads
 
@@ -25,6 +27,8 @@ _BATCH = 20_000
 BYTES, _CELLS = 128 << 20, 4
 #: numbers of the kernels, and of a loop that only reads
 OUTER, STREAM, DOT, _READ = range(4)
+#: elements of the vectors that panels are made for
+_LANES = VECTOR_BYTES // 4
 
 SOURCE = """
 #include "mirage_gemm.c"
@@ -139,7 +143,7 @@ class MicroRow:
 
 
 def shapes() -> list[Shape]:
-    """The shapes of attention, of prefill, of streamed weights, of experts and of adapters."""
+    """The shapes of attention, of prefill, of streamed weights, of weights packed in panels, of experts and of adapters."""
     found = []
     for k in (64, 128):
         found += [Shape("scores", DOT, 8, k, n) for n in (64, 128, 512)]
@@ -160,6 +164,9 @@ def shapes() -> list[Shape]:
                 )
             ]
         found.append(Shape("stream", DOT, m, 4096, 256, step=4096))
+    for m in (1, 2, 4, 8, 16, 32):
+        n = _LANES * int(block_vectors(m))
+        found += [Shape("panels", kernel, m, 4096, n, step=4096) for kernel in (OUTER, STREAM)]
     found += [Shape("experts", kernel, 16, 512, 1024) for kernel in (OUTER, STREAM)]
     for m in (1, 8):
         for k, n in ((16, 4096), (4096, 16)):
