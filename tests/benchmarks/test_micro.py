@@ -17,11 +17,11 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(micro, "SECONDS", 0.0)
 
 
-def test_shapes_differ_and_cells_fill_the_memory() -> None:
+def test_shapes_differ_and_cells_fit_the_memory() -> None:
     found = shapes()
     assert len(set(found)) == len(found)
     for s in found:
-        assert not s.step or (s.k % s.step == 0 and micro.BYTES % (4 * s.bytes) == 0)
+        assert not s.step or (s.k % s.step == 0 and micro.BYTES >= 4 * s.bytes)
         assert not s.stride or s.stride % s.n == 0
 
 
