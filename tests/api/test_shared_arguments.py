@@ -18,7 +18,7 @@ from tests.api.small import arrays, check, loaded
 from tests.shared import shared
 
 #: seconds: enough for a kernel or two of each program where others keep the cores busy
-BUDGET = 6.0
+BUDGET = 4.5
 
 #: sizes that no program was tuned at: different for every symbol, and not whole tiles
 OTHER = {"m": 37, "k": 21, "n": 19, "j": 6}
