@@ -86,8 +86,11 @@ class Race:
 
     def best(self, ours: bool) -> str:
         """The fastest one, by median, of our versions or of the peers'."""
-        names = [n for n in self.times if n not in (*_NUMPY, _READING) and (n in _OURS) == ours]
-        return min(names, key=lambda n: self.times[n].median_us)
+        return min(self.rivals(ours), key=lambda n: self.times[n].median_us)
+
+    def rivals(self, ours: bool) -> list[str]:
+        """The names of our versions, or of the peers'."""
+        return [n for n in self.times if n not in (*_NUMPY, _READING) and (n in _OURS) == ours]
 
     @property
     def ratio(self) -> float:
@@ -209,12 +212,12 @@ def _right(program: str, versions: Mapping[str, Run], say: Callable[[str], None]
 def row(r: Race, limits: Limits) -> KernelRow:
     """The row of a race on a machine with these limits."""
     name, peer = r.best(ours=True), r.best(ours=False)
-    least = min(t.min_us for n, t in r.times.items() if n in _OURS)
-    least_peer = min(t.min_us for n, t in r.times.items() if n not in (*_OURS, *_NUMPY, _READING))
-    limit = limit_us(*r.cost, limits, get_target("cpu"), cold=r.cold)
+    least, least_peer = (min(r.times[n].min_us for n in r.rivals(ours)) for ours in (True, False))
+    target = get_target("cpu")
+    limit = limit_us(*r.cost, limits, target, cold=r.cold)
     share = limit / least
     reading = r.times.get(_READING)
-    if reading is not None and limit_us(0, r.cost[1], limits, get_target("cpu")) < reading.min_us:
+    if reading is not None and limit_us(0, r.cost[1], limits, target) < reading.min_us:
         limit, share = reading.median_us, reading.median_us / r.times[name].median_us
     return KernelRow(
         r.program,

@@ -119,13 +119,14 @@ def interleave(
         mixed = spun = _mixed(order, spinning)
         if mixed:
             order.sort(key=lambda name: name in spinning)
+        warm = any(name in apart for name in field.left)
         for name in order:
             elapsed = perf_counter_ns() - start
             if rounds and elapsed >= (limit if rounds >= min_runs else 2 * limit):
                 return field.timings()
             fn = fns[name]
             calls = min(int(_TURN_NS / max(least[name], 1)), _TURN_CALLS) if mixed else 1
-            if not set(apart).isdisjoint(field.left):
+            if warm:
                 fn()
             turn = [measure(fn) for _ in range(max(calls, 1))]
             times[name] += turn

@@ -234,7 +234,7 @@ class DirectCalls:
             "sizes": frame.sizes,
             "strides": frame.strides,
             "places": _pairs(call.places),
-            "own": _pairs(frame.offsets()),
+            "own": _pairs(frame.offsets),
             "packed": (_Packed * len(packed))(*packed),
             "functions": (ctypes.c_void_p * len(call.code.functions))(*call.code.addresses()),
             "shapes": _objects(given_shapes),

@@ -51,8 +51,10 @@ class Frame:
         self.strides = (ctypes.c_long * max(len(strides), 1))(*strides)
         self._tensors = [(t, s, d) for t, (s, d) in enumerate(zip(shapes, dtypes, strict=True)) if s is not None]
         self.own: list[np.ndarray | None] = [None] * len(shapes)
-        #: bytes of the tensors between operators, each of whole cache lines
-        self.need = sum(_lines(s, d) for _, s, d in self._tensors)
+        lines = [_lines(s, d) for _, s, d in self._tensors]
+        #: bytes of the tensors between operators, each of whole cache lines; and the byte where each of them starts
+        self.need = sum(lines)
+        self.offsets = [(t, sum(lines[:k])) for k, (t, _, _) in enumerate(self._tensors)]
         self._memory: np.ndarray | None = None
         self._args = _Args(*(ctypes.addressof(x) for x in (self.sizes, self.tensors, self.strides)))
         self.reference = ctypes.byref(self._args)
@@ -75,7 +77,7 @@ class Frame:
         """
         self._memory = None
         base = -(-address(workspace) // LINE) * LINE
-        for t, at in self.offsets():
+        for t, at in self.offsets:
             self.tensors[t] = base + at
 
     def view(self, workspace: np.ndarray) -> None:
@@ -84,21 +86,13 @@ class Frame:
         self._memory = None
         self._place(memory[-address(memory) % LINE :])
 
-    def offsets(self) -> list[tuple[int, int]]:
-        """The tensors between operators, and the byte of `need` where each of them starts."""
-        found, at = [], 0
-        for t, shape, dtype in self._tensors:
-            found.append((t, at))
-            at += _lines(shape, dtype)
-        return found
-
     def release(self) -> None:
         """Keep no hold of memory that a call gave."""
         self.own = [None] * len(self.own)
 
     def _place(self, memory: np.ndarray) -> None:
         base = address(memory)
-        for (t, shape, dtype), (_, at) in zip(self._tensors, self.offsets(), strict=True):
+        for (t, shape, dtype), (_, at) in zip(self._tensors, self.offsets, strict=True):
             count = prod(shape) * dtype.itemsize
             self.own[t] = memory[at : at + count].view(dtype).reshape(shape)
             self.tensors[t] = base + at

@@ -48,14 +48,19 @@ def wanted(name: str, *inputs: np.ndarray) -> list[np.ndarray]:
 
 def general(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What is called by the general way from now on."""
+    return arguments_of("_general", monkeypatch)
+
+
+def arguments_of(way: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arguments of all calls that a caller makes in this way from now on."""
     seen: list[Any] = []
-    way = Caller._general
+    call = getattr(Caller, way)
 
-    def spy(self: Caller, arrays: Any, out: Any) -> Any:
-        seen.append(arrays)
-        return way(self, arrays, out)
+    def spy(self: Caller, given: Any, out: Any) -> Any:
+        seen.append(given)
+        return call(self, given, out)
 
-    monkeypatch.setattr(Caller, "_general", spy)
+    monkeypatch.setattr(Caller, way, spy)
     return seen
 
 

@@ -22,7 +22,7 @@ from tests.api.small import arrays
 from tests.kernels.kernels import bound, error, in_threads
 from tests.kernels.test_packing import executable as packed_executable
 from tests.kernels.test_packing import make
-from tests.runtime.test_calls import caller, wanted
+from tests.runtime.test_calls import arguments_of, caller, wanted
 
 pytestmark = pytest.mark.skipif(
     direct._library() is None, reason="no direct calls with this interpreter or without a compiler"
@@ -31,15 +31,7 @@ pytestmark = pytest.mark.skipif(
 
 def others(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The calls with arrays of NumPy that are not direct from now on."""
-    seen: list[Any] = []
-    way = Caller._with_numpy
-
-    def spy(self: Caller, given: Any, out: Any) -> Any:
-        seen.append(given)
-        return way(self, given, out)
-
-    monkeypatch.setattr(Caller, "_with_numpy", spy)
-    return seen
+    return arguments_of("_with_numpy", monkeypatch)
 
 
 def packed(name: str, dtype: str = "float32") -> tuple[Caller, CpuExecutable]:
