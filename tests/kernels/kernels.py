@@ -1,4 +1,4 @@
-"""Programs as single-kernel muGraphs, and the check that a compiled kernel equals its program."""
+"""Programs as muGraphs of one or several kernels, schedules for them, and what their results are compared with."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.operator import Level
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from mirage.search.accuracy import in_range
@@ -264,21 +262,3 @@ def as_exact(
         if found > slack * (16 * own + ulps * eps * scale + 8 * eps):
             return f"result {k} is off by {found:.2g}, NumPy by {own:.2g}, the largest element is {scale:.2g}"
     return ""
-
-
-def check(
-    program: Program,
-    graph: MuGraph,
-    schedule: Schedule,
-    sizes: Mapping[str, int],
-    inputs: Sequence[np.ndarray] | None = None,
-    maximum: RunningMaximum | None = None,
-    hints: Mapping[str, int] | None = None,
-) -> CpuExecutable:
-    """Compile, run, and compare with the program in float64."""
-    exe = CpuExecutable(graph, schedule, maximum or analyze(graph), hints or sizes)
-    inputs = random_inputs(program, sizes) if inputs is None else inputs
-    got = exe(inputs, sizes)
-    found = error(got, run_reference(program, inputs, sizes, "float64"))
-    assert found < bound(program.dtype), f"{graph.name} {schedule} {dict(sizes)}: {found}"
-    return exe

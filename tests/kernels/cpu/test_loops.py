@@ -17,7 +17,8 @@ from mirage.kernels.cpu.schedules import default_schedule, schedules
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import check, error, random_inputs, tiles
+from tests.kernels.cpu.check import check
+from tests.kernels.kernels import error, random_inputs, tiles
 from tests.mugraph.graphs import Case
 from tests.mugraph.loops import CASES, SOFTMAXES, split_rows
 

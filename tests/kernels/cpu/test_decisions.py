@@ -19,9 +19,9 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import BlockLayout, KernelSchedule, Schedule
 from mirage.mugraph.thread import with_threads
-from tests.kernels.decisions import all_decided, each_other, planned
+from tests.kernels.cpu.decisions import all_decided, each_other, planned
+from tests.kernels.cpu.sanitize import Kernels
 from tests.kernels.kernels import as_exact, random_inputs, tiles
-from tests.kernels.sanitize import Kernels
 from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined
 from tests.mugraph.split import twice_split
 from tests.programs import program, search

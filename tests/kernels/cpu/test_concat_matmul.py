@@ -22,7 +22,8 @@ from mirage.mugraph.thread import construct_threads, thread_groups
 from mirage.mugraph.validate import validate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
-from tests.kernels.kernels import check, tiles
+from tests.kernels.cpu.check import check
+from tests.kernels.kernels import tiles
 from tests.mugraph.graphs import Case, L, P, W, accumulate, block, kernel, mugraph, node, one, reads
 from tests.mugraph.loops import CASES
 

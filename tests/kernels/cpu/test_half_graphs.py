@@ -15,8 +15,8 @@ from mirage.ir.types import tensor
 from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.degree import analyze
+from tests.kernels.cpu.test_mixed import MANY, compare, many_outputs
 from tests.kernels.kernels import bound, cut, error, random_cut, random_inputs, tiles
-from tests.kernels.test_mixed import MANY, compare, many_outputs
 from tests.mugraph.graphs import flash_decoding
 from tests.programs import SMALL, program, retyped
 

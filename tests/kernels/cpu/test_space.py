@@ -13,7 +13,7 @@ from mirage.kernels.cpu.schedules import Scheduler
 from mirage.kernels.cpu.space import MOST, Space, distance, tile_options
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import check
+from tests.kernels.cpu.check import check
 from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined
 from tests.mugraph.split import twice_split
 

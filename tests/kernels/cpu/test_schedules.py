@@ -11,7 +11,8 @@ import pytest
 from mirage.kernels.cpu.schedules import default_schedule, schedules, scratch_bytes
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import check, cut
+from tests.kernels.cpu.check import check
+from tests.kernels.kernels import cut
 from tests.mugraph.graphs import Case, flash_attention, flash_decoding, gated, joined, library
 from tests.mugraph.split import twice_split
 from tests.programs import axes, program

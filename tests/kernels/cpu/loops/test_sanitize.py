@@ -16,7 +16,7 @@ from mirage.ir.types import DTYPES, ELEMENTS
 from mirage.kernels.cpu.loops.access import last_long
 from mirage.kernels.cpu.loops.emit import Source, emit
 from tests.ir.loops.programs import inputs, programs
-from tests.kernels.sanitize import BUILDS, GAP, Tensor, compiled, numbers, run_launchers
+from tests.kernels.cpu.sanitize import BUILDS, GAP, Tensor, compiled, numbers, run_launchers
 
 #: nothing, one, and primes below, between and above vectors; a dim of several cells
 SIZES = [

@@ -17,7 +17,8 @@ from mirage.kernels.cpu.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import bound, call_from_threads, check, error, random_inputs, single_kernel, tiles
+from tests.kernels.cpu.check import check
+from tests.kernels.kernels import bound, call_from_threads, error, random_inputs, single_kernel, tiles
 from tests.mugraph.graphs import CASES, Case, flash_attention, flash_decoding, gated
 from tests.programs import retyped
 

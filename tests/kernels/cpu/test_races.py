@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.sanitize import program, run
+from tests.kernels.cpu.sanitize import program, run
 
 SOURCE = r"""
 #define _GNU_SOURCE

@@ -13,8 +13,8 @@ from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.cpu.schedules import schedules
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, GAP, Case, Kernels
 from tests.kernels.kernels import odd_tiles, tiles
-from tests.kernels.sanitize import BUILDS, FOREIGN, GAP, Case, Kernels
 from tests.programs import axes, program, retyped, search, sizes
 
 #: where there is nothing to leave over, and primes below, between and above vectors

@@ -17,7 +17,8 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
-from tests.kernels.kernels import check, cut
+from tests.kernels.cpu.check import check
+from tests.kernels.kernels import cut
 from tests.mugraph.graphs import flash_attention, flash_decoding
 from tests.mugraph.split import twice_split
 from tests.programs import axes, program

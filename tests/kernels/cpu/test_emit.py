@@ -23,7 +23,8 @@ from mirage.kernels.cpu.writer import comment_text
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Ref
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from tests.kernels.kernels import check, error, random_inputs, single_kernel, tiles
+from tests.kernels.cpu.check import check
+from tests.kernels.kernels import error, random_inputs, single_kernel, tiles
 from tests.mugraph.graphs import (
     OUT,
     ROWS,
