@@ -25,9 +25,9 @@ from benchmarks.tables import AsJson, Table, emit
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.ir.interpret import Runner
 from mirage.ir.operator import PRODUCTS
+from mirage.kernels.cuda.compile.ptx import matrix_instruction
 from mirage.kernels.cuda.device import cuda_device
-from mirage.kernels.cuda.interpret import Interpreter
-from mirage.kernels.cuda.ptx import matrix_instruction
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.mugraph.graph import MuGraph, Node
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs

@@ -9,11 +9,11 @@ from mirage.errors import LibraryError
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
-from mirage.kernels.cuda.cutlass_gemm import configs
-from mirage.kernels.cuda.cutlass_launch import Gemms
-from mirage.kernels.cuda.cutlass_model import calls_us
-from mirage.kernels.cuda.cutlass_plan import CutlassProgram
 from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.gemm.gemm import configs
+from mirage.kernels.cuda.gemm.launch import Gemms
+from mirage.kernels.cuda.gemm.model import calls_us
+from mirage.kernels.cuda.gemm.plan import CutlassProgram
 from mirage.kernels.library import NUMPY, Arrays
 
 

@@ -25,7 +25,7 @@ from mirage.errors import DeviceError, InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
-from mirage.kernels.cuda.library import CudaLibraryProgram
+from mirage.kernels.cuda.library.program import CudaLibraryProgram
 from mirage.kernels.library import LibraryProgram
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import random_inputs

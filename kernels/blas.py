@@ -1,6 +1,6 @@
 """Library functions in destination-passing style: products and contractions by NumPy's BLAS, with cheap epilogues.
 
-`mirage.kernels.cuda.blas` has the same functions for a CUDA device.
+`mirage.kernels.cuda.library.blas` has the same functions for a CUDA device.
 
 Each is called as `fn(inputs, outputs, **attrs)` with tuples of C-contiguous arrays. A transposed operand reaches BLAS as a
 view. The 16-bit types are computed in float32, as everywhere.

@@ -4,7 +4,8 @@ Over named axes a repeat costs nothing: an axis that an operand of a matmul lack
 columns of the other one (grouped-query attention is one batched matmul; Mirage, Fig. 4c). Arrays keep the
 layout that they come in, and a transposed operand reaches BLAS as a view.
 
-`Arrays` is what a plan calls: those of another library take NumPy's place with one of their own (`mirage.kernels.cuda.library`).
+`Arrays` is what a plan calls: those of another library take NumPy's place with one of their own
+(`mirage.kernels.cuda.library.program`).
 """
 
 from __future__ import annotations

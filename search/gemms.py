@@ -13,15 +13,15 @@ from dataclasses import replace
 from mirage.errors import MirageError, NoCompilerError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
-from mirage.kernels.cuda.compile import CompiledKernel, checked
-from mirage.kernels.cuda.cutlass_compile import check_installed, compile_gemms
-from mirage.kernels.cuda.cutlass_gemm import FACTORS, Gemm, configs
-from mirage.kernels.cuda.cutlass_model import PredefinedGemms
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.emit import emit
+from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.emitted import EmittedTriton
-from mirage.kernels.cuda.model import CudaModel
-from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.kernels.cuda.gemm.compile import check_installed, compile_gemms
+from mirage.kernels.cuda.gemm.gemm import FACTORS, Gemm, configs
+from mirage.kernels.cuda.gemm.model import PredefinedGemms
+from mirage.kernels.cuda.model.cost import CudaModel
+from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.search.tune import Candidate

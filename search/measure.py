@@ -1,8 +1,8 @@
 """Measuring the versions of a result on a CUDA device: what the model has ranked is checked, timed, and decided among again.
 
-Versions take turns (`mirage.kernels.cuda.profile`), so that clocks and neighbours hit them alike. A turn is a CUDA graph of
-calls, as whole programs launch kernels, each with other copies of the arguments than the last, more of them than the L2 cache
-holds: kernels read weights and keys from DRAM, as they do in a model.
+Versions take turns (`mirage.kernels.cuda.launch.profile`), so that clocks and neighbours hit them alike. A turn is a CUDA graph
+of calls, as whole programs launch kernels, each with other copies of the arguments than the last, more of them than the L2
+cache holds: kernels read weights and keys from DRAM, as they do in a model.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.limits import program_cost
-from mirage.kernels.cuda.bound import BoundCall
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.launch import CudaExecutable
-from mirage.kernels.cuda.profile import Repeated, cold_copies, interleave, rotation
+from mirage.kernels.cuda.launch.bound import BoundCall
+from mirage.kernels.cuda.launch.executable import CudaExecutable
+from mirage.kernels.cuda.launch.profile import Repeated, cold_copies, interleave, rotation
 from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import Trial, accuracy_trials, random_inputs
 from mirage.search.rank import CudaDecision, CudaVersion

@@ -2,8 +2,9 @@
 
 As on a processor (`tune.py`, `versions.py`), schedules are enumerated and compiled, and a decision tree of least regret is learnt
 from a table of times at the given sizes and around them (BladeDISC, section 5.2: schedules are chosen by shape at run time).
-Here the times are those of `mirage.kernels.cuda.model`; kernels that the compiler rejects, or whose registers spill, are left
-out. More versions are compiled than the tree has leaves: a device, once there is one, measures and decides among all of them.
+Here the times are those of `mirage.kernels.cuda.model.cost`; kernels that the compiler rejects, or whose
+registers spill, are left out. More versions are compiled than the tree has leaves: a device, once there is one, measures and
+decides among all of them.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from mirage.errors import CompilerError, DimError, MirageError, ScheduleError, S
 from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile import CompiledKernel, Request, checked, compile_all, request
+from mirage.kernels.cuda.compile.functions import Request, request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.emit import emit, with_descriptors
+from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
 from mirage.kernels.cuda.emitted import EmittedTriton
-from mirage.kernels.cuda.layouts import with_layouts, with_packed
-from mirage.kernels.cuda.model import CudaModel, held_whole
-from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
-from mirage.kernels.cuda.schedules import CudaScheduler
+from mirage.kernels.cuda.model.cost import CudaModel, held_whole
+from mirage.kernels.cuda.schedules.layouts import with_layouts, with_packed
+from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
+from mirage.kernels.cuda.schedules.scheduler import CudaScheduler
 from mirage.kernels.decision import Tree, decide, leaves, relabel
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads

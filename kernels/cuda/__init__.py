@@ -1,1 +1,15 @@
-"""The CUDA backend: muGraphs printed to Triton, compiled ahead of time, launched through CuPy."""
+"""The CUDA backend: muGraphs printed to Triton, compiled ahead of time, launched through CuPy.
+
+What all parts share is here: devices, emitted code as data (`emitted.py`) and the values of its arguments. The parts, in the
+order in which a muGraph passes through them:
+
+- `schedules/`: schedules, candidates as arrays, the scheduler that orders them by the model, layouts between kernels
+- `model/`: what a schedule costs
+- `emit/`: a muGraph and its schedule as Triton source
+- `compile/`: machine code, ahead of time and cached by content
+- `launch/`: arrays of any library, the plan of a call, calls, CUDA graphs, timing
+- `library/`: predefined operators and whole programs by cuBLASLt and CuPy
+- `gemm/`: products with an epilogue as CUTLASS kernels, from their description to the launch
+- `interpret/`: Triton code run on the processor, for tests
+- `loops/`: all of this for the loop programs of operators that are no muGraphs
+"""

@@ -8,7 +8,7 @@ from enum import Enum
 
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import Dim
-from mirage.kernels.cuda.cutlass_gemm import GemmConfig
+from mirage.kernels.cuda.gemm.gemm import GemmConfig
 
 #: the multiple of which a pointer (in bytes), stride (in elements) or size may be assumed to be: Triton's tt.divisibility
 DIVISIBILITY = 16

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from mirage.kernels.cuda.arrays import device_of, on_stream
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.loaded import cupy_at_hand
+from mirage.kernels.cuda.launch.arrays import device_of, on_stream
+from mirage.kernels.cuda.launch.loaded import cupy_at_hand
 from mirage.runtime import program as vm
 from mirage.runtime.places.cuda import CudaPlace
 from mirage.runtime.recordable import constant_arguments, obstacle

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from mirage.kernels.cuda.blas import FUNCTIONS
+from mirage.kernels.cuda.library.blas import FUNCTIONS
 from mirage.runtime import program as vm
 
 #: operators whose results are numbers of the host

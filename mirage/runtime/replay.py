@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mirage.errors import DeviceError
-from mirage.kernels.cuda.graphs import record
+from mirage.kernels.cuda.launch.graphs import record
 from mirage.runtime.places.place import Place
 from mirage.runtime.vm import VirtualMachine
 

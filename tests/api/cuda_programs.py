@@ -10,7 +10,7 @@ import pytest
 
 import mirage as mi
 from benchmarks.graph_programs import GraphProgram
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from tests.kernels.cuda.strict_lab import StrictLab
 
 TARGET = "cuda:sm_90"

@@ -23,8 +23,8 @@ from mirage.errors import (
     UnknownTarget,
 )
 from mirage.ir.interpret import run_reference
-from mirage.kernels.cuda import compile as compiler
 from mirage.kernels.cuda import device
+from mirage.kernels.cuda.compile import functions as compiler
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search import rank

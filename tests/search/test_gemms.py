@@ -12,20 +12,20 @@ import pytest
 
 import mirage as mi
 from mirage.errors import CompilerError, NoCompilerError
-from mirage.kernels.cuda import cutlass_compile
-from mirage.kernels.cuda.compile import CompiledKernel
-from mirage.kernels.cuda.cutlass_gemm import Gemm, configs
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.emit import emit
-from mirage.kernels.cuda.model import CudaModel
-from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.kernels.cuda.emit.mugraph import emit
+from mirage.kernels.cuda.gemm import compile as cutlass_compile
+from mirage.kernels.cuda.gemm.gemm import Gemm, configs
+from mirage.kernels.cuda.model.cost import CudaModel
+from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search import gemms
 from mirage.search.gemms import GemmModel, build_gemms, library_candidate, why_none
 from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
-from tests.kernels.cuda.test_cutlass_gemm import compiled
+from tests.kernels.cuda.gemm.test_gemm import compiled
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton")
 H200 = DEVICES["sm_90"]

@@ -11,9 +11,9 @@ import pytest
 
 import mirage as mi
 from mirage.ir.axes import to_axes
-from mirage.kernels.cuda.compile import Request
+from mirage.kernels.cuda.compile.functions import Request
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.launch import CudaExecutable
+from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.search import measure
 from mirage.search.measure import DeviceRuns
 from tests.kernels.cuda import examples

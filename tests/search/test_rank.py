@@ -14,10 +14,10 @@ import pytest
 import mirage as mi
 from mirage.errors import MirageError, ScheduleError
 from mirage.ir.axes import to_axes
-from mirage.kernels.cuda.compile import CompiledKernel
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import DEVICES, CudaDevice
-from mirage.kernels.cuda.emit import emit
-from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule
+from mirage.kernels.cuda.emit.mugraph import emit
+from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.mugraph.degree import analyze
 from mirage.search import rank
 from mirage.search.generate import generate

@@ -8,7 +8,8 @@ import sympy
 
 from mirage.ir.dims import Dim
 from mirage.kernels.cuda.arguments import divisible
-from mirage.kernels.cuda.compile import CompiledKernel, Request, checked
+from mirage.kernels.cuda.compile.functions import Request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.emit import EmittedLoops

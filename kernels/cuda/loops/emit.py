@@ -11,6 +11,7 @@ from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.loops.scalars import Checked, value_dtype
 from mirage.ir.loops.traverse import reads_of, walk
+from mirage.kernels.cuda.emit.writer import Writer, comment_text, without_unused, words
 from mirage.kernels.cuda.emitted import Argument, ArgumentKind, TritonKernel
 from mirage.kernels.cuda.loops.access import merged
 from mirage.kernels.cuda.loops.expressions import Expressions, Tile, Value
@@ -19,7 +20,6 @@ from mirage.kernels.cuda.loops.printing import parenthesized
 from mirage.kernels.cuda.loops.reductions import Reductions
 from mirage.kernels.cuda.loops.schedule import LoopSchedule
 from mirage.kernels.cuda.loops.structure import PART, Kernel, Member
-from mirage.kernels.cuda.writer import Writer, comment_text, without_unused, words
 
 _ONE = sympy.Integer(1)
 

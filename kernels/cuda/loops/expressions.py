@@ -27,12 +27,12 @@ from mirage.ir.loops.scalars import (
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
 from mirage.ir.loops.traverse import loops_of, walk
 from mirage.ir.types import DTYPES, INTEGERS
-from mirage.kernels.cuda.emit_values import bare
+from mirage.kernels.cuda.emit.values import bare
+from mirage.kernels.cuda.emit.writer import Writer
 from mirage.kernels.cuda.loops.access import offset
 from mirage.kernels.cuda.loops.frame import STORAGE, VALUES, Frame, LoopTensor
 from mirage.kernels.cuda.loops.functions import HELPERS, call
 from mirage.kernels.cuda.loops.printing import bare_constant, is_number, ordered, parenthesized, times, typed
-from mirage.kernels.cuda.writer import Writer
 
 #: characters of an expression from which on it is given a name
 _LONG = 60

@@ -9,7 +9,7 @@ import sympy
 
 from mirage.ir.dims import Dim
 from mirage.kernels.cpu.loops.frame import dim_name, tensor_name
-from mirage.kernels.cuda.emit_algebra import FunctionSources
+from mirage.kernels.cuda.emit.algebra import FunctionSources
 
 #: types of elements in memory, in a Triton signature: booleans are bytes
 STORAGE = {

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from mirage.ir import functions as fns
 from mirage.ir.functions import ScalarFunction
-from mirage.kernels.cuda.emit_algebra import GAUSS_TAIL, ROUND, FunctionSources, literal
+from mirage.kernels.cuda.emit.algebra import GAUSS_TAIL, ROUND, FunctionSources, literal
 
 #: name -> source of the functions that kernels call by name
 HELPERS: Mapping[str, str] = {

@@ -10,7 +10,7 @@ from mirage.ir.dim_values import value_at
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.arguments import grid
 from mirage.kernels.cuda.emitted import ArgumentKind
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.frame import FAILURES
 

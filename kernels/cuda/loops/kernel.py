@@ -15,17 +15,17 @@ from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.types import ELEMENTS, TensorType
 from mirage.kernels.cuda.arguments import grid
-from mirage.kernels.cuda.arrays import DeviceArray, bits, device_of, on_stream, read
-from mirage.kernels.cuda.compile import CompiledKernel
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import WARP, CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, ArgumentKind
-from mirage.kernels.cuda.loaded import LoadedKernels, cupy_at_hand
+from mirage.kernels.cuda.launch.arrays import DeviceArray, bits, device_of, on_stream, read
+from mirage.kernels.cuda.launch.loaded import LoadedKernels, cupy_at_hand
+from mirage.kernels.cuda.launch.plan import Launch
 from mirage.kernels.cuda.loops.compiled import CompiledLoops
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.ranges import value
 from mirage.kernels.cuda.loops.text import parts_from_text, parts_to_text
 from mirage.kernels.cuda.loops.versions import LoopVersions
-from mirage.kernels.cuda.plan import Launch
 
 #: sizes whose launches are kept
 _KEPT = 64
@@ -131,7 +131,7 @@ class CudaLoopKernel:
     ) -> Any:
         """Enqueue the kernels that write the outputs for arrays of the shapes that `sizes` (dim symbol -> size) binds to `out`.
 
-        Arrays are `DeviceArray`s, or of any library that `mirage.kernels.cuda.arrays.read` reads; nothing is waited for.
+        Arrays are `DeviceArray`s, or of any library that `mirage.kernels.cuda.launch.arrays.read` reads; nothing is waited for.
         Inputs that are not contiguous are copied first. `out` are contiguous and overlap nothing; so is `workspace`, whose
         contents are of no matter before and after. `stream` is as in `CudaExecutable`.
 

@@ -6,7 +6,7 @@ import math
 
 from mirage.ir.loops.scalars import Const
 from mirage.ir.types import INTEGERS
-from mirage.kernels.cuda.emit_values import bare
+from mirage.kernels.cuda.emit.values import bare
 from mirage.kernels.cuda.loops.frame import VALUES
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from mirage.ir.loops.interpret import identity
 from mirage.ir.loops.scalars import constant
-from mirage.kernels.cuda.emit_values import bare
+from mirage.kernels.cuda.emit.values import bare
 from mirage.kernels.cuda.loops.expressions import Expressions, Value
 from mirage.kernels.cuda.loops.printing import parenthesized, typed
 from mirage.kernels.cuda.loops.structure import Member

@@ -15,7 +15,7 @@ from mirage.kernels.cuda.loops.access import contiguous_along, merged, walks_acr
 from mirage.kernels.cuda.loops.frame import LoopTensor
 from mirage.kernels.cuda.loops.ranges import extent
 from mirage.kernels.cuda.loops.structure import Kernel
-from mirage.kernels.cuda.schedule import next_power
+from mirage.kernels.cuda.schedules.schedule import next_power
 
 #: elements that a program computes at once where there are so many: eight per thread of four warps
 BLOCK = 1024

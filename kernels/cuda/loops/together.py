@@ -7,7 +7,8 @@ import weakref
 from collections.abc import Sequence
 
 from mirage.errors import CompilerError
-from mirage.kernels.cuda.compile import CompiledKernel, Request, compile_all
+from mirage.kernels.cuda.compile.functions import Request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 
 
 class Compilation:

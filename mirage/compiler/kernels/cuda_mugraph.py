@@ -18,9 +18,9 @@ from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
 from mirage.ir.types import DTYPES, TensorType
 from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
-from mirage.kernels.cuda.library import CudaLibraryProgram
-from mirage.kernels.cuda.loaded import cupy_at_hand
-from mirage.kernels.cuda.operators import cupy_arithmetic, device_arrays
+from mirage.kernels.cuda.launch.loaded import cupy_at_hand
+from mirage.kernels.cuda.library.operators import cupy_arithmetic, device_arrays
+from mirage.kernels.cuda.library.program import CudaLibraryProgram
 from mirage.kernels.text import kernel_fields
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
 from mirage.results.result import saved_from_json

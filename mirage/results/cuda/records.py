@@ -12,7 +12,7 @@ from typing import Any
 from mirage.errors import FormatError, MirageError, NoCompilerError
 from mirage.ir.canonical import Renaming
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.decision import Tree, leaves, rename, tree_from_json, tree_to_json
 from mirage.mugraph.rename import rename_axis
 from mirage.results.records import (

@@ -16,8 +16,8 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
-from mirage.kernels.cuda.launch import CudaExecutable
-from mirage.kernels.cuda.model import floor_us
+from mirage.kernels.cuda.launch.executable import CudaExecutable
+from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.decision import leaves
 from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
 from mirage.results.records import candidates_to_json

@@ -14,9 +14,9 @@ import numpy as np
 from mirage.errors import InputError
 from mirage.ir.operator import get_operator
 from mirage.ir.types import ELEMENTS
-from mirage.kernels.cuda import blas
-from mirage.kernels.cuda.arrays import is_torch, read, view
-from mirage.kernels.cuda.operators import cupy_arithmetic
+from mirage.kernels.cuda.launch.arrays import is_torch, read, view
+from mirage.kernels.cuda.library import blas
+from mirage.kernels.cuda.library.operators import cupy_arithmetic
 from mirage.runtime.packed import library_function
 from mirage.runtime.places.place import OperatorRun, Place, PlacedArray, span_at
 

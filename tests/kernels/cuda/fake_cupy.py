@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.compile import CompiledKernel, Request
+from mirage.kernels.cuda.compile.functions import Request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
 
 H200 = {
     "ComputeCapabilityMajor": 9,

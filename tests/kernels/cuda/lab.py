@@ -13,14 +13,15 @@ import pytest
 from mirage.ir.axes import AxisInput, AxisOutput
 from mirage.ir.operator import Level
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda import compile as compiling
 from mirage.kernels.cuda import device as devices
-from mirage.kernels.cuda import graphs, loaded, profile
-from mirage.kernels.cuda import launch as launching
-from mirage.kernels.cuda.compile import CompiledKernel, Request
+from mirage.kernels.cuda.compile import functions
+from mirage.kernels.cuda.compile.functions import Request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emitted import EmittedTriton
-from mirage.kernels.cuda.launch import CudaExecutable
+from mirage.kernels.cuda.launch import executable as launching
+from mirage.kernels.cuda.launch import graphs, loaded, profile
+from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.loops import together
 from mirage.mugraph.graph import Graph, MuGraph
 from tests.kernels.cuda.fake_cupy import FakeCupy
@@ -97,8 +98,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lab]:
     made = Lab(tmp_path)
     for module in (devices, loaded, graphs, profile):
         monkeypatch.setattr(module, "find_cupy", lambda: made.cupy)
-    monkeypatch.setattr(compiling, "compile_all", made.compile_all)
-    for module in (launching, together):
+    for module in (functions, launching, together):
         monkeypatch.setattr(module, "compile_all", made.compile_all)
     yield made
 

@@ -9,8 +9,8 @@ import pytest
 from scipy import special
 
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.cublaslt import CublasLt, Matrix, Problem
-from mirage.kernels.cuda.library import CupyArrays
+from mirage.kernels.cuda.library.cublaslt import CublasLt, Matrix, Problem
+from mirage.kernels.cuda.library.program import CupyArrays
 
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6, "float16": 4e-3, "bfloat16": 3e-2}
 
@@ -45,7 +45,7 @@ class MemoryArrays(CupyArrays):
     def __init__(self) -> None:
         with pytest.MonkeyPatch.context() as patch:
             modules = {"cupy": np, "cupyx.scipy.special": special}
-            patch.setattr("mirage.kernels.cuda.library.import_module", modules.__getitem__)
+            patch.setattr("mirage.kernels.cuda.library.program.import_module", modules.__getitem__)
             super().__init__()
         self.lt = MemoryLt()
         self.matmul = self.lt.matmul

@@ -11,9 +11,9 @@ from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
-from mirage.kernels.cuda.emit import emit
-from mirage.kernels.cuda.interpret import Interpreter
-from mirage.kernels.cuda.schedule import CudaKernelSchedule, CudaSchedule, next_power
+from mirage.kernels.cuda.emit.mugraph import emit
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
+from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from mirage.mugraph.graph import MuGraph, Role
 
 #: tiles of the literal axes that are looped over

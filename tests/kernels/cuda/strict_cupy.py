@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import special
 
-from mirage.kernels.cuda.library import CupyArrays
+from mirage.kernels.cuda.library.program import CupyArrays
 from tests.kernels.cuda.fake_cupy import FakeArray, FakeCupy
 from tests.kernels.cuda.memory import MemoryLt
 
@@ -282,7 +282,7 @@ class StrictArrays(CupyArrays):
 
         with pytest.MonkeyPatch.context() as patch:
             modules = {"cupy": cupy, "cupyx.scipy.special": Special()}
-            patch.setattr("mirage.kernels.cuda.library.import_module", modules.__getitem__)
+            patch.setattr("mirage.kernels.cuda.library.program.import_module", modules.__getitem__)
             super().__init__()
         self.lt = StrictLt(cupy)
         self.matmul = self.lt.matmul

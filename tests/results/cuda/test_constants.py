@@ -12,8 +12,8 @@ import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import ScheduleError
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.emit import emit, with_descriptors
-from mirage.kernels.cuda.schedule import CudaSchedule
+from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
+from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.rank import Built, CudaVersion, Ranker, _unspecialized
 from tests.results.cuda.small import found

@@ -17,7 +17,7 @@ from mirage.errors import (
     ScheduleError,
     UnknownTarget,
 )
-from mirage.kernels.cuda import compile as compiler
+from mirage.kernels.cuda.compile import kernels as compiler
 from mirage.kernels.cuda.device import DEVICES
 from mirage.results.cuda.result import CudaSuperoptimized
 from tests.results.cuda.small import PROGRAM, SIZES, found, text

@@ -8,13 +8,14 @@ import pytest
 
 from mirage.errors import CompilerError
 from mirage.ir.loops.parse import parse_loops
-from mirage.kernels.cuda.compile import CompiledKernel, Request
+from mirage.kernels.cuda.compile.functions import Request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
+from mirage.kernels.cuda.compile.ptx import load_bytes, store_bytes
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.loops import together
 from mirage.kernels.cuda.loops.emit import emit
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from mirage.kernels.cuda.loops.versions import LoopVersions
-from mirage.kernels.cuda.ptx import load_bytes, store_bytes
 from tests.ir.loops.programs import programs, reduced
 from tests.kernels.cuda.lab import Lab
 
@@ -112,7 +113,7 @@ def test_64_bit_indices_compile(name: str) -> None:
 def test_a_second_kernel_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     program = programs()["doubled"]
     first = CudaLoopKernel(program, DEVICES["sm_90"], BIG).kernels
-    monkeypatch.setattr("mirage.kernels.cuda.compile._build", lambda *_: pytest.fail("it was compiled before"))
+    monkeypatch.setattr("mirage.kernels.cuda.compile.kernels._build", lambda *_: pytest.fail("it was compiled before"))
     assert CudaLoopKernel(program, DEVICES["sm_90"], BIG).kernels == first
 
 

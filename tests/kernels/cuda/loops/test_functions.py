@@ -14,7 +14,7 @@ from mirage.ir.loops.program import compute, operands, single
 from mirage.ir.loops.scalars import apply
 from mirage.ir.types import tensor
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.versions import LoopVersions
 

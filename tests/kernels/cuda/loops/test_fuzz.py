@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from tests.ir.loops.random_programs import SIZES, RandomProgram
 from tests.kernels.cuda.loops.variants import Parts, compare, variants

@@ -13,10 +13,10 @@ from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.lower import lower_operator
 from mirage.ir.operator import get_operator
 from mirage.ir.types import DTYPES, ELEMENTS, tensor
-from mirage.kernels.cuda import loaded
-from mirage.kernels.cuda.arrays import DeviceArray
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
+from mirage.kernels.cuda.launch import loaded
+from mirage.kernels.cuda.launch.arrays import DeviceArray
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from tests.ir.loops.programs import inputs, programs
 from tests.kernels.cuda.interpreted import Interpreted

@@ -10,7 +10,7 @@ from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.versions import LoopVersions
 from tests.ir.loops.programs import inputs, programs, reduced

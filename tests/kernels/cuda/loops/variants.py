@@ -9,7 +9,7 @@ import numpy as np
 
 from mirage.ir.dims import Dim
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.interpret import Interpreter
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.loops.emit import EmittedLoops, emit
 from mirage.kernels.cuda.loops.interpret import interpret
 from mirage.kernels.cuda.loops.schedule import LoopSchedule

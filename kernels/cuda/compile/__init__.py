@@ -1,0 +1,1 @@
+"""Kernels compiled ahead of time, without a GPU, and cached by content."""

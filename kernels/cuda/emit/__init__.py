@@ -1,0 +1,1 @@
+"""MuGraphs and their schedules as Triton source."""

@@ -1,0 +1,1 @@
+"""Triton code run by Triton's interpreter on the processor."""

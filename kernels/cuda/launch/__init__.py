@@ -1,0 +1,1 @@
+"""Compiled muGraphs on a CUDA device: arrays, calls, CUDA graphs, timing."""

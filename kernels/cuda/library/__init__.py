@@ -1,0 +1,1 @@
+"""Operators and whole programs by libraries: calls of cuBLASLt and CuPy."""

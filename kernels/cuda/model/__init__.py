@@ -1,0 +1,1 @@
+"""What a schedule costs on a CUDA device."""

@@ -1,0 +1,1 @@
+"""Schedules of muGraphs on CUDA devices: what they are, candidates, and their order by the cost model."""

@@ -1,0 +1,136 @@
+"""CUTLASS kernels on a device, compared with float64.
+
+Where their compiler is not installed they come from the cache folder: `python -m tests.kernels.cuda.gemm.test_device` compiles
+them for an H200, without a device, into `MIRAGE_CACHE_DIR`, which is then carried along.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+
+import mirage as mi
+from mirage.errors import CompilerError, NoCompilerError
+from mirage.ir.axes import to_axes
+from mirage.ir.interpret import run_reference
+from mirage.ir.types import DTYPES
+from mirage.kernels.cuda.device import DEVICES, present_device
+from mirage.kernels.cuda.gemm.compile import compile_gemms
+from mirage.kernels.cuda.gemm.gemm import Gemm, GemmConfig, configs
+from mirage.kernels.cuda.gemm.launch import Gemms
+from mirage.kernels.cuda.gemm.plan import CutlassProgram
+from mirage.kernels.library import NUMPY
+from tests.kernels.cuda.gemm.cases import ALL_OPERANDS, EPILOGUES, SILU_RESIDUAL, Example
+from tests.kernels.cuda.lab import from_gpu
+from tests.kernels.cuda.memory import TOLERANCE
+
+pytestmark = pytest.mark.gpu
+#: the caller's cache folder: that of the tests is empty
+_CARRIED = os.environ.get("MIRAGE_CACHE_DIR")
+_CONFIGS = configs(DEVICES["sm_90"])
+
+
+@pytest.fixture(autouse=True)
+def carried(monkeypatch: pytest.MonkeyPatch) -> None:
+    if _CARRIED is not None:
+        monkeypatch.setenv("MIRAGE_CACHE_DIR", _CARRIED)
+
+
+def _tailed(config: GemmConfig, a_by_depth: bool, b_by_depth: bool) -> Gemm:
+    return Gemm("float16", "float16", a_by_depth, b_by_depth, SILU_RESIDUAL, config)
+
+
+def _batched(config: GemmConfig) -> Gemm:
+    return Gemm("bfloat16", "float32", True, False, ALL_OPERANDS, config)
+
+
+def _with_epilogue(name: str) -> Gemm:
+    return Gemm("float16", "float32", True, False, EPILOGUES[name], _CONFIGS[0])
+
+
+@cache
+def _gemms(config: GemmConfig) -> Gemms:
+    device = present_device()
+    assert device is not None
+    return Gemms(config, device)
+
+
+def _on_device(cupy: Any, x: np.ndarray) -> Any:
+    return cupy.asarray(x.view(f"u{x.itemsize}")).view(x.dtype)
+
+
+def _run(cupy: Any, gemm: Gemm, sizes: tuple[int, int, int, int]) -> None:
+    here = present_device()
+    if here is None or gemm.config not in configs(here):
+        pytest.skip(f"{gemm.config}: the device at hand does not run it")
+    gemms = _gemms(gemm.config)
+    try:
+        gemms.compile([gemm])
+    except NoCompilerError as e:
+        pytest.skip(str(e))
+    example = Example(gemm, sizes)
+    arrays = [_on_device(cupy, x) for x in example.arrays]
+    call = example.call([a.data.ptr for a in arrays])
+    assert call.fits(gemm) and gemms.launch(gemm, call, arrays)
+    example.check(from_gpu(arrays[2]))
+
+
+@pytest.mark.parametrize("b_by_depth", [False, True])
+@pytest.mark.parametrize("a_by_depth", [False, True])
+@pytest.mark.parametrize("config", _CONFIGS, ids=str)
+def test_products_over_tails(cupy: Any, config: GemmConfig, a_by_depth: bool, b_by_depth: bool) -> None:
+    m, n, _ = config.tile
+    _run(cupy, _tailed(config, a_by_depth, b_by_depth), (1, 3 * m + (3 if a_by_depth else 8), 2 * n + 8, 1992))
+
+
+@pytest.mark.parametrize("config", _CONFIGS, ids=str)
+def test_batches(cupy: Any, config: GemmConfig) -> None:
+    m, n, _ = config.tile
+    _run(cupy, _batched(config), (3, m + 1, 5 * n - 8, 136))
+
+
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_epilogues(cupy: Any, name: str) -> None:
+    _run(cupy, _with_epilogue(name), (1, 37, 200, 328))
+
+
+def _block(dtype: str) -> mi.Program:
+    """Products with the SiLU, the gate and the residual of a block, and another that no kernel takes."""
+
+    @mi.program(
+        x=mi.tensor("b", 256, dtype=dtype), w=mi.tensor(256, 512, dtype=dtype), v=mi.tensor(256, 512, dtype=dtype),
+        o=mi.tensor(512, 256, dtype=dtype), c=mi.tensor(256, 5, dtype=dtype),
+    )  # fmt: skip
+    def block(x: Any, w: Any, v: Any, o: Any, c: Any) -> Any:
+        y = (mi.silu(x @ w) * (x @ v)) @ o + x
+        return y, x @ c
+
+    return block.trace()
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_program(cupy: Any, dtype: str) -> None:
+    pytest.importorskip("nvmath", reason="needs nvmath-python")
+    program, sizes = _block(dtype), {"b": 33}
+    device = present_device()
+    assert device is not None
+    rng = np.random.default_rng(1)
+    host = [(rng.standard_normal(t.bind(sizes)) / 4).astype(DTYPES[dtype]) for t in program.input_types]
+    run = CutlassProgram(to_axes(program), Gemms(configs(device)[0], device))
+    found = run([_on_device(cupy, x) for x in host], sizes)
+    wanted = run_reference(program, [x.astype(np.float64) for x in host], sizes, "float64")
+    for w, f in zip(wanted, found, strict=True):
+        np.testing.assert_allclose(from_gpu(f), w, rtol=0, atol=TOLERANCE[dtype] * np.abs(w).max())
+
+
+if __name__ == "__main__":
+    wanted = [_tailed(c, a, b) for c in _CONFIGS for a in (False, True) for b in (False, True)]
+    wanted += [_batched(c) for c in _CONFIGS] + [_with_epilogue(name) for name in EPILOGUES]
+    for each in ("float16", "bfloat16"):
+        wanted += [s.gemm for s in CutlassProgram(to_axes(_block(each)), Gemms(_CONFIGS[0], DEVICES["sm_90"]), NUMPY).plan.steps]
+    for gemm, kernel in zip(wanted, compile_gemms(wanted, DEVICES["sm_90"]), strict=True):
+        print(gemm.config, gemm.epilogue, kernel if isinstance(kernel, CompilerError) else "compiled", sep="; ")

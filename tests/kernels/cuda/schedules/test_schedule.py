@@ -1,0 +1,129 @@
+"""Schedules for CUDA: their checks, and their JSON."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import mirage as mi
+from mirage.errors import FormatError, ScheduleError
+from mirage.ir.dims import to_dim
+from mirage.kernels.cuda.device import DEVICES
+from mirage.kernels.cuda.gemm.gemm import configs
+from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
+from tests.kernels.kernels import single_kernel
+from tests.mugraph.graphs import flash_decoding, gated
+
+GATED = CudaKernelSchedule((("m", 16), ("n", 64), ("k", 32)), num_warps=8, num_stages=2, order=("n", "m"))
+
+
+def test_json_is_read_back() -> None:
+    other = replace(GATED, splits=(("k", 3),), rooms=(("t", 128),), dot=False, swap=True)
+    more = replace(
+        GATED, group=8, descriptors=(0, 3), specialized=True, packed=((1, "k"), (2, "n")), layouts=((0, "m"),)
+    )
+    schedule = CudaSchedule((GATED, other, more))
+    assert CudaSchedule.from_json(schedule.to_json()) == schedule
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tiles": [["m", 16]]}, "tiles must be of type dict"),
+        ({"tiles": {"m": 16.0}}, "tiles must map axis names to integers"),
+        ({"num_warps": True}, "num_warps must be of type int"),
+        ({"order": [1]}, "order must list axis names"),
+        ({"lanes": 4}, "expected an object with"),
+        ({"group": 2.0}, "group must be of type int"),
+        ({"descriptors": ["x"]}, "descriptors must list integers"),
+        ({"specialized": 1}, "specialized must be of type bool"),
+        ({"packed": [[1]]}, "packed must list pairs of a number and an axis"),
+        ({"layouts": [["m", 0]]}, "layouts must list pairs of a number and an axis"),
+    ],
+)
+def test_other_json_is_refused(change: dict[str, Any], message: str) -> None:
+    whole = CudaSchedule((GATED,)).to_json()
+    (kernel,) = whole["kernels"]
+    with pytest.raises(FormatError, match=message):
+        CudaSchedule.from_json({**whole, "kernels": [{**kernel, **change}]})
+    with pytest.raises(FormatError, match="expected a list"):
+        CudaSchedule.from_json(kernel)
+
+
+def test_configurations_of_predefined_products() -> None:
+    for config in configs(DEVICES["sm_90"]):
+        schedule = CudaSchedule((GATED,), config)
+        assert CudaSchedule.from_json(schedule.to_json()) == schedule
+        assert schedule.without_descriptors.gemm == config
+    other = schedule.to_json() | {"gemm": {**config.to_json(), "stages": 100}}
+    with pytest.raises(FormatError, match="there is no configuration"):
+        CudaSchedule.from_json(other)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"num_warps": 3}, "num_warps is 3"),
+        ({"num_stages": 0}, "num_stages is 0"),
+        ({"order": ("n",)}, "order n does not name the grid axes m, n"),
+        ({"rooms": (("k", 48),)}, "axis k has a tile or room of 48"),
+        ({"tiles": (("m", 16), ("n", 64))}, "axis k .* needs a positive tile"),
+        ({"group": 0}, "group is 0; use 1 to 64"),
+        ({"descriptors": (3, 0)}, "must be increasing numbers of its 3 operands and then its 1 results"),
+        ({"descriptors": (4,)}, "must be increasing numbers"),
+        ({"specialized": True, "dot": False}, "warps are specialized in one loop with products by tensor cores"),
+        ({"packed": ((0, "k"), (0, "m"))}, "layouts must be of different operands, of which it has 3"),
+        ({"packed": ((3, "k"),)}, "layouts must be of different operands"),
+        ({"packed": ((1, "m"),)}, "operand 1 is packed along m, which it does not have"),
+        ({"layouts": ((1, "m"),)}, "layouts must be of different results, of which it has 1"),
+        ({"layouts": ((0, "m"),)}, "result 0 is one of the program, which has its order of axes"),
+    ],
+)
+def test_impossible_schedules_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ScheduleError, match=message):
+        CudaSchedule((replace(GATED, **change),)).check(gated().graph)
+
+
+def test_layouts_are_of_inputs_and_of_what_kernels_share() -> None:
+    case = flash_decoding()
+    first = CudaKernelSchedule((("b", 1), ("h", 1), ("s", 1), ("t", 16)), (("t", 4),))
+    second = CudaKernelSchedule((("b", 1), ("h", 1), ("d8", 1), ("s", 1), ("d64_2", 64)))
+    turned = replace(first, layouts=((0, "s"), (1, "b")), packed=((1, "t"),))
+    CudaSchedule((turned, second)).check(case.graph)
+    with pytest.raises(ScheduleError, match="axis q is to be the innermost of result 0, which lacks it"):
+        CudaSchedule((replace(first, layouts=((0, "q"),)), second)).check(case.graph)
+    with pytest.raises(ScheduleError, match="operand 0 is computed by another kernel; pack inputs only"):
+        CudaSchedule((first, replace(second, packed=((0, "s"),)))).check(case.graph)
+
+
+def test_groups_of_tiles_need_two_axes() -> None:
+    program = mi.trace(lambda x: mi.softmax(x), x=mi.tensor("m", "n"))
+    graph = single_kernel(program)
+    schedule = CudaSchedule((CudaKernelSchedule((("m", 1),), rooms=(("n", 64),), group=2),))
+    with pytest.raises(ScheduleError, match="tiles of 2 rows are a group, but the grid has one axis"):
+        schedule.check(graph)
+
+
+def test_kernels_of_one_split_agree() -> None:
+    case = flash_decoding()
+    first = CudaKernelSchedule((("b", 1), ("h", 1), ("s", 1), ("t", 16)), (("t", 0),))
+    second = CudaKernelSchedule((("b", 1), ("h", 1), ("d8", 1), ("s", 1), ("d64_2", 64)))
+    with pytest.raises(ScheduleError, match="number of splits"):
+        CudaSchedule((first, second)).check(case.graph)
+
+
+def test_extents_of_literal_axes_are_no_larger_than_needed() -> None:
+    graph = gated().graph.kernels[0].graph
+    assert graph is not None
+    assert GATED.extent(graph, "n", to_dim(20)) == 32
+    assert GATED.extent(graph, "n", to_dim("n")) == 64
+    assert [next_power(n) for n in (0, 1, 2, 3, 4, 5)] == [1, 1, 2, 4, 4, 8]
+
+
+def test_order_of_blocks() -> None:
+    graph = gated().graph.kernels[0].graph
+    assert graph is not None
+    assert GATED.grid(graph) == ("n", "m")
+    assert replace(GATED, order=()).grid(graph) == ("m", "n")
