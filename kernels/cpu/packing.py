@@ -18,12 +18,15 @@ from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
 from mirage.kernels.cpu.emit_matmul import STREAM_ROWS, block_vectors
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
-from mirage.kernels.cpu.memory import address, aligned
+from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.pages import in_large_pages
 from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
 #: elements of a tile that is wide enough for packed inputs
 NARROW = 256
+#: bytes from which on NumPy asks for large pages itself
+_IN_LARGE_PAGES = 4 << 20
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Packing:
         size = split.shape[-1]
         tiles = -(-size // self.tile)
         shape = (tiles, *split.shape[:-1], self.tile)
-        packed = aligned(prod(shape), array.dtype).reshape(shape)
+        packed = in_large_pages(prod(shape), array.dtype).reshape(shape)
         for g in range(tiles):
             part = split[..., g * self.tile : (g + 1) * self.tile]
             packed[g, ..., : part.shape[-1]] = part
@@ -114,7 +117,7 @@ def packed_variants(
 ) -> list[Schedule]:
     """The schedule with its constant inputs packed: in panels, as wide as the register blocks of products of few rows, which
     read them from the first element to the last; in its own tiles; and in narrower ones where those are wide, as rows that
-    are contiguous need not be long. Empty where packing changes nothing.
+    are contiguous need not be long. Empty where packing changes nothing, not even the pages that hold a small input.
 
     `constants` are names of the program's inputs, `sizes` those of the dim symbols to expect.
     """
@@ -173,15 +176,16 @@ def _axis(
     mugraph: MuGraph, node: Node, operand: int, s: KernelSchedule, sizes: Mapping[str, int], most: int | None
 ) -> str | None:
     """The axis by whose tiles, of at most so many elements, to store an operand: the widest that the grid divides; none if it
-    is stored so already.
+    is stored so already, in large pages.
     """
     assert node.graph is not None
     source = mugraph.kernel.nodes[node.operands[operand].node]
     axes = mugraph.inputs[source.attr["index"]].axes
+    small = prod(sizes[a] for a in axes) * DTYPES[mugraph.dtype].itemsize < _IN_LARGE_PAGES
     role = node.graph.role
     if len(axes) < 2:
         return None
     wide = [a for a in axes if role.get(a) is Role.PARALLEL and s.tile[a] > 1]
     best = max(wide, key=lambda a: (a == axes[-1], s.tile[a]), default=None)
     whole = best == axes[-1] and min(s.tile[best], most or s.tile[best]) >= sizes[best]
-    return None if whole else best
+    return None if whole and not small else best

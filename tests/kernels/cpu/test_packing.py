@@ -151,6 +151,20 @@ def test_panels_are_as_wide_as_register_blocks(rows: int, width: int) -> None:
         assert error(exe(inputs, {**sizes, "b": b}), want) < bound("float32")
 
 
+@pytest.mark.parametrize(("k", "copied"), [(300, True), (1100, False)])
+def test_small_inputs_are_copied_into_large_pages_as_they_are(k: int, copied: bool) -> None:
+    program, graph = make("plain")
+    axis = graph.inputs[1].axes[-1]
+    sizes = {"b": 40, "k": k, "n": 1000}
+    variants = packed_variants(graph, tiles(graph, {"b": 40, axis: 1000}), ["w"], sizes)
+    whole = [s for s in variants if s.kernels[0].tile[axis] == 1000]
+    assert [s.kernels[0].packed for s in whole] == [((1, axis),)] * copied
+    for s in whole:
+        exe = CpuExecutable(graph, s, analyze(graph), sizes, ["w"])
+        inputs = random_inputs(program, sizes)
+        assert error(exe(inputs, sizes), run_reference(program, inputs, sizes, "float64")) < bound("float32")
+
+
 def test_two_kernels_share_a_copy_of_the_same_form() -> None:
     _, graph = make("gated")
     exe = executable(graph)
