@@ -31,7 +31,7 @@ from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.mugraph.graph import MuGraph, Node
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
-from mirage.search.rank import CudaVersion
+from mirage.search.cuda.versions import CudaVersion
 
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 DTYPES = ("float16", "bfloat16", "float32")

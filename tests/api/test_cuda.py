@@ -27,8 +27,8 @@ from mirage.kernels.cuda import device
 from mirage.kernels.cuda.compile import functions as compiler
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search import rank
-from mirage.search.rank import CudaDecision, CudaVersion
+from mirage.search.cuda import versions
+from mirage.search.cuda.versions import CudaDecision, CudaVersion
 from mirage.search.versions import Point
 from tests.api.small import Run
 from tests.programs import retyped, sizes
@@ -179,7 +179,7 @@ def test_when_nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> Any:
         raise ScheduleError("refused by this test")
 
-    monkeypatch.setattr(rank, "emit", refused)
+    monkeypatch.setattr(versions, "emit", refused)
     with pytest.raises(
         MirageError, match=r"no kernel compiles for cuda:sm_90: .*refused by this test; use target='cpu'"
     ):

@@ -24,7 +24,7 @@ from mirage.kernels.cuda.library.program import CudaLibraryProgram
 from mirage.kernels.text import kernel_fields
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
 from mirage.results.result import saved_from_json
-from mirage.search.rank import CudaVersion
+from mirage.search.cuda.versions import CudaVersion
 
 #: version of the form of texts
 SCHEMA = 1

@@ -9,8 +9,9 @@ from functools import partial
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.results.cuda.recall import CudaMemory
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.gemms import library_candidate, why_none
-from mirage.search.rank import CudaDecision, Ranker
+from mirage.search.cuda.gemms import library_candidate, why_none
+from mirage.search.cuda.rank import Ranker
+from mirage.search.cuda.versions import CudaDecision
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
 from mirage.verify.equivalence import Verifier

@@ -13,8 +13,8 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
 from mirage.results.recall import Memory, without
 from mirage.results.records import candidates_from_json
+from mirage.search.cuda.versions import CudaDecision
 from mirage.search.jobs import OUT_OF_TIME
-from mirage.search.rank import CudaDecision
 from mirage.search.tune import Candidate
 from mirage.verify.equivalence import Verifier
 

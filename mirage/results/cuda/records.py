@@ -23,7 +23,8 @@ from mirage.results.records import (
     rename_sizes,
     sizes_from_json,
 )
-from mirage.search.rank import MAX_RIVALS, CudaDecision, CudaVersion, build_all
+from mirage.search.cuda.rank import MAX_RIVALS
+from mirage.search.cuda.versions import CudaDecision, CudaVersion, build_all
 from mirage.search.tune import Candidate
 from mirage.search.versions import Point
 

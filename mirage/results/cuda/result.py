@@ -24,9 +24,9 @@ from mirage.results.records import candidates_to_json
 from mirage.results.result import Result, SavedResult
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
-from mirage.search.gemms import why_none
-from mirage.search.measure import DeviceRuns, remeasured
-from mirage.search.rank import CudaDecision, CudaVersion
+from mirage.search.cuda.gemms import why_none
+from mirage.search.cuda.measure import DeviceRuns, remeasured
+from mirage.search.cuda.versions import CudaDecision, CudaVersion
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 

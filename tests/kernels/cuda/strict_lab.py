@@ -19,8 +19,8 @@ from mirage.kernels.cuda.launch import graphs, loaded, profile
 from mirage.kernels.cuda.library import blas, operators
 from mirage.kernels.cuda.loops import together
 from mirage.results.cuda import result as cuda_result
-from mirage.search import rank
-from mirage.search.rank import CudaVersion
+from mirage.search.cuda import versions
+from mirage.search.cuda.versions import CudaVersion
 from tests.kernels.cuda.interpreted import Interpreted
 from tests.kernels.cuda.lab import Lab
 from tests.kernels.cuda.strict_cupy import StrictArrays, StrictCupy
@@ -37,7 +37,7 @@ class StrictLab(Lab):
         arrays = StrictArrays(self.cupy)
         for module in (devices, loaded, graphs, profile, cuda_result):
             monkeypatch.setattr(module, "find_cupy", lambda: self.cupy if self.present else None)
-        for module in (functions, launching, together, rank):
+        for module in (functions, launching, together, versions):
             monkeypatch.setattr(module, "compile_all", self.compile_all)
         for module in (blas, operators, cuda_mugraph):
             monkeypatch.setattr(module, "device_arrays", lambda: arrays)

@@ -15,7 +15,8 @@ from mirage.cache import ResultStore
 from mirage.kernels.cuda.device import DEVICES
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.rank import MAX_RIVALS, CudaVersion, is_generated
+from mirage.search.cuda.rank import MAX_RIVALS
+from mirage.search.cuda.versions import CudaVersion, is_generated
 from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")

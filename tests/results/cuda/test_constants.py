@@ -15,7 +15,8 @@ from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.rank import Built, CudaVersion, Ranker, _unspecialized
+from mirage.search.cuda.rank import Ranker, _unspecialized
+from mirage.search.cuda.versions import Built, CudaVersion
 from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")

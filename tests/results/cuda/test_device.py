@@ -24,7 +24,7 @@ from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
-from mirage.search.rank import CudaDecision, CudaVersion
+from mirage.search.cuda.versions import CudaDecision, CudaVersion
 from tests.programs import retyped, sizes
 from tests.results.cuda.small import PROGRAM, SIZES, found, text
 from tests.results.cuda.small import result as result

@@ -23,7 +23,7 @@ from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.launch.profile import Repeated, cold_copies, interleave, rotation
 from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import Trial, accuracy_trials, random_inputs
-from mirage.search.rank import CudaDecision, CudaVersion
+from mirage.search.cuda.versions import CudaDecision, CudaVersion
 from mirage.search.versions import Point
 
 #: copies of the arguments at most: each has a call of every version, and its memory

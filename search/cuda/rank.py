@@ -1,10 +1,10 @@
 """Choosing among verified graphs for a CUDA device by its cost model, where nothing can be measured yet.
 
-As on a processor (`tune.py`, `versions.py`), schedules are enumerated and compiled, and a decision tree of least regret is learnt
-from a table of times at the given sizes and around them (BladeDISC, section 5.2: schedules are chosen by shape at run time).
-Here the times are those of `mirage.kernels.cuda.model.cost`; kernels that the compiler rejects, or whose
-registers spill, are left out. More versions are compiled than the tree has leaves: a device, once there is one, measures and
-decides among all of them.
+As on a processor (`search/tune.py`, `search/versions.py`), schedules are enumerated and compiled, and a decision tree of least
+regret is learnt from a table of times at the given sizes and around them (BladeDISC, section 5.2: schedules are chosen by shape at
+run time). Here the times are those of `mirage.kernels.cuda.model.cost`; kernels that the compiler rejects, or whose registers
+spill, are left out. More versions are compiled than the tree has leaves: a device, once there is one, measures and decides among
+all of them.
 """
 
 from __future__ import annotations
@@ -12,30 +12,23 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
 
-from mirage.errors import CompilerError, DimError, MirageError, ScheduleError, SearchError
-from mirage.ir.dims import evaluate
+from mirage.errors import MirageError, ScheduleError, SearchError
 from mirage.ir.program import Program
-from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile.functions import Request, request
-from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
-from mirage.kernels.cuda.emitted import EmittedTriton
-from mirage.kernels.cuda.model.cost import CudaModel, held_whole
+from mirage.kernels.cuda.emit.mugraph import with_descriptors
+from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.layouts import with_layouts, with_packed
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules.scheduler import CudaScheduler
-from mirage.kernels.decision import Tree, decide, leaves, relabel
-from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.thread import with_threads
 from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
-from mirage.search.decide import LEAF_PRICE, learn
-from mirage.search.gemms import GemmModel, Gemms, build_gemms, why_none
+from mirage.search.cuda.gemms import GemmModel, why_none
+from mirage.search.cuda.versions import Built, CudaDecision, CudaVersion, build_all, is_generated, is_limited
+from mirage.search.decide import LEAF_PRICE
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import Candidate
 from mirage.search.versions import Point
@@ -60,94 +53,6 @@ POINT_BYTES = 2 << 30
 
 #: which candidate, by identity, with which schedule
 Pair = tuple[int, CudaSchedule]
-
-
-@dataclass(frozen=True)
-class Built:
-    """The Triton source of a graph under a schedule, and its kernels as compiled for a device; `gemms` are those of CUTLASS, for
-    predefined operators.
-    """
-
-    emitted: EmittedTriton
-    kernels: tuple[CompiledKernel, ...]
-    gemms: Gemms = field(default_factory=dict)
-
-    @property
-    def source(self) -> str:
-        """The Triton source, and what CUTLASS kernels compute as comments."""
-        notes = "".join(f"\n# a product by CUTLASS ({g.config}): {g.epilogue}\n" for g in self.gemms)
-        return self.emitted.source + notes
-
-
-@dataclass(frozen=True)
-class CudaVersion:
-    """A verified graph with a schedule that was chosen for `sizes` (dim symbol -> elements), and its compiled kernels."""
-
-    candidate: Candidate
-    schedule: CudaSchedule
-    sizes: Mapping[str, int] = field(hash=False)
-    built: Built = field(compare=False, repr=False)
-
-    @property
-    def graph(self) -> MuGraph:
-        """The muGraph down to its thread graphs."""
-        return with_threads(self.candidate.graph, self.candidate.maximum)
-
-    def serves(self, sizes: Mapping[str, int]) -> bool:
-        """Whether the kernels compute the program at these sizes: axes that a block sees whole fit their tiles."""
-        return all(evaluate(x.value, sizes) <= x.most for x in self.built.emitted.limits)
-
-    def __str__(self) -> str:
-        count = len(self.candidate.graph.kernels)
-        tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
-        origin = self.candidate.graph.origin + (f", CUTLASS {self.schedule.gemm}" if self.schedule.gemm else "")
-        kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
-        return f"{kernels} ({origin})" + f", for {tuned}" * bool(tuned)
-
-
-@dataclass(frozen=True)
-class CudaDecision:
-    """Versions, those of the leaves of `tree` first, and the table that it was learnt from: microseconds of every version at
-    every point, infinite where it does not serve the sizes.
-
-    `measured_on` is the name of the device that the times are of; empty where they are the model's.
-    """
-
-    versions: tuple[CudaVersion, ...]
-    tree: Tree
-    points: tuple[Point, ...]
-    measured_on: str = ""
-
-    @staticmethod
-    def learnt(
-        versions: Sequence[CudaVersion], points: Sequence[Point], wanted: int, measured_on: str = ""
-    ) -> CudaDecision:
-        """The decision of least regret; at the first `wanted` points the fastest version runs."""
-        table = [p for p in points if min(p.times) < np.inf]
-        symbols = list(points[0].sizes)
-        tree = learn(symbols, [p.sizes for p in table], [p.times for p in table], wanted=wanted)
-        used = list(dict.fromkeys([decide(tree, points[0].sizes), *(v for _, v in leaves(tree))]))
-        order = [*used, *(k for k in range(len(versions)) if k not in used)]
-        renumbered = tuple(Point(p.sizes, tuple(p.times[k] for k in order)) for p in points)
-        tree = relabel(tree, {k: i for i, k in enumerate(order)})
-        return CudaDecision(tuple(versions[k] for k in order), tree, renumbered, measured_on)
-
-    @property
-    def used(self) -> int:
-        """How many versions leaves run: the first ones."""
-        return 1 + max(v for _, v in leaves(self.tree))
-
-    def at(self, sizes: Mapping[str, int]) -> int:
-        """The number of the version that runs at these sizes: the tree's, or the first one that serves them.
-
-        Raises DimError where none does.
-        """
-        order: tuple[int, ...] = (decide(self.tree, sizes), *range(len(self.versions)))
-        for k in order:
-            if self.versions[k].serves(sizes):
-                return k
-        at = ", ".join(f"{s}={n}" for s, n in sizes.items())
-        raise DimError(f"no compiled version serves {at}; superoptimize with these sizes among `sizes`")
 
 
 @dataclass
@@ -387,51 +292,3 @@ def _unspecialized(schedule: CudaSchedule, built: Built) -> list[int]:
     """The kernels whose warps are to be specialized, and have got no others for it."""
     together = zip(schedule.kernels, built.kernels, strict=True)
     return [k for k, (s, kernel) in enumerate(together) if s.specialized and kernel.num_warps <= s.num_warps]
-
-
-def build_all(
-    work: Sequence[tuple[Candidate, CudaSchedule, Mapping[str, int]]], device: CudaDevice
-) -> list[Built | MirageError]:
-    """The kernels of candidates with these schedules for aligned arrays of these sizes, or why there are none: the emitter, the
-    compiler or the device refuses them. What was not compiled before is compiled side by side.
-
-    Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
-    """
-    emitted: list[EmittedTriton | MirageError] = []
-    requests: list[Request] = []
-    for c, schedule, sizes in work:
-        try:
-            schedule.check(c.graph)
-            one = emit(c.graph, schedule, c.maximum)
-            requests += [request(one, k, device, d) for k, d in zip(one.kernels, typical(one, sizes), strict=True)]
-            emitted.append(one)
-        except MirageError as e:
-            emitted.append(e)
-    done = iter(compile_all(requests))
-    gemms = build_gemms([(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device)
-    return [
-        e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), g, device)
-        for e, g in zip(emitted, gemms, strict=True)
-    ]
-
-
-def _built(
-    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], gemms: Gemms | MirageError, device: CudaDevice
-) -> Built | MirageError:
-    try:
-        generated = checked(kernels, device)
-    except (CompilerError, ScheduleError) as e:
-        return e
-    return gemms if isinstance(gemms, MirageError) else Built(emitted, generated, gemms)
-
-
-def is_limited(graph: MuGraph) -> bool:
-    """Whether a schedule serves sizes up to some only: a block holds an axis whole whose size is not known."""
-    held = (a for n in graph.kernels if n.graph for a in held_whole(n.graph))
-    # the sizes of partial axes are the schedule's
-    return any(a in graph.axes and not graph.axes[a].is_Integer for a in held)
-
-
-def is_generated(graph: MuGraph) -> bool:
-    """Whether all operators are in kernels that we generate."""
-    return all(n.graph is not None or n.op in ("input", "constant", "size") for n in graph.kernel.nodes)

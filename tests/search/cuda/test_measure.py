@@ -14,8 +14,8 @@ from mirage.ir.axes import to_axes
 from mirage.kernels.cuda.compile.functions import Request
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.launch.executable import CudaExecutable
-from mirage.search import measure
-from mirage.search.measure import DeviceRuns
+from mirage.search.cuda import measure
+from mirage.search.cuda.measure import DeviceRuns
 from tests.kernels.cuda import examples
 from tests.kernels.cuda.fake_cupy import KERNELS, Launched, memory
 from tests.kernels.cuda.lab import Lab

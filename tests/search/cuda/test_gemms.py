@@ -21,8 +21,8 @@ from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search import gemms
-from mirage.search.gemms import GemmModel, build_gemms, library_candidate, why_none
+from mirage.search.cuda import gemms
+from mirage.search.cuda.gemms import GemmModel, build_gemms, library_candidate, why_none
 from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
 from tests.kernels.cuda.gemm.test_gemm import compiled
@@ -169,5 +169,5 @@ def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_version_is_that_of_the_extra() -> None:
-    project = tomllib.loads(Path(__file__).parents[2].joinpath("pyproject.toml").read_text(encoding="utf-8"))
+    project = tomllib.loads(Path(__file__).parents[3].joinpath("pyproject.toml").read_text(encoding="utf-8"))
     assert project["project"]["optional-dependencies"]["cutlass"] == [f"nvidia-cutlass-dsl=={cutlass_compile.VERSION}"]
