@@ -1,8 +1,8 @@
 """Choosing among verified graphs for a CUDA device by its cost model, where nothing can be measured yet.
 
 As on a processor (`search/tune.py`, `search/versions.py`), schedules are enumerated and compiled, and a decision tree of least
-regret is learnt from a table of times at the given sizes and around them (BladeDISC, section 5.2: schedules are chosen by shape at
-run time). Here the times are those of `mirage.kernels.cuda.model.cost`; kernels that the compiler rejects, or whose registers
+regret is learnt from a table of times at the given sizes and around them (BladeDISC, section 5.2: schedules are chosen by shape
+at run time). Here the times are those of `mirage.kernels.cuda.model.cost`; kernels that the compiler rejects, or whose registers
 spill, are left out. More versions are compiled than the tree has leaves: a device, once there is one, measures and decides among
 all of them.
 """
