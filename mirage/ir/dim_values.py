@@ -6,7 +6,7 @@ Calls bind sizes, and sympy takes milliseconds, so it is asked once for each dim
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -82,6 +82,12 @@ def _of_function(dim: DimFunction) -> _Function:
         return divided
     choose: Callable[..., int] = min if isinstance(dim, Minimum) else max
     return lambda sizes: choose(f(sizes) for f in operands)
+
+
+def check_complete(owner: str, symbols: Iterable[str], sizes: Sizes) -> None:
+    """Raises DimError, for the program called `owner`, naming its dim symbols that have no size."""
+    if missing := [s for s in symbols if s not in sizes]:
+        raise DimError(f"{owner}: no size for {', '.join(missing)}; give one for every dim")
 
 
 def value_at(dim: sympy.Expr, sizes: Sizes) -> int:

@@ -21,6 +21,7 @@ from mirage.ir.dim_functions import FloorDiv as FloorDiv
 from mirage.ir.dim_functions import Maximum as Maximum
 from mirage.ir.dim_functions import Minimum as Minimum
 from mirage.ir.dim_functions import Modulo as Modulo
+from mirage.ir.dim_values import check_complete as check_complete
 from mirage.ir.dim_values import evaluate as evaluate
 from mirage.ir.dim_values import solve as solve
 from mirage.ir.dim_values import symbols_of as symbols_of

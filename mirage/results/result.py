@@ -11,7 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
-from mirage.errors import DimError, VerificationError
+from mirage.errors import VerificationError
 from mirage.folders import save_file
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
@@ -62,11 +62,6 @@ class Result(ABC):
         then.
         """
         return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
-
-    def _check_complete(self, sizes: Mapping[str, int]) -> None:
-        """Raises DimError where a dim has no size."""
-        if missing := [s for s in self.sizes if s not in sizes]:
-            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
 
     def _confirmed(self, c: Candidate, known: dict[int, Certificate]) -> Candidate:
         """The candidate with the second check; once per graph, whose schedules share it.

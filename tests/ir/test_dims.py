@@ -15,6 +15,7 @@ from mirage.errors import DimError, DTypeError
 from mirage.ir.dim_bounds import Interval, interval
 from mirage.ir.dims import (
     ceil_div,
+    check_complete,
     dim_text,
     divide,
     evaluate,
@@ -365,6 +366,12 @@ def test_names() -> None:
     for bad in ["lambda", "2n", "a-b", ""]:
         with pytest.raises(DimError, match="not an identifier"):
             symbol(bad)
+
+
+def test_every_dim_without_a_size_is_named() -> None:
+    check_complete("attention", ["n", "b"], {"n": 1, "b": 2, "other": 3})
+    with pytest.raises(DimError, match=r"attention: no size for n, k; give one for every dim"):
+        check_complete("attention", ["n", "b", "k"], {"b": 2})
 
 
 def test_evaluate_names_what_is_missing() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from mirage.errors import DimError, FormatError, InputError, VerificationError
 from mirage.ir.axes import to_axes
+from mirage.ir.dims import check_complete
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
@@ -106,8 +107,7 @@ class CudaMuGraphKernel:
         is at hand, LibraryError where a library is missing.
         """
         cupy = cupy_at_hand(self.program.name, self.device, "compile")
-        if missing := [s for s in self.symbols if s not in sizes]:
-            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        check_complete(self.program.name, self.symbols, sizes)
         self._check(inputs, sizes, out)
         if not all(prod(a.shape) for a in (*inputs, *out)):
             # no kernel runs on nothing

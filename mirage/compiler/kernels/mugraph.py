@@ -18,9 +18,9 @@ import sympy
 
 from mirage.compiler.kernels.text import KernelParts, parts_from_text
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
-from mirage.errors import DimError, InputError
+from mirage.errors import InputError
 from mirage.ir.axes import to_axes
-from mirage.ir.dims import Dim, evaluate
+from mirage.ir.dims import Dim, check_complete, evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, TensorType
@@ -113,8 +113,7 @@ class MuGraphKernel:
 
     def version(self, sizes: Mapping[str, int]) -> KernelVersion:
         """What a call at these sizes (dim symbol -> elements) runs; raises DimError where a dim has no size."""
-        if missing := [s for s in self.symbols if s not in sizes]:
-            raise DimError(f"{self.program.name}: no size for {', '.join(missing)}; give one for every dim")
+        check_complete(self.program.name, self.symbols, sizes)
         return self.versions[self._choose(sizes)]
 
     def launches(self, sizes: Mapping[str, int]) -> int:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage.ir.dims import check_complete
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.choose import compile_tree
 from mirage.kernels.cpu.limits import limit_us, measure_limits, program_cost
@@ -93,7 +94,7 @@ class Superoptimized(Result):
 
         Raises DimError where a dim has no size.
         """
-        self._check_complete(sizes)
+        check_complete(self.program.name, self.sizes, sizes)
         return self.versions[self._choose(sizes)]
 
     @cached_property

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import BudgetError, DeviceError, InputError
+from mirage.ir.dims import check_complete
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu.limits import program_cost
@@ -87,7 +88,7 @@ class CudaSuperoptimized(Result):
 
         Raises DimError where a dim has no size, or no version serves them.
         """
-        self._check_complete(sizes)
+        check_complete(self.program.name, self.sizes, sizes)
         return self.decision.versions[self.decision.at(sizes)]
 
     @property
