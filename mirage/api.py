@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 import zipfile
@@ -29,17 +28,16 @@ from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.frontends.upstream import UpstreamFile
-from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
-from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import Target, get_target, memory_bytes
+from mirage.kernels.target import get_target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.results.candidates import verify_candidates
 from mirage.results.cpu.recall import CpuMemory
 from mirage.results.cpu.result import Superoptimized, result_from_json
+from mirage.results.cpu.tune import tune_for_processor
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.recall import CudaMemory
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json, device_shapes
@@ -57,7 +55,7 @@ from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, WorkerPool, default_exe
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
-from mirage.search.versions import MAX_VERSIONS, VersionTuner
+from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
@@ -188,14 +186,6 @@ def superoptimize(
     if remembered is not None:
         candidates, stats, found = remembered
         seconds["verify"] = time.perf_counter() - start
-        recalled = memory.tuned(verifier, anchors, candidates) if isinstance(memory, CpuMemory) else None
-        if recalled is not None and isinstance(machine, Target):
-            tuned, decision = recalled
-            return Superoptimized(
-                program=traced, verifier=verifier, anchors=anchors, target=machine, threads=machine.cores,
-                graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, stats=stats, seconds=seconds,
-                cache_hit=True, candidates=found, tune_stop=tuned.stop_reason, constants=fixed,
-            )  # fmt: skip
     else:
         key = search_key(traced, bound, options)
         checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
@@ -209,37 +199,22 @@ def superoptimize(
         if checkpoint is not None and not interrupted and OUT_OF_TIME not in stats.stop_reason:
             checkpoint.discard()
 
-    start = time.perf_counter()
-    left = max(begun + budget - start, 0.1 * budget)
+    left = max(begun + budget - time.perf_counter(), 0.1 * budget)
+    if interrupted:
+        left, memory = min(left, HASTE_S), None
     if isinstance(machine, CudaDevice):
         return rank_for_device(
             verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
-            cache_hit=remembered is not None, budget=min(left, HASTE_S) if interrupted else left,
-            memory=memory if isinstance(memory, CudaMemory) and not interrupted else None, constants=fixed,
-            progress=lambda text: say(Step("compiling", text)),
+            cache_hit=remembered is not None, budget=left, memory=memory if isinstance(memory, CudaMemory) else None,
+            constants=fixed, progress=lambda text: say(Step("compiling", text)),
         )  # fmt: skip
-    library = LibraryProgram(verifier.axis_program)
-    grace = math.inf if interrupted else GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0
-    baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(traced, xs, ss), "library": library}
-    tuner = VersionTuner(
-        traced, verifier.axis_program, anchors, machine, baselines, budget=min(left, HASTE_S) if interrupted else left,
-        seed=seed, haste=interrupted, grace=grace, constants=fixed,
+    return tune_for_processor(
+        verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
+        cache_hit=remembered is not None, budget=left, haste=interrupted,
+        grace=GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0, seed=seed,
+        memory=memory if isinstance(memory, CpuMemory) else None, constants=fixed,
         progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
-    tuned, decision = tuner.run(preferred(candidates))
-    if tuned.stop_reason == INTERRUPTED:
-        _interrupt_unless(not interrupted)
-        interrupted = True
-    seconds["tune"] = time.perf_counter() - start
-    answer = Superoptimized(
-        program=traced, verifier=verifier, anchors=anchors, target=machine, threads=machine.cores, graphs=tuned.candidates,
-        baselines=tuned.baselines, decision=decision, stats=stats, seconds=seconds, cache_hit=remembered is not None,
-        candidates=found, compiled=tuned.compiled, rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=library,
-        constants=fixed,
-    )  # fmt: skip
-    if isinstance(memory, CpuMemory) and not interrupted:
-        memory.keep_tuned(anchors, replace(tuned, candidates=answer.graphs), answer.decision)
-    return answer
 
 
 def preferred(candidates: Sequence[Candidate]) -> list[Candidate]:
