@@ -38,6 +38,8 @@ PARITY = 0.95
 _OURS, _NUMPY, _READING = ("mirage", "mirage out="), ("reference", "library"), "reading"
 #: bytes that are read to wake the threads which read
 _SOME = 1 << 20
+#: bytes that take longer to read from memory than a call of a function that does
+_MANY = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class KernelRow:
     `ratio_min` the least of all peers' minima over the least of ours: above 1, ours is faster. `limit_us` is the least time
     that the machine's bandwidth and arithmetic allow, `limit_share` its share of our minimum. Where that is the time to read
     what no cache holds, it is the median of reading as much in the same race, and the share is that of our median: minima
-    of what takes long tell when other machines left memory alone. `kind` is what ours runs, and `kernels` of how many
+    tell when other machines left memory alone, and a few bytes are read with less than the whole bandwidth. `kind` is what ours runs, and `kernels` of how many
     kernels it is made, where it is a muGraph. `times` holds every version's (minimum, median).
     """
 
@@ -167,7 +169,7 @@ def compare(
         versions = _right(program.name, versions, say)
         copies = {name: copies[name] for name in versions}
         cost = program_cost(result.verifier.axis_program, sizes)
-        if cost[0] > get_target("cpu").cache_bytes:
+        if cost[0] > _MANY:
             versions[_READING], copies[_READING] = memory_reader(cost[0]), memory_reader(_SOME)
         hot = race(versions, seconds=seconds, beside=[_READING])
         cold = race(versions, seconds=seconds, cold=Cold(evict, copies), beside=[_READING])
@@ -216,7 +218,7 @@ def row(r: Race, limits: Limits) -> KernelRow:
     target = get_target("cpu")
     limit = limit_us(*r.cost, limits, target, cold=r.cold)
     share = limit / least
-    reading = r.times.get(_READING)
+    reading = r.times.get(_READING) if r.cold or r.cost[0] > target.cache_bytes else None
     if reading is not None and limit_us(0, r.cost[1], limits, target) < reading.min_us:
         limit, share = reading.median_us, reading.median_us / r.times[name].median_us
     return KernelRow(

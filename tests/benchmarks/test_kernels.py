@@ -114,11 +114,15 @@ def test_a_row_names_the_best_peer_by_median_and_compares_all_minima() -> None:
 
 def test_what_no_cache_holds_is_limited_by_reading_it_in_the_same_race() -> None:
     limits = Limits(10.0, 100.0, 100.0, 2)
-    found = row(a_race(reading=Timing(5.0, 16.0, 5)), limits)
-    assert (found.limit_us, found.limit_share) == (16.0, 16 / 20)
-    assert (found.best_peer, found.ratio_min) == ("PyTorch", 25 / 9), "reading is no peer"
-    computing = replace(a_race(reading=Timing(5.0, 16.0, 5)), cost=(MIB, 600_000))
-    assert row(computing, limits).limit_us == pytest.approx(MIB / 100e9 * 1e6), "arithmetic alone takes 6 us"
+    read = Timing(5.0, 16.0, 5)
+    large = replace(a_race(reading=read), cost=(1 << 40, 0))
+    for race in (large, a_race(cold=True, reading=read)):
+        found = row(race, limits)
+        assert (found.limit_us, found.limit_share) == (16.0, 16 / 20)
+        assert (found.best_peer, found.ratio_min) == ("PyTorch", 25 / 9), "reading is no peer"
+    assert row(a_race(reading=read), limits).limit_us == pytest.approx(MIB / 100e9 * 1e6), "the caches hold it"
+    computing = replace(a_race(cold=True, reading=read), cost=(MIB, 600_000))
+    assert row(computing, limits).limit_us == pytest.approx(MIB / 10e9 * 1e6), "arithmetic alone takes 6 us"
 
 
 def test_a_row_has_the_names_that_readers_of_its_json_use() -> None:
