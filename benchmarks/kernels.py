@@ -50,8 +50,9 @@ class KernelRow:
     `ratio_min` the least of all peers' minima over the least of ours: above 1, ours is faster. `limit_us` is the least time
     that the machine's bandwidth and arithmetic allow, `limit_share` its share of our minimum. Where that is the time to read
     what no cache holds, it is the median of reading as much in the same race, and the share is that of our median: minima
-    tell when other machines left memory alone, and a few bytes are read with less than the whole bandwidth. `kind` is what ours runs, and `kernels` of how many
-    kernels it is made, where it is a muGraph. `times` holds every version's (minimum, median).
+    tell when other machines left memory alone, and a few bytes are read with less than the whole bandwidth. `kind` is
+    what ours runs, and `kernels` of how many kernels it is made, where it is a muGraph. `times` holds every version's
+    (minimum, median).
     """
 
     program: str
