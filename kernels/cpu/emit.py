@@ -19,6 +19,7 @@ from mirage.kernels.cpu.emit_algebra import FunctionSources
 from mirage.kernels.cpu.emit_block import BlockEmitter
 from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.emit_plan import VECTOR_BYTES, Program, Tensor
+from mirage.kernels.cpu.emit_stream import LAUNCH
 from mirage.kernels.cpu.layout import c_names
 from mirage.kernels.cpu.packing import Packing
 from mirage.kernels.cpu.stages import CodeStage, LibraryStage, library_stage, runs
@@ -127,16 +128,18 @@ class Emitter:
                     index = len(self.sizes) + sum(1 for d in self.dims if not d.is_Integer)
                     self.dims[dim] = str(int(dim)) if dim.is_Integer else f"args->sizes[{index}]"
 
-    def _tensor(self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False) -> Tensor:
+    def _tensor(
+        self, axes: tuple[str, ...], dtype: np.dtype, packed: bool = False, result: bool = False
+    ) -> Tensor:
         offset = sum(len(t.axes) for t in self.tensors)
-        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype.itemsize == 2))
+        self.tensors.append(Tensor(len(self.tensors), offset, axes, packed, dtype.itemsize == 2, result))
         return self.tensors[-1]
 
     def _result(self, r: Ref) -> Tensor:
         """A new tensor for the result of a kernel or predefined operator."""
         axes = self.mugraph.kernel.nodes[r.node].axes(r.out)
         if r in self.mugraph.kernel.outputs:
-            return self._tensor(axes, self.storage)
+            return self._tensor(axes, self.storage, result=True)
         if (last := self.orders.get(r)) is not None:
             axes = (*(a for a in axes if a != last), last)
         # partial results are not rounded before they are put together
@@ -253,8 +256,12 @@ class Emitter:
         """Headers, and what all kernels use."""
         w.add(self._types())
         gemm = "mirage_gemm.h" if self.storage == self.real else "mirage_half_gemm.h"
-        w.add([f'#include "{gemm}"', '#include "mirage_pool.h"', '#include "mirage_vec.h"', ""])
-        w.add(_PREAMBLE.splitlines())
+        streams = any(k.stream for k in self.kernels)
+        w.add([f'#include "{gemm}"', '#include "mirage_pool.h"'])
+        w.add(['#include "mirage_stream.h"'] if streams else [])
+        w.add(['#include "mirage_vec.h"', "", *_PREAMBLE.splitlines()])
+        if streams:
+            w.add(["", *LAUNCH.splitlines()])
         if any(k.states for k in self.kernels):
             w.line()
             w.add(RUNNING_MAXIMUM.splitlines())
@@ -286,12 +293,17 @@ class Emitter:
         with w.block():
             for k in kernels:
                 with w.block():
-                    for a in k.graph.grid:
-                        if a not in k.axes.literal:
-                            w.line(f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];")
-                    unused = [f"(void)n_{self.names[a]};" for a in k.graph.grid if a not in k.axes.literal]
-                    w.add([" ".join(unused)] if unused else [])
-                    w.line(f"if (pool(cell_{k.number}, (void *)args, {k.cells()}, threads, scratch_{k.number}(args)))")
+                    of = dict.fromkeys([*k.graph.grid, *(k.stream.axes if k.stream else ())])
+                    sizes = [a for a in of if a not in k.axes.literal]
+                    for a in sizes:
+                        w.line(f"const long n_{self.names[a]} = args->sizes[{list(self.sizes).index(a)}];")
+                    w.add([" ".join(f"(void)n_{self.names[a]};" for a in sizes)] if sizes else [])
+                    given = "(void *)args"
+                    if k.stream:
+                        w.line(f"const int past = {k.stream.past(self.names)};")
+                        w.line("mirage_launch launch = {args, past};")
+                        given = "&launch"
+                    w.line(f"if (pool(cell_{k.number}, {given}, {k.cells()}, threads, scratch_{k.number}(args)))")
                     w.line("    return -1;")
             w.line("return 0;")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 
 from mirage.ir.operator import PRODUCTS
 from mirage.kernels.cpu.emit_group import Target
 from mirage.kernels.cpu.emit_loops import Nest, copy, fill, scale
 from mirage.kernels.cpu.emit_matmul import emit_matmul
 from mirage.kernels.cpu.emit_plan import BlockPlan, Tensor
+from mirage.kernels.cpu.emit_stream import Stream, find_stream
 from mirage.kernels.cpu.layout import View, element_type
 from mirage.kernels.cpu.writer import Writer
 from mirage.mugraph.graph import Node, Role, partial_axis
@@ -17,13 +20,24 @@ from mirage.mugraph.graph import Node, Role, partial_axis
 class BlockEmitter(BlockPlan):
     """A planned kernel that prints itself: `cell()` its function, `declare_sizes()` and `cells()` for its launch."""
 
+    @cached_property
+    def stream(self) -> Stream | None:
+        """Results that may be stored past the caches: the C variable `past` says whether they are."""
+        return find_stream(self)
+
     def cell(self, w: Writer) -> None:
         """Print the function of one grid cell."""
         roles = ", ".join(f"{a} {r.value}" for a, r in self.graph.roles)
         w.comment(f"Kernel {self.number}, one cell of the grid: {roles}.")
         w.line(f"static void cell_{self.number}(void *arguments, long cell, int thread, void *scratch)")
         with w.block():
-            w.add(["const mirage_args *const args = arguments;", "(void)thread, (void)scratch, (void)cell;"])
+            if self.stream is None:
+                w.line("const mirage_args *const args = arguments;")
+            else:
+                w.line("const mirage_launch *const launch = arguments;")
+                w.line("const mirage_args *const args = launch->args;")
+                w.line("const int past = launch->past;")
+            w.line("(void)thread, (void)scratch, (void)cell;")
             self.declare_sizes(w)
             self._declare_grid(w)
             self._declare_tensors(w)
@@ -47,6 +61,8 @@ class BlockEmitter(BlockPlan):
                 self._loop(w, 0)
                 self._phase(w, "after")
             self._finish(w)
+            if self.stream is not None:
+                w.line("if (past) mi_flush_stream();")
 
     def declare_sizes(self, w: Writer) -> None:
         """Sizes of the axes, and the room that they need in a block."""
@@ -218,8 +234,10 @@ class BlockEmitter(BlockPlan):
             w.comment(f"v{i}[{', '.join(n.axes())}] = {n.op}({', '.join(f'v{r.node}' for r in n.operands)}){over}")
 
     def _target(self, i: int, looping: bool) -> Target:
-        a = self.accumulator(i)
-        return Target(self.view(i, looping), accumulate=a is not None and self.adds(a))
+        a, view = self.accumulator(i), self.view(i, looping)
+        if self.stream is not None and i in self.stream.results:
+            view = replace(view, past="past")
+        return Target(view, accumulate=a is not None and self.adds(a))
 
     def _group(self, w: Writer, unit: tuple[int, ...], looping: bool) -> None:
         members = set(unit)
@@ -349,7 +367,7 @@ class BlockEmitter(BlockPlan):
     def _finish(self, w: Writer) -> None:
         """Store outputs that were not computed in place, and the maxima of partial results."""
         for k, r in enumerate(self.graph.outputs):
-            view = self._output_view(k)
+            view = self.output_view(k)
             if r.node in self.memory and self.memory[r.node].view == view:
                 continue
             w.line()

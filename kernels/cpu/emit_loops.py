@@ -139,7 +139,7 @@ class Nest:
         at = view.at(self.index)
         half = "_half" if view.half else ""
         # a sum in 16 bits would be rounded at every step: such targets are in scratch
-        assert not (half and accumulate)
+        assert not (accumulate and (half or view.past))
         if axis is None or axis not in view.strides:
             if half:
                 self.w.line(f"mi_store_half_n({at}, {value}, 1);")
@@ -149,7 +149,9 @@ class Nest:
         if accumulate:
             value = f"{self.load(view, axis, lanes)} + {value}"
         if view.unit == axis:
-            self.w.line(f"mi_store{half}_n({at}, {value}, {lanes});" if lanes else f"mi_store{half}({at}, {value});")
+            name, last = (f"mi_put{half}", [view.past]) if view.past else (f"mi_store{half}", [])
+            given = [at, value, *([lanes] if lanes else []), *last]
+            self.w.line(f"{name}{'_n' if lanes else ''}({', '.join(given)});")
         else:
             self.w.line(f"mi_store{half}_strided_n({at}, {view.strides[axis]}, {value}, {lanes or 'MI_W'});")
 

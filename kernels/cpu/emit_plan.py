@@ -34,7 +34,8 @@ class Tensor:
     """A kernel-level tensor: its place in the arguments, that of its strides, and its axes; the last has stride 1.
 
     Of a `packed` one, stored tile after tile of the last axis, so it is within a tile; the stride in the arguments is that
-    from tile to tile, per element of the axis. `half`: whether it is stored in 16 bits.
+    from tile to tile, per element of the axis. `half`: whether it is stored in 16 bits; `result`: whether the muGraph
+    returns it.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Tensor:
     axes: tuple[str, ...]
     packed: bool = False
     half: bool = False
+    result: bool = False
 
     @property
     def unit(self) -> str | None:
@@ -199,7 +201,7 @@ class BlockPlan:
             padded = layout is not None and layout.padded
             home = None if padded else self._output(i, order, strided)
             if home is not None:
-                self.memory[t] = Memory(self._output_view(home), order, along)
+                self.memory[t] = Memory(self.output_view(home), order, along)
             else:
                 buffer = self._buffer(f"m{t}", order, self.looping(t), padded)
                 self.memory[t] = Memory(buffer.view(self.names), order, along)
@@ -250,7 +252,7 @@ class BlockPlan:
         n = self.graph.nodes[i]
         return n.op == "accumulator" and n.attr["mode"] == "concat"
 
-    def _output_view(self, k: int) -> View:
+    def output_view(self, k: int) -> View:
         """The block's part of an output; C variables are declared by `_declare_tensors`."""
         tensor = self.outputs[k]
         partial = {partial_axis(a) for a in self.graph.grid if self.graph.role[a] is Role.SPLIT}

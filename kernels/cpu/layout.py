@@ -37,7 +37,8 @@ class View:
     """Elements in memory: a C pointer, a stride (C text, in elements) per axis, and the axis of stride 1.
 
     A scalar is a C expression instead. Axes without a stride are broadcast. `half` elements are of the 16-bit type that
-    the program's tensors are stored in (see mirage_half.h), others of the type that is computed in.
+    the program's tensors are stored in (see mirage_half.h), others of the type that is computed in. `past` is C text of
+    whether to store them past the caches, if that is a question (see mirage_stream.h).
     """
 
     pointer: str
@@ -45,6 +46,7 @@ class View:
     unit: str | None = None
     scalar: str = ""
     half: bool = False
+    past: str = ""
 
     def at(self, index: Mapping[str, str]) -> str:
         """Pointer to the element at this index (C text per axis; absent axes are at 0)."""
