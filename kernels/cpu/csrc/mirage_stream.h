@@ -77,9 +77,11 @@ MI_NOINLINE long mi_memory_latency(void)
 
 #define MI_PAGE 4096
 #define MI_LINE 64
-#define MI_SAMPLES 3
+/* A store past the caches gains twice what it loses to a line that is in one: so many lines of a sample in memory are enough. */
+#define MI_SAMPLES 5
+#define MI_ENOUGH 2
 
-/* Whether most of this memory, of many pages, is in no cache: looked up where chance will have it, as lines that every call
+/* Whether much of this memory, of many pages, is in no cache: looked up where chance will have it, as lines that every call
  * looks at are those that caches keep. Pages that nobody has written are made as a store makes them, if it `may_write` (and
  * change nothing): a load would map the page of zeros, which the first store has to replace. */
 MI_NOINLINE int mi_uncached(const void *memory, size_t bytes, int may_write)
@@ -96,16 +98,15 @@ MI_NOINLINE int mi_uncached(const void *memory, size_t bytes, int may_write)
         if (may_write) __builtin_prefetch(touched[i], 1);
         else __builtin_prefetch(touched[i]);
     }
-    int slow = 0, fast = 0;
-    for (int i = 0; slow <= MI_SAMPLES / 2 && fast <= MI_SAMPLES / 2; i++) {
+    int late = 0;
+    for (int i = 0; late < MI_ENOUGH && i < MI_SAMPLES; i++) {
+        if (i - late > MI_SAMPLES - MI_ENOUGH) return 0;
         if (may_write) __asm__ volatile("lock orb $0, %0" : "+m"(*(volatile char *)touched[i]));
         else (void)*(const volatile char *)touched[i];
         /* far from what was touched, as processors fetch what is near */
-        const int late = mi_latency(touched[i] + MI_PAGE / 2) > limit;
-        slow += late;
-        fast += !late;
+        late += mi_latency(touched[i] + MI_PAGE / 2) > limit;
     }
-    return slow > fast;
+    return late == MI_ENOUGH;
 }
 
 /* Whether to store a result at `to`, of many pages, past the caches: if neither it nor what is read `from` is in one, as after a
