@@ -1,6 +1,17 @@
 /* The matrix products that mirage_gemm.h declares. */
 #include "mirage_gemm.h"
 
+/* Of an operand that is contiguous, what follows in memory is fetched while it is multiplied: processors find out themselves
+ * about few streams that are read in order and for long, not about tiles of keys and values in turns. */
+#define MI_LINE 64
+#define MI_AHEAD (16 * 1024) /* bytes from what is read to what is fetched, at least */
+
+/* Fetches so many bytes into the second-level cache. */
+MI_INLINE void mi_fetch(const int BYTES, const char *next)
+{
+    MI_UNROLL for (int i = 0; i < BYTES; i += MI_LINE) __builtin_prefetch(next + i, 0, 2);
+}
+
 /* Blocks of sums in registers: MI_BLOCK_ROWS by MI_BLOCK_VECTORS, and wider ones for fewer rows. */
 #if defined(__AVX512F__) || defined(__aarch64__)
 #define MI_BLOCK_ROWS 8
@@ -24,6 +35,7 @@ typedef struct {
     int rows; /* that exist, at most MR */
     int tail; /* columns in the last vector, 1 to MI_W */
     int accumulate;
+    const char *next; /* what is fetched */
 } mi_block_args;
 
 /* Loads v once: compilers would rather read memory in each of several multiply-adds, and data of NumPy straddles cache
@@ -41,14 +53,11 @@ MI_INLINE mi_vec mi_block_load(const int MASKED, const mi_real *p, mi_mask mask)
     return MASKED ? mi_load_mask(p, mask) : mi_load(p);
 }
 
-#define MI_BLOCK_AHEAD 4096 /* bytes from what a block reads to what is fetched, where it does: a page */
-
 /* One term of MR rows by NV vectors of sums. */
 MI_INLINE void mi_block_term(
-    const int MR, const int NV, const int MASKED, const int FETCH, const mi_real *const *x, ptrdiff_t at,
-    const mi_real *y, mi_mask mask, mi_vec *sum)
+    const int MR, const int NV, const int MASKED, const mi_real *const *x, ptrdiff_t at, const mi_real *y, mi_mask mask,
+    mi_vec *sum)
 {
-    if (FETCH) MI_UNROLL for (int j = 0; j < NV; j++) __builtin_prefetch((const char *)(y + j * MI_W) + MI_BLOCK_AHEAD);
     if (NV > MR) {
         mi_vec xi[MI_BLOCK_ROWS];
         MI_UNROLL for (int i = 0; i < MR; i++) xi[i] = mi_broadcast(x[i][at]);
@@ -74,8 +83,8 @@ MI_INLINE void mi_block_term(
 }
 
 /* MR rows by NV vectors of o; MR, NV and MASKED are constants, so the sums live in registers. Blocks of few sums have
- * several of each, of every KU-th term, where a sum would wait for its last multiply-add. With FETCH, what follows on y
- * in memory is fetched: a block that multiplies as fast as memory is read does not look far enough ahead. */
+ * several of each, of every KU-th term, where a sum would wait for its last multiply-add. With each term, FETCH bytes are
+ * fetched. */
 MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const int FETCH, const mi_block_args *a)
 {
     enum { MOST = 8 };
@@ -83,6 +92,7 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const int 
     mi_vec sum[MI_BLOCK_SUMS];
     const mi_real *x[MI_BLOCK_ROWS];
     const mi_real *y = a->y;
+    const char *next = a->next;
     ptrdiff_t xs_k = a->xs_k, ys_k = a->ys_k, at = 0;
     mi_real *o = a->o;
     const ptrdiff_t os_m = a->os_m;
@@ -98,9 +108,11 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const int 
             __asm__("" : "+r"(xs_k), "+r"(ys_k)); /* opaque: the compiler would make more loops, for strides of 1 */
             MI_UNROLL for (int u = 0; u < KU; u++)
             {
-                mi_block_term(MR, NV, MASKED, FETCH, x, at, y, mask, sum + u * MR * NV);
+                mi_fetch(FETCH, next);
+                mi_block_term(MR, NV, MASKED, x, at, y, mask, sum + u * MR * NV);
                 at += xs_k;
                 y += ys_k;
+                next += FETCH;
             }
         }
         MI_UNROLL for (int u = 1; u < KU; u++)
@@ -111,9 +123,11 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const int 
     MI_NO_UNROLL for (; k > 0; k--)
     {
         __asm__("" : "+r"(xs_k), "+r"(ys_k));
-        mi_block_term(MR, NV, MASKED, FETCH, x, at, y, mask, sum);
+        mi_fetch(FETCH, next);
+        mi_block_term(MR, NV, MASKED, x, at, y, mask, sum);
         at += xs_k;
         y += ys_k;
+        next += FETCH;
     }
     if (accumulate) {
         MI_UNROLL for (int i = 0; i < MR; i++)
@@ -143,9 +157,12 @@ MI_INLINE void mi_block(const int MR, const int NV, const int MASKED, const int 
         if (MI_CHEAP_MASKS || (NV == 1 && a->tail < MI_W)) mi_block(MR, NV, 1, 0, a); \
         else mi_block(MR, NV, 0, 0, a); \
     }
-/* Rows of y are of NV whole vectors, one after the other in memory. */
-#define MI_PANEL(MR, NV) \
-    MI_NOINLINE void mi_panel_##MR##x##NV(const mi_block_args *a) { mi_block(MR, NV, 0, 1, a); }
+/* All columns are there, and with each term, so many vectors are fetched. */
+#define MI_FETCHING(MR, NV, VECTORS) \
+    MI_NOINLINE void mi_block_##MR##x##NV##_fetching_##VECTORS(const mi_block_args *a) \
+    { \
+        mi_block(MR, NV, 0, VECTORS * MI_VEC_BYTES, a); \
+    }
 #define MI_BLOCKS(MR) MI_BLOCK(MR, 1) MI_BLOCK(MR, 2) MI_BLOCK(MR, 3)
 MI_BLOCKS(1)
 MI_BLOCK(1, 4)
@@ -157,12 +174,14 @@ MI_BLOCKS(4)
 MI_BLOCK(2, 8)
 MI_BLOCK(4, 4)
 MI_BLOCKS(8)
-MI_PANEL(2, 8)
-MI_PANEL(4, 4)
-MI_PANEL(8, 3)
+MI_FETCHING(2, 8, 8)
+MI_FETCHING(4, 4, 1)
+MI_FETCHING(4, 4, 2)
+MI_FETCHING(4, 4, 4)
+MI_FETCHING(8, 3, 3)
 #else
-MI_PANEL(2, 4)
-MI_PANEL(4, 3)
+MI_FETCHING(2, 4, 4)
+MI_FETCHING(4, 3, 3)
 #endif
 
 typedef void mi_block_fn(const mi_block_args *);
@@ -183,9 +202,9 @@ static mi_block_fn *const mi_blocks[][5] __attribute__((unused)) = {
 /* by the logarithm of the rows: a single one is read as fast as memory allows without */
 static mi_block_fn *const mi_panels[] __attribute__((unused)) = {
 #if MI_BLOCK_ROWS == 8
-    mi_block_1x8, mi_panel_2x8, mi_panel_4x4, mi_panel_8x3
+    mi_block_1x8, mi_block_2x8_fetching_8, mi_block_4x4_fetching_4, mi_block_8x3_fetching_3
 #else
-    mi_block_1x8, mi_panel_2x4, mi_panel_4x3
+    mi_block_1x8, mi_block_2x4_fetching_4, mi_block_4x3_fetching_3
 #endif
 };
 
@@ -218,6 +237,7 @@ MI_INLINE void mi_block_column(ptrdiff_t m, int nv, int fetch, mi_block_args *a)
         /* one block that waits for memory has time for rows that do not exist */
         while (fetch ? m <= mr / 2 : m < mr - (mr > 2)) mr /= 2, log--;
         a->rows = m < mr ? (int)m : mr;
+        a->next = (const char *)a->y + MI_AHEAD;
         (fetch ? mi_panels[log] : mi_blocks[log][which])(a);
         fetch = 0;
         a->x += mr * a->xs_m;
@@ -247,7 +267,7 @@ MI_INLINE void mi_outer(
             const ptrdiff_t end = n0 + nv * MI_W < n ? n0 + nv * MI_W : n;
             const int tail = (int)(end - n0) - (nv - 1) * MI_W;
             const mi_real *yk = y + k0 * ys_k + n0;
-            mi_block_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk, ys_k, o + n0, os_m, 0, tail, accumulate || k0 > 0};
+            mi_block_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk, ys_k, o + n0, os_m, 0, tail, accumulate || k0 > 0, 0};
             if (pack) {
                 const mi_mask mask = mi_mask_n(tail);
                 for (ptrdiff_t i = 0; i < kc; i++) {
@@ -264,10 +284,57 @@ MI_INLINE void mi_outer(
     } while (k0 < k);
 }
 
+#if MI_BLOCK_ROWS == 8
+#define MI_WIDE (4 * MI_W) /* columns of a block of 4 rows */
+#define MI_PART_BYTES (16 * 1024) /* of y, in the first-level cache for all of its blocks */
+
+/* The product of mi_gemm_outer where y is contiguous, with rows of few times MI_WIDE columns: a part of y after the other,
+ * while the next one is fetched, by all blocks alike. */
+MI_NOINLINE void mi_outer_parts(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
+    mi_real *o, ptrdiff_t os_m, int accumulate)
+{
+    const int vectors = m <= 4 ? 4 : m <= 12 ? 2 : 1;
+    mi_block_fn *const fetching = vectors == 4   ? mi_block_4x4_fetching_4
+                                  : vectors == 2 ? mi_block_4x4_fetching_2
+                                                 : mi_block_4x4_fetching_1;
+    const ptrdiff_t most = MI_PART_BYTES / MI_REAL_BYTES / n;
+    ptrdiff_t k0 = 0;
+    do {
+        const ptrdiff_t kc = k - k0 < most ? k - k0 : most, part = kc * n * MI_REAL_BYTES;
+        const mi_real *yk = y + k0 * n;
+        const char *next = (const char *)yk + (part < MI_AHEAD ? MI_AHEAD : part);
+        for (ptrdiff_t n0 = 0; n0 < n; n0 += MI_WIDE) {
+            mi_block_args a = {kc, x + k0 * xs_k, xs_m, xs_k, yk + n0, n, o + n0, os_m, 4, MI_W, accumulate || k0 > 0, next};
+            for (ptrdiff_t i = 0; i < m; i += 4) {
+                if (m - i < 4) a.rows = (int)(m - i);
+                if (i * vectors < MI_BLOCK_ROWS * 2) {
+                    fetching(&a);
+                    a.next += kc * vectors * MI_VEC_BYTES;
+                } else {
+                    mi_block_4x4(&a);
+                }
+                a.x += 4 * xs_m;
+                a.o += 4 * os_m;
+            }
+            next = a.next;
+        }
+        k0 += kc;
+    } while (k0 < k);
+}
+#endif
+
 void mi_gemm_outer(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, ptrdiff_t xs_k, const mi_real *y,
     ptrdiff_t ys_k, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
+#if MI_BLOCK_ROWS == 8
+    /* parts have blocks of fewer loads where rows are short, and need no copies where there are many */
+    if (ys_k == n && ((n == MI_WIDE && m > 4) || (n == 2 * MI_WIDE && m >= 3 * MI_BLOCK_ROWS))) {
+        mi_outer_parts(m, k, n, x, xs_m, xs_k, y, o, os_m, accumulate);
+        return;
+    }
+#endif
     mi_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate, 0);
 }
 
@@ -407,6 +474,12 @@ void mi_gemm_stream(
         mi_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate, 1);
         return;
     }
+#if MI_BLOCK_ROWS == 8
+    if (m > 2 && ys_k == n && n % MI_WIDE == 0 && n <= 4 * MI_WIDE) {
+        mi_outer_parts(m, k, n, x, xs_m, xs_k, y, o, os_m, accumulate);
+        return;
+    }
+#endif
     if (m <= MI_BLOCK_ROWS / 2 && ys_k == n && mi_block_vectors(n, wide) * MI_W == n) {
         /* a block takes whole rows: all is in order */
         mi_gemm_outer(m, k, n, x, xs_m, xs_k, y, ys_k, o, os_m, accumulate);
@@ -434,9 +507,10 @@ void mi_gemm_stream(
 /* Partial sums over interleaved parts of k, where MI_W sums alone would wait for each other. */
 #define MI_DOT_PARTS (MI_W <= 4 ? 2 : 1)
 
-/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. MR and NC are constants. */
+/* o[MR,NC] with MR * NC == MI_W; of the NC columns the first `columns` exist. MR, NC and FETCH are constants; with FETCH, as
+ * many bytes of what follows on y are fetched as are read. */
 MI_INLINE void mi_dot_tile(
-    const int MR, const int NC, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
+    const int MR, const int NC, const int FETCH, ptrdiff_t k, int columns, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
     ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
 {
     mi_vec sum[MI_DOT_PARTS][MI_W];
@@ -444,6 +518,7 @@ MI_INLINE void mi_dot_tile(
     MI_UNROLL for (int i = 0; i < MR; i++) xr[i] = x + i * xs_m;
     MI_UNROLL for (int j = 0; j < NC; j++) yr[j] = y + (j < columns ? j : columns - 1) * ys_n;
     MI_UNROLL for (int i = 0; i < MI_DOT_PARTS * MI_W; i++) sum[i / MI_W][i % MI_W] = (mi_vec){0};
+    const char *next = (const char *)y + MI_AHEAD;
     ptrdiff_t at = 0;
     MI_NO_UNROLL for (; at + MI_DOT_PARTS * MI_W <= k; at += MI_DOT_PARTS * MI_W)
     {
@@ -453,10 +528,12 @@ MI_INLINE void mi_dot_tile(
             MI_UNROLL for (int i = 0; i < MR; i++) xv[i] = mi_load(xr[i] + at + p * MI_W);
             MI_UNROLL for (int j = 0; j < NC; j++)
             {
+                if (FETCH && j * MI_VEC_BYTES % MI_LINE == 0) mi_fetch(MI_LINE, next + j * MI_VEC_BYTES);
                 mi_vec yv = mi_load(yr[j] + at + p * MI_W);
                 if (MR > 1) MI_IN_REGISTER(yv);
                 MI_UNROLL for (int i = 0; i < MR; i++) sum[p][i * NC + j] += xv[i] * yv;
             }
+            next += NC * MI_VEC_BYTES;
         }
     }
     MI_NO_UNROLL for (; at < k; at += MI_W)
@@ -492,26 +569,31 @@ MI_INLINE void mi_dot_tile(
 }
 
 /* All n columns of MR rows. */
-#define MI_DOT_ROWS(MR) \
-    MI_NOINLINE void mi_dot_##MR( \
+#define MI_DOT_ROWS(MR, FETCH, name) \
+    MI_NOINLINE void name( \
         ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, mi_real *o, \
         ptrdiff_t os_m, int accumulate) \
     { \
         enum { NC = MI_W / MR }; \
         for (ptrdiff_t j = 0; j < n; j += NC) { \
             const int columns = n - j < NC ? (int)(n - j) : NC; \
-            mi_dot_tile(MR, NC, k, columns, x, xs_m, y + j * ys_n, ys_n, o + j, os_m, accumulate); \
+            mi_dot_tile(MR, NC, FETCH, k, columns, x, xs_m, y + j * ys_n, ys_n, o + j, os_m, accumulate); \
         } \
     }
-MI_DOT_ROWS(1)
-MI_DOT_ROWS(2)
+MI_DOT_ROWS(1, 0, mi_dot_1)
+MI_DOT_ROWS(2, 0, mi_dot_2)
+MI_DOT_ROWS(1, 1, mi_dot_1_fetching)
+MI_DOT_ROWS(2, 1, mi_dot_2_fetching)
 
+/* The first two rows may `fetch`. */
 MI_NOINLINE void mi_dot_few(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
-    mi_real *o, ptrdiff_t os_m, int accumulate)
+    mi_real *o, ptrdiff_t os_m, int accumulate, int fetch)
 {
-    for (; m > 1; m -= 2, x += 2 * xs_m, o += 2 * os_m) mi_dot_2(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
-    if (m) mi_dot_1(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+    for (; m > 1; m -= 2, x += 2 * xs_m, o += 2 * os_m, fetch = 0) {
+        (fetch ? mi_dot_2_fetching : mi_dot_2)(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
+    }
+    if (m) (fetch ? mi_dot_1_fetching : mi_dot_1)(k, n, x, xs_m, y, ys_n, o, os_m, accumulate);
 }
 
 /* More rows: lane i * P + p of a vector has x[i,t * P + p], for P = MI_W / MR and some t, and multiplies P elements of
@@ -544,12 +626,12 @@ MI_INLINE mi_vec mi_repeat(const int P, const mi_real *p)
 #define MI_DOT_STEPS 256 /* of x at once: as many vectors, 16 KiB */
 #define MI_DOT_COLUMNS (MI_W >= 8 ? MI_W : 8) /* sums side by side: no multiply-add waits for the last one */
 
-/* o[rows,MI_DOT_COLUMNS] (+)= x y for x of `steps` vectors. */
+/* o[rows,MI_DOT_COLUMNS] (+)= x y for x of `steps` vectors; what is read is a PART-th of what is fetched, if any. */
 MI_INLINE void mi_dot_block(
-    const int MR, ptrdiff_t steps, const mi_real *x, const mi_real *y, ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m,
-    int rows, int accumulate)
+    const int MR, const int PART, ptrdiff_t steps, const mi_real *x, const mi_real *y, ptrdiff_t ys_n,
+    const char *next, mi_real *o, ptrdiff_t os_m, int rows, int accumulate)
 {
-    const int P = MI_W / MR;
+    const int P = MI_W / MR, FETCH = PART ? MI_DOT_COLUMNS * P * MI_REAL_BYTES / PART : 0;
     mi_vec sum[MI_DOT_COLUMNS];
     const mi_real *four[MI_DOT_COLUMNS / 4]; /* the first of every four rows of y */
     ptrdiff_t s1 = ys_n * MI_REAL_BYTES, s3 = 3 * s1;
@@ -560,6 +642,8 @@ MI_INLINE void mi_dot_block(
         __asm__("" : "+r"(s1), "+r"(s3)); /* opaque, or the compiler wants a register for each row of y */
         const ptrdiff_t offset[4] = {0, s1, 2 * s1, s3};
         const mi_vec xv = mi_load(x);
+        mi_fetch(FETCH, next);
+        next += FETCH;
         MI_UNROLL for (int j = 0; j < MI_DOT_COLUMNS; j++)
         {
             sum[j] += xv * mi_repeat(P, (const mi_real *)((const char *)four[j / 4] + offset[j % 4]));
@@ -587,72 +671,136 @@ MI_INLINE void mi_dot_block(
     }
 }
 
-/* All n columns, whole blocks of them, of at most MR rows. */
-MI_INLINE void mi_dot_packed(
-    const int MR, int rows, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y,
-    ptrdiff_t ys_n, mi_real *o, ptrdiff_t os_m, int accumulate)
+/* to = x[rows,kc] as mi_dot_block wants it; rows that do not exist are zeros. */
+MI_INLINE void mi_dot_pack(const int MR, int rows, ptrdiff_t kc, const mi_real *x, ptrdiff_t xs_m, mi_vec *to)
 {
     const int P = MI_W / MR;
+    for (ptrdiff_t at = 0; at < kc; at += MI_W) {
+        const mi_mask mask = mi_mask_n(kc - at < MI_W ? (int)(kc - at) : MI_W);
+        mi_vec v[MI_W];
+        MI_UNROLL for (int i = 0; i < MR; i++) v[i] = i < rows ? mi_load_mask(x + i * xs_m + at, mask) : (mi_vec){0};
+        mi_transpose_groups(MR, v);
+        MI_UNROLL for (int i = 0; i < MR; i++) to[at / P + i] = v[i];
+    }
+}
+
+typedef struct {
+    ptrdiff_t k, n; /* n columns, whole blocks of them */
+    const mi_real *x;
+    const mi_real *y;
+    ptrdiff_t ys_n;
+    const char *next;
+    mi_real *o;
+    ptrdiff_t os_m;
+    int rows, accumulate;
+} mi_dot_args;
+
+MI_INLINE void mi_dot_columns(const int MR, const int PART, const mi_dot_args *a)
+{
+    const char *next = a->next;
+    for (ptrdiff_t j = 0; j < a->n; j += MI_DOT_COLUMNS) {
+        mi_dot_block(
+            MR, PART, a->k / (MI_W / MR), a->x, a->y + j * a->ys_n, a->ys_n, next, a->o + j, a->os_m, a->rows,
+            a->accumulate);
+        if (PART) next += a->k * MI_DOT_COLUMNS * MI_REAL_BYTES / PART;
+    }
+}
+
+typedef struct {
+    int rows;
+    void (*pack)(int rows, ptrdiff_t kc, const mi_real *x, ptrdiff_t xs_m, mi_vec *to);
+    void (*columns[3])(const mi_dot_args *); /* with nothing, all, or half of what follows fetched */
+} mi_dot;
+
+#define MI_DOT(MR) \
+    MI_NOINLINE void mi_dot_pack_##MR(int rows, ptrdiff_t kc, const mi_real *x, ptrdiff_t xs_m, mi_vec *to) \
+    { \
+        mi_dot_pack(MR, rows, kc, x, xs_m, to); \
+    } \
+    MI_NOINLINE void mi_dot_columns_##MR(const mi_dot_args *a) { mi_dot_columns(MR, 0, a); } \
+    MI_NOINLINE void mi_dot_fetching_##MR(const mi_dot_args *a) { mi_dot_columns(MR, 1, a); } \
+    MI_NOINLINE void mi_dot_half_fetching_##MR(const mi_dot_args *a) { mi_dot_columns(MR, 2, a); } \
+    static const mi_dot mi_dot_by_##MR = { \
+        MR, mi_dot_pack_##MR, {mi_dot_columns_##MR, mi_dot_fetching_##MR, mi_dot_half_fetching_##MR}};
+#if MI_W >= 4
+MI_DOT(4)
+#endif
+#if MI_W >= 8
+MI_DOT(8)
+#endif
+
+#define MI_DOT_GROUPS 8 /* of rows, at once */
+#define MI_DOT_BYTES (16 * 1024) /* of y, in the first-level cache for all of them */
+
+/* The blocks of m > 2 rows, and how many rows they are together; n columns are whole blocks. */
+#if MI_W >= 4
+MI_NOINLINE ptrdiff_t mi_dot_groups(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
+    mi_real *o, ptrdiff_t os_m, int accumulate)
+{
     mi_vec packed[MI_DOT_STEPS];
-    const ptrdiff_t whole = k / P * P;
+    const mi_dot *dots[MI_DOT_GROUPS];
+    ptrdiff_t done = 0;
+    int groups = 0, P = 1;
+    while (m - done > 2 && groups < MI_DOT_GROUPS) {
+        const mi_dot *d = &mi_dot_by_4;
+#if MI_W >= 8
+        /* blocks with few rows that do not exist */
+        if (m - done > 5) d = &mi_dot_by_8;
+#endif
+        const ptrdiff_t steps = (k + MI_W - 1) / MI_W * d->rows;
+        if (groups && (groups + 1) * steps > MI_DOT_STEPS) break;
+        if (P < MI_W / d->rows) P = MI_W / d->rows;
+        dots[groups++] = d;
+        done += d->rows;
+    }
+    if (done > m) done = m;
+    const ptrdiff_t whole = k / P * P, most = MI_DOT_STEPS / groups * (MI_W / dots[0]->rows) / MI_W * MI_W;
     ptrdiff_t k0 = 0;
     do {
-        const ptrdiff_t kc = whole - k0 < MI_DOT_STEPS * P ? whole - k0 : MI_DOT_STEPS * P;
-        for (ptrdiff_t at = 0; at < kc; at += MI_W) {
-            const mi_mask mask = mi_mask_n(kc - at < MI_W ? (int)(kc - at) : MI_W);
-            mi_vec v[MI_W];
-            MI_UNROLL for (int i = 0; i < MR; i++)
-            {
-                v[i] = i < rows ? mi_load_mask(x + i * xs_m + k0 + at, mask) : (mi_vec){0};
-            }
-            mi_transpose_groups(MR, v);
-            MI_UNROLL for (int i = 0; i < MR; i++) packed[at / P + i] = v[i];
+        const ptrdiff_t kc = whole - k0 < most ? whole - k0 : most, steps = (kc + MI_W - 1) / MI_W * dots[0]->rows;
+        const ptrdiff_t fit = kc ? MI_DOT_BYTES / MI_REAL_BYTES / kc / MI_DOT_COLUMNS * MI_DOT_COLUMNS : n;
+        const ptrdiff_t strip = groups == 1 ? n : fit < MI_DOT_COLUMNS ? MI_DOT_COLUMNS : fit;
+        const int fetch = ys_n == k && kc == k;
+        for (int g = 0; g < groups; g++) {
+            const ptrdiff_t i = (ptrdiff_t)g * dots[0]->rows, rows = m - i < dots[g]->rows ? m - i : dots[g]->rows;
+            dots[g]->pack((int)rows, kc, x + i * xs_m + k0, xs_m, packed + g * steps);
         }
-        for (ptrdiff_t j = 0; j < n; j += MI_DOT_COLUMNS) {
-            mi_dot_block(
-                MR, kc / P, (const mi_real *)packed, y + j * ys_n + k0, ys_n, o + j, os_m, rows, accumulate || k0 > 0);
+        for (ptrdiff_t j = 0; j < n; j += strip) {
+            const ptrdiff_t nc = n - j < strip ? n - j : strip, bytes = nc * k * MI_REAL_BYTES;
+            const mi_real *yj = y + j * ys_n + k0;
+            const char *next = (const char *)yj + (groups > 1 && bytes > MI_AHEAD ? bytes : MI_AHEAD);
+            for (int g = 0; g < groups; g++) {
+                const ptrdiff_t i = (ptrdiff_t)g * dots[0]->rows, rows = m - i < dots[g]->rows ? m - i : dots[g]->rows;
+                const mi_real *xg = (const mi_real *)(packed + g * steps);
+                mi_real *og = o + i * os_m + j;
+                const mi_dot_args a = {
+                    kc, nc, xg, yj, ys_n, next + g * bytes / 2, og, os_m, (int)rows, accumulate || k0 > 0};
+                dots[g]->columns[!fetch || g > 1 ? 0 : groups > 1 ? 2 : 1](&a);
+            }
         }
         k0 += kc;
     } while (k0 < whole);
-    if (k > whole) mi_dot_few(rows, k - whole, n, x + whole, xs_m, y + whole, ys_n, o, os_m, 1);
+    if (k > whole) mi_dot_few(done, k - whole, n, x + whole, xs_m, y + whole, ys_n, o, os_m, 1, 0);
+    return done;
 }
-
-#define MI_DOT_PACKED(MR) \
-    MI_NOINLINE void mi_dot_##MR( \
-        int rows, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n, \
-        mi_real *o, ptrdiff_t os_m, int accumulate) \
-    { \
-        mi_dot_packed(MR, rows, k, n, x, xs_m, y, ys_n, o, os_m, accumulate); \
-    }
-#if MI_W >= 4
-MI_DOT_PACKED(4)
-#endif
-#if MI_W >= 8
-MI_DOT_PACKED(8)
 #endif
 
 void mi_gemm_dot(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, ptrdiff_t xs_m, const mi_real *y, ptrdiff_t ys_n,
     mi_real *o, ptrdiff_t os_m, int accumulate)
 {
-    const ptrdiff_t whole = MI_W >= 4 ? n / MI_DOT_COLUMNS * MI_DOT_COLUMNS : 0;
-    if (whole < n) mi_dot_few(m, k, n - whole, x, xs_m, y + whole * ys_n, ys_n, o + whole, os_m, accumulate);
+    const int few = m <= 2;
+    const ptrdiff_t whole = MI_W >= 4 && !few ? n / MI_DOT_COLUMNS * MI_DOT_COLUMNS : 0;
+    if (whole < n) mi_dot_few(m, k, n - whole, x, xs_m, y + whole * ys_n, ys_n, o + whole, os_m, accumulate, few && ys_n == k);
     if (!whole) return;
 #if MI_W >= 4
     while (m > 2) {
-        /* blocks with few rows that do not exist */
-        int mr = MI_W < 8 ? 4 : 8;
-        while (mr > 4 && m <= mr / 2 + mr / 8) mr /= 2;
-        const int rows = m < mr ? (int)m : mr;
-#if MI_W >= 8
-        if (mr == 8) mi_dot_8(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
-        else
-#endif
-        mi_dot_4(rows, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
-        x += rows * xs_m;
-        o += rows * os_m;
-        m -= rows;
+        const ptrdiff_t done = mi_dot_groups(m, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
+        x += done * xs_m;
+        o += done * os_m;
+        m -= done;
     }
 #endif
-    mi_dot_few(m, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate);
+    mi_dot_few(m, k, whole, x, xs_m, y, ys_n, o, os_m, accumulate, 0);
 }

@@ -214,7 +214,7 @@ def check_product(
     dtype, nan = library.dtype, float("nan")
     x = at_page_end(k, m, 2, dtype, nan).T if transposed else at_page_end(m, k, 3, dtype, nan)
     y_type = library.y_dtype.type
-    y = at_page_end(n, k, 1, y_type, nan).T if kind == "dot" else at_page_end(k, n, gap, y_type, nan)
+    y = at_page_end(n, k, gap, y_type, nan).T if kind == "dot" else at_page_end(k, n, gap, y_type, nan)
     x[:] = rng.standard_normal((m, k))
     y[:] = rng.standard_normal((k, n))
     o_gap = 2
@@ -248,14 +248,30 @@ def test_products(products: Library, kind: str, accumulate: bool) -> None:
         check_product(products, kind, m, k, n, accumulate)
 
 
+@pytest.mark.parametrize("kind", ["outer", "stream"])
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_products_with_contiguous_rows(products: Library, accumulate: bool) -> None:
-    """Of register blocks of every width, which are read in order and fetched ahead, and of others."""
+def test_products_with_contiguous_rows(products: Library, kind: str, accumulate: bool) -> None:
+    """Of register blocks of every width, which are read in order and fetched ahead, and of others; parts of y end inside."""
     w, kc = products.width, products.panel_rows
     for m in (*range(1, 13), 16, 17, 23, 24, 32, 33):
         for k in (1, 8, 37, kc + 1):
             for n in (w, 2 * w, 3 * w, 4 * w, 5 * w, 7 * w, 8 * w):
-                check_product(products, "stream", m, k, n, accumulate, gap=0)
+                check_product(products, kind, m, k, n, accumulate, gap=0)
+    for m, k, n in [(5, 300, 4 * w), (26, 200, 8 * w), (9, 70, 16 * w)]:
+        check_product(products, kind, m, k, n, accumulate, gap=0)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+@pytest.mark.parametrize("gap", [0, 1])
+def test_dot_products_of_groups_of_rows(products: Library, gap: int, accumulate: bool) -> None:
+    """Groups of eight and of four rows, as many at once as fit and more; strips of columns end inside."""
+    w, steps = products.width, products.dot_steps
+    for m in (1, 2, 3, 5, 6, 8, 12, 13, 16, 19, 64, 67, 75):
+        for k in (1, w, 64, 67):
+            for n in (w, 5 * w + 3):
+                check_product(products, "dot", m, k, n, accumulate, gap=gap)
+    for m, k, n in [(8, 64, 300), (16, 64, 300), (21, 129, 130), (24, steps, 3 * w), (24, 2 * steps + 1, 3 * w)]:
+        check_product(products, "dot", m, k, n, accumulate, gap=gap)
 
 
 @pytest.mark.parametrize("kind", ["outer", "stream"])
