@@ -28,7 +28,7 @@ bench: .venv/bench
 # two times about nine minutes on an NVIDIA GPU; run again, the first goes on where it was
 bench-gpu: .venv/gpu
 	$(BIN)/python -m benchmarks.gpu --markdown
-	$(BIN)/python -m benchmarks.gpu_programs --markdown
+	$(BIN)/python -m benchmarks.gpu.programs --markdown
 
 docs: .venv/test
 	$(BIN)/python -m benchmarks.drawings

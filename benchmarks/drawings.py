@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import mirage as mi
-from benchmarks.graph_programs import SMALL
+from benchmarks.graphs.programs import SMALL
 from benchmarks.programs import PROGRAMS
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.draw import to_svg

@@ -11,13 +11,13 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
-from benchmarks.compiler import MODELS, CompilerRow
-from benchmarks.compiler_memory import MemoryRow
-from benchmarks.kernels import KernelRow
-from benchmarks.peers import PEERS
-from benchmarks.pruning import PruningRow
-from benchmarks.scaling import PANELS, ScalingRow
-from benchmarks.search import SearchRow
+from benchmarks.compiler.memory import MemoryRow
+from benchmarks.compiler.race import MODELS, CompilerRow
+from benchmarks.kernels.race import KernelRow
+from benchmarks.peers.peers import PEERS
+from benchmarks.search.pruning import PruningRow
+from benchmarks.search.scaling import PANELS, ScalingRow
+from benchmarks.search.searches import SearchRow
 
 _FASTER, _SLOWER, _PLAIN = "#1b7837", "#b2182b", "#4575b4"
 #: the same rows give the same file

@@ -15,22 +15,22 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.compiler import as_data as compiler_data
-from benchmarks.compiler import measure as measure_compiler
-from benchmarks.compiler import sections
-from benchmarks.kernels import BUDGET, kernel_table, measure, summary
-from benchmarks.micro import measure as measure_micro
-from benchmarks.micro import micro_table
-from benchmarks.model import measure as measure_model
-from benchmarks.model import model_table
-from benchmarks.model import rows as model_rows
-from benchmarks.overhead import measure as measure_overhead
-from benchmarks.overhead import overhead_table
+from benchmarks.compiler.race import as_data as compiler_data
+from benchmarks.compiler.race import measure as measure_compiler
+from benchmarks.compiler.race import sections
+from benchmarks.kernels.micro import measure as measure_micro
+from benchmarks.kernels.micro import micro_table
+from benchmarks.kernels.model import measure as measure_model
+from benchmarks.kernels.model import model_table
+from benchmarks.kernels.model import rows as model_rows
+from benchmarks.kernels.overhead import measure as measure_overhead
+from benchmarks.kernels.overhead import overhead_table
+from benchmarks.kernels.race import BUDGET, kernel_table, measure, summary
 from benchmarks.plot import plot_compiler, plot_memory, plot_pruning, plot_ratios, plot_scaling, plot_search
-from benchmarks.pruning import ablation, pruning_table
-from benchmarks.scaling import scaling, scaling_table
-from benchmarks.search import measure as measure_searches
-from benchmarks.search import phase_table, search_table
+from benchmarks.search.pruning import ablation, pruning_table
+from benchmarks.search.scaling import scaling, scaling_table
+from benchmarks.search.searches import measure as measure_searches
+from benchmarks.search.searches import phase_table, search_table
 from mirage.kernels.cpu.limits import Limits
 from mirage.kernels.target import get_target
 

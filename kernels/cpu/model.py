@@ -31,7 +31,7 @@ from mirage.mugraph.schedule import KernelSchedule
 from mirage.mugraph.thread import inline_threads, stored, thread_groups
 
 #: what is counted, each with the ns that one costs where nothing has been measured: fitted to 424 kernels of all programs that
-#: are benchmarked (`benchmarks.model`). Counts are those of the busiest thread, but for launches
+#: are benchmarked (`benchmarks.kernels.model`). Counts are those of the busiest thread, but for launches
 FEATURES: dict[str, float] = {
     "launch": 2300.0,  # a kernel is started
     "cell": 53.0,  # a grid cell

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graph_programs import GraphProgram
+from benchmarks.graphs.programs import GraphProgram
 from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from tests.kernels.cuda.strict_lab import StrictLab
 

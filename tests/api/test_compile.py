@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graph_programs import SMALL, GraphProgram
+from benchmarks.graphs.programs import SMALL, GraphProgram
 from mirage.compilation import OPTIMIZATIONS, PIPELINE
 from mirage.errors import (
     BudgetError,

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graph_models import Bert, Llama, Mixtral
-from benchmarks.graph_programs import SMALL, programs
+from benchmarks.graphs.models import Bert, Llama, Mixtral
+from benchmarks.graphs.programs import SMALL, programs
 from mirage.errors import DeviceError, FormatError, GuardError, InputError, MirageError, UnknownTarget
 from mirage.kernels.cuda.device import present_device
 from tests.api.archives import saved_with

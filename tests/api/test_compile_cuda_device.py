@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graph_programs import SMALL
+from benchmarks.graphs.programs import SMALL
 from mirage.kernels.cuda.device import find_cupy
 from tests.api.cuda_programs import SCALED, compiled, scaled, softmax, tupled
 

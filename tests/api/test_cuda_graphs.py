@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from benchmarks.graph_programs import SMALL
+from benchmarks.graphs.programs import SMALL
 from mirage.errors import InputError
 from tests.api.cuda_programs import QUICK, SCALED, compiled, executable, interpreter, numbers, scaled, softmax
 from tests.kernels.cuda.strict_lab import StrictLab, strict

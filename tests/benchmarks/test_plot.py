@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 
 import pytest
 
-from benchmarks.compiler import CompilerRow
-from benchmarks.compiler_memory import MemoryRow
-from benchmarks.kernels import KernelRow
-from benchmarks.pruning import PruningRow
-from benchmarks.scaling import SERIES, WORKERS, ScalingRow
-from benchmarks.search import SearchRow
+from benchmarks.compiler.memory import MemoryRow
+from benchmarks.compiler.race import CompilerRow
+from benchmarks.kernels.race import KernelRow
+from benchmarks.search.pruning import PruningRow
+from benchmarks.search.scaling import SERIES, WORKERS, ScalingRow
+from benchmarks.search.searches import SearchRow
 
 pytest.importorskip("matplotlib")
 

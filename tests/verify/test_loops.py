@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.mutants import judged
+from benchmarks.search.mutants import judged
 from mirage.ir.axes import AxisNode, to_axes
 from mirage.ir.operator import reduced_axes, reduced_parts
 from mirage.ir.program import ProgramBuilder

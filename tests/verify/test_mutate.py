@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from benchmarks.mutants import difference_in_floats, judged
+from benchmarks.search.mutants import difference_in_floats, judged
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor

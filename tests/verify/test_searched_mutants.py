@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
-from benchmarks import mutants as corpus_of
-from benchmarks.mutants import Mutant, by_kind, corpus, distinct, found_graphs
 from benchmarks.programs import PROGRAMS
+from benchmarks.search import mutants as corpus_of
+from benchmarks.search.mutants import Mutant, by_kind, corpus, distinct, found_graphs
 from mirage.verify.equivalence import Verifier
 from mirage.verify.mutate import CHANGES
 

@@ -1,0 +1,1 @@
+"""The benchmark of whole programs on the CPU."""

@@ -1,0 +1,1 @@
+"""The benchmarks of a GPU, and what can be checked without one."""

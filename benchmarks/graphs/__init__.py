@@ -1,0 +1,1 @@
+"""The whole programs that are measured, and small ones for tests."""

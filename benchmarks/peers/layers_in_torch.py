@@ -1,0 +1,150 @@
+"""The layers of `benchmarks/graphs/models.py` as users of PyTorch write them, with our threads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from benchmarks.graphs.programs import BERT_BASE, TINY_LLAMA, GraphProgram
+from benchmarks.peers.compiled import Frozen, compiles
+from benchmarks.peers.in_torch import EPS, Form
+
+#: calls of a layer, and its results
+Layer = Callable[..., Any]
+
+
+def torch_layers(program: GraphProgram, arguments: Sequence[Any], threads: int) -> Mapping[str, Form]:
+    """By label, the forms of a program on the memory of these arguments; empty for programs that have none.
+
+    The number of threads is set for the whole process.
+    """
+    torch.set_num_threads(threads)
+    return tensor_layers(program, [torch.from_numpy(a) for a in arguments]) if program.name in _LAYERS else {}
+
+
+def tensor_layers(program: GraphProgram, tensors: Sequence[Tensor]) -> Mapping[str, Form]:
+    """By label, the forms of a program for tensors on any device; empty for programs that have none."""
+    given = dict(zip(program.specs, tensors, strict=True))
+    return {label: Form(run, prepare(given)) for label, (run, prepare) in _LAYERS.get(program.name, {}).items()}
+
+
+def compiled_layers(
+    program: GraphProgram, forms: Mapping[str, Form], say: Callable[[str], None]
+) -> Mapping[str, Callable[[], Any]]:
+    """The forms compiled by `torch.compile(dynamic=True)`, with the weights as parameters of a module, as a model has them.
+
+    All are compiled in here, by a first call; what cannot be compiled is left out, and `say` is told why.
+    """
+    constant = [n in program.constants for n in program.specs]
+    versions: dict[str, Callable[[], Any]] = {}
+    for label, form in forms.items():
+        given = tuple(a for a, fixed in zip(form.arguments, constant, strict=True) if not fixed)
+        run = Form(torch.compile(Frozen(form, constant).eval(), dynamic=True), given)
+        if compiles(f"{program.name}: torch.compile {label}", run, say):
+            versions[label] = run
+    return versions
+
+
+def _same(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    return tuple(given.values())
+
+
+def _out_in(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Matrices of weights in the layout of `nn.Linear`."""
+    return tuple(a.mT.contiguous() if n.startswith("w") else a for n, a in given.items())
+
+
+def _rms(x: Tensor, weight: Tensor) -> Tensor:
+    return F.rms_norm(x, x.shape[-1:], weight, EPS)
+
+
+def _norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], weight, bias, EPS)
+
+
+def _plain(x: Tensor, w: Tensor) -> Tensor:
+    return x @ w
+
+
+def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor]) -> Layer:
+    """A layer of a decoder over new tokens, of which there is one where keys and values are cached."""
+    model = TINY_LLAMA
+    frequencies = torch.from_numpy(model.frequencies)
+
+    def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        first, second = x.chunk(2, -1)
+        return torch.cat([first * cos - second * sin, second * cos + first * sin], -1)
+
+    def run(x: Tensor, positions: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        cache, weights = (rest[:2], rest[2:]) if cached else ((), rest)
+        norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
+        b, s, _ = x.shape
+        angles = positions[:, None] * frequencies.to(x.device)
+        cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
+        y = _rms(x, norm1)
+        q = rotate(linear(y, wq).view(b, s, model.heads, -1).transpose(1, 2), cos, sin)
+        k = rotate(linear(y, wk).view(b, s, model.shared, -1).transpose(1, 2), cos, sin)
+        v = linear(y, wv).view(b, s, model.shared, -1).transpose(1, 2)
+        if cache:
+            k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=not cached, enable_gqa=True)
+        x = x + linear(mixed.transpose(1, 2).reshape(b, s, -1), wo)
+        y = _rms(x, norm2)
+        return x + linear(F.silu(linear(y, w1)) * linear(y, w3), w2), k, v
+
+    return run
+
+
+def _bert(linear: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Layer:
+    model = BERT_BASE
+
+    def run(x: Tensor, valid: Tensor, *weights: Tensor) -> Tensor:
+        wq, bq, wk, bk, wv, bv, wo, bo, g1, c1, w1, b1, w2, b2, g2, c2 = weights
+        b, s, h = x.shape
+
+        def heads(y: Tensor) -> Tensor:
+            return y.view(b, s, model.heads, -1).transpose(1, 2)
+
+        q, k, v = heads(linear(x, wq, bq)), heads(linear(x, wk, bk)), heads(linear(x, wv, bv))
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=valid[:, None, None, :])
+        x = _norm(x + linear(mixed.transpose(1, 2).reshape(b, s, h), wo, bo), g1, c1)
+        return _norm(x + linear(F.gelu(linear(x, w1, b1)), w2, b2), g2, c2)
+
+    return run
+
+
+def _mixtral_dense(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
+    """All experts for all tokens, as the program is written."""
+    best, chosen = (x @ router).topk(2)
+    shares = x.new_zeros(x.shape[0], w1.shape[0]).scatter(1, chosen, best.softmax(-1))
+    found = (F.silu(x @ w1) * (x @ w3)) @ w2
+    return (found * shares.T[:, :, None]).sum(0)
+
+
+def _mixtral_sparse(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tensor) -> Tensor:
+    """Every expert for the tokens that are routed to it, as in Hugging Face Transformers."""
+    best, chosen = (x @ router).topk(2)
+    shares, out = best.softmax(-1), torch.zeros_like(x)
+    for e in range(w1.shape[0]):
+        rows, slot = torch.where(chosen == e)
+        if rows.numel():
+            tokens = x[rows]
+            found = (F.silu(tokens @ w1[e]) * (tokens @ w3[e])) @ w2[e]
+            out.index_add_(0, rows, found * shares[rows, slot, None])
+    return out
+
+
+#: by program and label: a function, and its arguments made of the program's
+_LAYERS: dict[str, dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]]]] = {
+    "llama_prefill": {"": (_llama(False, _plain), _same), "nn.Linear layout": (_llama(False, F.linear), _out_in)},
+    "llama_decode": {"": (_llama(True, _plain), _same), "nn.Linear layout": (_llama(True, F.linear), _out_in)},
+    "bert_encoder": {
+        "": (_bert(lambda x, w, b: x @ w + b), _same),
+        "nn.Linear layout": (_bert(F.linear), _out_in),
+    },
+    "mixtral_moe": {"all experts": (_mixtral_dense, _same), "routed tokens": (_mixtral_sparse, _same)},
+}

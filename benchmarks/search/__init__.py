@@ -1,0 +1,1 @@
+"""The benchmarks of the search and of the verifier."""

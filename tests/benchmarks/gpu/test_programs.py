@@ -1,0 +1,123 @@
+"""The benchmark of whole programs on a GPU: its plan, a dry run, and a row on a stand-in that needs no GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.gpu import programs as gpu_programs
+from benchmarks.gpu.programs import Device, GpuProgramRow, measure, measured, program_table, rehearse
+from benchmarks.graphs.models import Bert, Llama, Mixtral
+from benchmarks.graphs.programs import GraphProgram, programs
+from mirage.errors import DeviceError, InputError
+
+pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
+torch = pytest.importorskip("torch")
+
+TINY = programs(
+    Llama(hidden=32, heads=4, shared=2, head=8, ffn=48, dtype="float16"),
+    Bert(hidden=32, heads=4, ffn=64, dtype="float16"),
+    Mixtral(hidden=16, experts=4, ffn=24, dtype="float16"),
+    batch=2,
+    length=8,
+    measured=False,
+)
+
+
+def tiny(name: str, **sizes: int) -> GraphProgram:
+    return replace(TINY[name], measured={"tiny": sizes})
+
+
+def test_programs_are_of_float16() -> None:
+    found = measured([])
+    assert [p.name for p in found] == list(gpu_programs.NAMES)
+    for p in found:
+        types = {getattr(t, "dtype", "") for t in p.specs.values()}
+        assert "float16" in types and "float32" not in types
+        assert len(p.measured) == 2
+    with pytest.raises(InputError, match="'refinement' is not measured; the programs are llama_decode"):
+        measured(["refinement"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "sizes"),
+    [("llama_decode", {"b": 1, "s": 1, "t": 5}), ("bert_encoder", {"b": 1, "s": 4}), ("mixtral_moe", {"n": 3})],
+)
+def test_a_dry_run_compiles(name: str, sizes: dict[str, int]) -> None:
+    (text,) = rehearse([tiny(name, **sizes)], "cuda:sm_90", 2.0)
+    assert text.startswith(f"{name} {{'tiny'") and "for cuda:sm_90" in text and "CUDA graphs: " in text
+
+
+class Fake(Device):
+    """PyTorch on the host, with a clock that a call of ours moves by 2 us and one of others by 3."""
+
+    def __init__(self, wrong: float = 0.0) -> None:
+        self.clock, self.wrong, self.name = 0.0, wrong, "Fake"
+
+        class Event:
+            def __init__(event, enable_timing: bool) -> None: ...
+
+            def record(event) -> None:
+                event.at = self.clock
+
+            def synchronize(event) -> None: ...
+
+            def elapsed_time(event, end: Any) -> float:
+                return (end.at - event.at) / 1e3
+
+        cuda = SimpleNamespace(synchronize=lambda: None, Event=Event)
+        host = lambda a: SimpleNamespace(cuda=lambda: torch.from_numpy(a))  # noqa: E731
+        self._torch = SimpleNamespace(cuda=cuda, from_numpy=host, inference_mode=torch.inference_mode)
+
+    def _peers(self, program: GraphProgram, tensors: Any) -> dict[str, Callable[[], Any]]:
+        def peer() -> Any:
+            self.clock += 3.0
+            return self.result(program, tensors)
+
+        def broken() -> Any:
+            raise RuntimeError("out of memory")
+
+        return {"PyTorch": peer, "torch.compile": broken}
+
+    def result(self, program: GraphProgram, tensors: Any) -> Any:
+        found = program.expected([t.numpy() for t in tensors])
+        return tuple(torch.from_numpy(np.asarray(f)) for f in found)
+
+    def executable(self, program: GraphProgram) -> Any:
+        class Ours:
+            def __call__(own, *tensors: Any) -> Any:
+                self.clock += 2.0
+                return tuple(r + self.wrong for r in self.result(program, tensors))
+
+            def to_json(own) -> dict[str, Any]:
+                return {"graphs": "the second call is recorded"}
+
+        return Ours()
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.5])
+def test_a_row(monkeypatch: pytest.MonkeyPatch, wrong: float) -> None:
+    monkeypatch.setattr(gpu_programs, "SECONDS", 0.0)
+    device, p = Fake(wrong), tiny("mixtral_moe", n=3)
+    monkeypatch.setattr(gpu_programs, "Device", lambda: device)
+    monkeypatch.setattr(gpu_programs, "compiled", lambda program, *_: device.executable(program))
+    told: list[str] = []
+    (row,) = measure([p], "cuda:sm_90", 1.0, 1.0, told.append)
+    assert isinstance(row, GpuProgramRow)
+    assert (row.ours_us, row.best_peer, row.best_peer_us, row.ratio) == (2.0, "PyTorch", 3.0, 1.5)
+    assert row.wrong is (wrong > 0) and ("WRONG" in told[0]) is row.wrong
+    assert row.left_out == ["torch.compile: RuntimeError: out of memory"]
+    assert "mixtral_moe" in program_table([row]).markdown()
+    assert not list(measure([p], "cuda:sm_90", 1.0, 0.0, told.append)) and "not measured" in told[-1]
+
+
+def test_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(DeviceError, match="--dry-run compiles"):
+        list(measure([tiny("mixtral_moe", n=3)], "cuda:sm_90", 1.0, 1.0, lambda _: None))

@@ -1,0 +1,120 @@
+"""Every form of every peer computes the program it is measured against."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from importlib.util import find_spec
+from typing import NoReturn
+
+import numpy as np
+import pytest
+
+from benchmarks.peers.peers import PEERS, inference, installed, peers
+from benchmarks.programs import KERNELS
+from mirage.ir.interpret import run_reference
+from mirage.search.accuracy import random_inputs
+
+pytest.importorskip("torch")
+pytest.importorskip("onnx")
+pytest.importorskip("onnxruntime")
+
+#: odd sizes where the program leaves them open, and more than one of everything
+SMALL = {"b": 2, "h": 3, "s": 5, "t": 37, "n": 33, "e": 3, "f": 34, "m": 7}
+#: forms per program, of each of `PEERS`
+FORMS = {
+    "gqa_decode": (3, 3, 3, 1),
+    "gqa_decode_d64": (3, 3, 3, 1),
+    "qknorm_attention": (2, 2, 3, 1),
+    "rmsnorm_linear": (2, 3, 2, 2),
+    "mha_decode": (2, 2, 3, 1),
+    "mqa_decode": (3, 3, 3, 1),
+    "gated_mlp": (2, 3, 2, 2),
+    "adapter_mlp": (2, 3, 2, 2),
+    "lora": (2, 3, 2, 2),
+    "moe": (1, 2, 2, 1),
+    "norm_transformer": (1, 1, 1, 1),
+    "softmax": (1, 1, 1, 1),
+    "layer_norm": (1, 1, 1, 1),
+    "rms_norm": (1, 1, 1, 1),
+}
+#: peers that are ready at once, and need nothing that copies their inputs
+QUICK = ("PyTorch", "ONNX Runtime")
+
+
+def test_every_program_has_peers() -> None:
+    assert set(FORMS) == set(KERNELS)
+
+
+def small(name: str) -> tuple[list[np.ndarray], np.ndarray]:
+    """Inputs of a program and its result in float64."""
+    program = KERNELS[name].trace()
+    inputs = random_inputs(program, {s: SMALL[s] for s in program.symbols()}, seed=3)
+    (wanted,) = run_reference(program, inputs, {s: SMALL[s] for s in program.symbols()}, "float64")
+    return inputs, wanted
+
+
+def check(name: str, peer: str) -> None:
+    """Every form of a peer computes the program, and leaves its inputs as they are."""
+    inputs, wanted = small(name)
+    before = [x.copy() for x in inputs]
+    with inference():
+        found = peers(KERNELS[name].trace(), inputs, wanted.shape, 2, [peer], pytest.fail)
+        assert len(found) == FORMS[name][list(PEERS).index(peer)]
+        for label, run in found.items():
+            assert label.startswith(peer)
+            result = np.asarray(run())
+            assert result.shape == wanted.shape, label
+            assert np.max(np.abs(result - wanted)) <= 2e-5 * np.max(np.abs(wanted)), label
+    for x, old in zip(inputs, before, strict=True):
+        np.testing.assert_array_equal(x, old)
+
+
+@pytest.mark.parametrize("peer", [*QUICK, "JAX"])
+@pytest.mark.parametrize("name", KERNELS)
+def test_peers_compute_the_program(name: str, peer: str) -> None:
+    if peer == "JAX":
+        pytest.importorskip("jax")
+    check(name, peer)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("g++"), reason="torch.compile needs g++")
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiled_peers_compute_the_program(name: str) -> None:
+    check(name, "torch.compile")
+
+
+def test_what_cannot_be_compiled_is_reported_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    def compiled(run: Callable, **_: object) -> Callable:
+        def fails(*_: object) -> NoReturn:
+            raise RuntimeError("no compiler\nand more")
+
+        return fails if run.__name__ == "scaled_dot_product_attention" else run
+
+    monkeypatch.setattr(torch, "compile", compiled)
+    inputs, wanted = small("mha_decode")
+    said: list[str] = []
+    found = peers(KERNELS["mha_decode"].trace(), inputs, wanted.shape, 2, ["torch.compile"], said.append)
+    assert list(found) == ["torch.compile"]
+    assert said == ["mha_decode: torch.compile SDPA is left out: RuntimeError: no compiler"]
+
+
+def test_missing_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "benchmarks.peers.peers.find_spec", lambda package: None if package == "jax" else find_spec(package)
+    )
+    said: list[str] = []
+    assert installed(said.append) == ["PyTorch", "torch.compile", "ONNX Runtime"]
+    assert said == ["JAX is not installed and left out; install it with pip install -e '.[test,bench]'"]
+
+
+def test_a_run_reads_the_memory_it_was_bound_to() -> None:
+    program = KERNELS["softmax"].trace()
+    x = np.zeros((2, 4), np.float32)
+    versions = peers(program, [x], (2, 4), 1, QUICK)
+    x[:, 0] = 50.0
+    for label, run in versions.items():
+        assert np.asarray(run())[0, 0] > 0.999, label

@@ -1,0 +1,89 @@
+"""Rows of searches: their fields, their JSON, and where the time of a search goes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.programs import PROGRAMS
+from benchmarks.search.phases import OTHER, PHASES, Clock, clocked
+from benchmarks.search.searches import main, phase_table, search_row, search_table
+from mirage.search.compose import Composer
+from tests import programs
+
+
+def test_a_row_says_what_the_search_did() -> None:
+    function = PROGRAMS["adapter_mlp"]
+    row = search_row(function)
+    assert row.program == "adapter_mlp" and row.stop_reason == "complete"
+    assert 0 < row.first_seconds <= row.first_best_seconds <= row.search_seconds
+    assert 0 < row.prefixes < row.checks and row.tensors > 1
+    assert row.proved == row.verified == row.candidates > 1
+    assert row.ms_per_graph == pytest.approx(1e3 * row.verify_seconds / row.candidates)
+    assert row.limits["kernels"] == 5
+    stats = programs.search("adapter_mlp").stats
+    assert (row.prefixes, row.checks, row.limits) == (stats.prefixes, stats.checks, stats.limits)
+
+
+def test_phases_divide_the_time_of_both() -> None:
+    row = search_row(PROGRAMS["gated_mlp"])
+    assert list(row.phases) == [*PHASES, OTHER]
+    assert all(row.phases[name] > 0 for name in PHASES)
+    total, both = sum(row.phases.values()), row.search_seconds + row.verify_seconds
+    assert both <= total < both + 0.5
+
+
+def test_json_prints_one_object_per_program(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["softmax", "rms_norm"], as_json=True)
+    printed = capsys.readouterr()
+    rows = json.loads(printed.out)
+    assert [r["program"] for r in rows] == ["softmax", "rms_norm"]
+    wanted = {
+        "search_seconds", "prefixes", "checks", "candidates", "verified", "proved", "first_best_seconds", "stop_reason",
+    }  # fmt: skip
+    assert all(wanted <= set(r) for r in rows)
+    assert "rms_norm: searching" in printed.err
+
+
+def test_tables_print_whole_cells(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["softmax"])
+    out = capsys.readouterr().out
+    assert "ms per graph" in out and "random tests" in out and "…" not in out
+
+
+def test_shares_of_phases_are_of_their_sum() -> None:
+    row = search_row(PROGRAMS["softmax"])
+    (cells,) = phase_table([row]).rows
+    shares = [float(c.rstrip("%")) for c in cells[2:]]
+    assert len(shares) == len(PHASES) + 1 and sum(shares) == pytest.approx(100, abs=len(shares) / 2)
+    (cells,) = search_table([row]).rows
+    assert cells[0] == "softmax" and cells[-1] == "complete"
+
+
+def test_a_clock_gives_a_phase_no_time_of_others() -> None:
+    clock = Clock()
+    inner = clock.timed("proofs", lambda: time.sleep(0.05))
+
+    def items() -> Iterator[int]:
+        for i in range(2):
+            inner()
+            yield i
+
+    for _ in clock.timed("composition", items)():
+        time.sleep(0.03)
+    with pytest.raises(ZeroDivisionError):
+        clock.timed("closures", lambda: 1 // 0)()
+    seconds = clock.seconds
+    assert 0.1 <= seconds["proofs"] < 0.2
+    assert 0 < seconds["composition"] < 0.05
+    assert seconds["other"] >= 0.06
+
+
+def test_clocks_are_taken_away_again() -> None:
+    before = Composer.compose
+    with clocked():
+        assert Composer.compose is not before
+    assert Composer.compose is before
