@@ -7,17 +7,17 @@ import os
 import platform
 import sys
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from benchmarks.compiler.race import as_data as compiler_data
+from benchmarks.compiler.race import as_data, sections
 from benchmarks.compiler.race import measure as measure_compiler
-from benchmarks.compiler.race import sections
 from benchmarks.kernels.micro import measure as measure_micro
 from benchmarks.kernels.micro import micro_table
 from benchmarks.kernels.model import measure as measure_model
@@ -31,11 +31,13 @@ from benchmarks.search.pruning import ablation, pruning_table
 from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
 from benchmarks.search.searches import phase_table, search_table
+from mirage.folders import save_file
 from mirage.kernels.cpu.limits import Limits
 from mirage.kernels.target import get_target
 
 #: seconds after which searches of the ablation and of the scaling are cut, so that all takes some ten minutes
 CUT = 30.0
+Rows = list[dict[str, Any]]
 DOCS = Path(__file__).parents[1] / "docs"
 _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
 
@@ -73,6 +75,30 @@ def fill(text: str, name: str, body: str) -> str:
     return f"{before}{begin}\n{body}\n{end}{after}"
 
 
+class Page:
+    """benchmarks.md and benchmarks.json of a folder, where each part is written as soon as it is measured."""
+
+    def __init__(self, docs: Path) -> None:
+        self.page, self.data = docs / "benchmarks.md", docs / "benchmarks.json"
+
+    def write(self, parts: Mapping[str, str], rows: Mapping[str, Rows]) -> None:
+        """Replace what is between the markers of these names, and the rows of these names in the JSON object.
+
+        Raises ValueError where markers are missing.
+        """
+        text = self.page.read_text(encoding="utf-8")
+        for name, body in parts.items():
+            text = fill(text, name, body)
+        data = json.loads(self.data.read_text(encoding="utf-8")) if self.data.exists() else {}
+        save_file(self.page, text)
+        save_file(self.data, json.dumps(data | dict(rows), indent=1) + "\n")
+
+
+def as_rows(found: Iterable[Any]) -> Rows:
+    """Rows (dataclasses) as JSON objects."""
+    return [asdict(r) for r in found]
+
+
 def _say(line: str) -> None:
     print(f"{time.strftime('%H:%M:%S')} {line}", file=sys.stderr, flush=True)
 
@@ -85,49 +111,31 @@ def main(
     ] = CUT,
     docs: Annotated[Path, typer.Option(help="Folder with benchmarks.md, where everything is written.")] = DOCS,
 ) -> None:
-    page, figures = docs / "benchmarks.md", docs / "figures"
-    text, load = page.read_text(encoding="utf-8"), os.getloadavg()[0]
+    page, figures, load = Page(docs), docs / "figures", os.getloadavg()[0]
     latency, limits = measure(names or [], budget, _say)
-    micro = list(measure_micro())
-    model = model_rows(list(measure_model(names or [], _say)))
-    overhead = list(measure_overhead(_say))
-    whole = measure_compiler([], say=_say)
-    search = list(measure_searches(names or [], say=_say))
-    pruning = list(ablation(cut, _say))
-    scaled = list(scaling(cut, _say))
-    text = fill(text, "conditions", conditions(limits, load, budget, cut))
-    text = fill(text, "latency", f"{kernel_table(latency).markdown()}\n\n{summary(latency)}")
-    for name, body in sections(whole).items():
-        text = fill(text, name, body)
-    tables = {
-        "micro": micro_table(micro),
-        "model": model_table(model),
-        "overhead": overhead_table(overhead),
-        "search": search_table(search),
-        "phases": phase_table(search),
-        "pruning": pruning_table(pruning),
-        "scaling": scaling_table(scaled),
-    }
-    for name, table in tables.items():
-        text = fill(text, name, table.markdown())
+    means = f"{kernel_table(latency).markdown()}\n\n{summary(latency)}"
+    page.write({"conditions": conditions(limits, load, budget, cut), "latency": means}, {"latency": as_rows(latency)})
     plot_ratios(latency, figures / "latency.svg")
+    micro = list(measure_micro())
+    page.write({"micro": micro_table(micro).markdown()}, {"micro": as_rows(micro)})
+    model = model_rows(list(measure_model(names or [], _say)))
+    page.write({"model": model_table(model).markdown()}, {"model": as_rows(model)})
+    overhead = list(measure_overhead(_say))
+    page.write({"overhead": overhead_table(overhead).markdown()}, {"overhead": as_rows(overhead)})
+    whole = measure_compiler([], say=_say)
+    page.write(sections(whole), as_data(whole))
     plot_compiler(whole.programs, figures / "compiler.svg")
     plot_memory(whole.memory, figures / "activation-memory.svg")
+    search = list(measure_searches(names or [], say=_say))
+    tables = {"search": search_table(search).markdown(), "phases": phase_table(search).markdown()}
+    page.write(tables, {"search": as_rows(search)})
     plot_search(search, figures / "search.svg")
+    pruning = list(ablation(cut, _say))
+    page.write({"pruning": pruning_table(pruning).markdown()}, {"pruning": as_rows(pruning)})
     plot_pruning(pruning, figures / "pruning.svg")
+    scaled = list(scaling(cut, _say))
+    page.write({"scaling": scaling_table(scaled).markdown()}, {"scaling": as_rows(scaled)})
     plot_scaling(scaled, figures / "scaling.svg")
-    data = {
-        "latency": [asdict(r) for r in latency],
-        "micro": [asdict(r) for r in micro],
-        "model": [asdict(r) for r in model],
-        "overhead": [asdict(r) for r in overhead],
-        **compiler_data(whole),
-        "search": [asdict(r) for r in search],
-        "pruning": [asdict(r) for r in pruning],
-        "scaling": [asdict(r) for r in scaled],
-    }
-    (docs / "benchmarks.json").write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    page.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import platform
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 import benchmarks.run
-from benchmarks.run import DOCS, conditions, fill
+from benchmarks.run import DOCS, Page, conditions, fill
 from benchmarks.tables import Table
 from mirage.kernels.cpu.limits import Limits
 
@@ -24,6 +25,19 @@ def test_fill_replaces_only_what_is_between_the_markers() -> None:
 def test_fill_names_the_missing_marker() -> None:
     with pytest.raises(ValueError, match="end of y"):
         fill("<!-- y: written by make bench -->", "y", "new")
+
+
+def test_each_part_is_written_when_it_is_there(tmp_path: Path) -> None:
+    whole = "<!-- x: written by make bench -->\n\n<!-- end of x -->\n<!-- y: written by make bench -->\nold\n<!-- end of y -->\n"
+    (tmp_path / "benchmarks.md").write_text(whole)
+    page = Page(tmp_path)
+    page.write({"x": "new"}, {"x": [{"us": 1.0}]})
+    page.write({}, {"y": [{"us": 2.0}]})
+    assert (tmp_path / "benchmarks.md").read_text() == fill(whole, "x", "new")
+    assert json.loads((tmp_path / "benchmarks.json").read_text()) == {"x": [{"us": 1.0}], "y": [{"us": 2.0}]}
+    with pytest.raises(ValueError, match="z belongs"):
+        page.write({"x": "newer", "z": ""}, {"z": []})
+    assert (tmp_path / "benchmarks.md").read_text() == fill(whole, "x", "new")
 
 
 def test_the_page_has_all_markers() -> None:
