@@ -76,7 +76,8 @@ def test_kernels_compile() -> None:
 def test_all_kernels_compile(name: str, arch: str) -> None:
     for hints in (BIG, {"b": 2, "n": 7, "m": 33, "k": 19}, {"b": 1, "n": 2, "m": 1 << 19, "k": 64}):
         kernel = CudaLoopKernel(programs()[name], DEVICES[arch], hints)
-        assert all(k.spill_bytes == 0 for k in kernel.kernels), hints
+        # ptxas may put two registers aside to have room for another block
+        assert all(k.spill_bytes <= 8 for k in kernel.kernels), hints
 
 
 @pytest.mark.slow
@@ -102,7 +103,7 @@ def test_other_layouts_are_read_by_16_bytes(name: str) -> None:
 @pytest.mark.usefixtures("_triton")
 @pytest.mark.parametrize("name", ["embedding", "masked_softmax", "regrouped", "counts"])
 def test_64_bit_indices_compile(name: str) -> None:
-    huge = {"b": 1 << 12, "n": 1 << 14, "m": 1 << 13, "k": 1 << 15}
+    huge = {"b": 1 << 12, "n": 1 << 29, "m": 1 << 13, "k": 1 << 15}
     versions = LoopVersions(programs()[name], DEVICES["sm_90"], BIG)
     assert versions.emitted(huge).index == "i64"
     kernel = CudaLoopKernel(programs()[name], DEVICES["sm_90"], huge)
