@@ -122,13 +122,19 @@ def _chosen(graphs: Sequence[Candidate], sizes: dict[str, int], model: CostModel
     near = [e for e in estimated if e[0] <= _FAR * estimated[0][0]]
     near = near[:: max(len(near) // GRAPHS, 1)][:GRAPHS]
     found: dict[tuple[int, str], Candidate] = {}
+    # random walks from the last of each graph's best schedules
+    reached = [best[0] for _, _, _, best in near]
     for step in range(KERNELS):
         for k, (least, scheduler, c, best) in enumerate(near):
-            schedule = best[min(step, len(best) - 1)]
-            for _ in range(max(step - len(best) + 1, 0)):
-                near_by = list(scheduler.neighbours(schedule))
-                schedule = draw.choice(near_by) if near_by else schedule
-            if scheduler.ns(schedule) <= _FAR * least and len(found) < KERNELS:
+            if len(found) == KERNELS:
+                break
+            if step < len(best):
+                schedule = best[step]
+            else:
+                near_by = list(scheduler.neighbours(reached[k]))
+                schedule = draw.choice(near_by) if near_by else reached[k]
+            if scheduler.ns(schedule) <= _FAR * least:
+                reached[k] = schedule
                 found.setdefault((k, str(schedule)), replace(c, schedule=schedule))
     return list(found.values())
 
