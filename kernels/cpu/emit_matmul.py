@@ -16,7 +16,8 @@ from mirage.kernels.cpu.writer import Writer
 #: Costs of a call and of an element that is copied, in multiply-adds, for comparing plans only.
 CALL, COPY = 200.0, 4.0
 #: The kernel that reads its second operand once, in order, wins where that operand comes from memory and has so many
-#: elements: up to so many rows, and up to more where its rows are long or as a register block is wide (`benchmarks.micro`).
+#: elements: up to so many rows, and up to more where its rows are long or as a register block is wide
+#: (`benchmarks.kernels.micro`).
 #: Sums of so few terms stay in registers instead, as its sums in the cache would be read and written as often as the operand.
 _FEW_ROWS, STREAM_ROWS = 8, 32
 _LONG_ROW, STREAM_ELEMENTS = 128, 4096
