@@ -3,7 +3,6 @@
 
 /* Of an operand that is contiguous, what follows in memory is fetched while it is multiplied: processors find out themselves
  * about few streams that are read in order and for long, not about tiles of keys and values in turns. */
-#define MI_LINE 64
 #define MI_AHEAD (16 * 1024) /* bytes from what is read to what is fetched, at least */
 
 /* Fetches so many bytes into the second-level cache. */

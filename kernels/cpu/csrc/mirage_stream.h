@@ -76,7 +76,6 @@ MI_NOINLINE long mi_memory_latency(void)
 }
 
 #define MI_PAGE 4096
-#define MI_LINE 64
 /* A store past the caches gains twice what it loses to a line that is in one: so many lines of a sample in memory are enough. */
 #define MI_SAMPLES 5
 #define MI_ENOUGH 2

@@ -36,6 +36,7 @@
 #endif
 #define MI_W (MI_VEC_BYTES / MI_REAL_BYTES) /* lanes: 2, 4, 8 or 16 */
 
+#define MI_LINE 64 /* bytes of a cache line */
 #define MI_INLINE static inline __attribute__((always_inline, unused))
 #define MI_NOINLINE static __attribute__((noinline, unused))
 #if defined(__clang__)
