@@ -7,8 +7,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -31,13 +30,13 @@ from benchmarks.search.pruning import ablation, pruning_table
 from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
 from benchmarks.search.searches import phase_table, search_table
+from benchmarks.tables import as_rows
 from mirage.folders import save_file
 from mirage.kernels.cpu.limits import Limits
 from mirage.kernels.target import get_target
 
 #: seconds after which searches of the ablation and of the scaling are cut, so that all takes some ten minutes
 CUT = 30.0
-Rows = list[dict[str, Any]]
 DOCS = Path(__file__).parents[1] / "docs"
 _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
 
@@ -81,7 +80,7 @@ class Page:
     def __init__(self, docs: Path) -> None:
         self.page, self.data = docs / "benchmarks.md", docs / "benchmarks.json"
 
-    def write(self, parts: Mapping[str, str], rows: Mapping[str, Rows]) -> None:
+    def write(self, parts: Mapping[str, str], rows: Mapping[str, list[dict[str, Any]]]) -> None:
         """Replace what is between the markers of these names, and the rows of these names in the JSON object.
 
         Raises ValueError where markers are missing.
@@ -92,11 +91,6 @@ class Page:
         data = json.loads(self.data.read_text(encoding="utf-8")) if self.data.exists() else {}
         save_file(self.page, text)
         save_file(self.data, json.dumps(data | dict(rows), indent=1) + "\n")
-
-
-def as_rows(found: Iterable[Any]) -> Rows:
-    """Rows (dataclasses) as JSON objects."""
-    return [asdict(r) for r in found]
 
 
 def _say(line: str) -> None:

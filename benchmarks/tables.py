@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 from rich.console import Console
@@ -44,10 +44,15 @@ class Table:
         Console(width=max(console.width, natural)).print(table)
 
 
+def as_rows(found: Iterable[DataclassInstance]) -> list[dict[str, Any]]:
+    """Rows as JSON objects."""
+    return [asdict(r) for r in found]
+
+
 def emit(rows: Sequence[Row], as_json: bool, *tables: Callable[[Sequence[Row]], Table]) -> None:
     """Print the rows of a benchmark on standard output, as tables or as JSON."""
     if as_json:
-        print(json.dumps([asdict(r) for r in rows], indent=1))
+        print(json.dumps(as_rows(rows), indent=1))
         return
     for table in tables:
         table(rows).show()

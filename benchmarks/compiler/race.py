@@ -11,7 +11,7 @@ import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,7 +28,7 @@ from benchmarks.compiler.memory import measure as measure_memory
 from benchmarks.graphs.programs import MEASURED, GraphProgram, Sizes
 from benchmarks.kernels.race import better
 from benchmarks.peers.peers import PEERS, complain, inference, installed
-from benchmarks.tables import Table
+from benchmarks.tables import Table, as_rows
 from benchmarks.timing import Run, race
 from mirage.cache import ResultStore
 from mirage.errors import InputError, VerificationError
@@ -307,9 +307,9 @@ def sections(results: Results) -> dict[str, str]:
 def as_data(results: Results) -> dict[str, list[dict[str, Any]]]:
     """The rows as JSON objects, by the names of their markers."""
     return {
-        "compiler": [asdict(r) for r in results.programs],
-        "activation memory": [asdict(r) for r in results.memory],
-        "dispatch": [asdict(r) for r in results.dispatch],
+        "compiler": as_rows(results.programs),
+        "activation memory": as_rows(results.memory),
+        "dispatch": as_rows(results.dispatch),
     }
 
 
