@@ -66,10 +66,7 @@ class _Packed(ctypes.Structure):
         ("argument", ctypes.c_long),
         ("changes", ctypes.c_void_p),
         ("find", ctypes.py_object),
-        ("copy", ctypes.c_void_p),
-        ("seen", ctypes.c_long),
-        ("address", ctypes.c_void_p),
-        ("packed", ctypes.c_void_p),
+        ("known", ctypes.c_void_p),
     )
 
 

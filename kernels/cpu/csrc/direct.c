@@ -15,6 +15,7 @@
 #define MOST_LAYOUTS 64 /* layouts that are known at a time */
 #define MOST_ARRAYS 32
 #define MOST_NUMBERS 256 /* of a layout: per array its rank, shape and strides */
+#define MOST_COPIES 256  /* packed copies that an argument of a layout knows the way to: a power of two */
 #define LINE 64
 #define WRITEABLE 0x0400 /* NPY_ARRAY_WRITEABLE */
 
@@ -62,11 +63,17 @@ typedef struct {
 
 /* A packed copy of a constant argument: it lives, and is that of this address, as long as `changes` is what was `seen`. */
 typedef struct {
+    void *address, *packed;
+    object *copy;
+    long seen;
+} known_copy;
+
+/* An argument that is packed; `find` gives its copy, where `known`, of MOST_COPIES, does not. */
+typedef struct {
     long tensor, argument;
     const long *changes;
-    object *find, *copy;
-    long seen;
-    void *address, *packed;
+    object *find;
+    known_copy *known;
 } packed_argument;
 
 /* What a call needs at one layout, as direct.py fills it in; add() makes a copy. */
@@ -152,10 +159,14 @@ static entry *lay_out(const layout *l, char *memory, size_t *used)
     void *const spans = part(memory, used, l->spans, (size_t)l->n_spans * sizeof *l->spans);
     void *const held = part(memory, used, NULL, (size_t)l->n_packed * sizeof(object *));
     void *const tensors = part(memory, used, NULL, (size_t)l->n_tensors * sizeof(void *));
-    if (!memory) return NULL;
+    if (!memory) {
+        for (long i = 0; i < l->n_packed; i++) part(NULL, used, NULL, MOST_COPIES * sizeof(known_copy));
+        return NULL;
+    }
     e->l = *l;
     e->l.key = key, e->l.sizes = sizes, e->l.strides = strides, e->l.places = places, e->l.own = own;
     e->l.functions = functions, e->l.shapes = shapes, e->l.spans = spans, e->packed = packed, e->held = held;
+    for (long i = 0; i < l->n_packed; i++) e->packed[i].known = part(memory, used, NULL, MOST_COPIES * sizeof(known_copy));
     e->args = (kernel_args){sizes, tensors, strides};
     e->hash = hash_of(key, l->n_key);
     return e;
@@ -254,32 +265,42 @@ static int overlaps(const state *s, const entry *e, char *const *data)
     return 0;
 }
 
+/* Where the copy of what lies at an address is known, if it is: the weights of each layer of a model have a place of their own. */
+static known_copy *place_of(const packed_argument *p, const char *address)
+{
+    return p->known + (uint64_t)((uintptr_t)address / LINE * 0x9e3779b97f4a7c15u >> 32) % MOST_COPIES;
+}
+
+/* Finds the copy of an argument; 0 with an exception. */
+static int find_copy(const packed_argument *p, known_copy *k, object *argument, char *address)
+{
+    k->copy = NULL;
+    const long changes = *p->changes;
+    object *const at = python.api.integer(address);
+    object *const copy = at ? python.api.call(p->find, at, argument, (object *)NULL) : NULL;
+    if (at) python.api.decref(at);
+    object *const packed = copy ? python.api.attribute(copy, python.address_name) : NULL;
+    if (packed) *k = (known_copy){address, python.api.as_pointer(packed), copy, changes};
+    else if (copy) python.api.decref(copy);
+    if (packed) python.api.decref(packed);
+    return packed != NULL;
+}
+
 /* Fills in the packed copies and holds them; 0 with an exception. */
 static int hold_packed(entry *e, object *const *arguments, char *const *data)
 {
-    for (long i = 0; i < e->l.n_packed; i++) e->held[i] = NULL;
     for (long i = 0; i < e->l.n_packed; i++) {
-        packed_argument *const p = e->packed + i;
-        const long changes = *p->changes;
-        if (p->copy && p->seen == changes && p->address == data[p->argument]) {
-            python.api.incref(p->copy);
-        } else {
-            object *const at = python.api.integer(data[p->argument]);
-            p->copy = at ? python.api.call(p->find, at, arguments[p->argument], (object *)NULL) : NULL;
-            if (at) python.api.decref(at);
-            object *const address = p->copy ? python.api.attribute(p->copy, python.address_name) : NULL;
-            if (!address) {
-                if (p->copy) python.api.decref(p->copy);
-                p->copy = NULL;
-                return 0;
-            }
-            p->packed = python.api.as_pointer(address);
-            p->seen = changes;
-            p->address = data[p->argument];
-            python.api.decref(address);
-        }
-        e->held[i] = p->copy;
-        e->args.tensors[p->tensor] = p->packed;
+        e->held[i] = NULL;
+        __builtin_prefetch(place_of(e->packed + i, data[e->packed[i].argument]), 1);
+    }
+    for (long i = 0; i < e->l.n_packed; i++) {
+        const packed_argument *const p = e->packed + i;
+        char *const address = data[p->argument];
+        known_copy *const k = place_of(p, address);
+        if (k->copy && k->seen == *p->changes && k->address == address) python.api.incref(k->copy);
+        else if (!find_copy(p, k, arguments[p->argument], address)) return 0;
+        e->held[i] = k->copy;
+        e->args.tensors[p->tensor] = k->packed;
     }
     return 1;
 }
@@ -324,6 +345,18 @@ static object *nothing(void)
     return python.none;
 }
 
+/* Asks for what a call is about to read of its arrays, as they may have to come from memory: all at once, not one by one. */
+static void ask_for(object *const *arrays, long n)
+{
+    for (long k = 0; k < n; k++) {
+        __builtin_prefetch(arrays[k], 1);
+        __builtin_prefetch((const char *)arrays[k] + LINE);
+    }
+    for (long k = 0; k < n; k++) {
+        if (type_of(arrays[k]) == python.array_type) __builtin_prefetch(fields_of(arrays[k])->shape);
+    }
+}
+
 /* A function of Python (METH_FASTCALL) of a tuple of arguments and the given results or None: what the call returns, or
  * None where it is not for this way. `self` is the address of the state. */
 object *mi_direct_call(object *self, object *const *args, ptrdiff_t n_args)
@@ -336,12 +369,13 @@ object *mi_direct_call(object *self, object *const *args, ptrdiff_t n_args)
     object *arrays[MOST_ARRAYS], **const results = arrays + s->n_arguments;
     char *data[MOST_ARRAYS];
     long key[MOST_NUMBERS], n_key = 0;
+    for (long k = 0; k < s->n_arguments; k++) arrays[k] = python.api.tuple_item(args[0], k);
+    for (long k = 0; out && k < s->n_results; k++) results[k] = several ? python.api.tuple_item(out, k) : out;
+    ask_for(arrays, s->n_arguments + (out ? s->n_results : 0));
     for (long k = 0; k < s->n_arguments; k++) {
-        arrays[k] = python.api.tuple_item(args[0], k);
         if (!look_at(s, arrays[k], 0, key, &n_key, data + k)) return nothing();
     }
     for (long k = 0; out && k < s->n_results; k++) {
-        results[k] = several ? python.api.tuple_item(out, k) : out;
         if (!look_at(s, results[k], WRITEABLE, key, &n_key, data + s->n_arguments + k)) return nothing();
     }
     entry *const e = find_entry(s, key, n_key);
