@@ -15,7 +15,8 @@
 #define MOST_LAYOUTS 64 /* layouts that are known at a time */
 #define MOST_ARRAYS 32
 #define MOST_NUMBERS 256 /* of a layout: per array its rank, shape and strides */
-#define MOST_COPIES 256  /* packed copies that an argument of a layout knows the way to: a power of two */
+#define COPIES_LOG2 8
+#define MOST_COPIES (1 << COPIES_LOG2) /* packed copies that an argument of a layout knows the way to */
 #define LINE 64
 #define WRITEABLE 0x0400 /* NPY_ARRAY_WRITEABLE */
 
@@ -268,7 +269,8 @@ static int overlaps(const state *s, const entry *e, char *const *data)
 /* Where the copy of what lies at an address is known, if it is: the weights of each layer of a model have a place of their own. */
 static known_copy *place_of(const packed_argument *p, const char *address)
 {
-    return p->known + (uint64_t)((uintptr_t)address / LINE * 0x9e3779b97f4a7c15u >> 32) % MOST_COPIES;
+    /* by the golden ratio, which spreads places at equal distances evenly (Knuth, volume 3, 6.4) */
+    return p->known + ((uint64_t)((uintptr_t)address / LINE) * 0x9e3779b97f4a7c15u >> (64 - COPIES_LOG2));
 }
 
 /* Finds the copy of an argument; 0 with an exception. */
