@@ -53,6 +53,10 @@ class Copies(Generic[T]):
     def __len__(self) -> int:
         return len(self._copies)
 
+    def all(self) -> list[T]:
+        """The copies that there are."""
+        return [entry.copy for entry in list(self._copies.values())]
+
     def clear(self) -> None:
         """Drop all copies."""
         while self._copies:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
+from typing import TypeVar
 
 from mirage.errors import BudgetError
 
@@ -23,6 +24,8 @@ _TURN_NS, _TURN_CALLS = 2_000_000, 20
 _CLEAR_ROUNDS, _LOOKS = 10, 1.4
 #: standard deviations by which an order has to be certain, and the share of the time that makes no difference
 _CERTAIN, _EQUAL = 3.0, 0.01
+
+Run = TypeVar("Run", bound=Callable[[], object])
 
 
 @dataclass(frozen=True)
@@ -63,13 +66,13 @@ def settle() -> None:
 
 
 def interleave(
-    fns: Mapping[str, Callable[[], object]],
+    fns: Mapping[str, Run],
     *,
     seconds: float,
     min_runs: int = 5,
     spinning: Collection[str] = (),
     apart: Collection[str] = (),
-    measure: Callable[[Callable[[], object]], int] = wall_ns,
+    measure: Callable[[Run], int] = wall_ns,
     clear: bool = False,
 ) -> dict[str, Timing]:
     """The times of several functions, measured in turns so that noise hits all equally.

@@ -29,6 +29,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from mirage.search import cold
 from mirage.search.accuracy import (
     Accuracy,
     Trial,
@@ -58,6 +59,8 @@ RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
 #: takes at most
 FINALISTS, FINAL_GRAPHS = 6, 3
 FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
+#: share of that time that is kept for cold caches
+COLD_SHARE = 0.2
 #: seconds of a race at least
 RACE_LEAST = 0.05
 #: rounds of the last measurement, where they fit, and seconds of a call that is made in any case
@@ -139,7 +142,7 @@ class Tuner:
 
     `baselines` are what competes besides, "library" among them: it is called once at least. `inputs` and `trials` are made
     where none are given; where that would take too much of the time, no kernel is tried. The first kernel may take `grace`
-    seconds more than the budget.
+    seconds more than the budget. With `decides`, nothing is measured after it, so that it also looks at cold caches.
     """
 
     def __init__(
@@ -157,8 +160,10 @@ class Tuner:
         trials: Sequence[Trial] = (),
         constants: Collection[str] = (),
         grace: float = 0.0,
+        decides: bool = False,
     ) -> None:
         self.grace = grace
+        self.decides = decides
         self.budget = budget
         self.deadline = time.perf_counter() + budget
         self.program = program
@@ -211,15 +216,21 @@ class Tuner:
         first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
         final = list(first.values())
         try:
-            timings = self.measure(final, HASTE_S if interrupted else max(self.left(), min(self.grace / 2, HASTE_S)))
+            left = self.left() * (1 - COLD_SHARE * self.decides)
+            timings = self.measure(final, HASTE_S if interrupted else max(left, min(self.grace / 2, HASTE_S)))
         except KeyboardInterrupt:
             if interrupted:
                 raise
             interrupted = True
             timings = self.measure(final, HASTE_S)
-        final = [replace(c, timing=timings[str(i)]) for i, c in enumerate(final)]
-        final.sort(key=lambda c: score(c.timing) if c.timing else np.inf)
-        self.final = final
+        times = {name: score(t) for name, t in timings.items()}
+        if self.decides and not interrupted:
+            try:
+                times |= self.cold(final, times)
+            except KeyboardInterrupt:
+                interrupted = True
+        order = sorted(range(len(final)), key=lambda i: times[str(i)])
+        self.final = final = [replace(final[i], timing=timings[str(i)]) for i in order]
         done = {id(c.graph) for c in final}
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
@@ -397,6 +408,11 @@ class Tuner:
         spinning = {*self.baselines, *self.spinning(finalists)}
         apart = self.apart(finalists)
         return once | interleave(chosen, seconds=seconds, min_runs=rounds, spinning=spinning, apart=apart, clear=True)
+
+    def cold(self, finalists: Sequence[Candidate], times: Mapping[str, float]) -> dict[str, float]:
+        """The times (by position) of the closest finalists, changed by how they do with cold caches."""
+        kernels = {str(i): c.executable for i, c in enumerate(finalists) if c.executable is not None}
+        return cold.in_both_states(times, kernels, self.inputs, self.sizes, self.target.cache_bytes, self.left())
 
     def _first_calls(self, candidates: Sequence[Candidate]) -> dict[str, float]:
         """Seconds of the first call of each checked candidate, by its position."""

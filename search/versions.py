@@ -27,11 +27,12 @@ from mirage.kernels.profile import Timing, interleave, score
 from mirage.kernels.target import Target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
+from mirage.search import cold
 from mirage.search.accuracy import Trial, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.decide import LEAF_PRICE, learn
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
-from mirage.search.tune import Candidate, Tuned, Tuner
+from mirage.search.tune import COLD_SHARE, Candidate, Tuned, Tuner
 
 #: compiled versions that a result has at most: as many as a decision tree has leaves
 MAX_VERSIONS = 8
@@ -99,8 +100,8 @@ class Version:
 
 @dataclass(frozen=True)
 class Point:
-    """Sizes (dim symbol -> elements), and the latency of every version there in us, as `score` sums it up: infinite where it was
-    not measured.
+    """Sizes (dim symbol -> elements), and the latency of every version there in us, as `score` and, where some are close,
+    `cold.in_both_states` sum it up: infinite where it was not measured.
     """
 
     sizes: Mapping[str, int]
@@ -121,10 +122,11 @@ class Decision:
 
 
 def fastest(tuned: Tuned, sizes: Mapping[str, int]) -> Decision:
-    """The one version that is fastest at the tuned sizes, for all sizes."""
-    versions = [Version("mugraph", c.timing, c) for c in tuned.candidates if c.timing and c.executable]
-    versions += [Version(name, timing) for name, timing in tuned.baselines.items()]
+    """The one version for all sizes: the first of the candidates, if any of them is faster than the baselines."""
+    measured = [Version("mugraph", c.timing, c) for c in tuned.candidates if c.timing and c.executable]
+    versions = measured + [Version(name, timing) for name, timing in tuned.baselines.items()]
     best = min(versions, key=lambda v: score(v.timing))
+    best = measured[0] if best.candidate else best
     return Decision((best,), 0, (Point(dict(sizes), (score(best.timing),)),))
 
 
@@ -209,7 +211,7 @@ class VersionTuner:
         stop = min(start + self.share, self.deadline)
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
-            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, grace=grace,
+            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, grace=grace, decides=self.alone,
         )  # fmt: skip
 
     def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
@@ -472,13 +474,17 @@ class VersionTuner:
         names = self._rivals()
         calls = 2e-6 * sum(first.times.get(n, 0.0) for n in (*names, *self.baselines))
         if hasty or calls < self.left():
-            timings = self._race(first, names, HASTE_S if hasty else self._share(), clear=True)
+            share = self._share()
+            timings = self._race(first, names, HASTE_S if hasty else (1 - COLD_SHARE) * share, clear=True)
+            if not hasty:
+                self._chill(first, COLD_SHARE * share)
         else:
             # those of the tuning, of what was measured then
             timings = self.timings
         for i, visit in enumerate(self.visits[1 : self.tuned], 1):
             if not hasty:
-                self._settle(visit, names, self._share(i))
+                self._settle(visit, names, (1 - COLD_SHARE) * self._share(i))
+                self._chill(visit, COLD_SHARE * self._share(i))
         names = self._winners(timings)
         for i, visit in enumerate(self.visits[self.tuned :], self.tuned):
             least = min(visit.times.values())
@@ -538,6 +544,14 @@ class VersionTuner:
                 fitting.append(name)
         if fitting:
             self._race(visit, self._willing(visit, fitting, until), seconds, clear=True)
+
+    def _chill(self, visit: _Visit, seconds: float) -> None:
+        """Change the times of the closest rivals by how they do with cold caches."""
+        kernels = {name: self._executable(name) for name in visit.times if name in self.pool}
+        inputs, cache = visit.trial.inputs, self.target.cache_bytes
+        visit.times |= cold.in_both_states(visit.times, kernels, inputs, visit.sizes, cache, seconds)
+        for name in kernels:
+            self._executable(name).forget()
 
     def _needed(self, visit: _Visit, name: str, otherwise: float) -> float:
         """Seconds for a few calls of a version, which take so many us if it was not measured at this point."""

@@ -164,6 +164,10 @@ class CpuExecutable:
         """Whether it reads packed copies of its inputs."""
         return bool(self.emitted.packed)
 
+    def packed(self) -> list[np.ndarray]:
+        """The packed copies of its inputs that there are."""
+        return [copy.packed for copies in self._copies for copy in copies.all()]
+
     def forget(self) -> None:
         """Drop the packed copies of constants; they are made again when they are needed."""
         for copies in self._copies:

@@ -99,8 +99,8 @@ def test_layers_find_their_copies_without_the_interpreter(monkeypatch: pytest.Mo
         call(layers[0])
     before = found
     for _ in range(10):
-        for given, w in zip(layers, want, strict=True):
-            assert error([call(given)], w) < bound("float32")
+        for given, wanted_here in zip(layers, want, strict=True):
+            assert error([call(given)], wanted_here) < bound("float32")
     # each of the others once: at equal distances, no two share a place
     assert found - before == 19
     exe.forget()
