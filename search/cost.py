@@ -61,9 +61,7 @@ CUDA_CORES = 5000.0
 
 def cuda_rates(device: CudaDevice) -> Rates:
     """What costs weigh on a CUDA device: bytes at the bandwidths of its memory and its cache, and launches, are most of it."""
-    return Rates(
-        1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES
-    )
+    return Rates(1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES)
 
 
 Cost = np.ndarray
@@ -88,7 +86,9 @@ class CostModel:
     Elements in memory are of `itemsize` bytes. `rates` decide the order.
     """
 
-    def __init__(self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES) -> None:
+    def __init__(
+        self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES
+    ) -> None:
         others = [{a: n if a in free else sizes[a] for a in sizes} for n in _SIZES] if free else []
         self.tables: list[dict[str, int]] = [dict(sizes), *others]
         self.length = 2 + _ENTRIES * len(self.tables)
@@ -175,7 +175,9 @@ class CostModel:
                 entry[_HELD] = self._held(axes, sizes, at, False)
         return cost
 
-    def operator(self, op: str, operands: Sequence[Axes], axes: Axes, at: Place, *, varying: bool, whole: bool) -> Cost:
+    def operator(
+        self, op: str, operands: Sequence[Axes], axes: Axes, at: Place, *, varying: bool, whole: bool
+    ) -> Cost:
         """An operator on block tensors of these axes. `varying`: it runs in every iteration; `whole`: its result is not a
         tile of the loop axes.
         """
