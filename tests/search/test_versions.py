@@ -151,6 +151,22 @@ def test_each_bucket_has_its_fastest(modelled: Any) -> None:
     assert tuned.candidates[0].timing == Timing(10.0, 10.0, 1)
 
 
+@pytest.mark.parametrize("wanted", ["kernel", "calls"])
+def test_of_close_kernels_the_one_that_is_better_with_cold_caches_runs(
+    wanted: str, modelled: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_both_states(times: Mapping[str, float], kernels: Mapping[str, CpuExecutable], *_: Any) -> dict[str, float]:
+        return {n: times[n] * (1.0 if kind_of(run) == wanted else 1.1) for n, run in kernels.items() if n in times}
+
+    modelled(lambda kind, sizes: {"kernel": 10.0, "calls": 10.0}.get(kind, 15.0))
+    monkeypatch.setattr(cold, "in_both_states", in_both_states)
+    for haste in (False, True):
+        t = tuner({"b": 64}, haste=haste)
+        _, decision = t.run(candidates())
+        best = decision.at({"b": 64})
+        assert best.candidate is not None and kind_of(best.candidate.executable) == wanted
+
+
 def test_where_one_version_is_always_fastest_there_is_one(modelled: Any) -> None:
     modelled(lambda kind, sizes: 10.0 if kind == "calls" else 30.0)
     _, decision = run(tuner())
