@@ -45,6 +45,7 @@ from mirage.results.evidence import Verdict, compare, verdicts
 from mirage.results.recall import search_key
 from mirage.results.records import SCHEMA
 from mirage.results.result import saved_from_json
+from mirage.results.verified import Verified
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
@@ -202,25 +203,19 @@ def superoptimize(
     left = max(begun + budget - time.perf_counter(), 0.1 * budget)
     if interrupted:
         left, memory = min(left, HASTE_S), None
+    verified = Verified(
+        verifier, anchors, candidates, stats, seconds, found, cache_hit=remembered is not None, interrupted=interrupted,
+        constants=fixed,
+    )  # fmt: skip
     if isinstance(machine, CudaDevice):
         return rank_for_device(
-            verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
-            cache_hit=remembered is not None, budget=left, memory=memory if isinstance(memory, CudaMemory) else None,
-            constants=fixed, progress=lambda text: say(Step("compiling", text)),
+            verified, machine, budget=left, memory=memory if isinstance(memory, CudaMemory) else None,
+            progress=lambda text: say(Step("compiling", text)),
         )  # fmt: skip
     return tune_for_processor(
-        verifier, anchors, machine, candidates, preferred(candidates), stats, seconds, found=found,
-        cache_hit=remembered is not None, budget=left, haste=interrupted,
-        grace=GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0, seed=seed,
-        memory=memory if isinstance(memory, CpuMemory) else None, constants=fixed,
-        progress=lambda text: say(Step("tuning", text)),
+        verified, machine, budget=left, grace=GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0, seed=seed,
+        memory=memory if isinstance(memory, CpuMemory) else None, progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
-
-
-def preferred(candidates: Sequence[Candidate]) -> list[Candidate]:
-    """The candidates that may run: those with the fewest exponents that may overflow."""
-    least = min((len(c.maximum.plain) for c in candidates), default=0)
-    return [c for c in candidates if len(c.maximum.plain) == least]
 
 
 @dataclass(frozen=True)
