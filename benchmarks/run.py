@@ -32,7 +32,7 @@ from benchmarks.search.searches import measure as measure_searches
 from benchmarks.search.searches import phase_table, search_table
 from benchmarks.tables import as_rows
 from mirage.folders import save_file
-from mirage.kernels.cpu.limits import Limits
+from mirage.kernels.cpu.model.limits import Limits
 from mirage.kernels.target import get_target
 
 #: seconds after which searches of the ablation and of the scaling are cut, so that all takes some ten minutes

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from mirage.kernels.cpu.cold import ColdCall, can_flush
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.cold import ColdCall, can_flush
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.profile import interleave, score
 
 #: what is no more than this much slower than the fastest is close, and so many are compared

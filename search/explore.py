@@ -15,10 +15,10 @@ from uuid import uuid4
 import numpy as np
 
 from mirage.errors import MirageError
-from mirage.kernels.cpu.fit import Sample, fit
-from mirage.kernels.cpu.model import CostModel
-from mirage.kernels.cpu.packing import packed_variants
-from mirage.kernels.cpu.schedules import Key, Ranking, Scheduler
+from mirage.kernels.cpu.launch.packing import packed_variants
+from mirage.kernels.cpu.model.cost import CostModel
+from mirage.kernels.cpu.model.fit import Sample, fit
+from mirage.kernels.cpu.schedules.scheduler import Key, Ranking, Scheduler
 from mirage.kernels.profile import Timing, score
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph

@@ -19,11 +19,11 @@ from mirage.errors import MirageError, UnsafeCacheError
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.fit import coefficients, keep
-from mirage.kernels.cpu.model import CostModel
-from mirage.kernels.cpu.schedules import Scheduler, machine_of
-from mirage.kernels.cpu.toolchain import find_compiler
+from mirage.kernels.cpu.compile.toolchain import find_compiler
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.cost import CostModel
+from mirage.kernels.cpu.model.fit import coefficients, keep
+from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import Timing, interleave, score, wall_ns
 from mirage.kernels.target import Target
 from mirage.mugraph.degree import RunningMaximum

@@ -20,8 +20,8 @@ import numpy as np
 from mirage.ir.axes import AxisProgram
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.decision import Tree, decide, leaves, relabel
 from mirage.kernels.profile import Timing, interleave, score
 from mirage.kernels.target import Target, memory_bytes

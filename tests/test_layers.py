@@ -37,7 +37,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 #: (module, what it imports nevertheless): why
 EXCEPTIONS = {
     ("mirage.verify", "mirage.api"): "`mirage.verify(a, b)`, of the surface, has the name of the package",
-    ("mirage.kernels.cpu.executable", "mirage.runtime.arrays"): "kernels on their own read arrays as programs do",
+    ("mirage.kernels.cpu.launch.executable", "mirage.runtime.arrays"): "kernels on their own read arrays as programs do",
 }
 
 #: (module, what it imports late, though that imports it): why

@@ -32,7 +32,7 @@ from benchmarks.tables import Table, as_rows
 from benchmarks.timing import Run, race
 from mirage.cache import ResultStore
 from mirage.errors import InputError, VerificationError
-from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits
+from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.runtime.executable import Executable

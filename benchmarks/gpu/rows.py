@@ -14,7 +14,7 @@ from benchmarks.programs import KERNELS, kernel_sizes, retyped
 from benchmarks.tables import Table
 from mirage.errors import FormatError, InputError
 from mirage.ir.axes import to_axes
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.model.limits import program_cost
 
 #: element types that are measured
 DTYPES = ("float16", "bfloat16")

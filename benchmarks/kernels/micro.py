@@ -13,10 +13,11 @@ import typer
 
 from benchmarks.tables import AsJson, Table, emit
 from mirage.errors import InputError
-from mirage.kernels.cpu import pool, toolchain
-from mirage.kernels.cpu.emit_matmul import block_vectors
-from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
-from mirage.kernels.cpu.limits import measure_limits
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.matmul import block_vectors
+from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
+from mirage.kernels.cpu.launch import pool
+from mirage.kernels.cpu.model.limits import measure_limits
 from mirage.settings import num_threads
 
 #: seconds for a shape

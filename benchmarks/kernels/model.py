@@ -21,10 +21,10 @@ import typer
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import AsJson, Table, emit
 from mirage.frontends.spec import TensorFunction
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.fit import Sample, fit
-from mirage.kernels.cpu.model import CostModel
-from mirage.kernels.cpu.schedules import Scheduler, machine_of
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.cost import CostModel
+from mirage.kernels.cpu.model.fit import Sample, fit
+from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import interleave
 from mirage.kernels.target import get_target
 from mirage.results.candidates import verify_candidates

@@ -18,7 +18,7 @@ import mirage as mi
 from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import each
 from mirage.errors import VerificationError
-from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.launch.memory import address
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 

@@ -22,7 +22,7 @@ from benchmarks.programs import KERNELS, WEIGHTS, batch_of, kernel_sizes
 from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import Cold, Run, race
 from mirage.errors import InputError, VerificationError
-from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, memory_reader, program_cost
+from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_reader, program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target

@@ -122,7 +122,7 @@ class PredefinedStep:
 
     `reads` are its operands in order (-1 for a scalar constant of the kernel graph), `writes` its one result. `maxima` are
     (index of an exp, tensor): operands may be partial results relative to the maxima in that tensor, one per part, which
-    `mirage.kernels.cpu.stages.library_stage` brings to one maximum.
+    `mirage.kernels.cpu.emit.stages.library_stage` brings to one maximum.
     """
 
     node: int

@@ -20,10 +20,10 @@ import numpy as np
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.direct import DirectCalls
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.frames import BoundCall
-from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.launch.direct import DirectCalls
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.frames import BoundCall
+from mirage.kernels.cpu.launch.memory import address
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
 from mirage.runtime.leases import is_large, lease

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.kernels.cpu.memory import address, aligned
+from mirage.kernels.cpu.launch.memory import address, aligned
 
 #: bytes from which results are kept: glibc gives back at once what is larger (M_MMAP_THRESHOLD)
 LARGE = 32 << 20

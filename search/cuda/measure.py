@@ -16,7 +16,7 @@ from mirage.errors import DeviceError, MirageError, VerificationError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.launch.bound import BoundCall
 from mirage.kernels.cuda.launch.executable import CudaExecutable

@@ -10,7 +10,7 @@ import pytest
 from mirage import cli
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from tests.api.small import Run
 from tests.kernels.kernels import single_kernel, tiles

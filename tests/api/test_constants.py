@@ -13,11 +13,11 @@ import pytest
 import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import FormatError, InputError, ScheduleError
-from mirage.kernels.cpu import packing
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.model import CostModel
-from mirage.kernels.cpu.packing import packed_variants
-from mirage.kernels.cpu.schedules import machine_of
+from mirage.kernels.cpu.launch import packing
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.packing import packed_variants
+from mirage.kernels.cpu.model.cost import CostModel
+from mirage.kernels.cpu.schedules.scheduler import machine_of
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze

@@ -14,8 +14,8 @@ import mirage as mi
 from benchmarks.programs import PROGRAMS
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.results.cpu.result import Superoptimized

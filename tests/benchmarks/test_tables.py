@@ -12,7 +12,7 @@ import pytest
 import benchmarks.run
 from benchmarks.run import DOCS, Page, conditions, fill
 from benchmarks.tables import Table
-from mirage.kernels.cpu.limits import Limits
+from mirage.kernels.cpu.model.limits import Limits
 
 
 def test_fill_replaces_only_what_is_between_the_markers() -> None:

@@ -24,7 +24,7 @@ from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, Role
 from mirage.mugraph.interpret import run_mugraph

@@ -14,7 +14,7 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.operator import Level
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.predefined import with_predefined

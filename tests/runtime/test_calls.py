@@ -14,9 +14,9 @@ import mirage as mi
 from mirage.errors import InputError
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import memory
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import default_schedule
+from mirage.kernels.cpu.launch import memory
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import default_schedule
 from mirage.mugraph.degree import analyze
 from mirage.runtime import calls, leases
 from mirage.runtime.calls import Caller

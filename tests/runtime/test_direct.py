@@ -14,9 +14,9 @@ import pytest
 
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import direct
-from mirage.kernels.cpu.direct import DirectCalls
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch import direct
+from mirage.kernels.cpu.launch.direct import DirectCalls
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.runtime.calls import Caller
 from tests.api.small import arrays
 from tests.kernels.cpu.test_packing import executable as packed_executable

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.kernels.cpu.cold import ColdCall
+from mirage.kernels.cpu.launch.cold import ColdCall
 from mirage.kernels.profile import Timing
 from mirage.search import cold
 

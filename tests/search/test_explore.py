@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mirage.kernels.cpu.model import CostModel, Machine
-from mirage.kernels.cpu.schedules import Scheduler
+from mirage.kernels.cpu.model.cost import CostModel, Machine
+from mirage.kernels.cpu.schedules.scheduler import Scheduler
 from mirage.kernels.profile import Timing
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph

@@ -15,8 +15,8 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import Runner, run_reference
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.fit import fit
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.fit import fit
 from mirage.kernels.decision import decide, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing, score

@@ -12,9 +12,9 @@ from mirage.ir.loops.share import shared_reductions
 from mirage.ir.loops.simplify import simplify_program
 from mirage.ir.loops.traverse import reads_of, walk
 from mirage.ir.types import TensorType
+from mirage.kernels.cpu.emit.writer import Writer, comment_text, without_unused
 from mirage.kernels.cpu.loops.frame import STORAGE, Frame, Tensor, is_half, tensor_name
 from mirage.kernels.cpu.loops.nest import NestEmitter
-from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
 
 _PREAMBLE = """\
 /* How the rows and columns of a nest are split into cells. */

@@ -26,10 +26,10 @@ from mirage.ir.loops.scalars import (
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
 from mirage.ir.loops.traverse import loops_of, walk
 from mirage.ir.types import DTYPES, INTEGERS
-from mirage.kernels.cpu.emit_algebra import literal
+from mirage.kernels.cpu.emit.algebra import literal
+from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.cpu.loops.access import step
 from mirage.kernels.cpu.loops.frame import VALUES, Frame, Tensor, is_half
-from mirage.kernels.cpu.writer import Writer
 
 Env = dict[tuple[Scalar, bool], str]
 

@@ -11,7 +11,7 @@ import sympy
 
 from mirage.ir.dims import Dim, dim_text
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.emit_algebra import FunctionSources
+from mirage.kernels.cpu.emit.algebra import FunctionSources
 from mirage.kernels.cpu.loops.access import last_long
 
 #: C types of elements in memory

@@ -15,10 +15,11 @@ from mirage.ir.dim_values import value_at
 from mirage.ir.loops.interpret import index_message
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.types import ELEMENTS, TensorType
-from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch import pool
+from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.kernels.cpu.loops.access import last_long
 from mirage.kernels.cpu.loops.emit import emit
-from mirage.kernels.cpu.memory import address, aligned
 from mirage.settings import num_threads
 
 #: sizes, and layouts of the arrays for each, whose C arguments are kept

@@ -15,11 +15,11 @@ from mirage.ir.dims import Dim
 from mirage.ir.loops.nests import Nest
 from mirage.ir.loops.program import LoopProgram, TensorExpr
 from mirage.ir.loops.scalars import value_dtype
+from mirage.kernels.cpu.emit.writer import Writer, without_unused
 from mirage.kernels.cpu.loops.access import along_output, last_long, strides_through
 from mirage.kernels.cpu.loops.expressions import Expressions
 from mirage.kernels.cpu.loops.frame import STORAGE, VALUES, Frame, Tensor, buffer_name, loop_name
 from mirage.kernels.cpu.loops.stage import StageEmitter
-from mirage.kernels.cpu.writer import Writer, without_unused
 
 #: elements that a cell computes at least, where there are so many
 CELL = 16384

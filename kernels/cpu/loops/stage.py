@@ -12,11 +12,11 @@ from mirage.ir.loops.program import TensorExpr
 from mirage.ir.loops.scalars import COMPARISONS, Binary, Loop, Read, Scalar, Select, constant, logical_and
 from mirage.ir.loops.simplify import Affine, is_index, resolve
 from mirage.ir.loops.traverse import loops_of, reads_of, walk
+from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.cpu.loops.access import along_output
 from mirage.kernels.cpu.loops.expressions import Env, Expressions, constant_text
 from mirage.kernels.cpu.loops.frame import VALUES, Tensor
 from mirage.kernels.cpu.loops.inverses import invertible, with_inverses
-from mirage.kernels.cpu.writer import Writer
 
 #: conditions on a loop's index at which its range is split
 _MOST_SPLITS = 3

@@ -17,8 +17,8 @@ from mirage.errors import DTypeError
 from mirage.ir.axes import AxisDims, argument_places
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.types import DTYPES, between_dtype, compute_dtype
-from mirage.kernels.cpu.emit_maximum import Companion, companions, with_rescaled_inputs
-from mirage.kernels.cpu.layout import c_names
+from mirage.kernels.cpu.emit.layout import c_names
+from mirage.kernels.cpu.emit.maximum import Companion, companions, with_rescaled_inputs
 from mirage.kernels.cuda.emit.algebra import FunctionSources
 from mirage.kernels.cuda.emit.block import BlockEmitter
 from mirage.kernels.cuda.emit.descriptors import describable

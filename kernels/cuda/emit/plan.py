@@ -11,7 +11,7 @@ import sympy
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.operator import PRODUCTS, reduced_axes
-from mirage.kernels.cpu.emit_maximum import Block, Companion
+from mirage.kernels.cpu.emit.maximum import Block, Companion
 from mirage.kernels.cuda.emit.algebra import FunctionSources
 from mirage.kernels.cuda.emit.values import Group, Space
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule

@@ -1,7 +1,7 @@
 """Constant inputs stored as kernels read them: another axis innermost, rows of whole 16 bytes (Mirage, section 6: layouts).
 
-The contract is that of packed constants on a processor (`mirage.kernels.cpu.packing`): a copy is made when an array is first
-seen, belongs to its memory, and lasts as long as the object that owns that.
+The contract is that of packed constants on a processor (`mirage.kernels.cpu.launch.packing`): a copy is made when an array is
+first seen, belongs to its memory, and lasts as long as the object that owns that.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.dims import evaluate
-from mirage.kernels.cpu.stages import LibraryStage, library_stage
+from mirage.kernels.cpu.emit.stages import LibraryStage, library_stage
 from mirage.kernels.cuda.emitted import EmittedTriton, PredefinedStep
 from mirage.kernels.library import LibraryCalls
 from mirage.mugraph.degree import RunningMaximum

@@ -7,7 +7,7 @@ from math import prod
 
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.model import KernelWork
+from mirage.kernels.cpu.model.cost import KernelWork
 from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.model.estimate import START_US, Counter, Estimate

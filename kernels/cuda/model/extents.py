@@ -9,7 +9,7 @@ import numpy as np
 
 from mirage.ir.operator import PRODUCTS
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.model import KernelWork, divided
+from mirage.kernels.cpu.model.cost import KernelWork, divided
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit.descriptors import LEAST, MOST
 from mirage.kernels.cuda.emitted import DIVISIBILITY

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from mirage.kernels.cpu.packing import is_constant
+from mirage.kernels.cpu.launch.packing import is_constant
 from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.choices import Choices
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule

@@ -14,7 +14,7 @@ import numpy as np
 
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
-from mirage.kernels.cpu.model import KernelWork
+from mirage.kernels.cpu.model.cost import KernelWork
 from mirage.kernels.cuda.model.cost import CudaModel, held_whole, warm_inputs
 from mirage.kernels.cuda.model.extents import DOT, HALVES, SPECIALIZED, WGMMA
 from mirage.kernels.cuda.schedules.choices import Choices, Layouts

@@ -18,9 +18,9 @@ from mirage.compiler.staged_graph import staged_graphs
 from mirage.errors import AxisError, DimError, MirageError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
-from mirage.kernels.cpu.fit import coefficients
-from mirage.kernels.cpu.model import CostModel
-from mirage.kernels.cpu.schedules import Scheduler, machine_of
+from mirage.kernels.cpu.model.cost import CostModel
+from mirage.kernels.cpu.model.fit import coefficients
+from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.decision import leaves, relabel
 from mirage.kernels.target import Target, get_target
 from mirage.mugraph.graph import MuGraph

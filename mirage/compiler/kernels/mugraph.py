@@ -24,9 +24,9 @@ from mirage.ir.dims import Dim, check_complete, evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, TensorType
-from mirage.kernels.cpu.choose import compile_tree
-from mirage.kernels.cpu.frames import BoundCall
-from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.launch.choose import compile_tree
+from mirage.kernels.cpu.launch.frames import BoundCall
+from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.decision import Tree, leaves
 from mirage.kernels.library import LibraryProgram
 

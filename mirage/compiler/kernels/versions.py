@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from mirage.errors import VerificationError
 from mirage.ir.program import Program
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule

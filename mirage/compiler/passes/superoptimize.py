@@ -20,7 +20,7 @@ from mirage.ir.dims import Dim, evaluate
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.nodes import Function, FunctionCall, KernelCall, Module, Var
 from mirage.ir.types import TensorType
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.model.limits import program_cost
 from mirage.progress import Step
 
 #: what the memory moves is compared with what is computed as if a byte took as long as so many operations

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from mirage.errors import FormatError
 from mirage.ir.canonical import Renaming
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.decision import Tree, rename, tree_from_json, tree_to_json
 from mirage.kernels.profile import Timing
 from mirage.mugraph.rename import rename_schedule

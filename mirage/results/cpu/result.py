@@ -12,8 +12,8 @@ import numpy as np
 
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import Runner, run_reference
-from mirage.kernels.cpu.choose import compile_tree
-from mirage.kernels.cpu.limits import limit_us, measure_limits, program_cost
+from mirage.kernels.cpu.launch.choose import compile_tree
+from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing

@@ -15,7 +15,7 @@ from mirage.errors import BudgetError, DeviceError, InputError
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.model.cost import floor_us

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.memory import address, aligned
+from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import LARGE, lease
 from mirage.runtime.packed import library_function

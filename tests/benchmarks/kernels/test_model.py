@@ -7,8 +7,8 @@ import pytest
 
 from benchmarks.kernels.model import Measured, model_table, ranks, rows, samples, spearman
 from benchmarks.programs import PROGRAMS
-from mirage.kernels.cpu.fit import Sample
-from mirage.kernels.cpu.model import FEATURES
+from mirage.kernels.cpu.model.cost import FEATURES
+from mirage.kernels.cpu.model.fit import Sample
 
 START = np.array(list(FEATURES.values()))
 

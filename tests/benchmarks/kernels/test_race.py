@@ -17,7 +17,7 @@ from benchmarks.kernels.race import KernelRow, Race, better, compare, kernel_tab
 from benchmarks.programs import BATCH, KERNELS, PROGRAMS, WEIGHTS, batch_of, kernel_sizes
 from mirage.errors import InputError, VerificationError
 from mirage.ir.interpret import run_reference
-from mirage.kernels.cpu.limits import Limits
+from mirage.kernels.cpu.model.limits import Limits
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.results.cpu.result import Superoptimized

@@ -23,8 +23,8 @@ from mirage.errors import DimError, FormatError, GraphError, InputError, MirageE
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.memory import address
-from mirage.kernels.cpu.model import CostModel, Machine
+from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.model.cost import CostModel, Machine
 from mirage.search.accuracy import random_inputs
 from tests.compiler.groups import GROUPS, group
 from tests.mugraph.graphs import flash_decoding

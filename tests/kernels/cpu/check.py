@@ -8,7 +8,7 @@ import numpy as np
 
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule

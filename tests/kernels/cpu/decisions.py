@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
-from mirage.kernels.cpu.emit import Emitter
+from mirage.kernels.cpu.emit.mugraph import Emitter
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import BlockLayout, KernelSchedule, Schedule

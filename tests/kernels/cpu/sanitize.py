@@ -30,9 +30,9 @@ from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import toolchain
-from mirage.kernels.cpu.emit import Emitted, Emitter
-from mirage.kernels.cpu.stages import CodeStage
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.mugraph import Emitted, Emitter
+from mirage.kernels.cpu.emit.stages import CodeStage
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule

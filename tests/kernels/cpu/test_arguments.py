@@ -12,8 +12,8 @@ import mirage as mi
 from mirage.errors import InputError
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph

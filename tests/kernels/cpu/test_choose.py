@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mirage.errors import UnsafeCacheError
-from mirage.kernels.cpu import toolchain
-from mirage.kernels.cpu.choose import choose_source, compile_tree
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch.choose import choose_source, compile_tree
 from mirage.kernels.decision import Split, Tree, decide
 from tests.kernels.trees import SYMBOLS, numbers, trees
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.kernels.cpu import cold
-from mirage.kernels.cpu.cold import ColdCall, can_flush, flush
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch import cold
+from mirage.kernels.cpu.launch.cold import ColdCall, can_flush, flush
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.profile import wall_ns
 from tests.kernels.cpu.test_packing import executable, make
 from tests.kernels.kernels import in_threads, random_inputs

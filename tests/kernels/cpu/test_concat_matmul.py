@@ -11,10 +11,10 @@ from mirage.ir.axes import to_axes
 from mirage.ir.operator import Level
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu.emit import emit
-from mirage.kernels.cpu.emit_matmul import Product, plan_products
-from mirage.kernels.cpu.layout import BlockAxes
-from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.cpu.emit.layout import BlockAxes
+from mirage.kernels.cpu.emit.matmul import Product, plan_products
+from mirage.kernels.cpu.emit.mugraph import emit
+from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, Node, Ref, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule

@@ -10,10 +10,10 @@ import pytest
 
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.program import Program
-from mirage.kernels.cpu.emit import Emitter, emit, scratch_bytes
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.model import CostModel, Machine
-from mirage.kernels.cpu.schedules import Scheduler
+from mirage.kernels.cpu.emit.mugraph import Emitter, emit, scratch_bytes
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.cost import CostModel, Machine
+from mirage.kernels.cpu.schedules.scheduler import Scheduler
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.rename import rename_schedule

@@ -16,10 +16,10 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.operator import REGISTRY, elementwise
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu.emit import emit
-from mirage.kernels.cpu.emit_algebra import literal
-from mirage.kernels.cpu.layout import c_names
-from mirage.kernels.cpu.writer import comment_text
+from mirage.kernels.cpu.emit.algebra import literal
+from mirage.kernels.cpu.emit.layout import c_names
+from mirage.kernels.cpu.emit.mugraph import emit
+from mirage.kernels.cpu.emit.writer import comment_text
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Ref
 from mirage.mugraph.schedule import KernelSchedule, Schedule

@@ -13,7 +13,7 @@ from mirage.errors import InputError, ScheduleError
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import DTYPES, tensor
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from mirage.cache import CorruptRecordWarning
-from mirage.kernels.cpu import fit as fitting
-from mirage.kernels.cpu.fit import KEPT, Sample, coefficients, fit, keep, load, nnls
-from mirage.kernels.cpu.model import FEATURES
+from mirage.kernels.cpu.model import fit as fitting
+from mirage.kernels.cpu.model.cost import FEATURES
+from mirage.kernels.cpu.model.fit import KEPT, Sample, coefficients, fit, keep, load, nnls
 from mirage.kernels.target import get_target
 
 TARGET = get_target("cpu")

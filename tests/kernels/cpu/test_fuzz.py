@@ -17,8 +17,8 @@ import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze

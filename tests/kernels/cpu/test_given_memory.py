@@ -15,7 +15,7 @@ from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.library import LibraryProgram
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph

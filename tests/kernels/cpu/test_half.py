@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import toolchain
+from mirage.kernels.cpu.compile import toolchain
 from tests.kernels.cpu.test_micro import MACHINE_FLAGS, address, at_page_end
 
 SOURCE = """

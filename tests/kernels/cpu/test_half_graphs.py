@@ -12,8 +12,8 @@ import pytest
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.degree import analyze
 from tests.kernels.cpu.test_mixed import MANY, compare, many_outputs
 from tests.kernels.kernels import bound, cut, error, random_cut, random_inputs, tiles

@@ -13,8 +13,8 @@ import pytest
 
 import mirage as mi
 from mirage.ir.axes import to_axes
-from mirage.kernels.cpu import limits as module
-from mirage.kernels.cpu.limits import Limits, limit_us, measure_limits, memory_reader, program_cost
+from mirage.kernels.cpu.model import limits as module
+from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_reader, program_cost
 from mirage.kernels.target import Target
 from tests.frontends.test_spec import PROGRAMS
 

@@ -11,9 +11,9 @@ import pytest
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu.emit import emit
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import default_schedule, schedules
+from mirage.kernels.cpu.emit.mugraph import emit
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import default_schedule, schedules
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule

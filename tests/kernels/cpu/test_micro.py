@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pytest
 
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import toolchain
+from mirage.kernels.cpu.compile import toolchain
 
 Array = npt.NDArray[Any]
 

@@ -14,10 +14,10 @@ from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.kernels.cpu import toolchain
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.schedules import schedules
-from mirage.kernels.cpu.stages import CodeStage
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.stages import CodeStage
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Node, Ref, Role
 from mirage.mugraph.reference import reference_graph

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mirage.kernels.cpu.model import FEATURES, CostModel, Machine
-from mirage.kernels.cpu.schedules import Scheduler
+from mirage.kernels.cpu.model.cost import FEATURES, CostModel, Machine
+from mirage.kernels.cpu.schedules.scheduler import Scheduler
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.kernels.kernels import cut

@@ -15,11 +15,11 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.kernels import copies
-from mirage.kernels.cpu import packing
-from mirage.kernels.cpu.emit_matmul import STREAM_ROWS
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.memory import LINE, address
-from mirage.kernels.cpu.packing import packed_variants
+from mirage.kernels.cpu.emit.matmul import STREAM_ROWS
+from mirage.kernels.cpu.launch import packing
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.memory import LINE, address
+from mirage.kernels.cpu.launch.packing import packed_variants
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import Schedule

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.kernels.cpu.memory import LINE, address
-from mirage.kernels.cpu.pages import PAGE, in_large_pages
+from mirage.kernels.cpu.launch.memory import LINE, address
+from mirage.kernels.cpu.launch.pages import PAGE, in_large_pages
 
 FLOAT = np.dtype(np.float32)
 
@@ -45,7 +45,7 @@ def test_large_arrays_begin_at_a_page() -> None:
 
 
 def test_a_shared_page_goes_back_with_its_last_array(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.kernels.cpu.pages._shared", None)
+    monkeypatch.setattr("mirage.kernels.cpu.launch.pages._shared", None)
     first, second = in_large_pages(100, FLOAT), in_large_pages(100, FLOAT)
     assert address(second) - address(first) == 448
     page = weakref.ref(first.base)
@@ -62,7 +62,7 @@ def test_a_shared_page_goes_back_with_its_last_array(monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize("system", ["without large pages", "that refuses"])
 @pytest.mark.parametrize("count", [10, PAGE])
 def test_other_systems(system: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mirage.kernels.cpu.pages._shared", None)
+    monkeypatch.setattr("mirage.kernels.cpu.launch.pages._shared", None)
     if system == "that refuses":
         monkeypatch.setattr(mmap, "MADV_HUGEPAGE", 9999, raising=False)
     else:

@@ -8,7 +8,7 @@ import pytest
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import DTYPES, tensor
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from tests.kernels.kernels import single_kernel, tiles
 

@@ -9,8 +9,8 @@ from random import Random
 import pytest
 
 from benchmarks.programs import PROGRAMS
-from mirage.kernels.cpu.limits import program_cost
-from mirage.kernels.cpu.schedules import schedules
+from mirage.kernels.cpu.model.limits import program_cost
+from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, GAP, Case, Kernels

@@ -8,7 +8,7 @@ from math import prod
 
 import pytest
 
-from mirage.kernels.cpu.schedules import default_schedule, schedules, scratch_bytes
+from mirage.kernels.cpu.schedules.scheduler import default_schedule, schedules, scratch_bytes
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.kernels.cpu.check import check

@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import pytest
 
-from mirage.kernels.cpu.model import CostModel, KernelWork, Machine
-from mirage.kernels.cpu.schedules import Scheduler
-from mirage.kernels.cpu.space import MOST, Space, distance, tile_options
+from mirage.kernels.cpu.model.cost import CostModel, KernelWork, Machine
+from mirage.kernels.cpu.schedules.scheduler import Scheduler
+from mirage.kernels.cpu.schedules.space import MOST, Space, distance, tile_options
 from mirage.mugraph.graph import Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.kernels.cpu.check import check

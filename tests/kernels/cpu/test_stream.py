@@ -14,10 +14,10 @@ import pytest
 
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import DTYPES, tensor
-from mirage.kernels.cpu import toolchain
-from mirage.kernels.cpu.emit import emit
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.mugraph import emit
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.memory import address
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import Schedule

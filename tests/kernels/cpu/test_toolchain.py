@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from mirage.errors import CompilerError, NoCompilerError, UnsafeCacheError
-from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch import pool
 
 ANSWER = "int answer(void) { return %d; }\n"
 

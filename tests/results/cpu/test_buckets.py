@@ -21,7 +21,7 @@ from rich.console import Console
 import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import DimError, FormatError, MirageError
-from mirage.kernels.cpu.executable import CpuExecutable
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.decision import Split, decide, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing

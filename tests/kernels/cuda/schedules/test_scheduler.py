@@ -12,7 +12,7 @@ import mirage as mi
 from benchmarks.programs import PROGRAMS
 from mirage.errors import ScheduleError
 from mirage.ir.axes import to_axes
-from mirage.kernels.cpu.limits import program_cost
+from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cuda.device import DEVICES, CudaDevice
 from mirage.kernels.cuda.model.cost import CudaModel, floor_us, held_whole, warm_inputs
 from mirage.kernels.cuda.schedules.choices import Choices

@@ -16,7 +16,7 @@ import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES, compute_dtype
-from mirage.kernels.cpu.emit_matmul import (
+from mirage.kernels.cpu.emit.matmul import (
     CALL,
     COPY,
     FEW_TERMS,
@@ -25,7 +25,7 @@ from mirage.kernels.cpu.emit_matmul import (
     efficiency,
     stream_rows,
 )
-from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
+from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule
 from mirage.mugraph.thread import inline_threads, stored, thread_groups

@@ -1,6 +1,6 @@
 """What a schedule decides about the operators of a block, and what else it may: layouts in scratch and vector axes.
 
-The plan of a kernel (`emit_plan.py`) asks for each of them, with its own choice and what is possible; so the space of these
+The plan of a kernel (`emit/plan.py`) asks for each of them, with its own choice and what is possible; so the space of these
 decisions (Mirage, section 6: layouts of block-level tensors and thread-level registers) is known once a kernel is planned.
 """
 

@@ -25,7 +25,8 @@ from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
 from mirage.ir.dims import evaluate
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import pool, toolchain
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch import pool
 from mirage.kernels.target import Target, get_target
 from mirage.settings import cache_dir, num_threads
 

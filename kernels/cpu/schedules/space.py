@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from mirage.kernels.cpu.decisions import Decisions
-from mirage.kernels.cpu.model import KernelWork
+from mirage.kernels.cpu.model.cost import KernelWork
+from mirage.kernels.cpu.schedules.decisions import Decisions
 from mirage.mugraph.graph import Graph, Role
 from mirage.mugraph.schedule import MAX_SPLITS, KernelSchedule
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from mirage.cache import CorruptRecordWarning
 from mirage.folders import write_whole
-from mirage.kernels.cpu.model import FEATURES
+from mirage.kernels.cpu.model.cost import FEATURES
 from mirage.kernels.target import Target
 from mirage.settings import cache_dir
 

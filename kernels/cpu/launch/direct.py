@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import CompilerError, NoCompilerError
-from mirage.kernels.cpu import pool, toolchain
-from mirage.kernels.cpu.frames import BoundCall
-from mirage.kernels.cpu.memory import address, address_by_field
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch import pool
+from mirage.kernels.cpu.launch.frames import BoundCall
+from mirage.kernels.cpu.launch.memory import address, address_by_field
 
 #: arrays of a call, and numbers of their layout (rank, shape and strides of each), at most
 _MOST_ARRAYS, _MOST_NUMBERS = 32, 256

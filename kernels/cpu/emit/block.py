@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cached_property
 
 from mirage.ir.operator import PRODUCTS
-from mirage.kernels.cpu.emit_group import Target
-from mirage.kernels.cpu.emit_loops import Nest, copy, fill, scale
-from mirage.kernels.cpu.emit_matmul import emit_matmul
-from mirage.kernels.cpu.emit_plan import BlockPlan, Tensor
-from mirage.kernels.cpu.emit_stream import Stream, find_stream
-from mirage.kernels.cpu.layout import View, element_type
-from mirage.kernels.cpu.writer import Writer
+from mirage.kernels.cpu.emit.group import Target
+from mirage.kernels.cpu.emit.layout import View, element_type
+from mirage.kernels.cpu.emit.loops import Nest, copy, fill, scale
+from mirage.kernels.cpu.emit.matmul import emit_matmul
+from mirage.kernels.cpu.emit.plan import BlockPlan, Tensor
+from mirage.kernels.cpu.emit.stream import Stream, find_stream
+from mirage.kernels.cpu.emit.writer import Writer
 from mirage.mugraph.graph import Node, Role, partial_axis
 
 

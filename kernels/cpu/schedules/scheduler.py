@@ -14,11 +14,11 @@ import numpy as np
 
 from mirage.errors import ScheduleError
 from mirage.ir.types import DTYPES, compute_dtype
-from mirage.kernels.cpu.emit import Emitter, bind_hints
-from mirage.kernels.cpu.emit import scratch_bytes as _scratch_bytes
-from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
-from mirage.kernels.cpu.model import CostModel, Machine
-from mirage.kernels.cpu.space import Space, distance
+from mirage.kernels.cpu.emit.mugraph import Emitter, bind_hints
+from mirage.kernels.cpu.emit.mugraph import scratch_bytes as _scratch_bytes
+from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
+from mirage.kernels.cpu.model.cost import CostModel, Machine
+from mirage.kernels.cpu.schedules.space import Space, distance
 from mirage.kernels.target import L1_BYTES, L3_BYTES, Target
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Node, Ref, Role, partial_axis

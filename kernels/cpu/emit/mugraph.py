@@ -15,15 +15,15 @@ import sympy
 from mirage.errors import DimError
 from mirage.ir.dims import evaluate, symbols_of
 from mirage.ir.types import DTYPES, between_dtype, compute_dtype
-from mirage.kernels.cpu.emit_algebra import FunctionSources
-from mirage.kernels.cpu.emit_block import BlockEmitter
-from mirage.kernels.cpu.emit_maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
-from mirage.kernels.cpu.emit_plan import VECTOR_BYTES, Program, Tensor
-from mirage.kernels.cpu.emit_stream import LAUNCH
-from mirage.kernels.cpu.layout import c_names
-from mirage.kernels.cpu.packing import Packing
-from mirage.kernels.cpu.stages import CodeStage, LibraryStage, library_stage, runs
-from mirage.kernels.cpu.writer import Writer, comment_text, without_unused
+from mirage.kernels.cpu.emit.algebra import FunctionSources
+from mirage.kernels.cpu.emit.block import BlockEmitter
+from mirage.kernels.cpu.emit.layout import c_names
+from mirage.kernels.cpu.emit.maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
+from mirage.kernels.cpu.emit.plan import VECTOR_BYTES, Program, Tensor
+from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage, library_stage, runs
+from mirage.kernels.cpu.emit.stream import LAUNCH
+from mirage.kernels.cpu.emit.writer import Writer, comment_text, without_unused
+from mirage.kernels.cpu.launch.packing import Packing
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Ref
 from mirage.mugraph.schedule import BlockLayout, Schedule

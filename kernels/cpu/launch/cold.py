@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from mirage.kernels.cpu import pool, toolchain
-from mirage.kernels.cpu.executable import CpuExecutable
-from mirage.kernels.cpu.memory import address
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch import pool
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.profile import wall_ns
 from mirage.settings import num_threads
 

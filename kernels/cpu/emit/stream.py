@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from mirage.kernels.cpu.emit_plan import BlockPlan, Tensor
-from mirage.kernels.cpu.layout import element_type
+from mirage.kernels.cpu.emit.layout import element_type
+from mirage.kernels.cpu.emit.plan import BlockPlan, Tensor
 from mirage.mugraph.graph import Role
 from mirage.mugraph.thread import is_elementwise
 

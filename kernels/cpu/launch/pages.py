@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.kernels.cpu.memory import LINE, address
+from mirage.kernels.cpu.launch.memory import LINE, address
 
 #: bytes of a large page
 PAGE = 2 << 20

@@ -16,10 +16,10 @@ import numpy as np
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
-from mirage.kernels.cpu.emit_matmul import STREAM_ROWS, block_vectors
-from mirage.kernels.cpu.emit_plan import VECTOR_BYTES
-from mirage.kernels.cpu.memory import address
-from mirage.kernels.cpu.pages import in_large_pages
+from mirage.kernels.cpu.emit.matmul import STREAM_ROWS, block_vectors
+from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
+from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.pages import in_large_pages
 from mirage.mugraph.graph import MuGraph, Node, Role
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 

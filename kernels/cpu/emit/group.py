@@ -9,10 +9,10 @@ from math import prod
 import sympy
 
 from mirage.ir.operator import Elementwise, get_operator
-from mirage.kernels.cpu.emit_algebra import CAlgebra, FunctionSources
-from mirage.kernels.cpu.emit_loops import Nest, vector_axis
-from mirage.kernels.cpu.layout import BlockAxes, View
-from mirage.kernels.cpu.writer import Writer
+from mirage.kernels.cpu.emit.algebra import CAlgebra, FunctionSources
+from mirage.kernels.cpu.emit.layout import BlockAxes, View
+from mirage.kernels.cpu.emit.loops import Nest, vector_axis
+from mirage.kernels.cpu.emit.writer import Writer
 from mirage.mugraph.graph import Graph, Node
 
 

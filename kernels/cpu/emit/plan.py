@@ -13,13 +13,13 @@ import sympy
 from mirage.errors import GraphError
 from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, reduced_axes
-from mirage.kernels.cpu.decisions import Decisions
-from mirage.kernels.cpu.emit_algebra import FunctionSources, literal
-from mirage.kernels.cpu.emit_group import GroupEmitter, GroupPlan, plan_group
-from mirage.kernels.cpu.emit_loops import vector_axis
-from mirage.kernels.cpu.emit_matmul import MatmulPlan, Product, plan_products
-from mirage.kernels.cpu.emit_maximum import Block, Companion
-from mirage.kernels.cpu.layout import BlockAxes, Buffer, View
+from mirage.kernels.cpu.emit.algebra import FunctionSources, literal
+from mirage.kernels.cpu.emit.group import GroupEmitter, GroupPlan, plan_group
+from mirage.kernels.cpu.emit.layout import BlockAxes, Buffer, View
+from mirage.kernels.cpu.emit.loops import vector_axis
+from mirage.kernels.cpu.emit.matmul import MatmulPlan, Product, plan_products
+from mirage.kernels.cpu.emit.maximum import Block, Companion
+from mirage.kernels.cpu.schedules.decisions import Decisions
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import MirageError
-from mirage.kernels.cpu.memory import LINE, address, aligned
-from mirage.kernels.cpu.packing import PackedCopies, PackedCopy
+from mirage.kernels.cpu.launch.memory import LINE, address, aligned
+from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy
 
 _BYTE = np.dtype(np.uint8)
 

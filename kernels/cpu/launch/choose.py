@@ -7,8 +7,8 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 
 from mirage.errors import NoCompilerError
-from mirage.kernels.cpu import toolchain
-from mirage.kernels.cpu.writer import Writer
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.decision import Split, Tree, decide
 
 FUNCTION = "mirage_choose"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from mirage.kernels.cpu import toolchain
+from mirage.kernels.cpu.compile import toolchain
 
 
 @functools.cache

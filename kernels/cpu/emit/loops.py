@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from mirage.kernels.cpu.layout import BlockAxes, View
-from mirage.kernels.cpu.writer import Writer
+from mirage.kernels.cpu.emit.layout import BlockAxes, View
+from mirage.kernels.cpu.emit.writer import Writer
 
 Index = dict[str, str]
 

@@ -9,9 +9,9 @@ from math import prod
 
 import numpy as np
 
-from mirage.kernels.cpu.emit_loops import Nest, fill
-from mirage.kernels.cpu.layout import BlockAxes, View
-from mirage.kernels.cpu.writer import Writer
+from mirage.kernels.cpu.emit.layout import BlockAxes, View
+from mirage.kernels.cpu.emit.loops import Nest, fill
+from mirage.kernels.cpu.emit.writer import Writer
 
 #: Costs of a call and of an element that is copied, in multiply-adds, for comparing plans only.
 CALL, COPY = 200.0, 4.0

@@ -16,13 +16,14 @@ from mirage.errors import InputError, ScheduleError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import Dim, evaluate
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu import pool, toolchain
-from mirage.kernels.cpu.direct import DirectCalls
-from mirage.kernels.cpu.emit import Emitter
-from mirage.kernels.cpu.frames import BoundCall, Code, Frame, Workspace
-from mirage.kernels.cpu.memory import LINE, address
-from mirage.kernels.cpu.packing import PackedCopies, PackedCopy
-from mirage.kernels.cpu.stages import CodeStage, LibraryStage
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.mugraph import Emitter
+from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage
+from mirage.kernels.cpu.launch import pool
+from mirage.kernels.cpu.launch.direct import DirectCalls
+from mirage.kernels.cpu.launch.frames import BoundCall, Code, Frame, Workspace
+from mirage.kernels.cpu.launch.memory import LINE, address
+from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule

@@ -31,7 +31,7 @@ from mirage.errors import CompilerError, NoCompilerError
 from mirage.folders import build_folder, check_private, private_folder
 from mirage.settings import extra_cflags
 
-HEADERS = Path(__file__).parent / "csrc"
+HEADERS = Path(__file__).parents[1] / "csrc"
 
 # Not -ffast-math: it breaks the exponent arithmetic of exp.
 FLAGS = (

@@ -1,0 +1,1 @@
+"""Source to machine code on the CPU."""

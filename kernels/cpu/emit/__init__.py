@@ -1,0 +1,1 @@
+"""The emitter of C: muGraphs and schedules as source."""

@@ -1,0 +1,1 @@
+"""Calls of compiled kernels: arrays, packed constants, the thread pool, the choice of a version."""

@@ -1,0 +1,1 @@
+"""The cost model of CPU kernels, its coefficients, and the limits of the machine."""
