@@ -7,6 +7,7 @@ the second case may differ by a third in the first, where one of them has tensor
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ CLOSE, RIVALS = 1.2, 6
 #: bytes of the arguments from which on a call waits for memory longer than for anything else
 LEAST_BYTES = 64 << 10
 #: seconds that a comparison takes at most, and those that it is not begun without
-SECONDS, LEAST_SECONDS = 0.5, 0.05
+SECONDS, LEAST_SECONDS = 0.5, 0.1
 
 
 def in_both_states(
@@ -43,9 +44,11 @@ def in_both_states(
     close = sorted(close, key=times.__getitem__)[:RIVALS]
     if len(close) < 2 or times[close[0]] > least or not LEAST_BYTES <= moved <= cache_bytes:
         return {}
-    if seconds < LEAST_SECONDS or not can_flush():
+    end = time.perf_counter() + min(seconds, SECONDS)
+    # what flushes is compiled when it is first asked for
+    if seconds < LEAST_SECONDS or not can_flush() or (left := end - time.perf_counter()) <= 0:
         return {}
     calls = {name: ColdCall(kernels[name], inputs, sizes) for name in close}
-    found = interleave(calls, seconds=min(seconds, SECONDS), measure=ColdCall.nanoseconds, clear=True)
+    found = interleave(calls, seconds=left, measure=ColdCall.nanoseconds, clear=True)
     fastest = score(found[close[0]])
     return {name: times[name] * math.sqrt(score(t) / fastest) for name, t in found.items()}

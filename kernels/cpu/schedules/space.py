@@ -29,6 +29,8 @@ MOST = 4096
 _PAGE_VECTORS = 64
 #: vectors of a register tile beside one another
 _NV = 3
+#: a leap among the tiles of an axis: about what one level of caches is larger than the one before it
+_LEAP = 16
 
 
 def tile_options(size: int, role: Role, *, batch: bool, contiguous: bool, lanes: int) -> tuple[int, ...]:
@@ -122,7 +124,8 @@ class Space:
         )
 
     def neighbours(self, s: KernelSchedule) -> Iterator[KernelSchedule]:
-        """The schedules that differ in one size, by a step (about a factor of 2) or to the next that divides evenly, or in
+        """The schedules that differ in one size, by a step (about a factor of 2) or to the next that divides evenly, in one tile
+        by a leap, as what is read twice may do best in the next level of the caches and worse on the way there, or in
         whether rows are padded.
         """
         for a, tile in s.tiles:
@@ -130,6 +133,7 @@ class Space:
             steps = {
                 *(t for t in options if t < tile and t * 2 >= tile),
                 *(t for t in options if tile < t <= tile * 2),
+                *(t for t in options if _LEAP in (t / tile, tile / t)),
             }
             for t in sorted(steps, key=lambda t: (t & (t - 1) != 0, -t)):
                 tiles = tuple((b, t if b == a else n) for b, n in s.tiles)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import replace
@@ -86,8 +87,22 @@ def test_neighbours_differ_in_one_size_and_are_legal(make: Callable[[], Case]) -
             assert Schedule(tuple(replace(k, last=(), layouts=(), vectors=()) for k in s.kernels)) == best
             continue
         near = [distance(x, y) for x, y in zip(best.kernels, s.kernels, strict=True)]
+        leaps = [
+            abs(math.log2(n / x.tile[a])) == 4
+            for x, y in zip(best.kernels, s.kernels, strict=True)
+            for a, n in set(y.tiles) - set(x.tiles)
+        ]
         # a shorter axis may also have fewer parts
-        assert 0 < max(near) <= 2
+        assert 0 < max(near) <= 2 or (any(leaps) and max(near) <= 8)
+
+
+def test_a_tile_leaps_over_sizes_between_two_levels_of_the_caches() -> None:
+    case = gated()
+    scheduler = Scheduler(case.graph, {"m": 256, "n": 4096, "k": 4096}, CostModel(MACHINE))
+    schedule = Schedule((KernelSchedule((("m", 8), ("n", 128), ("k", 1024))),))
+    tiles = [s.kernels[0].tile for s in scheduler.neighbours(schedule)]
+    assert {t["k"] for t in tiles} == {512, 1024, 2048, 64}
+    assert {8 * 16, 4, 16} <= {t["m"] for t in tiles}
 
 
 @pytest.mark.parametrize("make", CASES)
