@@ -128,6 +128,12 @@ MI_INLINE int mi_past_caches(const void *to, const void *from, size_t bytes)
 
 #endif
 
+/* Fetches what lies there into the second-level cache, where it is in none if results go `past` the caches. */
+MI_INLINE void mi_fetch_line(const void *at, int past)
+{
+    if (past) __builtin_prefetch(at, 0, 2);
+}
+
 /* ---- stores that go `past` the caches or not; in the first case, to pieces that are whole ---- */
 
 MI_INLINE void mi_put(mi_real *p, mi_vec v, int past)

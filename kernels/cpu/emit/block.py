@@ -124,6 +124,13 @@ class BlockEmitter(BlockPlan):
                 partial_axis(a): f"g_{self.names[a]}" for a in self.graph.grid if self.graph.role[a] is Role.SPLIT
             }
             self._declare_tensor(w, tensor, f"o{k}", "", partial)
+        if self.stream is not None and self.stream.fetched is not None:
+            # of the next cell, which is most often this thread's
+            i, tensor = self.stream.fetched
+            a = self.graph.grid[-1]
+            step = f"b_{self.names[a]} + {self.axes.tile(a)} < n_{self.names[a]} ? {self.axes.tile(a)} : 0"
+            stride = self._strides(tensor, f"p{i}")[a]
+            w.line(f"const {element_type(tensor.half)} *const next = p{i} + ({step}) * {stride};")
 
     def _declare_tensor(
         self, w: Writer, tensor: Tensor, name: str, const: str, at: Mapping[str, str], whole: bool = False
@@ -248,7 +255,10 @@ class BlockEmitter(BlockPlan):
                 self._maximum(w, i, k, site, looping, shifts.setdefault(i, []))
         self._title(w, unit)
         with w.block():
-            self.emitter.group(w, self.groups[unit], looping, lambda j: self.view(j, looping), targets, shifts)
+            fetched = None
+            if self.stream is not None and self.stream.fetched is not None and members & self.stream.results.keys():
+                fetched = replace(self.view(self.stream.fetched[0], False), pointer="next", past="past")
+            self.emitter.group(w, self.groups[unit], looping, lambda j: self.view(j, looping), targets, shifts, fetched)
 
     def _maximum(self, w: Writer, i: int, k: int, site: int, looping: bool, shifts: list[View]) -> None:
         """The maxima of the k-th exp of node i, and the rescaling of what was accumulated before they grew."""

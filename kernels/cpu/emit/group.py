@@ -85,8 +85,11 @@ class GroupEmitter:
         view: Callable[[int], View],
         targets: Mapping[int, Target],
         shifts: Mapping[int, Sequence[View]],
+        fetched: View | None = None,
     ) -> None:
-        """Print a group: operands through `view`, results that are stored to `targets`."""
+        """Print a group: operands through `view`, results that are stored to `targets`. What is `fetched` is on its way to the
+        caches afterwards, if it is `past` these.
+        """
         nest = Nest(w, self.axes, looping)
         v, inside = plan.vector, set(plan.members)
         sums = [i for i in plan.members if self.graph.nodes[i].op == "sum"]
@@ -117,6 +120,8 @@ class GroupEmitter:
                 w.line(f"const mi_vec v{i} = {text};")
                 if i in targets:
                     nest.store(targets[i].view, v, lanes, f"v{i}", targets[i].accumulate)
+            if fetched is not None:
+                w.line(f"mi_fetch_line({fetched.at(nest.index)}, {fetched.past});")
 
         def start_sums() -> None:
             for i in sums:

@@ -23,10 +23,15 @@ typedef struct {
 
 @dataclass(frozen=True)
 class Stream:
-    """Results that are stored so or not together, by node, and an input of the same axes."""
+    """Results that are stored so or not together, by node, and an input of the same axes.
+
+    `fetched` is an input, with its node, that other operators have read by then: while results are stored past the caches, its
+    next tile is fetched, as processors do not look beyond a page, and a row may be one. With two inputs that gains nothing.
+    """
 
     results: Mapping[int, Tensor]
     source: Tensor
+    fetched: tuple[int, Tensor] | None
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -64,7 +69,19 @@ def find_stream(plan: BlockPlan) -> Stream | None:
             found[r.node] = tensor
     axes = {frozenset(t.axes) for t in found.values()}
     sources = [t for t in plan.inputs if frozenset(t.axes) in axes and not t.packed]
-    return Stream(found, sources[0]) if sources else None
+    return Stream(found, sources[0], _fetched(plan, found)) if sources else None
+
+
+def _fetched(plan: BlockPlan, results: Mapping[int, Tensor]) -> tuple[int, Tensor] | None:
+    """The one input with the axes of the results, if it is contiguous as these are, and operators before these read it."""
+    if plan.graph.loop:
+        return None
+    first = next(iter(results))
+    earlier = [i for u in plan.groups if first not in u for i in u if i < first]
+    read = {r.node for i in earlier for r in plan.graph.nodes[i].operands}
+    found = {i: plan.inputs[plan.graph.nodes[i].attr["index"]] for i in plan.graph.inputs if i in read}
+    alike = [(i, t) for i, t in found.items() if set(t.axes) == set(results[first].axes) and not t.packed]
+    return alike[0] if len(alike) == 1 and alike[0][1].unit == results[first].unit else None
 
 
 def _streams(plan: BlockPlan, i: int, k: int, unit: tuple[int, ...]) -> bool:

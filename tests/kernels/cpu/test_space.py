@@ -101,8 +101,8 @@ def test_a_tile_leaps_over_sizes_between_two_levels_of_the_caches() -> None:
     scheduler = Scheduler(case.graph, {"m": 256, "n": 4096, "k": 4096}, CostModel(MACHINE))
     schedule = Schedule((KernelSchedule((("m", 8), ("n", 128), ("k", 1024))),))
     tiles = [s.kernels[0].tile for s in scheduler.neighbours(schedule)]
-    assert {t["k"] for t in tiles} == {512, 1024, 2048, 64}
-    assert {8 * 16, 4, 16} <= {t["m"] for t in tiles}
+    assert {t["k"] for t in tiles if not 512 <= t["k"] <= 2048} == {64}
+    assert {t["m"] for t in tiles if not 4 <= t["m"] <= 16} == {128}
 
 
 @pytest.mark.parametrize("make", CASES)

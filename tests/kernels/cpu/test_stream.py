@@ -159,6 +159,23 @@ def test_other_results_do_not() -> None:
         assert "mi_past_caches" not in source(graph, tiles(graph, tile)), graph
 
 
+def test_the_next_tile_of_what_was_read_before_is_fetched() -> None:
+    graph = single_kernel(layer_norm())
+    text = source(graph, tiles(graph, 3))
+    assert "const mi_real *const next = p0 + (b_m + 3 < n_m ? 3 : 0) * p0_m;" in text
+    # with whole vectors and what is left of a row
+    assert text.count("mi_fetch_line(next + i_m * p0_m + i_n, past);") == 2
+    half = single_kernel(layer_norm("bfloat16"))
+    assert "const mi_half *const next = p0" in source(half, tiles(half, 3))
+    # not what the results are computed from at once, nor one of two inputs
+    pair, two = single_kernel(two_results()), single_kernel(added_and_normed())
+    for other, tile in ((pair, {"m": 3, "n": 32}), (two, {"m": 3})):
+        assert "mi_fetch_line" not in source(other, tiles(other, tile))
+    # nor where rows are read in parts
+    looped = single_kernel(layer_norm(), n=Role.LOOP)
+    assert "mi_fetch_line" not in source(looped, tiles(looped, 3))
+
+
 # ---- where memory is ----
 
 _PROBE = """
