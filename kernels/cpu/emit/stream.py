@@ -74,7 +74,7 @@ def find_stream(plan: BlockPlan) -> Stream | None:
 
 def _fetched(plan: BlockPlan, results: Mapping[int, Tensor]) -> tuple[int, Tensor] | None:
     """The one input with the axes of the results, if it is contiguous as these are, and operators before these read it."""
-    if plan.graph.loop:
+    if plan.graph.loop or not plan.graph.grid:
         return None
     first = next(iter(results))
     earlier = [i for u in plan.groups if first not in u for i in u if i < first]

@@ -171,7 +171,9 @@ def test_the_next_tile_of_what_was_read_before_is_fetched() -> None:
     pair, two = single_kernel(two_results()), single_kernel(added_and_normed())
     for other, tile in ((pair, {"m": 3, "n": 32}), (two, {"m": 3})):
         assert "mi_fetch_line" not in source(other, tiles(other, tile))
-    # nor where rows are read in parts
+    # nor where there is one tile, or rows are read in parts
+    alone = single_kernel(layer_norm(), m=Role.WHOLE)
+    assert "mi_fetch_line" not in source(alone, tiles(alone, 3))
     looped = single_kernel(layer_norm(), n=Role.LOOP)
     assert "mi_fetch_line" not in source(looped, tiles(looped, 3))
 

@@ -154,7 +154,7 @@ def test_a_truncated_library(cache: Path) -> None:
 
 def test_racing_processes(cache: Path) -> None:
     code = (
-        "from mirage.kernels.cpu import toolchain as t\n"
+        "from mirage.kernels.cpu.compile import toolchain as t\n"
         f"print(t.load(t.compile({ANSWER % 5!r}, name='k')).answer())"
     )
     racers = [
@@ -175,7 +175,7 @@ def test_a_killed_compile_leaves_no_library(cache: Path, tmp_path: Path) -> None
         f'echo half > "$out"; : > {tmp_path}/started; exec sleep 60\n'
     )
     slow.chmod(0o700)
-    code = f"from mirage.kernels.cpu import toolchain as t\nt.compile({ANSWER % 5!r}, name='k')"
+    code = f"from mirage.kernels.cpu.compile import toolchain as t\nt.compile({ANSWER % 5!r}, name='k')"
     process = subprocess.Popen(
         [sys.executable, "-c", code], env={**os.environ, "CC": str(slow)}, start_new_session=True
     )
