@@ -19,8 +19,8 @@ from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.runtime.calls import Caller
 from tests.api.small import arrays
-from tests.kernels.cpu.test_packing import executable as packed_executable
-from tests.kernels.cpu.test_packing import make
+from tests.kernels.cpu.launch.test_packing import executable as packed_executable
+from tests.kernels.cpu.launch.test_packing import make
 from tests.kernels.kernels import bound, error, in_threads
 from tests.runtime.test_calls import arguments_of, caller, wanted
 

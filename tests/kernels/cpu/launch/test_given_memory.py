@@ -20,7 +20,7 @@ from mirage.kernels.library import LibraryProgram
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
-from tests.kernels.cpu.test_mixed import ATTENTION, attention
+from tests.kernels.cpu.emit.test_mixed import ATTENTION, attention
 from tests.kernels.kernels import bound, cut, error, random_inputs, tiles
 from tests.programs import retyped
 

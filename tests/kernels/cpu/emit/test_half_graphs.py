@@ -15,7 +15,7 @@ from mirage.ir.types import tensor
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.degree import analyze
-from tests.kernels.cpu.test_mixed import MANY, compare, many_outputs
+from tests.kernels.cpu.emit.test_mixed import MANY, compare, many_outputs
 from tests.kernels.kernels import bound, cut, error, random_cut, random_inputs, tiles
 from tests.mugraph.graphs import flash_decoding
 from tests.programs import SMALL, program, retyped

@@ -13,7 +13,7 @@ from mirage.kernels.cpu.launch import cold
 from mirage.kernels.cpu.launch.cold import ColdCall, can_flush, flush
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.profile import wall_ns
-from tests.kernels.cpu.test_packing import executable, make
+from tests.kernels.cpu.launch.test_packing import executable, make
 from tests.kernels.kernels import in_threads, random_inputs
 
 flushes = pytest.mark.skipif(not can_flush(), reason="the caches of this processor cannot be flushed")
