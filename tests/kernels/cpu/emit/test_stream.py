@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from mirage.ir.axes import to_axes
+from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import DTYPES, tensor
 from mirage.kernels.cpu.compile import toolchain
@@ -21,8 +23,10 @@ from mirage.kernels.cpu.launch.memory import address
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
 from mirage.mugraph.schedule import Schedule
+from mirage.search.generate import generate
+from mirage.search.options import SearchOptions
 from tests.kernels.cpu.sanitize import BUILDS, Kernels
-from tests.kernels.kernels import cut, operators, random_inputs, single_kernel, tiles
+from tests.kernels.kernels import cut, error, operators, random_inputs, single_kernel, tiles
 
 HINTS = {"m": 64, "n": 512}
 _INCLUDE = '#include "mirage_vec.h"\n'
@@ -176,6 +180,24 @@ def test_the_next_tile_of_what_was_read_before_is_fetched() -> None:
     assert "mi_fetch_line" not in source(alone, tiles(alone, 3))
     looped = single_kernel(layer_norm(), n=Role.LOOP)
     assert "mi_fetch_line" not in source(looped, tiles(looped, 3))
+
+
+def test_factors_of_partial_results_are_no_inputs() -> None:
+    b = ProgramBuilder("self_attention")
+    x = b.input("x", tensor("m", "k"))
+    scores = b.op("softmax", b.op("matmul", x, b.op("transpose", x, perm=(1, 0))))
+    p = b.finish([b.op("matmul", scores, x)])
+    graphs = generate(to_axes(p), {"m": 256, "k": 16}, SearchOptions(budget=20.0)).graphs
+    schedules = {id(g): tiles(g, {**dict.fromkeys(g.axes, 3), "k": 16}) for g in graphs}
+    texts = {id(g): source(g, schedules[id(g)]) for g in graphs}
+    merged = [g for g in graphs if "factors of the" in texts[id(g)] and "mi_past_caches(" in texts[id(g)]]
+    assert merged
+    sizes = {"m": 37, "k": 32}
+    inputs = random_inputs(p, sizes)
+    want = run_reference(p, inputs, sizes, "float64")
+    for g in merged[:2]:
+        exe = CpuExecutable(g, schedules[id(g)], analyze(g), HINTS)
+        assert error(exe(inputs, sizes), want) < 1e-5
 
 
 # ---- where memory is ----
