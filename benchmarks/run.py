@@ -35,7 +35,7 @@ from mirage.folders import save_file
 from mirage.kernels.cpu.model.limits import Limits
 from mirage.kernels.target import get_target
 
-#: seconds after which searches of the ablation and of the scaling are cut, so that all takes some ten minutes
+#: seconds after which searches of the ablation and of the scaling are cut
 CUT = 30.0
 DOCS = Path(__file__).parents[1] / "docs"
 _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
