@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
@@ -54,8 +54,6 @@ from mirage.search.cost import CPU_RATES, cuda_rates
 from mirage.search.generate import generate
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, WorkerPool, default_executor
 from mirage.search.options import SearchOptions
-from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate
 from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -179,73 +177,52 @@ def superoptimize(
             memory = CudaMemory(store, verifier.axis_program, machine, budget, fixed)
         else:
             memory = CpuMemory(store, verifier.axis_program, machine, budget, fixed)
-    seconds: dict[str, float] = {}
-    interrupted = False
 
     start = time.perf_counter()
     remembered = memory.graphs(verifier) if memory else None
     if remembered is not None:
-        candidates, stats, found = remembered
-        seconds["verify"] = time.perf_counter() - start
+        graphs, stats, found = remembered
+        seconds = {"verify": time.perf_counter() - start}
+        search = Verified(verifier, anchors, graphs, stats, seconds, found, cache_hit=True, constants=fixed)
     else:
         key = search_key(traced, bound, options)
         checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
         with _workers(executor, traced) as pool:
-            search = _search(verifier, bound, options, pool, checkpoint, budget, say)
-        candidates, stats, found = search.candidates, search.stats, search.found
-        interrupted = search.interrupted
-        seconds |= search.seconds
-        if memory is not None and not interrupted:
-            memory.keep_graphs(candidates, stats, found)
-        if checkpoint is not None and not interrupted and OUT_OF_TIME not in stats.stop_reason:
+            search = _search(verifier, anchors, fixed, options, pool, checkpoint, budget, say)
+        if memory is not None and not search.interrupted:
+            memory.keep_graphs(search.graphs, search.stats, search.found)
+        if checkpoint is not None and not search.interrupted and OUT_OF_TIME not in search.stats.stop_reason:
             checkpoint.discard()
 
     left = max(begun + budget - time.perf_counter(), 0.1 * budget)
-    if interrupted:
+    if search.interrupted:
         left, memory = min(left, HASTE_S), None
-    verified = Verified(
-        verifier, anchors, candidates, stats, seconds, found, cache_hit=remembered is not None, interrupted=interrupted,
-        constants=fixed,
-    )  # fmt: skip
     if isinstance(machine, CudaDevice):
         return rank_for_device(
-            verified, machine, budget=left, memory=memory if isinstance(memory, CudaMemory) else None,
+            search, machine, budget=left, memory=memory if isinstance(memory, CudaMemory) else None,
             progress=lambda text: say(Step("compiling", text)),
         )  # fmt: skip
     return tune_for_processor(
-        verified, machine, budget=left, grace=GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0, seed=seed,
+        search, machine, budget=left, grace=GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0, seed=seed,
         memory=memory if isinstance(memory, CpuMemory) else None, progress=lambda text: say(Step("tuning", text)),
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Search:
-    """Verified graphs, of `found` that were searched, and the seconds per phase."""
-
-    candidates: list[Candidate]
-    stats: SearchStats
-    found: int
-    seconds: dict[str, float]
-
-    @property
-    def interrupted(self) -> bool:
-        return INTERRUPTED in self.stats.stop_reason
-
-
 def _search(
     verifier: Verifier,
-    sizes: Mapping[str, int],
+    anchors: Sequence[Mapping[str, int]],
+    constants: tuple[str, ...],
     options: SearchOptions,
     executor: Executor | None,
     checkpoint: Checkpoint | None,
     budget: float,
     say: Say,
-) -> _Search:
-    """Search and verification."""
+) -> Verified:
+    """Search, at the first of the given sizes, and verification."""
     say(Step("searching"))
     # units share what they compute: our own workers, which each build their own, gain nothing on two cores
     result = generate(
-        verifier.axis_program, sizes, options, executor=None if isinstance(executor, WorkerPool) else executor,
+        verifier.axis_program, anchors[0], options, executor=None if isinstance(executor, WorkerPool) else executor,
         checkpoint=checkpoint,
         accept=partial(offered, verifier.program),
         progress=lambda done, total, graphs: say(Step("searching", f"{graphs} graphs", done, total)),
@@ -265,7 +242,7 @@ def _search(
     for why, count in run.cuts.items():
         stats.stop_reason += f"; {count} candidates not verified, {why}"
     seconds = {"search": stats.seconds, "verify": time.perf_counter() - start}
-    return _Search(candidates, stats, len(result.graphs), seconds)
+    return Verified(verifier, anchors, candidates, stats, seconds, len(result.graphs), constants=constants)
 
 
 def _interrupt_unless(useful: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Candidate
 from mirage.verify.equivalence import Verifier
@@ -15,19 +16,22 @@ class Verified:
     """Verified `graphs` of the program of `verifier`, out of `found`, or, with `cache_hit`, those that were kept of a search.
 
     `anchors` are the given sizes (dim symbol -> elements), `constants` inputs whose contents never change: packed copies of
-    them compete. `stats` are those of the search; `seconds` those of its phases, to which others add theirs. `interrupted`:
-    the search was.
+    them compete. `stats` are those of the search; `seconds` those of its phases, to which others add theirs.
     """
 
     verifier: Verifier
     anchors: Sequence[Mapping[str, int]]
-    graphs: Sequence[Candidate]
+    graphs: list[Candidate]
     stats: SearchStats
     seconds: dict[str, float]
     found: int
     cache_hit: bool = False
-    interrupted: bool = False
     constants: tuple[str, ...] = ()
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether the search or the verification was; what was kept of a search never is."""
+        return INTERRUPTED in self.stats.stop_reason
 
     @property
     def preferred(self) -> list[Candidate]:
