@@ -160,14 +160,12 @@ static entry *lay_out(const layout *l, char *memory, size_t *used)
     void *const spans = part(memory, used, l->spans, (size_t)l->n_spans * sizeof *l->spans);
     void *const held = part(memory, used, NULL, (size_t)l->n_packed * sizeof(object *));
     void *const tensors = part(memory, used, NULL, (size_t)l->n_tensors * sizeof(void *));
-    if (!memory) {
-        for (long i = 0; i < l->n_packed; i++) part(NULL, used, NULL, MOST_COPIES * sizeof(known_copy));
-        return NULL;
-    }
+    known_copy *const known = part(memory, used, NULL, (size_t)l->n_packed * MOST_COPIES * sizeof(known_copy));
+    if (!memory) return NULL;
     e->l = *l;
     e->l.key = key, e->l.sizes = sizes, e->l.strides = strides, e->l.places = places, e->l.own = own;
     e->l.functions = functions, e->l.shapes = shapes, e->l.spans = spans, e->packed = packed, e->held = held;
-    for (long i = 0; i < l->n_packed; i++) e->packed[i].known = part(memory, used, NULL, MOST_COPIES * sizeof(known_copy));
+    for (long i = 0; i < l->n_packed; i++) e->packed[i].known = known + i * MOST_COPIES;
     e->args = (kernel_args){sizes, tensors, strides};
     e->hash = hash_of(key, l->n_key);
     return e;

@@ -275,3 +275,28 @@ int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t s
     pthread_mutex_unlock(&running);
     return 0;
 }
+
+/* ---- threads that are awake ---- */
+
+#define PATIENCE_NANOSECONDS 1000000 /* until which a thread waits for others, which another call may have */
+
+typedef struct {
+    _Atomic int here;
+    int all;
+} meeting;
+
+static void meet(void *args, long index, int thread, void *scratch)
+{
+    (void)index, (void)thread, (void)scratch;
+    meeting *const m = args;
+    atomic_fetch_add(&m->here, 1);
+    const int64_t until = nanoseconds() + PATIENCE_NANOSECONDS;
+    while (atomic_load(&m->here) < m->all && nanoseconds() < until) continue;
+}
+
+/* Returns when so many threads are awake, the caller among them. */
+void mi_pool_wake(int n_threads)
+{
+    meeting m = {0, n_threads};
+    mi_pool_run(meet, &m, n_threads, n_threads, 0);
+}

@@ -23,8 +23,6 @@ def _library() -> ctypes.CDLL:
     library = toolchain.load(toolchain.compile(source, name="cold"))
     library.mi_flush.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.mi_flush.restype = None
-    library.mi_wake.argtypes = [ctypes.c_void_p, ctypes.c_int]
-    library.mi_wake.restype = None
     return library
 
 
@@ -60,5 +58,5 @@ class ColdCall:
             flush(array)
         # the next results are where these were
         del found, results, array
-        _library().mi_wake(pool.run_address(), num_threads())
+        pool.library().mi_pool_wake(num_threads())
         return wall_ns(self._run)

@@ -10,7 +10,7 @@ from mirage.kernels.cpu.compile import toolchain
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The pool's library, with `mi_pool_run` typed as in mirage_pool.h.
+    """The pool's library, with `mi_pool_run` typed as in mirage_pool.h, and `mi_pool_wake(threads)`.
 
     Raises NoCompilerError, CompilerError or UnsafeCacheError, as `toolchain.compile` and `toolchain.load`.
     """
@@ -19,6 +19,8 @@ def library() -> ctypes.CDLL:
     run = loaded.mi_pool_run
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_size_t]
     run.restype = ctypes.c_int
+    loaded.mi_pool_wake.argtypes = [ctypes.c_int]
+    loaded.mi_pool_wake.restype = None
     return loaded
 
 

@@ -18,6 +18,7 @@ from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import DTYPES, tensor
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.emit.mugraph import emit
+from mirage.kernels.cpu.launch.cold import flush
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.memory import address
 from mirage.mugraph.degree import analyze
@@ -207,11 +208,6 @@ _PROBE = """
 long limit(void) { return mi_memory_latency(); }
 int uncached(const void *memory, long bytes, int may_write) { return mi_uncached(memory, (size_t)bytes, may_write); }
 int past_caches(const void *to, const void *from, long bytes) { return mi_past_caches(to, from, (size_t)bytes); }
-void flush(const char *memory, long bytes)
-{
-    for (long i = 0; i < bytes; i += MI_LINE) __builtin_ia32_clflush(memory + i);
-    __builtin_ia32_mfence();
-}
 """
 _BYTES = 1 << 20
 _TRIES = 21
@@ -223,7 +219,6 @@ def probe() -> ctypes.CDLL:
     library.limit.restype = ctypes.c_long
     for f, last in ((library.uncached, ctypes.c_int), (library.past_caches, ctypes.c_long)):
         f.argtypes = [ctypes.c_void_p, ctypes.c_long if f is library.uncached else ctypes.c_void_p, last]
-    library.flush.argtypes = [ctypes.c_void_p, ctypes.c_long]
     if library.limit() == 2**63 - 1:
         pytest.skip("memory answers as fast as a cache here")
     return library
@@ -241,7 +236,7 @@ def test_memory_is_told_from_caches(probe: ctypes.CDLL) -> None:
     at = address(x)
 
     def flushed(may_write: int) -> int:
-        probe.flush(at, _BYTES)
+        flush(x)
         found: int = probe.uncached(at, _BYTES, may_write)
         return found
 
@@ -266,9 +261,9 @@ def test_both_must_be_in_memory(probe: ctypes.CDLL) -> None:
         for _ in range(_TRIES):
             to.max(), source.max()
             if flush_to:
-                probe.flush(address(to), _BYTES)
+                flush(to)
             if flush_from:
-                probe.flush(address(source), _BYTES)
+                flush(source)
             answers.append(probe.past_caches(start + offset, address(source), bytes_of))
         return most(answers)
 
