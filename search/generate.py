@@ -225,3 +225,33 @@ def plan_by_plan(graphs: Sequence[tuple[MuGraph, float]]) -> list[tuple[MuGraph,
         for rank, (graph, cost) in enumerate(sorted(plan, key=lambda item: item[1]))
     ]
     return [(graph, cost) for _, cost, graph in sorted(ranked, key=lambda item: item[:2])]
+
+
+@dataclass(frozen=True)
+class Found:
+    """Graphs that were accepted together, and their modelled cost in ns."""
+
+    graphs: list[MuGraph]
+    cost: float
+
+
+class Search:
+    """Temporary: one search as a stream."""
+
+    def __init__(self, program, sizes, options=None, accept=None, checkpoint=None, executor=None):  # type: ignore
+        self.arguments = program, sizes, options
+        self.rest = {"accept": accept, "checkpoint": checkpoint, "executor": executor}
+        self.done = False
+        self.stats = SearchStats(stop_reason="budget spent")
+
+    def advance(self, seconds: float) -> list[Found]:
+        if self.done:
+            return []
+        found = generate(*self.arguments, **self.rest)
+        self.stats = found.stats
+        self.done = True
+        return [Found([g], c) for g, c in zip(found.graphs, found.costs)]
+
+    @property
+    def stop_reason(self) -> str:
+        return self.stats.stop_reason

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -19,17 +19,18 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
+from mirage.progress import Say
 from mirage.results.cpu.records import (
     baselines_from_json,
     baselines_to_json,
-    compiled,
     decision_from_json,
     decision_record,
 )
 from mirage.results.records import candidates_to_json
-from mirage.results.result import Result, SavedResult
+from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
+from mirage.search.candidates import Candidate
 from mirage.search.versions import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -44,9 +45,10 @@ class Superoptimized(Result):
     `anchors`, the sizes (dim symbol -> elements) that were given. It never changes: with as many threads, equal arguments give
     equal bits, in this process and in every one that loads the result.
 
-    `graphs` are all verified graphs, ranked: the measured ones by latency, then the others by modelled cost. Those with an
-    executable, whose kernels may be called, have passed the second check of `Verifier.confirm`; making a result raises
-    VerificationError where one does not. `constants` are inputs whose contents must not change between calls.
+    `graphs` are the verified graphs, ranked: the measured ones by latency, then the others by modelled cost; of a result that was
+    recalled, those that it runs. The kernels of `versions` may be called. Their graphs have passed both checks of
+    `Verifier.confirm`, and making a result raises VerificationError where one does not; those of a recalled result are proved
+    anew, and checked where they cannot be. `constants` are inputs whose contents must not change between calls.
     """
 
     target: Target
@@ -54,20 +56,42 @@ class Superoptimized(Result):
     baselines: dict[str, Timing]
     decision: Decision
     library: LibraryProgram | None = field(default=None, repr=False)
+    go_on: Callable[[float, Say], Superoptimized] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         start = time.perf_counter()
         confirmed: dict[int, Certificate] = {}
-        self.graphs = [c if c.executable is None else self._confirmed(c, confirmed) for c in self.graphs]
         versions = [
-            replace(v, candidate=self._confirmed(v.candidate, confirmed)) if v.candidate else v
+            replace(v, candidate=self._evident(v.candidate, confirmed)) if v.candidate else v
             for v in self.decision.versions
         ]
         self.decision = replace(self.decision, versions=tuple(versions))
+        # others are compiled again if they are to be called
+        self.graphs = [
+            replace(c, executable=None, certificate=confirmed.get(id(c.graph), c.certificate)) for c in self.graphs
+        ]
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
         self._runners: list[Runner] = [self._runner(v) for v in self.decision.versions]
         self._caller = Caller(self.program, lambda sizes: self._runners[self._choose(sizes)])
+
+    def _evident(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
+        """The candidate with the evidence that its kernels need: both checks, or, of what was recalled, a fresh proof."""
+        return c if self.recalled and c.certificate.proof == "proved" else self._confirmed(c, confirmed)
+
+    @property
+    def recalled(self) -> bool:
+        """Whether nothing was measured for this result: it was kept, or saved."""
+        return self.tune_stop in (FROM_CACHE, FROM_FILE)
+
+    def improve(self, budget: float = 30.0, progress: Say | None = None) -> Superoptimized:
+        """The result after so many seconds more, in which search and tuning go on where they were. It is never a slower one, as
+        what runs now competes. What was found is kept in the results store, if there is one; this result stays as it is.
+
+        `progress` gets lines of text. Raises BudgetError, and what `superoptimize` raises.
+        """
+        assert self.go_on is not None
+        return self.go_on(checked_budget(budget), progress or (lambda _: None))
 
     def _runner(self, version: Version) -> Runner:
         if version.candidate is not None:
@@ -127,11 +151,13 @@ class Superoptimized(Result):
         """
         return self._caller(arrays, out)
 
-    @property
+    @cached_property
     def certificate(self) -> Certificate:
-        """The evidence for what a call at the first tuned sizes runs; that of other versions is `candidate.certificate`."""
+        """The evidence for what a call at the first tuned sizes runs, with both checks; that of other versions is
+        `candidate.certificate`.
+        """
         if self.best.candidate is not None:
-            return self.best.candidate.certificate
+            return self._confirmed(self.best.candidate, {}).certificate
         graph = reference_graph(self.verifier.axis_program)
         return self.verifier.confirm(graph, self.verifier.check(graph)).with_proof("proved")
 
@@ -211,13 +237,10 @@ def result_from_json(
     baselines = baselines_from_json(obj["baselines"])
     verifier = Verifier(saved.program, seed)
     start = time.perf_counter()
-    graphs = [
-        c if r.timing is None else compiled(c, r, saved.constants)
-        for r, c in zip(saved.graphs, saved.rechecked(verifier, where), strict=True)
-    ]
+    graphs = saved.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(
         program=saved.program, verifier=verifier, anchors=saved.anchors, target=target, threads=threads, graphs=graphs,
-        baselines=baselines, decision=decision.restored(graphs, saved.constants), stats=saved.stats, seconds=seconds,
-        cache_hit=True, candidates=saved.candidates, tune_stop="from a file", constants=saved.constants,
+        baselines=baselines, decision=decision.restored(dict(enumerate(graphs)), saved.constants), stats=saved.stats,
+        seconds=seconds, cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
     )  # fmt: skip

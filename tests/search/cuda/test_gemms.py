@@ -21,7 +21,7 @@ from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.results.verified import Verified
+from mirage.results.work import Verified
 from mirage.search.cuda import gemms
 from mirage.search.cuda.gemms import GemmModel, build_gemms, library_candidate, why_none
 from mirage.search.stats import SearchStats
