@@ -79,6 +79,7 @@ class Options(TypedDict, total=False):
     max_operators: int | None
     cache: ResultStore | bool
     executor: Executor | None
+    more: bool
     seed: int
     progress: Say | None
 
@@ -106,6 +107,7 @@ def superoptimize(
     max_operators: int | None = None,
     cache: ResultStore | bool = True,
     executor: Executor | None = None,
+    more: bool = False,
     seed: int = 0,
     progress: Say | None = None,
 ) -> Result:
@@ -131,7 +133,8 @@ def superoptimize(
 
     With a results store, what was found is kept, and recalled where as much time was taken for it or no more can be found. What a
     deadline, an interrupt or the end of a process cut short goes on where it was when it is asked for again, with the part of
-    the budget that was not spent, or with all of it while there is no kernel. `improve` of the result goes on in any case.
+    the budget that was not spent, or with all of it while there is no kernel. With `more`, what was kept goes on for all of the
+    budget in any case, as `improve` of a result does.
 
     An interrupt (Ctrl-C) ends the search and the tuning; what was found by then is measured within seconds and returned. A second
     interrupt, or one before anything was found, raises KeyboardInterrupt.
@@ -175,13 +178,13 @@ def superoptimize(
         return Session(work, machine, seed=seed, memory=memory)
 
     kept = memory.tuned(anchors) if memory is not None else None
-    if kept is not None and kept.enough(budget) and (kept.complete or kept.value.has_kernel):
+    if not more and kept is not None and kept.enough(budget) and (kept.complete or kept.value.has_kernel):
         recalled = _recalled(kept, verifier, anchors, fixed, machine, memory, lambda: session(kept))
         if recalled is not None:
             return recalled
         kept = None
-    going_on = kept is not None and kept.value.has_kernel
-    left = budget - (kept.spent if kept is not None and going_on else 0.0) - (time.perf_counter() - begun)
+    spent = kept.spent if kept is not None and kept.value.has_kernel and not more else 0.0
+    left = budget - spent - (time.perf_counter() - begun)
     say(Step("searching"))
     return session(kept).run(max(left, LEAST_SHARE * budget), say)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.launch.executable import CpuExecutable
@@ -27,7 +27,8 @@ class Candidate:
 
     `sizes` (dim symbol -> elements) are those that the schedule and the layouts of the kernel were chosen for; empty for
     one that is not tuned. `timing` is at the first sizes that the program was tuned at. `tried` are the schedules that were
-    measured for `sizes`, with their microseconds in proportion to those of all other graphs.
+    measured for `sizes`, with their microseconds in proportion to those of all other graphs. `make` gives its
+    kernels, each time the same.
     """
 
     graph: MuGraph
@@ -36,10 +37,22 @@ class Candidate:
     cost: float
     schedule: Schedule | None = None
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
-    executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
+    make: Callable[[], CpuExecutable] | None = field(default=None, compare=False, repr=False)
     timing: Timing | None = None
     accuracy: tuple[Accuracy, ...] = ()
     tried: tuple[tuple[Schedule, float], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def executable(self) -> CpuExecutable | None:
+        """Its kernels; None if it is not tuned. Those of what was recalled are made when they are first asked for.
+
+        Raises what `CpuExecutable` does.
+        """
+        return self.make() if self.make is not None else None
+
+    def with_kernels(self, executable: CpuExecutable) -> Candidate:
+        """The same with its kernels."""
+        return replace(self, make=lambda: executable)
 
 
 @dataclass(frozen=True)

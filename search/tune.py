@@ -224,6 +224,7 @@ class Tuner:
                 stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
                 pairs, size, waves = [], WAVE * self.target.cores, waves - 1
                 if self.fastest_us < before:
+                    self.progress(self._so_far())
                     self.better(self)
         finally:
             self._forget([*self.measured.values(), *self.ready])
@@ -260,7 +261,13 @@ class Tuner:
         fresh = source.more(SLICE_S)
         least = min((len(c.maximum.plain) for c in source.found), default=0)
         self.explorer.add([c for c in fresh if len(c.maximum.plain) == least])
+        if fresh:
+            self.progress(self._so_far())
         return bool(fresh)
+
+    def _so_far(self) -> str:
+        best = f", the fastest takes {self.fastest_us:,.1f} us" if self.measured else ""
+        return f"{self.compiled} kernels compiled{best}"
 
     def _meanwhile(self, source: Candidates) -> bool:
         """Do a little of what there is to do while compilers work; whether there was something."""
@@ -334,7 +341,7 @@ class Tuner:
                 executable = CpuExecutable(
                     c.graph, schedule, c.maximum, self.sizes, self.constants, seconds=None if left == math.inf else left
                 )
-                return replace(c, schedule=schedule, sizes=self.sizes, executable=executable, accuracy=())
+                return replace(c, schedule=schedule, sizes=self.sizes, accuracy=()).with_kernels(executable)
             except UnsafeCacheError:
                 raise  # no other kernel would fare better
             except MirageError as e:
@@ -356,8 +363,7 @@ class Tuner:
                         done.append(checked)
                         self.ready.append(checked)
                     self.compiled += built is not None
-                    best = f", the fastest takes {self.fastest_us:,.1f} us" if self.measured else ""
-                    self.progress(f"{self.compiled} kernels compiled{best}")
+                    self.progress(self._so_far())
             except BaseException:
                 # an interrupt waits for the kernels that are being compiled, not for those in the queue
                 pool.shutdown(cancel_futures=True)

@@ -603,7 +603,7 @@ class VersionTuner:
             if id(c.graph) in best:
                 continue
             if id(c.graph) in wrong:
-                c = replace(c, schedule=None, sizes={}, executable=None, timing=None, accuracy=(), tried=())
+                c = replace(c, schedule=None, sizes={}, make=None, timing=None, accuracy=(), tried=())
             others.append(c)
         return Tuned(
             [*sorted(best.values(), key=_score), *others],

@@ -29,9 +29,9 @@ from mirage.kernels.profile import interleave
 from mirage.kernels.target import get_target
 from mirage.results.candidates import verify_candidates
 from mirage.search.accuracy import random_inputs
+from mirage.search.candidates import Candidate
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from mirage.search.candidates import Candidate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
 

@@ -23,8 +23,8 @@ from mirage.kernels.profile import Timing, score
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.predefined import with_predefined
+from mirage.mugraph.reference import reference_graph
 from mirage.search import cold, tune, versions
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.jobs import INTERRUPTED

@@ -5,13 +5,16 @@ As in `mirage.results.records`, a record holds no code: C is printed again from 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mirage.errors import FormatError
 from mirage.ir.canonical import Renaming
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.packing import check_packed
 from mirage.kernels.decision import Tree, rename, tree_from_json, tree_to_json
 from mirage.kernels.profile import Timing
 from mirage.mugraph.rename import rename_schedule
@@ -110,14 +113,16 @@ def decision_record(decision: Decision, candidates: Sequence[Candidate]) -> Deci
 
 
 def compiled(c: Candidate, record: VersionRecord, constants: Collection[str]) -> Candidate:
-    """The candidate as the record has it tuned, with its kernel.
+    """The candidate as the record has it tuned; its kernels are made when they are first asked for.
 
-    Raises ScheduleError if that packs other inputs than `constants`.
+    Raises ScheduleError if the schedule packs other inputs than `constants`.
     """
     assert record.schedule is not None
+    schedule = record.schedule
+    check_packed(c.graph, schedule, constants)
+    make = functools.cache(partial(CpuExecutable, c.graph, schedule, c.maximum, record.sizes, constants))
     return replace(
-        c, schedule=record.schedule, sizes=record.sizes, timing=record.timing, accuracy=record.accuracy,
-        executable=CpuExecutable(c.graph, record.schedule, c.maximum, record.sizes, constants),
+        c, schedule=schedule, sizes=record.sizes, timing=record.timing, accuracy=record.accuracy, make=make,
     )  # fmt: skip
 
 

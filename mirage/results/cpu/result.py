@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,9 +11,11 @@ from typing import Any
 
 import numpy as np
 
+from mirage.errors import MirageError
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.choose import compile_tree
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
@@ -68,12 +71,12 @@ class Superoptimized(Result):
         self.decision = replace(self.decision, versions=tuple(versions))
         # others are compiled again if they are to be called
         self.graphs = [
-            replace(c, executable=None, certificate=confirmed.get(id(c.graph), c.certificate)) for c in self.graphs
+            replace(c, make=None, certificate=confirmed.get(id(c.graph), c.certificate)) for c in self.graphs
         ]
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
-        self._runners: list[Runner] = [self._runner(v) for v in self.decision.versions]
-        self._caller = Caller(self.program, lambda sizes: self._runners[self._choose(sizes)])
+        self._runners: list[Runner | None] = [None] * len(self.decision.versions)
+        self._caller = Caller(self.program, self._runner)
 
     def _evident(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
         """The candidate with the evidence that its kernels need: both checks, or, of what was recalled, a fresh proof."""
@@ -93,7 +96,23 @@ class Superoptimized(Result):
         assert self.go_on is not None
         return self.go_on(checked_budget(budget), progress or (lambda _: None))
 
-    def _runner(self, version: Version) -> Runner:
+    def _runner(self, sizes: Mapping[str, int]) -> Runner:
+        """What runs at these sizes; of a recalled result, made when it is first needed."""
+        number = self._choose(sizes)
+        found = self._runners[number]
+        if found is None:
+            version = self.decision.versions[number]
+            try:
+                found = self._run_of(version)
+            except MirageError as e:
+                if not self.recalled:
+                    raise
+                warnings.warn(f"{self.program.name}: {version} cannot be made, NumPy runs: {e}", RuntimeWarning, stacklevel=2)
+                found = self._library
+            self._runners[number] = found
+        return found
+
+    def _run_of(self, version: Version) -> Runner:
         if version.candidate is not None:
             executable = version.candidate.executable
             assert executable is not None
@@ -128,7 +147,7 @@ class Superoptimized(Result):
 
     def _run(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """What a call runs at these sizes."""
-        return self._runners[self._choose(sizes)](inputs, sizes)
+        return self._runner(sizes)(inputs, sizes)
 
     def reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """The program itself, operator by operator with NumPy."""
@@ -136,9 +155,9 @@ class Superoptimized(Result):
 
     def forget(self) -> None:
         """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
-        for c in [*self.graphs, *(v.candidate for v in self.versions)]:
-            if c is not None and c.executable is not None:
-                c.executable.forget()
+        for run in self._runners:
+            if isinstance(run, CpuExecutable):
+                run.forget()
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The program's result (a tuple of results if it has several), of the kind of the first array.

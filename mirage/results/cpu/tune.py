@@ -74,7 +74,7 @@ class Session:
                 spent = work.elapsed()
                 self.memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=spent)
         # with what was measured, which the next call does not measure again
-        source.found = [replace(c, executable=None) for c in tuned.candidates]
+        source.found = [replace(c, make=None) for c in tuned.candidates]
         work.spent, work.begun = work.elapsed(), time.perf_counter()
         return answer
 
