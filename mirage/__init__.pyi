@@ -121,3 +121,5 @@ from .results.cuda.result import CudaSuperoptimized as CudaSuperoptimized
 from .runtime.executable import Executable as Executable
 from .runtime.packed import register_library as register_library
 from .runtime.packed import register_packed as register_packed
+
+__all__: list[str]
