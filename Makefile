@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
+# the bytecode of what is imported is kept, whatever the environment says
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-all test-gpu lint bench bench-gpu docs clean
 
@@ -39,8 +41,9 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: one per set of dependencies, redone when pyproject.toml changes.
+# For the demo pip leaves the compilation to bytecode, two thirds of its work, to the first import of each module.
 .venv/base: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --no-compile --editable .
 	touch $@
 
 .venv/test: pyproject.toml | $(BIN)/python

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from mirage.errors import (
 from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
-from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
@@ -57,6 +56,9 @@ from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
+
+if TYPE_CHECKING:
+    from mirage.frontends.upstream import UpstreamFile
 
 #: what a program becomes, as the target has it
 Result: TypeAlias = Superoptimized | CudaSuperoptimized

@@ -7,9 +7,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from mirage.errors import BudgetError, VerificationError
 from mirage.folders import save_file
@@ -21,6 +19,9 @@ from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 #: why tuning stopped where there was none
 FROM_CACHE, FROM_FILE = "from the cache", "from a file"
@@ -83,6 +84,9 @@ class Result(ABC):
 
     def report(self) -> Table:
         """A table of what was done, and modelled or measured; print it with `rich.print`."""
+        # most results are called, never printed
+        from rich.table import Table
+
         sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
         table = Table(title=f"{self.program.name} at {sizes} on {self._target_name}", title_justify="left")
         table.add_column("what")
