@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
 
-.PHONY: demo test test-all test-gpu lint bench bench-gpu docs clean
+.PHONY: demo test test-all test-slow-machine test-gpu lint bench bench-gpu docs clean
 
 demo: .venv/base
 	$(BIN)/mirage demo
@@ -13,6 +13,11 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m "not gpu"
+
+# with a quarter of a processor, beside two busy loops: takes hours, but for `make test-slow-machine TESTS=tests/runtime`
+TESTS := tests
+test-slow-machine: .venv/test
+	$(BIN)/python -m tests.slow_machine $(BIN)/pytest $(TESTS)
 
 lint: .venv/test
 	$(BIN)/ruff check .
