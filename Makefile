@@ -5,7 +5,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
 # the bytecode of what is imported is kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-gpu lint bench bench-gpu docs clean
+.PHONY: demo test test-all test-slow-machine test-gpu lint bench bench-gpu docs clean
 
 demo: .venv/base
 	$(BIN)/mirage demo
@@ -15,6 +15,11 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m "not gpu"
+
+# with a quarter of a processor, beside two busy loops: takes hours, but for `make test-slow-machine TESTS=tests/runtime`
+TESTS := tests
+test-slow-machine: .venv/test
+	$(BIN)/python -m tests.slow_machine $(BIN)/pytest $(TESTS)
 
 lint: .venv/test
 	$(BIN)/ruff check .
