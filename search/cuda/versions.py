@@ -134,7 +134,9 @@ def build_all(
         except MirageError as e:
             emitted.append(e)
     done = iter(compile_all(requests))
-    gemms = build_gemms([(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device)
+    gemms = build_gemms(
+        [(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device
+    )
     return [
         e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), g, device)
         for e, g in zip(emitted, gemms, strict=True)
@@ -142,7 +144,10 @@ def build_all(
 
 
 def _built(
-    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], gemms: Gemms | MirageError, device: CudaDevice
+    emitted: EmittedTriton,
+    kernels: Sequence[CompiledKernel | CompilerError],
+    gemms: Gemms | MirageError,
+    device: CudaDevice,
 ) -> Built | MirageError:
     try:
         generated = checked(kernels, device)
