@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
@@ -32,6 +31,7 @@ from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
 from mirage.kernels.target import get_target, memory_bytes
+from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.results.candidates import verify_candidates
@@ -57,7 +57,6 @@ from mirage.search.options import SearchOptions
 from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
-from mirage.verify.safety import offered
 
 #: what a program becomes, as the target has it
 Result: TypeAlias = Superoptimized | CudaSuperoptimized
@@ -224,7 +223,7 @@ def _search(
     result = generate(
         verifier.axis_program, anchors[0], options, executor=None if isinstance(executor, WorkerPool) else executor,
         checkpoint=checkpoint,
-        accept=partial(offered, verifier.program),
+        safe=program_is_stable(verifier.program),
         progress=lambda done, total, graphs: say(Step("searching", f"{graphs} graphs", done, total)),
     )  # fmt: skip
     stats = result.stats

@@ -198,6 +198,7 @@ class Composer:
                     yield Accepted(_kernels_of(label), label.cost, label.foreign, graphs, time.time())
                 continue
             for closure, values, tensors in self._next(label.open):
+                yield None
                 plan = self.tensors.closures[closure].plan
                 if plan.split in label.splits:
                     continue  # its partial results would be those of another division of the axis

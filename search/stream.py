@@ -67,7 +67,7 @@ class Search:
         self._unsaved: dict[str, dict[str, Any]] = {}
         self._executor = executor
         self._worker = Worker(*self._given)
-        self._keys: set[str] = set()
+        self._told: set[tuple[object, ...]] = set()
         self._left = 0.0
         self._running: Units | None = None
         self._refused = ""
@@ -203,10 +203,10 @@ class Search:
             )
             for unit, outcome in run.outcomes.items():
                 for found in map(Found.from_json, outcome.payload["graphs"]):
-                    keys = {structure_key(g) for g in found.graphs}
                     # a unit that was cut short tells again what it has found
-                    if not keys <= self._keys:
-                        self._keys |= keys
+                    key = found.entries.tobytes(), *map(structure_key, found.graphs)
+                    if key not in self._told:
+                        self._told.add(key)
                         self.found.append(found)
                 if not outcome.stopped:
                     self.finished.append(unit)
