@@ -16,10 +16,11 @@ from mirage.search.checkpoint import Checkpoint
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, run_units
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
+from mirage.search.steps import for_seconds
 from mirage.search.units import FUSED, Accept, Found, Units, Worker, ranges
 
-#: share of the budget after which graphs are made of the values that there are
-SPACE_SHARE = 0.6
+#: seconds after which graphs are made, for as long, of the values that there are; then twice as many, and so on
+ROUND_S = 0.5
 #: `advance` returns with so many results, or so many seconds after the first
 FEW = 8
 SOON_S = 0.05
@@ -30,8 +31,8 @@ class Search:
 
     `sizes` (of the dim symbols) order the search and are among those at which costs are compared. A graph that `accept`
     refuses dominates none. With `safe`, all graphs are refused whose exponents may overflow (`analyze(graph).safe`), before
-    they are made. The values that kernels can compute are found first, for a share of `options.budget`; if that does not
-    suffice, graphs are made of what there is, and then more values are found.
+    they are made. The values that kernels can compute are found first; where that takes long, graphs are made of what there is
+    in between.
 
     Units that are finished are written to the `checkpoint`, and not run again. With an `executor` they run in its workers, and
     have the same results.
@@ -155,18 +156,20 @@ class Search:
             self._refused = f"not searched: {e}"
             return
         yield from self._unit(units, FUSED)
-        seconds = SPACE_SHARE * self.options.budget
+        seconds = ROUND_S
         while True:
-            yield from units.close(seconds)
+            yield from for_seconds(seconds, units.close())
             for found in self.found:
                 units.know(found)
-            if self._executor is not None and units.space.complete:
-                yield from self._in_executor(self._executor)
-                return
-            for unit in units.ranges:
-                yield from self._unit(units, unit)
             if units.space.complete:
-                return
+                break
+            yield from for_seconds(seconds, (None for unit in units.ranges for _ in self._unit(units, unit)))
+            seconds *= 2
+        if self._executor is not None:
+            yield from self._in_executor(self._executor)
+            return
+        for unit in units.ranges:
+            yield from self._unit(units, unit)
 
     def _unit(self, units: Units, unit: str) -> Iterator[None]:
         payload = self._checkpoint.get(unit) if self._checkpoint else None

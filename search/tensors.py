@@ -80,9 +80,8 @@ class Tensors:
         """
         handed = 0
         for rounds in range(self._kernels):
-            for c in self.closures:
-                if not (yield from c.run(None if rounds else max_values)):
-                    return False
+            if not (yield from _in_turn([c.run(None if rounds else max_values) for c in self.closures])):
+                return False
             self.collect()
             if rounds == self._kernels - 1:
                 break
@@ -136,6 +135,21 @@ class Tensors:
         if not v.form.bound:
             return False
         return c.plan.split is None or f"{c.plan.split}.grid" in v.form.free
+
+
+def _in_turn(runs: Sequence[Steps[bool]]) -> Steps[bool]:
+    """Runs side by side, so that all have come as far where they are left; False as soon as one is."""
+    left = list(runs)
+    while left:
+        for run in list(left):
+            try:
+                next(run)
+            except StopIteration as end:
+                if not end.value:
+                    return False
+                left.remove(run)
+            yield
+    return True
 
 
 def _combines(d: Derivation) -> bool:

@@ -91,14 +91,11 @@ class Units:
         self._closing = self.space.close()
         self._composer: Composer | None = None
 
-    def close(self, seconds: float = float("inf")) -> Iterator[None]:
-        """Close the space, for so many seconds of work; steps."""
-        spent = 0.0
+    def close(self) -> Iterator[None]:
+        """Close the space, in steps; where they were left, they go on."""
         self._composer = None
-        while not self.space.complete and spent < seconds:
-            start = time.perf_counter()
-            next(self._closing, None)
-            spent += time.perf_counter() - start
+        # not `yield from`, which would end it with this generator
+        for _ in self._closing:
             yield
 
     def know(self, found: Found) -> None:

@@ -191,7 +191,8 @@ def test_it_goes_on_step_by_step() -> None:
     steps = list(s.composer().compose(1, 3, assembled(s)))
     times = [s.model.total(a.cost) for a in steps if a]
     assert len(steps) > 10 * len(times) > 0
-    assert times == sorted(times)
+    # but for what is lost in sums of costs
+    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(times))
 
 
 def test_ranges_of_kernels_are_all_graphs_together() -> None:
