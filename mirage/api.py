@@ -31,6 +31,7 @@ from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
 from mirage.kernels.target import Target, get_target, memory_bytes
+from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.results.cpu.recall import CpuMemory, KeptDecision
@@ -50,12 +51,11 @@ from mirage.search.buckets import bytes_needed
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.cost import CPU_RATES, cuda_rates
-from mirage.search.generate import Search
 from mirage.search.options import SearchOptions
+from mirage.search.stream import Search
 from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
-from mirage.verify.safety import offered
 
 if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
@@ -206,16 +206,16 @@ def _work(
     graphs = memory.graphs() if memory is not None else None
     known = [*(kept.value.graphs if kept else ()), *(graphs.value[0] if graphs else ())]
     recalled = graphs.value[1] if graphs and graphs.complete else None
-    search = None
+    search = checkpoint = None
     if recalled is None:
         key = search_key(verifier.program, anchors[0], options)
         checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
         search = Search(
-            verifier.axis_program, anchors[0], options, accept=partial(offered, verifier.program),
+            verifier.axis_program, anchors[0], options, safe=program_is_stable(verifier.program),
             checkpoint=checkpoint, executor=executor,
         )  # fmt: skip
     spent = kept.spent if kept else 0.0
-    return Work(verifier, anchors, Candidates(verifier, search, known), constants, recalled, spent, begun)
+    return Work(verifier, anchors, Candidates(verifier, search, known), constants, checkpoint, recalled, spent, begun)
 
 
 def _recalled(
@@ -244,7 +244,7 @@ def _recalled(
 
 def _go_on(known: Sequence[Known], result: Superoptimized, budget: float, say: Say) -> Superoptimized:
     """What `improve` does for a result of a file."""
-    search = Search(result.verifier.axis_program, result.sizes, accept=partial(offered, result.program))
+    search = Search(result.verifier.axis_program, result.sizes, safe=program_is_stable(result.program))
     work = Work(result.verifier, result.anchors, Candidates(result.verifier, search, known), result.constants)
     return Session(work, result.target, seed=result.verifier.seed, memory=None).run(budget, say)
 

@@ -15,7 +15,7 @@ from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
-from mirage.search.generate import Search
+from mirage.search.stream import Search
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
@@ -116,6 +116,8 @@ class Candidates:
     def stop(self) -> None:
         """Look for no more, as an interrupt wants it."""
         self.stopped = True
+        if self.search is not None:
+            self.search.interrupt()
 
     def more(self, seconds: float) -> list[Candidate]:
         """What is found in about so many seconds, or sooner: the search goes on, or a graph is looked at, at least."""
