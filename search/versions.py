@@ -38,7 +38,7 @@ from mirage.search.tune import COLD_SHARE, Tuned, Tuner
 #: compiled versions that a result has at most: as many as a decision tree has leaves
 MAX_VERSIONS = 8
 #: share of the budget for the given sizes, where there are others
-GIVEN_SHARE = 0.55
+GIVEN_SHARE = 0.65
 #: and of the rest, for the table of what was found
 TABLE_SHARE = 0.45
 #: seconds that a race, and the last measurement, at one point take at most; and the last one at given sizes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
-from tests.api.small import Run
+from tests.api.small import Run, limit_tuning
 from tests.kernels.kernels import single_kernel, tiles
 
 
@@ -24,6 +25,14 @@ def micro_kernels(cache_dir: Path) -> None:
         operands = [b.input(name, tensor("m", "m", dtype=dtype)) for name in "xy"]
         graph = single_kernel(b.finish([b.op("matmul", *operands)]))
         CpuExecutable(graph, tiles(graph, 4), analyze(graph))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_kernels() -> Iterator[None]:
+    """What ends tuning is a number of kernels and of sizes, on every machine; races are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        limit_tuning(patch.setattr)
+        yield
 
 
 @pytest.fixture

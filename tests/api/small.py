@@ -12,12 +12,24 @@ import mirage as mi
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
+from mirage.search import buckets, tune, versions
 
 #: the command line: arguments -> exit code, standard output, standard error
 Run = Callable[..., tuple[int, str, str]]
 
-#: enough for a complete search of the small programs, and a kernel or two
-BUDGET = 3.0
+#: seconds that no search and tuning of these programs takes, on any machine: a number of kernels ends them
+BUDGET = 120.0
+
+
+def limit_tuning(put: Callable[[object, str, object], None] = setattr) -> None:
+    """Have a number of kernels and of sizes end tuning, and keep its races short."""
+    put(tune, "MAX_KERNELS", 6)
+    put(tune, "FINAL_SECONDS", 0.1)
+    put(versions, "GIVEN_SECONDS", 0.1)
+    put(versions, "RACE_SECONDS", 0.02)
+    put(versions, "TABLE_SECONDS", 0.02)
+    put(versions, "MAX_BETWEEN", 1)
+    put(buckets, "MAX_POINTS", 3)
 
 
 @mi.program(x=mi.tensor("b", 8), w=mi.tensor(8, "n"), v=mi.tensor("n", 8), sizes={"b": 3, "n": 5})

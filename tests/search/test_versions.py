@@ -327,7 +327,7 @@ def test_arguments_of_equal_shape_are_one_array() -> None:
 
 def test_the_fastest_of_all_is_the_only_version() -> None:
     measured = [
-        replace(c, timing=Timing(1.0, us, 1), executable=None) for c, us in zip(candidates(), (3, 2, 1), strict=True)
+        replace(c, timing=Timing(1.0, us, 1), make=None) for c, us in zip(candidates(), (3, 2, 1), strict=True)
     ]
     tuned = Tuned(measured, {"library": Timing(5.0, 6.0, 1), "reference": Timing(4.0, 5.0, 1)}, 0, [], "complete")
     # without kernels, graphs are no versions

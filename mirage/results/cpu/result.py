@@ -49,9 +49,9 @@ class Superoptimized(Result):
     equal bits, in this process and in every one that loads the result.
 
     `graphs` are the verified graphs, ranked: the measured ones by latency, then the others by modelled cost; of a result that was
-    recalled, those that it runs. The kernels of `versions` may be called. Their graphs have passed both checks of
-    `Verifier.confirm`, and making a result raises VerificationError where one does not; those of a recalled result are proved
-    anew, and checked where they cannot be. `constants` are inputs whose contents must not change between calls.
+    recalled, those that it runs. Those of `versions` have passed both checks of `Verifier.confirm`, and making a result raises
+    VerificationError where one does not; others that were measured pass them when their kernels are first asked for. Graphs of a
+    recalled result are proved anew, and checked where they cannot be. `constants` are inputs whose contents must not change between calls.
     """
 
     target: Target
@@ -69,9 +69,9 @@ class Superoptimized(Result):
             for v in self.decision.versions
         ]
         self.decision = replace(self.decision, versions=tuple(versions))
-        # others are compiled again if they are to be called
         self.graphs = [
-            replace(c, make=None, certificate=confirmed.get(id(c.graph), c.certificate)) for c in self.graphs
+            replace(c, certificate=confirmed[id(c.graph)]) if id(c.graph) in confirmed else self._confirmed_first(c)
+            for c in self.graphs
         ]
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
@@ -81,6 +81,18 @@ class Superoptimized(Result):
     def _evident(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
         """The candidate with the evidence that its kernels need: both checks, or, of what was recalled, a fresh proof."""
         return c if self.recalled and c.certificate.proof == "proved" else self._confirmed(c, confirmed)
+
+    def _confirmed_first(self, c: Candidate) -> Candidate:
+        """The candidate, which no call runs, with kernels whose graph passes both checks when they are first asked for."""
+        make = c.make
+        if make is None:
+            return c
+
+        def kernels() -> CpuExecutable:
+            self.verifier.confirm(c.graph, c.certificate)
+            return make()
+
+        return replace(c, make=kernels)
 
     @property
     def recalled(self) -> bool:

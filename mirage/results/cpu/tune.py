@@ -75,7 +75,7 @@ class Session:
                 self.memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=spent)
             work.save()
         # with what was measured, which the next call does not measure again
-        source.found = [replace(c, make=None) for c in tuned.candidates]
+        source.found = tuned.candidates
         work.spent, work.begun = work.elapsed(), time.perf_counter()
         return answer
 

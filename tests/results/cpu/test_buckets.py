@@ -50,7 +50,7 @@ def bucketed() -> Superoptimized:
     compiled = [c for c in r.graphs if c.executable is not None]
     timing = Timing(1.0, 1.0, 1)
     other = replace(compiled[0], sizes={"b": 64, "n": 64}, timing=timing)
-    other = replace(other, executable=CpuExecutable(other.graph, other.schedule, other.maximum, other.sizes))  # type: ignore[arg-type]
+    other = other.with_kernels(CpuExecutable(other.graph, other.schedule, other.maximum, other.sizes))  # type: ignore[arg-type]
     versions = [Version("mugraph", timing, replace(compiled[0], timing=timing)), Version("mugraph", timing, other)]
     tree = Split(("b",), 4, 0, Split(("b", "n"), 200, 1, 2))
     point = Point({"b": 3, "n": 5}, (1.5, float("inf"), 7.0))
