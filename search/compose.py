@@ -18,6 +18,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.search.closure import Value
 from mirage.search.cost import Cost, CostModel
 from mirage.search.extract import Choice, Extractor
+from mirage.search.labels import members
 from mirage.search.options import Limits
 from mirage.search.pareto import Front, Fronts
 from mirage.search.plan import KernelPlan
@@ -296,7 +297,7 @@ class Composer:
         """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""
         found = self._least.get(open_)
         if found is None:
-            tensors = [t for i, t in enumerate(self._order) if open_ >> i & 1]
+            tensors = [self._order[i] for i in members(open_)]
             launches = -(-len(tensors) // self.max_results)
             found = launches * self.model.launch() + sum(self.model.written(t.axes) for t in tensors)
             for t in tensors:
@@ -314,16 +315,15 @@ class Composer:
                 for read, rows in kernels.by_reads.items():
                     least = kernels.costs[rows].min(axis=0)
                     below = np.zeros(self.model.length)
-                    for i, t in enumerate(self._order):
-                        if read >> i & 1:
-                            below = np.maximum(below, (yield from self._floor(t)))
+                    for i in members(read):
+                        below = np.maximum(below, (yield from self._floor(self._order[i])))
                     found = np.minimum(found, least + below)
             self._floors[tensor] = found
         return found
 
     def _next(self, open_: int) -> Iterator[tuple[int, tuple[Value, ...], tuple[KernelTensor, ...]]]:
         """The ways to yield the last open tensor: (number of the closure, its values, the tensors that they are)."""
-        indices = [i for i in range(open_.bit_length()) if open_ >> i & 1]
+        indices = members(open_)
         first = self._order[indices[-1]]
         others = [self._order[i] for i in indices[:-1]]
         for closure, value in first.producers:
