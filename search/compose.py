@@ -20,7 +20,7 @@ from mirage.search.cost import Cost, CostModel
 from mirage.search.extract import Choice, Extractor
 from mirage.search.labels import members
 from mirage.search.options import Limits
-from mirage.search.pareto import Front, Fronts
+from mirage.search.pareto import ROUNDING, Front, Fronts
 from mirage.search.plan import KernelPlan
 from mirage.search.steps import Steps
 from mirage.search.tensors import KernelTensor, Tensors
@@ -215,7 +215,7 @@ class Composer:
                 continue
             self.labels += 1
             yield None
-            if self._finished.dominates(label.cost + (yield from self._yet(label.open)), label.foreign):
+            if self._hopeless(label.cost + (yield from self._yet(label.open)), label.foreign):
                 continue
             if not label.open:
                 graphs = accept(_kernels_of(label)) if label.kernels >= fewest else ()
@@ -233,19 +233,19 @@ class Composer:
                 for t in tensors:
                     taken &= ~self._bit(t)
                 least = self._written(closure, values) + (yield from self._yet(taken))
-                if self._finished.dominates(label.cost + least, label.foreign):
+                if self._hopeless(label.cost + least, label.foreign):
                     continue
                 ways = yield from self._ways_to(closure, values, tensors, taken)
-                if self._finished.dominates(label.cost + ways.least, label.foreign):
+                if self._hopeless(label.cost + ways.least, label.foreign):
                     continue
                 for group in ways.groups:
                     if label.kernels + 1 + group.launches > most:
                         continue
                     bounds = label.cost + group.bounds
-                    for i in np.flatnonzero(~self._finished.own.dominates_each(bounds)):
+                    for i in np.flatnonzero(~self._finished.own.dominates_each(bounds * ROUNDING)):
                         choice, total = ways.choices[group.numbers[i]], label.cost + group.costs[i]
                         foreign = label.foreign or choice.foreign
-                        if foreign and self._finished.dominates(bounds[i], foreign):
+                        if foreign and self._hopeless(bounds[i], foreign):
                             continue
                         exps = label.exps
                         if choice.exps:
@@ -272,6 +272,10 @@ class Composer:
                         # the newest of many equally cheap ones goes first, so that graphs are finished early
                         heapq.heappush(heap, (label.time + group.times[i], -next(ticket), new))
 
+    def _hopeless(self, bound: Cost, foreign: bool) -> bool:
+        """Whether an accepted graph is at least as good as all graphs that cost at least so much."""
+        return self._finished.dominates(bound * ROUNDING, foreign)
+
     def _ways_to(
         self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...], others: int
     ) -> Steps[_Ways]:
@@ -284,6 +288,8 @@ class Composer:
             for read, rows in found.by_reads.items():
                 now = others | read
                 yet = yield from self._yet(now)
+                if self.model.launches(yet) == np.inf:
+                    continue  # no kernel yields one of them
                 bounds = found.costs[rows] + yet
                 times = self.model.totals(bounds)
                 groups.append(_Group(now, rows, found.costs[rows], bounds, times, self.model.launches(yet)))

@@ -6,6 +6,9 @@ import numpy as np
 
 from mirage.search.cost import Cost
 
+#: by how much a sum of costs may differ for the order in which they were added: what is compared to other sums is this much more
+ROUNDING = 1 + 1e-12
+
 
 class Front:
     """Costs, none of which is at most another one in every entry."""
