@@ -18,8 +18,9 @@ from mirage.mugraph.graph import MuGraph
 from mirage.search.closure import Value
 from mirage.search.cost import Cost, CostModel
 from mirage.search.extract import Choice, Extractor
+from mirage.search.labels import members
 from mirage.search.options import Limits
-from mirage.search.pareto import Front, Fronts
+from mirage.search.pareto import ROUNDING, Front, Fronts
 from mirage.search.plan import KernelPlan
 from mirage.search.steps import Steps
 from mirage.search.tensors import KernelTensor, Tensors
@@ -61,11 +62,35 @@ class _Kernels:
     by_reads: dict[int, np.ndarray]
 
 
+@dataclass(frozen=True)
+class _Group:
+    """The block graphs (numbers, costs as rows) after which the same tensors are open: `now`, for which at least so many launches
+    and, with the block graph, the costs `bounds` of the weighted sums `times` are to come.
+    """
+
+    now: int
+    numbers: np.ndarray
+    costs: np.ndarray
+    bounds: np.ndarray
+    times: np.ndarray
+    launches: float
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """All ways to yield some results where other tensors stay open, and the least of their bounds per resource."""
+
+    choices: list[Choice]
+    groups: list[_Group]
+    least: Cost
+
+
 @dataclass(eq=False, slots=True)
 class _Label:
     open: int
     kernels: int
     cost: Cost
+    time: float
     exps: Exps
     foreign: bool
     splits: frozenset[str]
@@ -91,6 +116,7 @@ class Composer:
         self._floors: dict[KernelTensor, Cost] = {}
         self._writes: dict[tuple[int, tuple[Value, ...]], Cost] = {}
         self._choices: dict[tuple[int, tuple[Value, ...]], _Kernels] = {}
+        self._ways: dict[tuple[int, tuple[Value, ...], int], _Ways] = {}
         self._order = self._topological()
         self._number = {t: i for i, t in enumerate(self._order)}
 
@@ -180,7 +206,7 @@ class Composer:
             if t is not None:
                 start |= self._bit(t)
         ticket = itertools.count()
-        nothing = _Label(start, 0, np.zeros(self.model.length), (), False, frozenset())
+        nothing = _Label(start, 0, np.zeros(self.model.length), 0.0, (), False, frozenset())
         heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), nothing)]
         fronts: dict[tuple[int, Exps, frozenset[str]], Fronts] = {}
         while heap:
@@ -189,7 +215,7 @@ class Composer:
                 continue
             self.labels += 1
             yield None
-            if self._finished.dominates(label.cost + (yield from self._yet(label.open)), label.foreign):
+            if self._hopeless(label.cost + (yield from self._yet(label.open)), label.foreign):
                 continue
             if not label.open:
                 graphs = accept(_kernels_of(label)) if label.kernels >= fewest else ()
@@ -207,42 +233,77 @@ class Composer:
                 for t in tensors:
                     taken &= ~self._bit(t)
                 least = self._written(closure, values) + (yield from self._yet(taken))
-                if self._finished.dominates(label.cost + least, label.foreign):
+                if self._hopeless(label.cost + least, label.foreign):
                     continue
-                found = yield from self.kernels(closure, values, tensors)
-                for read, rows in found.by_reads.items():
-                    now = taken | read
-                    least = yield from self._yet(now)
-                    if label.kernels + 1 + self.model.launches(least) > most:
+                ways = yield from self._ways_to(closure, values, tensors, taken)
+                if self._hopeless(label.cost + ways.least, label.foreign):
+                    continue
+                for group in ways.groups:
+                    if label.kernels + 1 + group.launches > most:
                         continue
-                    totals = label.cost + found.costs[rows]
-                    bounds = totals + least
-                    times = self.model.totals(bounds)
-                    for i in np.flatnonzero(~self._finished.own.dominates_each(bounds)):
-                        choice, total = found.choices[rows[i]], totals[i]
+                    bounds = label.cost + group.bounds
+                    for i in np.flatnonzero(~self._finished.own.dominates_each(bounds * ROUNDING)):
+                        choice, total = ways.choices[group.numbers[i]], label.cost + group.costs[i]
                         foreign = label.foreign or choice.foreign
-                        if foreign and self._finished.dominates(bounds[i], foreign):
+                        if foreign and self._hopeless(bounds[i], foreign):
                             continue
                         exps = label.exps
                         if choice.exps:
                             own = (closure, choice.parallel, tuple(v.number for v in choice.exps))
                             exps = tuple(sorted((*exps, own)))
                         kernel = Kernel(plan, choice, tensors)
-                        new = _Label(now, label.kernels + 1, total, exps, foreign, splits, label, kernel)
+                        new = _Label(
+                            group.now,
+                            label.kernels + 1,
+                            total,
+                            self.model.total(total),
+                            exps,
+                            foreign,
+                            splits,
+                            label,
+                            kernel,
+                        )
                         # a finished graph dominates others once it is accepted
-                        if now:
-                            rivals = fronts.setdefault((now, exps, splits), Fronts())
+                        if group.now:
+                            rivals = fronts.setdefault((group.now, exps, splits), Fronts())
                             if rivals.dominates(total, foreign):
                                 continue
                             new.front, new.member = rivals.add(total, foreign)
                         # the newest of many equally cheap ones goes first, so that graphs are finished early
-                        heapq.heappush(heap, (times[i], -next(ticket), new))
+                        heapq.heappush(heap, (label.time + group.times[i], -next(ticket), new))
+
+    def _hopeless(self, bound: Cost, foreign: bool) -> bool:
+        """Whether an accepted graph is at least as good as all graphs that cost at least so much."""
+        return self._finished.dominates(bound * ROUNDING, foreign)
+
+    def _ways_to(
+        self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...], others: int
+    ) -> Steps[_Ways]:
+        """The ways to yield these values, where the tensors `others` stay open."""
+        key = (closure, values, others)
+        ways = self._ways.get(key)
+        if ways is None:
+            found = yield from self.kernels(closure, values, tensors)
+            groups: list[_Group] = []
+            for read, rows in found.by_reads.items():
+                now = others | read
+                yet = yield from self._yet(now)
+                if self.model.launches(yet) == np.inf:
+                    continue  # no kernel yields one of them
+                bounds = found.costs[rows] + yet
+                times = self.model.totals(bounds)
+                groups.append(_Group(now, rows, found.costs[rows], bounds, times, self.model.launches(yet)))
+            least = np.full(self.model.length, np.inf)
+            for group in groups:
+                least = np.minimum(least, group.bounds.min(axis=0))
+            ways = self._ways[key] = _Ways(found.choices, groups, least)
+        return ways
 
     def _yet(self, open_: int) -> Steps[Cost]:
         """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""
         found = self._least.get(open_)
         if found is None:
-            tensors = [t for i, t in enumerate(self._order) if open_ >> i & 1]
+            tensors = [self._order[i] for i in members(open_)]
             launches = -(-len(tensors) // self.max_results)
             found = launches * self.model.launch() + sum(self.model.written(t.axes) for t in tensors)
             for t in tensors:
@@ -260,16 +321,15 @@ class Composer:
                 for read, rows in kernels.by_reads.items():
                     least = kernels.costs[rows].min(axis=0)
                     below = np.zeros(self.model.length)
-                    for i, t in enumerate(self._order):
-                        if read >> i & 1:
-                            below = np.maximum(below, (yield from self._floor(t)))
+                    for i in members(read):
+                        below = np.maximum(below, (yield from self._floor(self._order[i])))
                     found = np.minimum(found, least + below)
             self._floors[tensor] = found
         return found
 
     def _next(self, open_: int) -> Iterator[tuple[int, tuple[Value, ...], tuple[KernelTensor, ...]]]:
         """The ways to yield the last open tensor: (number of the closure, its values, the tensors that they are)."""
-        indices = [i for i in range(open_.bit_length()) if open_ >> i & 1]
+        indices = members(open_)
         first = self._order[indices[-1]]
         others = [self._order[i] for i in indices[:-1]]
         for closure, value in first.producers:

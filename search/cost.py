@@ -121,7 +121,8 @@ class CostModel:
         """The cost of a kernel from that of its block graph: how many operators that has no longer matters, and of what it
         holds only how many caches are too small for it.
         """
-        return self.of_kernels(cost[None])[0]
+        found: Cost = self.of_kernels(cost[None])[0]
+        return found
 
     def of_kernels(self, costs: np.ndarray) -> np.ndarray:
         """`of_kernel` of several costs, a row each."""

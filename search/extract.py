@@ -18,7 +18,7 @@ from mirage.ir.axes import AxisNode
 from mirage.mugraph.graph import partial_axis
 from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
-from mirage.search.labels import Derivations, Finished, Problem, finished
+from mirage.search.labels import Derivations, Finished, Problem, finished, members
 from mirage.search.native import NativeDerivations, native_labels
 from mirage.search.steps import Steps
 
@@ -121,6 +121,7 @@ class Extractor:
 
     def _finished(self, problem: Problem, grid: _Grid) -> Steps[list[Finished]]:
         """By the compiled loop, from the moment at which it is there."""
+        found: list[Finished]
         native = native_labels()
         if native is None:
             steps = finished(problem)
@@ -175,8 +176,8 @@ class Extractor:
 
     def _choice(self, goals: Sequence[Value], found: Finished, grid: _Grid) -> Choice:
         values = self.order.values
-        exps = [v for i, v in enumerate(values) if found.exps >> i & 1]
-        leaves = tuple(v for i, v in enumerate(values[: self.order.leaves]) if found.leaves >> i & 1)
+        exps = [values[i] for i in members(found.exps)]
+        leaves = tuple(values[i] for i in members(found.leaves))
         chosen = dict(grid.pairs[d] for d in found.derivations)
         return Choice(tuple(goals), chosen, leaves, found.cost, grid.place.parallel, tuple(exps), found.foreign)
 
@@ -249,7 +250,7 @@ class _Grid:
 
     def read(self, leaves: int) -> Cost:
         """What it costs to read these leaves."""
-        return sum((c for i, c in enumerate(self._reads) if leaves >> i & 1), np.zeros(self.model.length))
+        return sum((self._reads[i] for i in members(leaves)), np.zeros(self.model.length))
 
     def written(self, goals: Sequence[Value]) -> Cost:
         return _written(self.model, self.place, goals)

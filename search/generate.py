@@ -11,7 +11,7 @@ from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.graph import MuGraph
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.options import SearchOptions
-from mirage.search.pareto import Front, Fronts
+from mirage.search.pareto import ROUNDING, Front, Fronts
 from mirage.search.stats import SearchStats
 from mirage.search.stream import Search
 from mirage.search.units import Accept, Found
@@ -85,10 +85,12 @@ def undominated(found: Sequence[Found]) -> list[Found]:
     fronts = Fronts()
     members: list[tuple[Front, int, Found]] = []
     for f in found:
-        if not fronts.dominates(f.entries, f.foreign):
+        if not fronts.dominates(f.entries * ROUNDING, f.foreign):
             members.append((*fronts.add(f.entries, f.foreign), f))
     alive = [
-        f for front, member, f in members if front.alive(member) and not (f.foreign and fronts.own.dominates(f.entries))
+        f
+        for front, member, f in members
+        if front.alive(member) and not (f.foreign and fronts.own.dominates(f.entries * ROUNDING))
     ]
     return sorted(alive, key=lambda f: f.cost)
 

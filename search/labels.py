@@ -24,6 +24,16 @@ from mirage.search.steps import Steps
 STEP = 64
 
 
+def members(bits: int) -> list[int]:
+    """The numbers in a bit set, in order."""
+    found = []
+    while bits:
+        low = bits & -bits
+        found.append(low.bit_length() - 1)
+        bits ^= low
+    return found
+
+
 @dataclass(frozen=True)
 class Derivations:
     """The derivations of the values of a closure, for one grid. Values are numbered operands first, leaves before all others.
@@ -50,12 +60,7 @@ class Derivations:
 
     def rest(self, open_: int) -> float:
         """A lower bound of the time that open values still take."""
-        found = 0.0
-        while open_:
-            number = open_.bit_length() - 1
-            found = max(found, self.least[number])
-            open_ ^= 1 << number
-        return found
+        return max((self.least[i] for i in members(open_)), default=0.0)
 
 
 @dataclass(frozen=True)

@@ -6,15 +6,20 @@ import numpy as np
 
 from mirage.search.cost import Cost
 
+#: by how much a sum of costs may differ for the order in which they were added: what is compared to other sums is this much more
+ROUNDING = 1 + 1e-12
+
 
 class Front:
     """Costs, none of which is at most another one in every entry."""
 
-    __slots__ = ("_alive", "_rows", "_size")
+    __slots__ = ("_alive", "_live", "_rows", "_size")
 
     def __init__(self) -> None:
         self._rows: np.ndarray | None = None
         self._alive: np.ndarray | None = None
+        #: the rows that are alive, until one is added
+        self._live: np.ndarray | None = None
         self._size = 0
 
     def dominates(self, cost: Cost) -> bool:
@@ -28,8 +33,9 @@ class Front:
         """Of several costs (one per row), those that some member is at most in every entry."""
         if self._rows is None or self._alive is None:
             return np.zeros(len(costs), dtype=bool)
-        rows = self._rows[: self._size][self._alive[: self._size]]
-        return np.asarray((rows[:, None, :] <= costs[None, :, :]).all(axis=2).any(axis=0))
+        if self._live is None:
+            self._live = self._rows[: self._size][self._alive[: self._size]]
+        return np.asarray((self._live[:, None, :] <= costs[None, :, :]).all(axis=2).any(axis=0))
 
     def add(self, cost: Cost) -> int:
         """Add a cost that is not dominated, dropping those that it dominates; its number, for `alive`."""
@@ -40,6 +46,7 @@ class Front:
             self._rows = np.concatenate([self._rows, np.empty_like(self._rows)])
             self._alive = np.concatenate([self._alive, np.zeros_like(self._alive)])
         n = self._size
+        self._live = None
         if n:
             self._alive[:n] &= ~(cost <= self._rows[:n]).all(axis=1)
         self._rows[n] = cost

@@ -2,25 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import TypeVar
 
 T = TypeVar("T")
 Steps = Generator[None, None, T]
-
-
-def for_seconds(seconds: float, steps: Iterator[T]) -> Iterator[T]:
-    """The steps that begin before the work on them has taken so many seconds; the others are left."""
-    spent = 0.0
-    while spent < seconds:
-        start = time.perf_counter()
-        try:
-            step = next(steps)
-        except StopIteration:
-            return
-        spent += time.perf_counter() - start
-        yield step
 
 
 def finish(steps: Steps[T]) -> T:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from itertools import islice
 from typing import Any
 
 from mirage.errors import TermTooLarge
@@ -16,11 +17,11 @@ from mirage.search.checkpoint import Checkpoint
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, run_units
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
-from mirage.search.steps import for_seconds
 from mirage.search.units import FUSED, Accept, Found, Units, Worker, ranges
 
-#: seconds after which graphs are made, for as long, of the values that there are; then twice as many, and so on
-ROUND_S = 0.5
+#: steps of finding values after which graphs are made, for as many steps, of those that there are; then twice as many, and so
+#: on. Not a time, so that a search that ends within the first round finds the same on every machine
+ROUND_STEPS = 1000
 #: `advance` returns with so many results, or so many seconds after the first
 FEW = 8
 SOON_S = 0.05
@@ -68,7 +69,10 @@ class Search:
         self._unsaved: dict[str, dict[str, Any]] = {}
         self._executor = executor
         self._worker = Worker(*self._given)
+        #: what units in workers have told
         self._told: set[tuple[object, ...]] = set()
+        self._by_unit: dict[str, list[Found]] = {}
+        #: seconds that `advance` has left
         self._left = 0.0
         self._running: Units | None = None
         self._refused = ""
@@ -123,7 +127,7 @@ class Search:
             best = min(self.found, key=lambda f: f.cost)
             stats.first_seconds = max(min(f.at for f in self.found) - self._began, 0.0)
             stats.best_seconds = max(best.at - self._began, 0.0)
-        stats.candidates = len({structure_key(g) for f in self.found for g in f.graphs})
+        stats.candidates = sum(len(f.graphs) for f in self.found)
         stats.seconds = self.seconds
         stats.stop_reason = self.stop_reason
         return stats
@@ -156,15 +160,15 @@ class Search:
             self._refused = f"not searched: {e}"
             return
         yield from self._unit(units, FUSED)
-        seconds = ROUND_S
+        count = ROUND_STEPS
         while True:
-            yield from for_seconds(seconds, units.close())
+            yield from islice(units.close(), count)
             for found in self.found:
                 units.know(found)
             if units.space.complete:
                 break
-            yield from for_seconds(seconds, (None for unit in units.ranges for _ in self._unit(units, unit)))
-            seconds *= 2
+            yield from islice((None for unit in units.ranges for _ in self._unit(units, unit)), count)
+            count *= 2
         if self._executor is not None:
             yield from self._in_executor(self._executor)
             return
@@ -172,6 +176,8 @@ class Search:
             yield from self._unit(units, unit)
 
     def _unit(self, units: Units, unit: str) -> Iterator[None]:
+        if unit in self.finished:
+            return
         payload = self._checkpoint.get(unit) if self._checkpoint else None
         if payload is not None:
             for found in map(Found.from_json, payload["graphs"]):
@@ -181,7 +187,8 @@ class Search:
             self.finished.append(unit)
             yield
             return
-        mine = []
+        # what a round found is not found again by the next one
+        mine = self._by_unit.setdefault(unit, [])
         for item in units.run(unit):
             if item is not None:
                 mine.append(item)

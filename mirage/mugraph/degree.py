@@ -197,7 +197,7 @@ class _Kernel:
                 self.remove(axes, [args[i], args[j], terms[-1]])
             return fold(algebra.add, terms)
         if n.op in ("sum", "accumulator", "concat"):
-            result = fold(algebra.add, args)
+            result: Degree = fold(algebra.add, args)
             gone = {"accumulator": loop, "concat": n.joined[1] if n.joined else ()}
             self.remove(gone.get(n.op, n.reduce), [*args, result])
             if n.op == "accumulator":

@@ -22,14 +22,19 @@ def with_predefined(graph: MuGraph) -> MuGraph:
     of the kernel become nodes of the kernel graph. `graph` must be valid (`mirage.mugraph.validate`) and so is
     the result, whose origin says that it makes library calls; where no kernel is of this kind, it is `graph` itself.
     """
-    nodes: list[Node] = []
-    new: dict[int, int] = {}
-    changed = False
+    single: dict[int, tuple[Graph, Node]] = {}
     for i, n in enumerate(graph.kernel.nodes):
-        node = replace(n, operands=tuple(Ref(new[r.node], r.out) for r in n.operands))
         block = inline_threads(n.graph) if n.graph is not None else None
         if block is not None and (operator := _single_operator(n, block)) is not None:
-            changed = True
+            single[i] = block, operator
+    if not single:
+        return graph
+    nodes: list[Node] = []
+    new: dict[int, int] = {}
+    for i, n in enumerate(graph.kernel.nodes):
+        node = replace(n, operands=tuple(Ref(new[r.node], r.out) for r in n.operands))
+        if i in single:
+            block, operator = single[i]
             operands: list[Ref] = []
             for r in operator.operands:
                 source = block.nodes[r.node]
@@ -41,8 +46,6 @@ def with_predefined(graph: MuGraph) -> MuGraph:
             node = replace(operator, operands=tuple(operands), dims=n.dims)
         nodes.append(node)
         new[i] = len(nodes) - 1
-    if not changed:
-        return graph
     outputs = tuple(Ref(new[r.node], r.out) for r in graph.kernel.outputs)
     origin = f"{graph.origin}, library calls" if graph.origin else "library calls"
     return replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes), outputs=outputs), origin=origin)

@@ -10,6 +10,7 @@ import pytest
 from benchmarks.programs import PROGRAMS
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.search import extract, labels, native
+from mirage.search.closure import Value
 from mirage.search.extract import Extractor
 from mirage.search.generate import generate
 from mirage.search.labels import Finished, Problem
@@ -40,7 +41,7 @@ def problems(s: Space) -> Iterator[tuple[Problem, native.NativeDerivations]]:
                     yield from extracted(extractor, v)
 
 
-def extracted(e: Extractor, v: extract.Value) -> Iterator[tuple[Problem, native.NativeDerivations]]:
+def extracted(e: Extractor, v: Value) -> Iterator[tuple[Problem, native.NativeDerivations]]:
     shared = [a for a in v.axes if a not in e.plan.loops and a not in e._joined]
     for parallel in {tuple(shared), tuple(a for a in shared if a not in e._reduced)}:
         grid = e._grid(parallel)
@@ -96,7 +97,12 @@ def test_it_may_be_left(compiled: NativeLabels, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(native, "STEP", 1)
     freed: list[int] = []
     free = compiled._free
-    monkeypatch.setattr(compiled, "_free", lambda state: (freed.append(state), free(state)))
+
+    def noted(state: int) -> None:
+        freed.append(state)
+        free(state)
+
+    monkeypatch.setattr(compiled, "_free", noted)
     steps = compiled.finished(*next(problems(space("gqa_decode"))))
     next(steps)
     steps.close()

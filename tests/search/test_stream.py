@@ -92,7 +92,7 @@ def test_what_is_missing_is_told_at_any_time() -> None:
     assert s.stop_reason == "budget spent (4 of 4 units)"
     s.advance(0.0)
     assert s.stop_reason == s.stats.stop_reason == "budget spent (3 of 4 units)"
-    assert not s.done and s.stats.candidates == len(s.found)
+    assert not s.done and s.stats.candidates == sum(len(f.graphs) for f in s.found)
     drained(s)
     assert s.stop_reason == "complete" and s.done
     assert s.advance(1.0) == []
@@ -115,7 +115,7 @@ def test_an_interrupt_ends_it_with_what_was_found() -> None:
 @pytest.mark.parametrize("name", ["gqa_decode", "rms_norm", "lora"])
 def test_graphs_of_the_values_that_there_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the values take long, graphs are made in between, and nothing is missing in the end."""
-    monkeypatch.setattr(stream, "ROUND_S", 1e-9)
+    monkeypatch.setattr(stream, "ROUND_STEPS", 1)
     composed: list[bool] = []
     composer = Units._composed
 
