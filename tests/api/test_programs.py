@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ def result(name: str, dtype: str = "float32") -> Superoptimized:
     program = retyped(PROGRAMS[name].trace(), dtype)
     sizes = {s: SMALL[s] for s in program.symbols()}
     # of one program, a complete search takes a minute
-    limit = {"max_kernels": 1} if name == "qknorm_attention" else {}
+    limit: dict[str, Any] = {"max_kernels": 1} if name == "qknorm_attention" else {}
     return modelled(program, sizes, kernels=2, **limit)
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+import mirage as mi
 from benchmarks.kernels import overhead
 from tests.modelled import modelled
 
 
 def test_rows_per_program_and_kind_of_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
-    monkeypatch.setattr(overhead.mi, "superoptimize", lambda f, **_: modelled(f.trace(), f.sizes["default"]))
+    monkeypatch.setattr(mi, "superoptimize", lambda f, **_: modelled(f.trace(), f.sizes["default"]))
     monkeypatch.setattr(overhead, "_ROUNDS", 3)
     rows = list(overhead.measure())
     kinds = ["NumPy", "NumPy, out=", "torch", "torch, out="]

@@ -414,7 +414,7 @@ def test_a_compiler_without_time_is_stopped(cache: Path, monkeypatch: pytest.Mon
         started.append(start(*args, **options))
         return started[-1]
 
-    monkeypatch.setattr(toolchain.subprocess, "Popen", kept)
+    monkeypatch.setattr(subprocess, "Popen", kept)
     with pytest.raises(CompilerError, match="no more time for kernel 'slow'; give a larger budget"):
         toolchain.compile(SLOW % (1, 1), name="slow", seconds=0.05)
     (compiler,) = started
