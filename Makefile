@@ -1,7 +1,8 @@
 # `make demo` needs Python 3.11+, a C compiler and make; everything else is installed into .venv.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
+# files in the order of their names: the long ones of tests/api come first, short ones of tests/verify last
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # the bytecode of what is imported is kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
 

@@ -201,6 +201,9 @@ class Tuner:
         until = self.deadline - (min(FINAL_SHARE * self.budget, FINAL_SECONDS) if waves > 1 else 0.0)
         explorer = self.explorer
         explorer.add(source.preferred())
+        if not source.found:
+            # the program's own operators, whatever time is left
+            self._search(source)
         stale, size = 0, self.target.cores
         # what an earlier run found the fastest is built again, to race with what is new
         pairs = explorer.fastest[:size]

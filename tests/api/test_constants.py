@@ -25,6 +25,7 @@ from mirage.results.cpu.result import Superoptimized
 from mirage.search.explore import Explorer
 from tests.api.small import BUDGET, arrays, check
 from tests.kernels.kernels import single_kernel
+from tests.modelled import modelled
 
 
 @mi.program(x=mi.tensor("b", 64), w=mi.tensor("n", 64), sizes={"b": 2, "n": 100}, constants=("w",))
@@ -35,6 +36,11 @@ def linear(x: Any, w: Any) -> Any:
 
 def plain(**more: Any) -> Superoptimized:
     return mi.superoptimize(linear, **{"budget": BUDGET, "cache": False, **more})
+
+
+def packable(constants: Collection[str] = ("w",)) -> Superoptimized:
+    """A result with a kernel for each of its graphs' numbers of kernels."""
+    return modelled(linear.trace(), linear.sizes["default"], kernels=2, constants=constants)
 
 
 def test_constants_are_those_of_the_function_unless_given() -> None:
@@ -112,7 +118,7 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     # narrow enough for several tiles
     monkeypatch.setattr(packing, "NARROW", 16)
     path = tmp_path / "linear.json"
-    obj = with_packed_kernels(plain(), path)
+    obj = with_packed_kernels(packable(), path)
     loaded = mi.load(path)
     assert loaded.constants == ("w",)
     packed = [c.executable for c in loaded.graphs if c.executable is not None and c.executable.emitted.packed]
@@ -129,7 +135,7 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         with pytest.raises(error):
             mi.load(path)
     # a file of before there were constants
-    plain(constants=()).save(path)
+    packable(constants=()).save(path)
     obj = json.loads(path.read_text())
     del obj["constants"]
     path.write_text(json.dumps(obj))
@@ -138,7 +144,7 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_forget(tmp_path: Path) -> None:
     path = tmp_path / "linear.json"
-    with_packed_kernels(plain(), path)
+    with_packed_kernels(packable(), path)
     r = mi.load(path)
     (exe, *_) = [c.executable for c in r.graphs if c.executable is not None and c.executable.emitted.packed]
     sizes = {"b": 2, "n": 100}

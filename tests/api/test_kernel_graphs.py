@@ -19,7 +19,8 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.generate import SearchResult
+from mirage.search.stream import Search
+from mirage.search.units import Found
 from tests.api.small import BUDGET, arrays, check, loaded
 from tests.kernels.kernels import cut
 
@@ -54,8 +55,14 @@ def graphs(program: Program, parts: list[Parts]) -> list[MuGraph]:
 
 def found(monkeypatch: pytest.MonkeyPatch, chosen: list[MuGraph]) -> None:
     """Let a search find these graphs."""
-    result = SearchResult(chosen, [float(k) for k in range(len(chosen))])
-    monkeypatch.setattr(api, "generate", lambda *args, **options: result)
+
+
+    class Chosen(Search):
+        def advance(self, seconds: float) -> list[Found]:
+            self.done = True
+            return [Found([g], float(k), np.zeros(0), False, 0.0) for k, g in enumerate(chosen)]
+
+    monkeypatch.setattr(api, "Search", Chosen)
 
 
 def right(r: Superoptimized) -> None:
@@ -92,7 +99,7 @@ def test_graphs_are_tuned_stored_and_recalled(name: str, monkeypatch: pytest.Mon
     # another program of the same structure finds them in the store
     other = mi.trace(fn, "g", **{k: mi.tensor(*_renamed(t)) for k, t in types.items()})
     theirs = dict(zip(other.symbols(), sizes.values(), strict=True))
-    monkeypatch.setattr(api, "generate", None)
+    monkeypatch.setattr(api, "Search", None)
     again = mi.superoptimize(other, sizes=theirs, budget=BUDGET, cache=store)
     assert again.cache_hit and any(c.executable is not None for c in again.graphs)
     right(again)

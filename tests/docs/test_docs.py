@@ -74,6 +74,11 @@ def matches(wanted: str, found: str) -> bool:
     return re.fullmatch(pattern, "\n".join(line.rstrip() for line in found.strip().splitlines()), re.DOTALL) is not None
 
 
+def store_of(folder: Path) -> str:
+    """The results store of a page; compiled kernels are shared."""
+    return f"sqlite:///{folder}/results.sqlite"
+
+
 def run(page: Path, folder: Path) -> dict[int, str]:
     """What each Python block of a page prints, by the block's line."""
     for b in blocks(page):
@@ -82,7 +87,7 @@ def run(page: Path, folder: Path) -> dict[int, str]:
     script = folder / "page.py"
     code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page)]
     script.write_text("\n".join(code), encoding="utf-8")
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_DIR": str(folder / "cache")}
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": store_of(folder)}
     command = [sys.executable, script.name]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, f"{page.name}, after line {done.stdout.rpartition(MARK)[2][:4]}:\n{done.stderr}"
@@ -103,7 +108,7 @@ def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkey
                 f"{page.name}:{b.line}: the block at line {latest} prints\n{printed[latest]}"
             )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("MIRAGE_CACHE_URL", store_of(tmp_path))
     for words in command_lines(page, run_only=True):
         result = CliRunner().invoke(app, words)
         assert result.exit_code == 0, f"{page.name}: mirage {shlex.join(words)}\n{result.output}{result.exception}"

@@ -75,7 +75,7 @@ class Superoptimized(Result):
         ]
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
-        self._runners: list[Runner | None] = [None] * len(self.decision.versions)
+        self._runners = [None if self.recalled else self._run_of(v) for v in self.decision.versions]
         self._caller = Caller(self.program, self._runner)
 
     def _evident(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:

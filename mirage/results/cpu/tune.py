@@ -60,23 +60,24 @@ class Session:
         )  # fmt: skip
         tuned, decision = tuner.run(source)
         seconds = work.seconds
-        spent = time.perf_counter() - start
+        took = time.perf_counter() - start
         answer = Superoptimized(
             program=program, verifier=verifier, anchors=[dict(a) for a in work.anchors], target=self.target,
             threads=self.target.cores, stats=replace(work.stats), candidates=work.stats.candidates, constants=work.constants,
             graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, compiled=tuned.compiled,
             rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=self.library, cache_hit=source.search is None,
-            seconds={**seconds, "tune": max(spent - sum(seconds.values()), 0.0)}, go_on=self.more,
+            seconds={**seconds, "tune": max(took - sum(seconds.values()), 0.0)}, go_on=self.more,
         )  # fmt: skip
+        # what ends sooner than its deadline has spent it
+        spent = work.elapsed() if answer.interrupted else max(work.elapsed(), work.spent + budget)
         if self.memory is not None:
-            self._keep(replace(tuned, candidates=answer.graphs), answer.decision)
+            self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
             if source.search is not None:
-                spent = work.elapsed()
                 self.memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=spent)
             work.save()
         # with what was measured, which the next call does not measure again
         source.found = tuned.candidates
-        work.spent, work.begun = work.elapsed(), time.perf_counter()
+        work.spent, work.begun = spent, time.perf_counter()
         return answer
 
     def more(self, budget: float, say: Say) -> Superoptimized:
@@ -86,9 +87,11 @@ class Session:
 
     def _better(self, tuned: Tuned, decision: Decision) -> None:
         if self.memory is not None and time.perf_counter() - self._kept > KEEP_S:
-            self._keep(tuned, decision)
+            for c in tuned.candidates:
+                self.work.verifier.confirm(c.graph, c.certificate)
+            self._keep(tuned, decision, self.work.elapsed())
 
-    def _keep(self, tuned: Tuned, decision: Decision) -> None:
+    def _keep(self, tuned: Tuned, decision: Decision, spent: float) -> None:
         assert self.memory is not None
-        self.memory.keep_tuned(self.work.anchors, tuned, decision, self.work.stats, self.work.elapsed())
+        self.memory.keep_tuned(self.work.anchors, tuned, decision, self.work.stats, spent)
         self._kept = time.perf_counter()

@@ -21,13 +21,14 @@ from mirage.kernels.cpu.model.limits import Limits
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.results.cpu.result import Superoptimized
+from tests.modelled import modelled
 
 SIZES = {"m": 6, "n": 40}
 
 
 @pytest.fixture(scope="module")
 def result() -> Superoptimized:
-    return mi.superoptimize(PROGRAMS["softmax"], sizes=SIZES, budget=0.5, cache=False)
+    return modelled(PROGRAMS["softmax"].trace(), SIZES)
 
 
 def one_peer(error: float) -> Any:
@@ -50,8 +51,7 @@ def test_a_race_hot_and_cold(result: Superoptimized, monkeypatch: pytest.MonkeyP
         assert set(r.times) == {"mirage", "mirage out=", "reference", "library", "PyTorch"}
         # 6 x 40 values in and out
         assert r.cost[0] == 2 * 240 * 4
-        assert r.kind in ("mugraph", "library", "reference")
-        assert (r.kernels > 0) == (r.kind == "mugraph")
+        assert (r.kind, r.kernels) == ("mugraph", 1)
 
 
 def test_a_wrong_peer_is_left_out(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.model.cost import CostModel, Machine
 from mirage.search.accuracy import random_inputs
 from tests.compiler.groups import GROUPS, group
+from tests.modelled import modelled
 from tests.mugraph.graphs import flash_decoding
 from tests.random_programs import random_program, random_sizes, strided_inputs
 
@@ -312,7 +313,7 @@ def test_several_threads() -> None:
 
 
 def test_superoptimized_programs_are_kernels() -> None:
-    result = mi.superoptimize(group("linear, gelu"), sizes={"n": 2, "k": 64, "m": 64}, budget=2, cache=False)
+    result = modelled(group("linear, gelu"), {"n": 2, "k": 64, "m": 64})
     k = MuGraphKernel.of_result(result)
     sizes = {"n": 5, "k": 40, "m": 30}
     inputs = random_inputs(k.program, sizes, seed=7)

@@ -26,7 +26,7 @@ L2_BYTES = 1 << 20
 
 def kernels_only(name: str, count: int) -> list[MuGraph]:
     """The cheapest graphs of a program without predefined operators, as many as there are, of different structure."""
-    found = search(name, budget=5.0).graphs
+    found = search(name).graphs
     return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
 
 

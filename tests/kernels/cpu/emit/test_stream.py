@@ -28,6 +28,7 @@ from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from tests.kernels.cpu.sanitize import BUILDS, Kernels
 from tests.kernels.kernels import cut, error, operators, random_inputs, single_kernel, tiles
+from tests.programs import UNLIMITED
 
 HINTS = {"m": 64, "n": 512}
 _INCLUDE = '#include "mirage_vec.h"\n'
@@ -188,7 +189,7 @@ def test_factors_of_partial_results_are_no_inputs() -> None:
     x = b.input("x", tensor("m", "k"))
     scores = b.op("softmax", b.op("matmul", x, b.op("transpose", x, perm=(1, 0))))
     p = b.finish([b.op("matmul", scores, x)])
-    graphs = generate(to_axes(p), {"m": 256, "k": 16}, SearchOptions(budget=20.0)).graphs
+    graphs = generate(to_axes(p), {"m": 256, "k": 16}, SearchOptions(budget=UNLIMITED)).graphs
     schedules = {id(g): tiles(g, {**dict.fromkeys(g.axes, 3), "k": 16}) for g in graphs}
     texts = {id(g): source(g, schedules[id(g)]) for g in graphs}
     merged = [g for g in graphs if "factors of the" in texts[id(g)] and "mi_past_caches(" in texts[id(g)]]

@@ -34,7 +34,7 @@ SIZES = ((1, 1, 1, 1), (5, 17, 19, 3), (2, 33, 7, 1))
 
 
 def kernels_only(name: str, count: int) -> list[MuGraph]:
-    found = search(name, budget=5.0).graphs
+    found = search(name).graphs
     return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
 
 

@@ -24,7 +24,7 @@ from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from tests.kernels.kernels import single_kernel
 from tests.mugraph.graphs import flash_attention, flash_decoding
-from tests.programs import retyped, sizes
+from tests.programs import UNLIMITED, retyped, sizes
 
 A100, H200, B200 = DEVICES["sm_80"], DEVICES["sm_90"], DEVICES["sm_100"]
 NAMES = ("gqa_decode", "rmsnorm_linear", "gated_mlp", "softmax", "lora", "moe", "layer_norm")
@@ -34,7 +34,7 @@ LARGE = {"b": 1, "s": 4096, "t": 4096, "h": 16}
 @cache
 def graphs(name: str, dtype: str = "float16") -> tuple[MuGraph, ...]:
     program = retyped(PROGRAMS[name].trace(), dtype)
-    return tuple(generate(to_axes(program), sizes(name), SearchOptions(budget=20.0)).graphs)
+    return tuple(generate(to_axes(program), sizes(name), SearchOptions(budget=UNLIMITED)).graphs)
 
 
 @cache
