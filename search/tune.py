@@ -208,13 +208,14 @@ class Tuner:
         # what an earlier run found the fastest is built again, to race with what is new
         pairs = explorer.fastest[:size]
         try:
-            while waves > 0 and self.compiled < MAX_KERNELS:
+            while waves > 0:
                 if time.perf_counter() > until:
                     self.cut = True
                     break
-                if not pairs and stale < PATIENCE:
+                if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
                     pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
                 if not pairs:
+                    # what is found is kept for others, even where no more is compiled
                     if source.done:
                         break
                     if self._search(source) and stale >= PATIENCE:

@@ -50,8 +50,9 @@ class Superoptimized(Result):
 
     `graphs` are the verified graphs, ranked: the measured ones by latency, then the others by modelled cost; of a result that was
     recalled, those that it runs. Those of `versions` have passed both checks of `Verifier.confirm`, and making a result raises
-    VerificationError where one does not; others that were measured pass them when their kernels are first asked for. Graphs of a
-    recalled result are proved anew, and checked where they cannot be. `constants` are inputs whose contents must not change between calls.
+    VerificationError where one does not; others that were measured pass them when their kernels are first asked for. Graphs of
+    a recalled result are proved anew, and checked where they cannot be. `constants` are inputs whose contents must not change
+    between calls.
     """
 
     target: Target

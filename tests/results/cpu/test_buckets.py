@@ -335,9 +335,9 @@ def test_altered_records_warn_and_are_replaced(store: ResultStore, name: str) ->
 def test_other_sets_of_sizes_are_other_records(store: ResultStore) -> None:
     sets = ({"b": 3, "n": 5}, [{"b": 3, "n": 5}, {"b": 9, "n": 5}], [{"b": 9, "n": 5}, {"b": 3, "n": 5}])
     for sizes in sets:
-        assert "tune" in mi.superoptimize(adapter, sizes=sizes, budget=0.5, cache=store).seconds
+        assert "tune" in mi.superoptimize(adapter, sizes=sizes, budget=BUDGET, cache=store).seconds
     for sizes in sets:
-        r = mi.superoptimize(adapter, sizes=sizes, budget=0.5, cache=store)
+        r = mi.superoptimize(adapter, sizes=sizes, budget=BUDGET, cache=store)
         assert "tune" not in r.seconds
         assert r.anchors == (sizes if isinstance(sizes, list) else [sizes])
 

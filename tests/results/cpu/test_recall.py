@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,31 +20,45 @@ import mirage as mi
 from mirage import api
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import canonical_json, sha256
+from mirage.kernels.profile import Timing
+from mirage.mugraph.canonical import structure_key
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.records import SCHEMA
+from mirage.search.explore import Explorer, Pair
 from tests.api.small import BUDGET, adapter, arrays, check, rows
 
 #: superoptimizes `adapter` in a process of its own, and says what was remembered
 SCRIPT = """
-import json, sys
+import json, os, signal, sys
 import numpy as np
 import mirage as mi
-from tests.api.small import adapter, arrays, check
+from mirage.results.cpu import tune as session
+from tests.api.small import adapter, arrays, check, limit_tuning
 
+limit_tuning()
+# the best so far is kept whenever there is a better one
+session.KEEP_S = 0.0
 told = []
-r = mi.superoptimize(adapter, sizes=json.loads(sys.argv[1]), budget=float(sys.argv[2]), progress=told.append)
+
+def say(line):
+    told.append(line)
+    if sys.argv[3] and sys.argv[3] in line:
+        print("killed", flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+r = mi.superoptimize(adapter, sizes=json.loads(sys.argv[1]), budget=float(sys.argv[2]), progress=say)
 inputs = arrays(r.program, {"b": 4, "n": 6})
 check(r.program, [r(*inputs)], inputs, {"b": 4, "n": 6})
 print(json.dumps({"hit": r.cache_hit, "search": "search" in r.seconds, "tune": "tune" in r.seconds,
-                  "graphs": len(r.graphs), "best": r.best.kind, "told": told}))
+                  "versions": len(r.versions), "best": r.best.kind, "told": told}))
 """
 SPECS: dict[str, Any] = dict(adapter.specs)
 ROOT = Path(__file__).parents[3]
 
 
-def start(folder: Path, budget: float = BUDGET, url: str = "", **sizes: int) -> subprocess.Popen[str]:
+def start(folder: Path, budget: float = BUDGET, url: str = "", at: str = "", **sizes: int) -> subprocess.Popen[str]:
     env = {**os.environ, "MIRAGE_CACHE_DIR": str(folder), "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": url}
-    command = [sys.executable, "-W", "error:::mirage", "-c", SCRIPT, json.dumps(sizes), str(budget)]
+    command = [sys.executable, "-W", "error:::mirage", "-c", SCRIPT, json.dumps(sizes), str(budget), at]
     return subprocess.Popen(command, env=env, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -101,7 +115,7 @@ def test_a_second_process_neither_searches_nor_tunes(folder: Path) -> None:
     assert (first["hit"], first["search"], first["tune"]) == (False, True, True)
     assert (second["hit"], second["search"], second["tune"]) == (True, False, False)
     assert second["told"] == []
-    assert (second["graphs"], second["best"]) == (first["graphs"], first["best"])
+    assert (second["versions"], second["best"]) == (first["versions"], first["best"])
 
 
 def test_a_hit_has_the_graphs_and_figures_of_the_first_run(store: ResultStore) -> None:
@@ -111,10 +125,11 @@ def test_a_hit_has_the_graphs_and_figures_of_the_first_run(store: ResultStore) -
     assert not searched(r)
     assert r.stats.prefixes == fresh.stats.prefixes
     assert r.candidates == fresh.candidates
-    for c in r.graphs:
-        assert (len(c.certificate.checks), bool(c.accuracy)) == ((1, False) if c.executable is None else (2, True))
-    assert {str(c.graph.kernel) for c in r.graphs} == {str(c.graph.kernel) for c in fresh.graphs}
-    assert all(c.certificate.equal for c in r.graphs)
+    # what a call runs is verified, and nothing else is read
+    assert {id(v.candidate.graph) for v in r.versions if v.candidate} == {id(c.graph) for c in r.graphs}
+    assert {str(c.graph.kernel) for c in r.graphs} <= {str(c.graph.kernel) for c in fresh.graphs}
+    assert all(c.certificate.proof == "proved" and not c.certificate.checks for c in r.graphs)
+    assert len(r.certificate.checks) == 2
     right(r)
 
 
@@ -182,20 +197,67 @@ def test_other_sizes_take_the_graphs_and_tune_anew(store: ResultStore) -> None:
     assert len(store.list()) == 3
 
 
-def test_what_a_small_budget_cut_short_is_searched_again_with_a_larger_one(tmp_path: Path) -> None:
+def test_an_answer_without_a_kernel_is_not_recalled(tmp_path: Path) -> None:
     store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
-    first = mi.superoptimize(adapter, budget=0.001, cache=store)
-    assert "budget spent" in first.stats.stop_reason
-    same = mi.superoptimize(adapter, budget=0.001, cache=store)
-    assert same.cache_hit
+    for _ in range(2):
+        cut = mi.superoptimize(adapter, budget=1e-3, cache=store)
+        assert cut.tune_stop.startswith("budget spent before a kernel") and "tune" in cut.seconds
     larger = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    assert searched(larger)
-    assert larger.stats.stop_reason == "complete"
-    assert len(larger.graphs) > len(first.graphs)
-    again = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    assert again.cache_hit
-    assert not searched(again)
-    assert len(again.graphs) == len(larger.graphs)
+    assert larger.compiled and larger.stats.stop_reason == "complete"
+    again = mi.superoptimize(adapter, budget=1e-3, cache=store)
+    assert again.recalled and "tune" not in again.seconds
+
+
+def test_what_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
+    raced: list[set[str]] = []
+    learn = Explorer.learn
+
+    def noted(self: Explorer, race: Mapping[Pair, Timing]) -> None:
+        raced[-1] |= {f"{self.sizes} {structure_key(self.candidates[i].graph)} {s}" for i, s in race}
+        learn(self, race)
+
+    monkeypatch.setattr(Explorer, "learn", noted)
+
+    def interrupt(line: str) -> None:
+        if "4 kernels compiled" in line:
+            raise KeyboardInterrupt
+
+    raced.append(set())
+    first = mi.superoptimize(adapter, budget=BUDGET, cache=store, progress=interrupt)
+    assert first.interrupted and first.compiled and raced[0]
+    raced.append(set())
+    second = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert not second.interrupted and not second.recalled
+    # the fastest are raced again, with what is new; nothing else is measured twice at the same sizes
+    at_first = {pair for pair in raced[1] if pair.startswith(str(first.sizes))}
+    assert at_first - raced[0] and len(at_first & raced[0]) <= second.target.cores
+    assert mi.superoptimize(adapter, budget=BUDGET, cache=store).recalled
+
+
+def test_more_and_improve_go_on_with_what_is_complete(store: ResultStore) -> None:
+    r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert r.recalled
+    more = mi.superoptimize(adapter, budget=BUDGET, cache=store, more=True)
+    assert not more.recalled and more.compiled
+    right(more)
+    improved = r.improve(BUDGET)
+    assert improved.compiled and not improved.recalled
+    right(improved)
+    right(improved.improve(BUDGET))
+    for budget in (0, -1.0, float("nan"), "1"):
+        with pytest.raises(mi.MirageError, match="budget="):
+            r.improve(budget)  # type: ignore[arg-type]
+
+
+def test_what_is_best_so_far_survives_a_kill(folder: Path) -> None:
+    killed = start(folder, at="5 kernels compiled")
+    assert killed.stdout is not None and killed.stdout.readline() == "killed\n"
+    assert killed.wait(60) == -signal.SIGKILL
+    kept = ResultStore(f"sqlite:///{folder}/results.sqlite").list()
+    assert [record.best_us is not None for record in kept] == [True]
+    again = finish(start(folder))
+    assert again["tune"] and again["best"] == "mugraph"
 
 
 @pytest.mark.parametrize(
@@ -286,17 +348,17 @@ def one_byte(store: ResultStore) -> None:
 
 
 def another_function(payload: Any) -> Any:
-    text = json.dumps(payload["graphs"])
+    text = json.dumps(payload["versions"])
     assert '"op": "relu"' in text
     return {**payload, "graphs": json.loads(text.replace('"op": "relu"', '"op": "square"'))}
 
 
 def exchanged(payload: Any) -> Any:
-    return {**payload, "graphs": json.loads(json.dumps(payload["graphs"]).replace('"index": 1', '"index": 2'))}
+    return {**payload, "graphs": json.loads(json.dumps(payload["versions"]).replace('"index": 1', '"index": 2'))}
 
 
 def with_accuracy(entry: dict[str, Any]) -> Callable[[Any], Any]:
-    return lambda payload: {**payload, "graphs": [{**g, "accuracy": [entry]} for g in payload["graphs"]]}
+    return lambda payload: {**payload, "graphs": [{**g, "accuracy": [entry]} for g in payload["versions"]]}
 
 
 DAMAGE: dict[str, Callable[[ResultStore], None]] = {
@@ -306,7 +368,7 @@ DAMAGE: dict[str, Callable[[ResultStore], None]] = {
     "exchanged inputs": both(exchanged),
     "no graphs field": both(lambda p: {k: v for k, v in p.items() if k != "graphs"}),
     "graphs are text": both(lambda p: {**p, "graphs": "x"}),
-    "huge cost": both(lambda p: {**p, "graphs": [{**g, "cost": 10**400} for g in p["graphs"]]}),
+    "huge cost": both(lambda p: {**p, "graphs": [{**g, "cost": 10**400} for g in p["versions"]]}),
     "an error below 0": both(with_accuracy({"trial": "small sizes", "kernel": -1.0, "program": 0.0})),
     "an error of another type": both(with_accuracy({"trial": "small sizes", "kernel": "0", "program": 0.0})),
     "an error without its trial": both(with_accuracy({"kernel": 0.0, "program": 0.0})),
@@ -315,7 +377,7 @@ DAMAGE: dict[str, Callable[[ResultStore], None]] = {
             **p,
             "graphs": [
                 {**g, "schedule": g["schedule"] and [{**k, "tiles": {}, "splits": {}} for k in g["schedule"]]}
-                for g in p["graphs"]
+                for g in p["versions"]
             ],
             "stats": 5,
         }
@@ -367,7 +429,7 @@ def test_a_store_that_is_no_database_is_a_cache_error(folder: Path, monkeypatch:
 
 def test_two_processes_at_once_on_an_empty_cache(folder: Path) -> None:
     found = [finish(p) for p in [start(folder), start(folder)]]
-    assert len({f["graphs"] for f in found}) == 1
+    assert len({f["versions"] for f in found}) == 1
     third = finish(start(folder))
     assert third["hit"]
     assert not third["tune"]
@@ -382,5 +444,5 @@ def test_a_killed_process_leaves_a_usable_cache(folder: Path, delay: float) -> N
     process.send_signal(signal.SIGKILL)
     process.communicate()
     done = finish(start(folder))
-    assert done["graphs"] >= 3
+    assert done["versions"] >= 3
     assert finish(start(folder))["hit"]
