@@ -11,7 +11,7 @@ prefix has beyond another, and therefore convex: no value leaves it and comes ba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 import networkx as nx
@@ -90,12 +90,18 @@ class Cuts:
                     found[piece] = None
         return tuple(found)
 
-    def fits(self, prefix: Atoms, piece: Atoms) -> bool:
-        """Whether the prefix has all that a piece reads from outside, and nothing of the piece."""
-        reads = 0
-        for k in members(piece):
-            reads |= self.reads[k]
-        return not prefix & piece and not reads & ~(prefix | piece)
+    def after(self, prefix: Atoms) -> Sequence[Atoms]:
+        """The pieces with which a prefix makes another one."""
+        return self._after[prefix]
+
+    @cached_property
+    def _after(self) -> dict[Atoms, list[Atoms]]:
+        prefixes = set(self.prefixes)
+        pieces = set(self.pieces)
+        return {
+            prefix: [p for larger in self.prefixes if not prefix & ~larger and (p := larger & ~prefix) in pieces]
+            for prefix in prefixes
+        }
 
     def _operators(self, piece: Atoms) -> int:
         return sum(len(self.atoms[k]) for k in members(piece))
