@@ -25,7 +25,7 @@ from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.search.cost import Cost, CostModel, Place
-from mirage.search.cuts import SOURCES, Atoms, Cuts
+from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
 from mirage.search.generate import Accept, generate
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.options import SearchOptions
@@ -46,6 +46,11 @@ class Found:
 
     graphs: list[MuGraph]
     cost: float
+
+
+def is_large(program: AxisProgram) -> bool:
+    """Whether a program has more operators than a piece, so that its search as a whole might find nothing in time."""
+    return sum(n.op not in SOURCES for n in program.nodes) > MAX_OPERATORS
 
 
 def large_graphs(
