@@ -116,7 +116,7 @@ class Cuts:
                     self.number.get(j, -1 - j) for j in self.program.nodes[i].operands if self.program.nodes[j].axes
                 }
                 shared.add_edges_from((k, j) for j in read)
-        return nx.is_connected(shared)
+        return bool(nx.is_connected(shared))
 
     def _operands(self, i: int) -> list[int]:
         """The computed values that a node reads."""

@@ -95,9 +95,9 @@ def join(program: AxisProgram, parts: Iterable[tuple[Piece, MuGraph]]) -> MuGrap
         where.update((i, new[r]) for i, r in zip(piece.yields, graph.kernel.outputs, strict=True))
         origins.append(graph.origin)
     for value in dict.fromkeys(o.value for o in program.outputs):
-        n = program.nodes[value]
-        if n.op in SOURCES and value not in where:
-            nodes.append(Node(n.op, (), ((),), n.attrs))
+        source = program.nodes[value]
+        if source.op in SOURCES and value not in where:
+            nodes.append(Node(source.op, (), ((),), source.attrs))
             where[value] = Ref(len(nodes) - 1)
     kernel = Graph(Level.KERNEL, tuple(nodes), tuple(where[o.value] for o in program.outputs))
     origin = " | ".join(origins)

@@ -11,6 +11,7 @@ import pytest
 
 import mirage as mi
 from benchmarks.large import LARGE, llama
+from benchmarks.programs import PROGRAMS
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
@@ -20,11 +21,12 @@ from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.search import large
+from mirage.search.generate import generate
 from mirage.search.large import Found, is_large, large_graphs
 from mirage.search.options import SearchOptions
 from mirage.verify.safety import offered
 from tests.kernels.kernels import bound, error, random_inputs
-from tests.programs import PROGRAMS, axes
+from tests.programs import axes
 from tests.search.test_pieces import check
 
 SMALL = llama(width=8, heads=4, kv_heads=2, head=4, hidden=12)
@@ -88,7 +90,6 @@ def test_refused_graphs_are_left_out() -> None:
 def test_equal_pieces_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The layer has three norms: of queries, of keys and values, and before the MLP."""
     searched: list[AxisProgram] = []
-    generate = large.generate
 
     def counted(program: AxisProgram, *args: Any, **more: Any) -> Any:
         searched.append(program)

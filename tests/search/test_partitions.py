@@ -35,7 +35,9 @@ def chain(length: int) -> Cuts:
     return cuts
 
 
-def every_partition(cuts: Cuts, ways: dict[Atoms, list[Way]], done: Partition, prefix: Atoms = 0) -> Iterator[Partition]:
+def every_partition(
+    cuts: Cuts, ways: dict[Atoms, list[Way]], done: Partition, prefix: Atoms = 0
+) -> Iterator[Partition]:
     if prefix == cuts.all:
         yield done
     for piece in ways:
