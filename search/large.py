@@ -103,22 +103,26 @@ class _Stream:
 
     def improved(self) -> Iterator[Found]:
         """Partitions, while pieces are searched that could improve them, in rounds that give each one more time."""
-        seconds, fresh = PIECE_SECONDS, True
-        while fresh:
+        seconds = PIECE_SECONDS
+        while True:
             fresh = False
             while not self.searches.stopped and (piece := self.promising(seconds)) is not None:
                 self.search(piece, seconds)
                 fresh = True
                 yield self.next()
+            if not fresh and seconds > PIECE_SECONDS:
+                return
             seconds *= LONGER
-            fresh = fresh and not all(s == math.inf for s in self.spent.values())
 
     def search(self, piece: Atoms, seconds: float) -> None:
         program = self.pieces[piece].program
         searched = self.searches.of(program, seconds)
         self.spent[piece] = searched.seconds
         ways = [Way(cost, _splits(graph), graph) for graph, cost in searched.graphs]
-        self.ways[piece] = ways or [Way(self.prices.apart(program), graph=reference_graph(program))]
+        if all(way.splits for way in ways):
+            # so that there is a way beside every other piece
+            ways.append(Way(self.prices.apart(program), graph=reference_graph(program)))
+        self.ways[piece] = sorted(ways, key=lambda way: way.cost)
 
     def promising(self, seconds: float) -> Atoms | None:
         """The piece whose search, of so many seconds, could improve the best partition most, or None."""
@@ -128,7 +132,7 @@ class _Stream:
         return found[0] if found is not None and found[1] < self.partitions()[0].cost else None
 
     def partitions(self) -> list[Partition]:
-        """The cheapest partitions of what is known; every way splits no axis, or is dearer than one that splits none."""
+        """The cheapest partitions of what is known."""
         return cheapest(self.cuts, {p: _alternatives(ways) for p, ways in self.ways.items()}, PARTITIONS)
 
     def next(self) -> Found:

@@ -41,9 +41,9 @@ class Partition:
         return Partition((*self.steps, (piece, way)), self.cost + way.cost, self.splits | way.splits)
 
     @property
-    def key(self) -> frozenset[tuple[Atoms, int]]:
+    def key(self) -> frozenset[tuple[Atoms, Way]]:
         """What two orders of the same pieces share."""
-        return frozenset((piece, id(way)) for piece, way in self.steps)
+        return frozenset(self.steps)
 
 
 def cheapest(cuts: Cuts, ways: Mapping[Atoms, Sequence[Way]], count: int) -> list[Partition]:
@@ -68,7 +68,7 @@ def cheapest(cuts: Cuts, ways: Mapping[Atoms, Sequence[Way]], count: int) -> lis
 def _kept(partitions: Iterable[Partition], count: int) -> list[Partition]:
     """Partitions, cheapest first, without those for which so many cheaper ones split no other axes."""
     kept: list[Partition] = []
-    seen: set[frozenset[tuple[Atoms, int]]] = set()
+    seen: set[frozenset[tuple[Atoms, Way]]] = set()
     for p in sorted(partitions, key=attrgetter("cost")):
         if p.key not in seen and sum(q.splits <= p.splits for q in kept) < count:
             seen.add(p.key)
