@@ -205,13 +205,12 @@ class _Searches:
 
     def _search(self, program: AxisProgram, seconds: float) -> _Searched:
         stable = analyze(reference_graph(program)).safe
+
+        def accepted(graph: MuGraph) -> bool:
+            return _is_stored(graph) and (analyze(graph).safe or not stable)
+
         budget = min(seconds, max(self.deadline - time.perf_counter(), 0.01))
-        result = generate(
-            program,
-            self.sizes,
-            replace(self.options, budget=budget),
-            accept=lambda g: analyze(g).safe or not stable,
-        )
+        result = generate(program, self.sizes, replace(self.options, budget=budget), accept=accepted)
         if INTERRUPTED in result.stats.stop_reason:
             self.deadline = -math.inf
         # library calls are made of the whole graph
@@ -222,6 +221,12 @@ class _Searches:
         ]
         cut = OUT_OF_TIME in result.stats.stop_reason
         return _Searched(graphs, seconds if cut else math.inf)
+
+
+def _is_stored(graph: MuGraph) -> bool:
+    """Whether the results are stored as other pieces read them: not without the axes of a value that is the same along them."""
+    stored = [graph.kernel.nodes[r.node].dims[r.out] for r in graph.kernel.outputs]
+    return stored == [o.dims for o in graph.outputs]
 
 
 def _splits(graph: MuGraph) -> frozenset[str]:

@@ -27,6 +27,7 @@ from mirage.search.options import SearchOptions
 from mirage.verify.safety import offered
 from tests.kernels.kernels import bound, error, random_inputs
 from tests.programs import axes
+from tests.random_programs import random_program, random_sizes
 from tests.search.test_pieces import check
 
 SMALL = llama(width=8, heads=4, kv_heads=2, head=4, hidden=12)
@@ -112,3 +113,15 @@ def test_an_unsafe_piece_stays_as_unsafe_as_the_program() -> None:
     found = list(islice(large_graphs(to_axes(p), {"m": 4, "k": 5, "n": 6}, accept=lambda g: offered(p, g)), 1))
     assert found[0].graphs
     assert not any(analyze(g).safe for g in found[0].graphs)
+
+
+@pytest.mark.parametrize("seed", [6, 21, 38, 64])
+def test_random_programs_in_pieces(seed: int) -> None:
+    """That of seed 38 has a value that is zero along its axes: where it crosses, it has them."""
+    rng = Random(seed)
+    p = random_program(rng, 3 + seed % 25)
+    ap, sizes = to_axes(p), random_sizes(rng, p)
+    options = SearchOptions(max_kernels=2)
+    for item in islice(large_graphs(ap, sizes, options, lambda g: offered(p, g)), 3):
+        for g in item.graphs:
+            check(p, ap, g, sizes, rng)
