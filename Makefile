@@ -2,8 +2,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile
+# the bytecode of what is imported is kept, whatever the environment says
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-gpu lint bench bench-gpu docs clean
+.PHONY: demo test test-all test-slow-machine test-gpu lint bench bench-gpu docs clean
 
 demo: .venv/base
 	$(BIN)/mirage demo
@@ -13,6 +15,11 @@ test: lint
 
 test-all: lint
 	$(PYTEST) -m "not gpu"
+
+# with a quarter of a processor, beside two busy loops: takes hours, but for `make test-slow-machine TESTS=tests/runtime`
+TESTS := tests
+test-slow-machine: .venv/test
+	$(BIN)/python -m tests.slow_machine $(BIN)/pytest $(TESTS)
 
 lint: .venv/test
 	$(BIN)/ruff check .
@@ -39,8 +46,9 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamps: one per set of dependencies, redone when pyproject.toml changes.
+# For the demo pip leaves the compilation to bytecode, two thirds of its work, to the first import of each module.
 .venv/base: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable .
+	$(BIN)/pip install --quiet --no-compile --editable .
 	touch $@
 
 .venv/test: pyproject.toml | $(BIN)/python

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 
 import mirage as mi
 from benchmarks.graphs.programs import SMALL
 from benchmarks.programs import PROGRAMS
-from mirage.mugraph.degree import analyze
+from mirage.mugraph.degree import analyze, program_is_stable
 from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
@@ -16,7 +15,6 @@ from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
-from mirage.verify.safety import offered
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
@@ -43,8 +41,8 @@ def searched(name: str, plans: str, op: str) -> MuGraph:
     function = PROGRAMS[name]
     verifier = Verifier(function.trace())
     sizes = next(iter(function.sizes.values()))
-    accept = partial(offered, verifier.program)
-    found = generate(verifier.axis_program, sizes, SearchOptions(budget=BUDGET), accept=accept).graphs
+    safe = program_is_stable(verifier.program)
+    found = generate(verifier.axis_program, sizes, SearchOptions(budget=BUDGET), safe=safe).graphs
     for graph in found:
         if graph.origin != plans or op not in operators(graph) or not verifier.check(graph).equal:
             continue

@@ -36,6 +36,11 @@ class Timing:
     median_us: float
     runs: int
 
+    @staticmethod
+    def once(seconds: float) -> Timing:
+        """The timing of a single call."""
+        return Timing(1e6 * seconds, 1e6 * seconds, 1)
+
 
 def score(t: Timing) -> float:
     """Microseconds by which kernels are compared: between the minimum, which noise hardly touches, and the median, which

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import networkx as nx
+from sympy.utilities.iterables import connected_components
 
 from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.mugraph.degree import RunningMaximum, analyze, operator_degrees
@@ -38,13 +38,10 @@ def _summed(program: AxisProgram, maximum: RunningMaximum, site: int) -> dict[in
     """Reader of the site's exp -> axes that are summed before the scale of what it reads cancels."""
     (exp,) = maximum.sites[site].path
     scaled = {path[0] for (path, _), degree in maximum.degree.items() if degree.get(site)} - {exp}
-    together = nx.Graph()
     readers = [i for i, n in enumerate(program.nodes) if exp in n.operands]
-    together.add_nodes_from([*scaled, *readers])
-    for i, n in enumerate(program.nodes):
-        together.add_edges_from((i, j) for j in n.operands if j in scaled)
+    read = [(i, j) for i, n in enumerate(program.nodes) for j in n.operands if j in scaled]
     found: dict[int, frozenset[str]] = {}
-    for group in nx.connected_components(together):
+    for group in connected_components((sorted({*scaled, *readers, *(i for i, _ in read)}), read)):
         axes = frozenset(a for i in group for a in _removed(program.nodes[i]) if a in program.nodes[exp].axes)
         found.update({i: axes for i in readers if i in group})
     return found

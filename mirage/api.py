@@ -4,73 +4,69 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
-from mirage.cache import ResultStore, store_of
+from mirage.cache import CorruptRecordWarning, ResultStore, store_of
 from mirage.cache.records import parse_json
 from mirage.errors import (
-    BudgetError,
     DimError,
     FormatError,
     InputError,
+    MirageError,
     SearchError,
     TraceError,
 )
 from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
-from mirage.frontends.upstream import UpstreamFile
-from mirage.ir.operator import REGISTRY
 from mirage.ir.program import Program
+from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
-from mirage.kernels.target import get_target, memory_bytes
+from mirage.kernels.target import Target, get_target, memory_bytes
+from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
-from mirage.results.candidates import verify_candidates
-from mirage.results.cpu.recall import CpuMemory
+from mirage.results.cpu.recall import CpuMemory, KeptDecision
 from mirage.results.cpu.result import Superoptimized, result_from_json
-from mirage.results.cpu.tune import tune_for_processor
+from mirage.results.cpu.tune import Session
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.recall import CudaMemory
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json, device_shapes
 from mirage.results.evidence import Verdict, compare, verdicts
-from mirage.results.recall import search_key
+from mirage.results.recall import Kept, Memory, search_key
 from mirage.results.records import SCHEMA
-from mirage.results.result import saved_from_json
-from mirage.results.verified import Verified
+from mirage.results.result import checked_budget, saved_from_json
+from mirage.results.work import Work
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
+from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.cost import CPU_RATES, cuda_rates
-from mirage.search.generate import generate
-from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, WorkerPool, default_executor
 from mirage.search.options import SearchOptions
+from mirage.search.stream import Search
 from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
-from mirage.verify.safety import offered
+
+if TYPE_CHECKING:
+    from mirage.frontends.upstream import UpstreamFile
 
 #: what a program becomes, as the target has it
 Result: TypeAlias = Superoptimized | CudaSuperoptimized
 #: the targets that begin with "cuda"
 CudaTarget: TypeAlias = Literal["cuda", "cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
 
-#: shares of the budget: search, verification; tuning takes the rest
-SEARCH_SHARE = 0.4
-VERIFY_SHARE = 0.2
-#: seconds that verification, and tuning, may each take after an interrupt
-HASTE_S = 3.0
-#: seconds of a budget below which the first kernel may take longer, and by which share
-SMALL_BUDGET_S, GRACE_SHARE = 1.0, 0.3
+#: share of its budget that a call has at least, where most of it was spent by those before
+LEAST_SHARE = 0.1
 
 
 class Options(TypedDict, total=False):
@@ -85,6 +81,7 @@ class Options(TypedDict, total=False):
     max_operators: int | None
     cache: ResultStore | bool
     executor: Executor | None
+    more: bool
     seed: int
     progress: Say | None
 
@@ -112,6 +109,7 @@ def superoptimize(
     max_operators: int | None = None,
     cache: ResultStore | bool = True,
     executor: Executor | None = None,
+    more: bool = False,
     seed: int = 0,
     progress: Say | None = None,
 ) -> Result:
@@ -123,26 +121,25 @@ def superoptimize(
     `constants` names inputs whose contents never change between calls, such as weights; the default is those of a
     `TensorFunction`. Kernels that read them from packed copies compete: these are made when an array is first seen, kept as
     long as the array lives, and not made again when somebody writes to it (`forget` of the result drops them).
-    `budget` is in seconds, for search, verification and tuning together, and kept but for a tenth; the program is run once by
-    its library version in any case, which is the answer where no kernel could be compiled and checked in time. Of less than
-    a second, the first kernel may take 30 % more. `pruner`
+    `budget` is a deadline in seconds for all together, kept but for a tenth: graphs are proved, compiled and measured as the
+    search finds them, and what is fastest then is the answer. The program is run once by its library version in any case, which
+    is the answer where no kernel could be compiled and checked in time. `pruner`
     ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
-    the results store to use, True for the default one, False for none. `executor` runs the search and the verification;
-    by default the search runs in this process and the verification in `MIRAGE_SEARCH_WORKERS` processes, which are started
-    once it takes long. The same seed gives the same search and the same tests, whatever the executor. `progress` gets lines
-    of text.
+    the results store to use, True for the default one, False for none. `executor` runs the search, by default this process does.
+    The same seed gives the same search and the same tests, whatever the executor. `progress` gets lines of text.
 
     `target` is "cpu", "cuda" or an architecture such as "cuda:sm_90". For CUDA the result is a `CudaSuperoptimized`: the search
     is the same, and the best graphs are printed as Triton and compiled ahead of time; without a device they are ranked by a
     model of it, and measured and ranked again when the result is first called where a device is. The best kernels for each of
     the given sizes are compiled before others, and in twice the budget if need be.
 
-    A search that its budget cut short is searched again when a larger budget is given. With a results store, one that was
-    interrupted or killed goes on from its checkpoint when it is asked for again.
+    With a results store, what was found is kept, and recalled where as much time was taken for it or no more can be found. What a
+    deadline, an interrupt or the end of a process cut short goes on where it was when it is asked for again, with the part of
+    the budget that was not spent, or with all of it while there is no kernel. With `more`, what was kept goes on for all of the
+    budget in any case, as `improve` of a result does.
 
-    An interrupt (Ctrl-C) ends the search, the verification or the tuning; what was found by then is verified and measured
-    within seconds and returned, and not kept in the results store. A second interrupt, or one before anything was found,
-    raises KeyboardInterrupt.
+    An interrupt (Ctrl-C) ends the search and the tuning; what was found by then is measured within seconds and returned. A second
+    interrupt, or one before anything was found, raises KeyboardInterrupt.
 
     Raises AxisError if the program has no form over named axes, DimError for missing or impossible sizes, InputError for a
     constant that is no input, BudgetError, UnknownTarget, UnknownPruner, SearchError (for CUDA also if no graph compiles),
@@ -151,8 +148,7 @@ def superoptimize(
     """
     begun = time.perf_counter()
     say = progress or (lambda _: None)
-    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
-        raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
+    budget = checked_budget(budget)
     machine = get_target(target)
     traced = _program(program)
     named = program.sizes.values() if isinstance(program, TensorFunction) else ()
@@ -160,10 +156,9 @@ def superoptimize(
         constants = program.constants if isinstance(program, TensorFunction) else ()
     fixed = check_constants("superoptimize", constants, traced.input_names)
     anchors = _anchors(traced, sizes, next(iter(named), {}))
-    bound = anchors[0]
     rates = cuda_rates(machine) if isinstance(machine, CudaDevice) else CPU_RATES
     options = SearchOptions(
-        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget * SEARCH_SHARE, rates=rates
+        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rates=rates
     )
     options.check()
     if executor is not None and not isinstance(executor, Executor):
@@ -171,95 +166,87 @@ def superoptimize(
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
-    memory: CpuMemory | CudaMemory | None = None
-    if whole and store is not None:
-        if isinstance(machine, CudaDevice):
-            memory = CudaMemory(store, verifier.axis_program, machine, budget, fixed)
-        else:
-            memory = CpuMemory(store, verifier.axis_program, machine, budget, fixed)
-
-    start = time.perf_counter()
-    remembered = memory.graphs(verifier) if memory else None
-    if remembered is not None:
-        graphs, stats, found = remembered
-        seconds = {"verify": time.perf_counter() - start}
-        search = Verified(verifier, anchors, graphs, stats, seconds, found, cache_hit=True, constants=fixed)
-    else:
-        key = search_key(traced, bound, options)
-        checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
-        with _workers(executor, traced) as pool:
-            search = _search(verifier, anchors, fixed, options, pool, checkpoint, budget, say)
-        if memory is not None and not search.interrupted:
-            memory.keep_graphs(search.graphs, search.stats, search.found)
-        if checkpoint is not None and not search.interrupted and OUT_OF_TIME not in search.stats.stop_reason:
-            checkpoint.discard()
-
-    left = max(begun + budget - time.perf_counter(), 0.1 * budget)
-    if search.interrupted:
-        left, memory = min(left, HASTE_S), None
     if isinstance(machine, CudaDevice):
+        cuda_memory = CudaMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
+        work = _work(verifier, anchors, fixed, options, executor, cuda_memory, store, begun)
         return rank_for_device(
-            search, machine, budget=left, memory=memory if isinstance(memory, CudaMemory) else None,
-            progress=lambda text: say(Step("compiling", text)),
-        )  # fmt: skip
-    return tune_for_processor(
-        search, machine, budget=left, grace=GRACE_SHARE * budget if budget < SMALL_BUDGET_S else 0.0, seed=seed,
-        memory=memory if isinstance(memory, CpuMemory) else None, progress=lambda text: say(Step("tuning", text)),
-    )  # fmt: skip
+            work, machine, budget=budget, memory=cuda_memory, progress=lambda text: say(Step("compiling", text))
+        )
+    memory = CpuMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
+    prepare(traced.dtype, products=any(n.op == "matmul" for n in verifier.axis_program.nodes))
+
+    def session(kept: Kept[KeptDecision] | None) -> Session:
+        work = _work(verifier, anchors, fixed, options, executor, memory, store, begun, kept)
+        return Session(work, machine, seed=seed, memory=memory)
+
+    kept = memory.tuned(anchors) if memory is not None else None
+    if not more and kept is not None and kept.enough(budget) and (kept.complete or kept.value.has_kernel):
+        recalled = _recalled(kept, verifier, anchors, fixed, machine, memory, lambda: session(kept))
+        if recalled is not None:
+            return recalled
+        kept = None
+    spent = kept.spent if kept is not None and kept.value.has_kernel and not more else 0.0
+    left = budget - spent - (time.perf_counter() - begun)
+    say(Step("searching"))
+    return session(kept).run(max(left, LEAST_SHARE * budget), say)
 
 
-def _search(
+def _work(
     verifier: Verifier,
     anchors: Sequence[Mapping[str, int]],
     constants: tuple[str, ...],
     options: SearchOptions,
     executor: Executor | None,
-    checkpoint: Checkpoint | None,
-    budget: float,
-    say: Say,
-) -> Verified:
-    """Search, at the first of the given sizes, and verification."""
-    say(Step("searching"))
-    # units share what they compute: our own workers, which each build their own, gain nothing on two cores
-    result = generate(
-        verifier.axis_program, anchors[0], options, executor=None if isinstance(executor, WorkerPool) else executor,
-        checkpoint=checkpoint,
-        accept=partial(offered, verifier.program),
-        progress=lambda done, total, graphs: say(Step("searching", f"{graphs} graphs", done, total)),
-    )  # fmt: skip
-    stats = result.stats
-    interrupted = INTERRUPTED in stats.stop_reason
-    _interrupt_unless(not interrupted or bool(result.graphs))
+    memory: Memory | None,
+    store: ResultStore | None,
+    begun: float,
+    kept: Kept[KeptDecision] | None = None,
+) -> Work:
+    """The stream of graphs of a program: those that were `kept` with a decision or a search, and what a search finds besides."""
+    graphs = memory.graphs() if memory is not None else None
+    known = [*(kept.value.graphs if kept else ()), *(graphs.value[0] if graphs else ())]
+    recalled = graphs.value[1] if graphs and graphs.complete else None
+    search = checkpoint = None
+    if recalled is None:
+        key = search_key(verifier.program, anchors[0], options)
+        checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
+        search = Search(
+            verifier.axis_program, anchors[0], options, safe=program_is_stable(verifier.program),
+            checkpoint=checkpoint, executor=executor,
+        )  # fmt: skip
+    spent = kept.spent if kept else 0.0
+    return Work(verifier, anchors, Candidates(verifier, search, known), constants, checkpoint, recalled, spent, begun)
+
+
+def _recalled(
+    kept: Kept[KeptDecision],
+    verifier: Verifier,
+    anchors: Sequence[Mapping[str, int]],
+    constants: tuple[str, ...],
+    machine: Target,
+    memory: CpuMemory | None,
+    session: Callable[[], Session],
+) -> Superoptimized | None:
+    """The result that was kept, verified again; None, with a warning, where it is not of this program."""
     start = time.perf_counter()
-    allowed = budget * VERIFY_SHARE
-    candidates, run = verify_candidates(
-        verifier, result.graphs, result.costs, seconds=min(allowed, HASTE_S) if interrupted else allowed,
-        executor=executor, say=say,
+    try:
+        tuned, decision = kept.value.restored(verifier, constants)
+    except MirageError as e:
+        warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=3)
+        return None
+    return Superoptimized(
+        program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], target=machine,
+        threads=machine.cores, stats=kept.value.stats, candidates=kept.value.stats.candidates, constants=constants,
+        graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, tune_stop=tuned.stop_reason, cache_hit=True,
+        seconds={"verify": time.perf_counter() - start}, go_on=lambda budget, say: session().more(budget, say),
     )  # fmt: skip
-    # a second interrupt, or nothing to go on with
-    _interrupt_unless(not (interrupted and run.interrupted))
-    _interrupt_unless(not (interrupted or run.interrupted) or bool(candidates))
-    for why, count in run.cuts.items():
-        stats.stop_reason += f"; {count} candidates not verified, {why}"
-    seconds = {"search": stats.seconds, "verify": time.perf_counter() - start}
-    return Verified(verifier, anchors, candidates, stats, seconds, len(result.graphs), constants=constants)
 
 
-def _interrupt_unless(useful: bool) -> None:
-    """Raise an interrupt that was taken note of, unless there is something to go on with."""
-    if not useful:
-        raise KeyboardInterrupt
-
-
-@contextmanager
-def _workers(executor: Executor | None, program: Program) -> Iterator[Executor | None]:
-    """The caller's executor, or our own; none where only this process knows the operators of the program."""
-    operators = [REGISTRY[n.op] for n in program.nodes if n.op in REGISTRY]
-    if executor is not None or not all(op.built_in for op in operators):
-        yield executor
-        return
-    with default_executor() as pool:
-        yield pool
+def _go_on(known: Sequence[Known], result: Superoptimized, budget: float, say: Say) -> Superoptimized:
+    """What `improve` does for a result of a file."""
+    search = Search(result.verifier.axis_program, result.sizes, safe=program_is_stable(result.program))
+    work = Work(result.verifier, result.anchors, Candidates(result.verifier, search, known), result.constants)
+    return Session(work, result.target, seed=result.verifier.seed, memory=None).run(budget, say)
 
 
 def _program(program: object) -> Program:
@@ -383,9 +370,7 @@ def verify(
     return compare(x, y, _seed(seed))
 
 
-def verify_file(
-    program: Program | TensorFunction | Result, file: UpstreamFile, *, seed: int = 0
-) -> Iterator[Verdict]:
+def verify_file(program: Program | TensorFunction | Result, file: UpstreamFile, *, seed: int = 0) -> Iterator[Verdict]:
     """A verdict per candidate of a file of the upstream project, in order.
 
     Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
@@ -421,6 +406,8 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Result:
         machine = get_target(str(obj["target"]))
         if isinstance(machine, CudaDevice):
             return cuda_result_from_json(obj, saved, machine, str(path), _seed(seed))
-        return result_from_json(obj, saved, machine, str(path), _seed(seed))
+        result = result_from_json(obj, saved, machine, str(path), _seed(seed))
+        result.go_on = partial(_go_on, saved.graphs, result)
+        return result
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None

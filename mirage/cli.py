@@ -172,6 +172,7 @@ def superoptimize(
     max_kernels: Annotated[int, typer.Option(help="Kernels of a graph at most.")] = 5,
     target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
+    more: Annotated[bool, typer.Option("--more", help="Go on with what was kept, for all of the budget.")] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
     save: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
@@ -191,10 +192,10 @@ def superoptimize(
     with bars(err) as say:
         result = api.superoptimize(
             program, target=target, sizes=[one | given for one in sets], budget=budget, cache=not no_cache, seed=seed,
-            progress=say, pruner=None if pruner == "none" else pruner, max_kernels=max_kernels,
+            progress=say, pruner=None if pruner == "none" else pruner, max_kernels=max_kernels, more=more,
         )  # fmt: skip
     if result.interrupted:
-        tell("interrupted; this is what was found by then, and it is not kept in the cache")
+        tell("interrupted; this is what was found by then")
     if save is not None:
         result.save(save)
     drawing = result._repr_svg_()

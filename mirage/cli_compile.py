@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,7 +21,9 @@ from mirage.frontends.spec import TensorFunction
 from mirage.ir.graph.deduce import located
 from mirage.ir.graph.nodes import Module
 from mirage.progress import bars
-from mirage.runtime.executable import Executable
+
+if TYPE_CHECKING:
+    from mirage.runtime.executable import Executable
 
 
 def compile_(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Column
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.progress import TaskID
 
 #: gets the lines; those of this package are `Step`s
 Say = Callable[[str], None]
@@ -34,6 +35,10 @@ def bars(console: Console) -> Iterator[Say]:
     if not console.is_terminal:
         yield lambda _: None
         return
+    # only terminals show bars
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.table import Column
+
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}"),

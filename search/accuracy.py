@@ -7,8 +7,9 @@ proved equal, and useless for data far from zero; trials with such data, and at 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -33,7 +34,9 @@ MAX_FLOPS = 2e8
 ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
 #: different numbers in an input: larger ones repeat them, as they take long to draw. A prime: no two rows are alike
 DRAWN = 1_000_003
-#: sizes of the dim symbols, and offset of the inputs, of the trials beside the given one
+#: the name of a trial at the sizes that are tuned for
+GIVEN = "the given sizes"
+#: sizes of the dim symbols, and offset of the inputs, of the trials beside that
 _TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "inputs around 1000": ((9, 17, 5, 3), 1000.0)}
 
 
@@ -118,28 +121,77 @@ def rounding(dtype: np.dtype, ulps: float) -> float:
     return ulps * epsilon(computed) + (ROUNDINGS * epsilon(dtype) if dtype != computed else 0.0)
 
 
-def accuracy_trials(
-    program: Program,
-    inputs: list[np.ndarray],
-    sizes: Mapping[str, int],
-    flops: float,
-    library: Runner,
-    seed: int,
-    seconds: float = math.inf,
-) -> list[Trial]:
-    """The given inputs first, then small ones where rounding shows.
+class Trials:
+    """What the kernels of a program are compared with at some sizes: the trials `made` so far.
 
-    A program of more than `MAX_FLOPS` operations, or that would take more than `seconds` in float64, is compared with its
-    library version at the given sizes, coarsely.
+    The `first` one is coarse: the inputs with the results of the library version. The others, the cheapest first, are at small
+    sizes, where rounding shows, and at the given ones in float64, unless the program has more than `MAX_FLOPS` operations there
+    (`flops`) or that is estimated to take more than `seconds`.
     """
-    given = "the given sizes"
-    if flops <= MAX_FLOPS and trial_seconds(program, sizes, flops) <= seconds:
-        trials = [Trial.of(given, program, inputs, sizes)]
-    else:
-        trials = [Trial.beside(given, library, inputs, sizes)]
-    for name, (small, offset) in small_trials(sizes).items():
-        trials.append(Trial.of(name, program, random_inputs(program, small, seed + 1, offset), small))
-    return trials
+
+    def __init__(
+        self,
+        program: Program,
+        inputs: list[np.ndarray],
+        sizes: Mapping[str, int],
+        flops: float,
+        library: Runner,
+        seed: int,
+        seconds: float = math.inf,
+    ) -> None:
+        self.made: list[Trial] = []
+        self._first = partial(Trial.beside, GIVEN, library, inputs, sizes)
+        #: what each trial takes to make, and how it is made
+        self._pending: list[tuple[float, partial[Trial]]] = []
+        each = flops / max(_made(program, sizes), 1)
+        for name, (small, offset) in small_trials(sizes).items():
+            make = partial(_small, name, program, small, offset, seed + 1)
+            self._pending.append((trial_seconds(program, small, each * _made(program, small)), make))
+        exact = trial_seconds(program, sizes, flops)
+        if flops <= MAX_FLOPS and exact <= seconds:
+            self._pending.append((exact, partial(Trial.of, GIVEN, program, inputs, sizes)))
+        self._pending.sort(key=lambda item: item[0])
+
+    @staticmethod
+    def of(made: Sequence[Trial]) -> Trials:
+        """These trials, and no more."""
+        found = Trials.__new__(Trials)
+        found.made, found._pending = list(made), []
+        return found
+
+    @property
+    def begun(self) -> bool:
+        """Whether the first one is made."""
+        return bool(self.made) and self.made[0].name == GIVEN
+
+    @property
+    def needed(self) -> float:
+        """Estimated seconds to make the next one; infinite where there is none."""
+        return self._pending[0][0] if self._pending else math.inf
+
+    @property
+    def given(self) -> Trial:
+        """The one at the given sizes, in float64 where it was made."""
+        return [t for t in self.made if t.name == GIVEN][-1]
+
+    def first(self) -> Trial:
+        """The trial with which every kernel is compared before all others."""
+        if not self.begun:
+            self.made.insert(0, self._first())
+        return self.made[0]
+
+    def next(self) -> Trial:
+        """Make one more."""
+        _, make = self._pending.pop(0)
+        self.made.append(make())
+        return self.made[-1]
+
+    def share(self, others: Trials) -> None:
+        """Have the trials at small sizes, which do not depend on the given ones, in common with those for other given sizes."""
+        small = [t for t in others.made if t.name != GIVEN]
+        names = {t.name for t in small}
+        self.made += small
+        self._pending = [(s, make) for s, make in self._pending if make.args[0] not in names]
 
 
 def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], float]]:
@@ -148,6 +200,21 @@ def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], fl
         name: ({s: values[i % len(values)] for i, s in enumerate(sizes)}, offset)
         for name, (values, offset) in _TRIALS.items()
     }
+
+
+def _small(name: str, program: Program, sizes: Mapping[str, int], offset: float, seed: int) -> Trial:
+    return Trial.of(name, program, random_inputs(program, sizes, seed, offset), sizes)
+
+
+def accuracy_trials(
+    program: Program, inputs: list[np.ndarray], sizes: Mapping[str, int], flops: float, library: Runner, seed: int
+) -> list[Trial]:
+    """All trials of `Trials`, that at the given sizes first: the coarse one only where there is none in float64."""
+    trials = Trials(program, inputs, sizes, flops, library, seed)
+    while trials.needed < math.inf:
+        trials.next()
+    given = [t for t in trials.made if t.name == GIVEN] or [trials.first()]
+    return given + [t for t in trials.made if t.name != GIVEN]
 
 
 def reference_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:
@@ -159,14 +226,6 @@ def reference_seconds(program: Program, sizes: Mapping[str, int], flops: float) 
 def _made(program: Program, sizes: Mapping[str, int]) -> int:
     """Elements of the results of all operators."""
     return sum(math.prod(n.type.bind(sizes)) for n in program.nodes if n.op != "input")
-
-
-def small_trial_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:
-    """Estimated seconds to make the trials beside the given one, where the program has so many operations at the given sizes:
-    about as many fewer at others as there are fewer results.
-    """
-    each = flops / max(_made(program, sizes), 1)
-    return sum(trial_seconds(program, s, each * _made(program, s)) for s, _ in small_trials(sizes).values())
 
 
 def trial_seconds(program: Program, sizes: Mapping[str, int], flops: float) -> float:

@@ -105,6 +105,15 @@ class Checkpoint:
             ) from e
         self._payloads.update({unit: parse_json(text) for unit, text in texts.items()})
 
+    def keep(self, payloads: Mapping[str, Mapping[str, Any]]) -> bool:
+        """As `put_all`, but False, with a warning, where that fails: hours of work do not end for want of a copy."""
+        try:
+            self.put_all(payloads)
+        except CacheError as e:
+            warnings.warn(f"{e}; the search goes on without its checkpoint", RuntimeWarning, stacklevel=4)
+            return False
+        return True
+
     def discard(self) -> None:
         """Remove the file: the search is complete, and its result is kept elsewhere or not wanted."""
         self._payloads.clear()

@@ -9,7 +9,6 @@ is no subexpression of the target's is pruned (paper, section 4.3). Graphs are d
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,11 +19,11 @@ from mirage.mugraph.graph import partial_axis
 from mirage.search.abstract import Poly
 from mirage.search.algebras import Algebras
 from mirage.search.indexed import IndexPruner
-from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.placement import Placements
 from mirage.search.plan import KernelPlan
 from mirage.search.pruners import Pruner
 from mirage.search.stats import SearchStats
+from mirage.search.steps import Steps
 from mirage.verify.exact import Form
 
 #: attributes of an operator, or the node of an axis program, as (name, value) pairs
@@ -139,7 +138,6 @@ class Closure:
         *,
         limit: int,
         canonical: bool = True,
-        deadline: float,
     ) -> None:
         self.program = program
         self.al = algebras
@@ -151,12 +149,13 @@ class Closure:
         self.stats = stats
         self.limit = limit
         self.canonical = canonical
-        self.deadline = deadline
-        self.cut = ""
         self.vocabulary = Vocabulary.of(program)
         self.values: list[Value] = []
+        #: by node of the program, its value, where a kernel that reads inputs only computes it as the program does
+        self.own: dict[int, Value] = {}
         self._index: dict[Hashable, Value] = {}
         self._done = 0
+        self._seeded = False
         self._joined = 0
         self._loop_parts = frozenset(f"{a}.loop" for a in plan.loops)
         self._grid_parts = {f"{a}.grid": a for a in algebras.parts}
@@ -189,26 +188,23 @@ class Closure:
         partial = [partial_axis(a) for a in self.partials(form) if a != self.plan.split]
         return (*partial, *(a for a in self.program.axes if self._tile(a) in form.free))
 
-    def run(self, max_values: int | None = None) -> bool:
-        """Close the leaves under the vocabulary, the program's own values first; `cut` says why it stopped early.
+    def run(self, max_values: int | None = None) -> Steps[bool]:
+        """Close the leaves under the vocabulary, the program's own values first; a step per value.
 
         False if it was given up, having more than `max_values`.
         """
-        if not self._done:
-            self._seed()
+        self.seed()
         while self._done < len(self.values):
-            if self._done % 8 == 0 and time.perf_counter() > self.deadline:
-                self.cut = OUT_OF_TIME
-                return True
+            yield
             if max_values is not None and len(self.values) > max_values:
                 return False
             value = self.values[self._done]
             self._done += 1
             self._extend(value, self.values[: self._done])
-        self._join_matmuls()
+        self.join_matmuls()
         return True
 
-    def _join_matmuls(self) -> None:
+    def join_matmuls(self) -> None:
         """Sums of two matmuls are also matmuls of concats (paper, LoRA in section 7): one result, and nothing copied."""
         for v in self.values[self._joined :]:
             for d in [d for d in v.derivations if d.op == "add"]:
@@ -222,9 +218,12 @@ class Closure:
                         v.derivations.append(Derivation("concat_matmul", (), operands, reduce))
         self._joined = len(self.values)
 
-    def _seed(self) -> None:
-        """The program's own values, so that a search that is cut short still has the fused program."""
-        own: dict[int, Value] = {}
+    def seed(self) -> None:
+        """Add the program's own values, unless that was done."""
+        if self._seeded:
+            return
+        self._seeded = True
+        own = self.own
         leaves = {v.form: v for v in self.values}
         for i, n in enumerate(self.program.nodes):
             form = self.al.targets[i][0]
@@ -359,6 +358,10 @@ class Closure:
 
     def _together(self, operands: Sequence[Value]) -> bool:
         return all(self._compatible(u, v) for u, v in itertools.combinations(operands, 2))
+
+    def finishes(self, v: Value) -> bool:
+        """Whether a kernel may end with a value: it is computed, in all iterations of the loop together."""
+        return bool(v.derivations) and not v.varying and (v.after or not self.plan.loops)
 
     def is_constant(self, v: Value) -> bool:
         """Whether a value depends on no tensor."""

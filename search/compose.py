@@ -21,6 +21,7 @@ from mirage.search.extract import Choice, Extractor
 from mirage.search.options import Limits
 from mirage.search.pareto import Front, Fronts
 from mirage.search.plan import KernelPlan
+from mirage.search.steps import Steps
 from mirage.search.tensors import KernelTensor, Tensors
 
 #: the exps of all kernels: the number of a closure, the grid, and the numbers of the values
@@ -53,11 +54,11 @@ class Accepted:
 
 @dataclass(frozen=True)
 class _Kernels:
-    """Block graphs of one plan and its results: with their costs, a row each, and the tensors (bit sets) that they read."""
+    """Block graphs of one plan and its results, their costs (rows), and the rows by the tensors (a bit set) that they read."""
 
     choices: list[Choice]
     costs: np.ndarray
-    reads: list[int]
+    by_reads: dict[int, np.ndarray]
 
 
 @dataclass(eq=False, slots=True)
@@ -75,25 +76,16 @@ class _Label:
 
 
 class Composer:
-    """Composes the kernel graphs of a program within some limits, until `deadline` (a `perf_counter`)."""
+    """Composes the kernel graphs of a program within some limits."""
 
-    def __init__(
-        self,
-        tensors: Tensors,
-        model: CostModel,
-        limits: Limits,
-        deadline: float,
-    ) -> None:
+    def __init__(self, tensors: Tensors, model: CostModel, limits: Limits) -> None:
         self.tensors = tensors
         self.model = model
         self.max_results = limits.results
         self.labels = 0
-        self.complete = True
         self.extractors = [
             Extractor(c, model, limit=limits.operators, max_inputs=limits.inputs) for c in tensors.closures
         ]
-        self.until(deadline)
-        self.accepted: list[Accepted] = []
         self._finished = Fronts()
         self._least: dict[int, Cost] = {}
         self._floors: dict[KernelTensor, Cost] = {}
@@ -102,13 +94,10 @@ class Composer:
         self._order = self._topological()
         self._number = {t: i for i, t in enumerate(self._order)}
 
-    def until(self, deadline: float) -> None:
-        """Go on until another time."""
-        self.deadline = deadline
-        self.complete = True
-        for e in self.extractors:
-            e.deadline = deadline
-            e.complete = True
+    def know(self, cost: Cost, foreign: bool) -> None:
+        """A graph of this cost is there already: what it dominates is not looked at."""
+        if not self._finished.dominates(cost, foreign):
+            self._finished.add(cost, foreign)
 
     def _topological(self) -> list[KernelTensor]:
         """All tensors, each after those that its producers may read."""
@@ -142,20 +131,21 @@ class Composer:
     def _bit(self, t: KernelTensor) -> int:
         return 1 << self._number[t]
 
-    def kernels(self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...]) -> _Kernels:
+    def kernels(self, closure: int, values: tuple[Value, ...], tensors: tuple[KernelTensor, ...]) -> Steps[_Kernels]:
         """The block graphs that yield these values."""
         key = (closure, values)
         found = self._choices.get(key)
         if found is None:
-            extractor = self.extractors[closure]
-            choices = [c for c in extractor.choices(values) if not any(v.source in tensors for v in c.leaves)]
-            costs = [self.model.of_kernel(c.cost) for c in choices]
+            choices = yield from self.extractors[closure].choices(values)
+            # one that reads its own result only copies it
+            choices = [c for c in choices if not any(v.source in tensors for v in c.leaves)]
+            costs = np.array([c.cost for c in choices]).reshape(-1, self.model.length)
+            by_reads: dict[int, list[int]] = {}
+            for i, c in enumerate(choices):
+                by_reads.setdefault(self._read(c), []).append(i)
             found = self._choices[key] = _Kernels(
-                choices, np.array(costs).reshape(-1, self.model.length), [self._read(c) for c in choices]
+                choices, self.model.of_kernels(costs), {read: np.array(rows) for read, rows in by_reads.items()}
             )
-            if not extractor.complete:
-                self.complete = False
-                del self._choices[key]
         return found
 
     def _written(self, closure: int, values: tuple[Value, ...]) -> Cost:
@@ -172,34 +162,16 @@ class Composer:
                 found |= self._bit(v.source)
         return found
 
-    def fused(self, accept: Accept) -> None:
-        """Look at the graph of one kernel with the program's own operators, per plan; takes no time, whatever the program."""
-        outputs = tuple(dict.fromkeys(t for t in self.tensors.outputs() if t is not None))
-        if not self._possible() or len(outputs) > self.max_results:
-            return
-        for k, extractor in enumerate(self.extractors):
-            values = [next((v for c, v in t.producers if c == k), None) for t in outputs]
-            choice = None if None in values else extractor.fused([v for v in values if v is not None])
-            if choice is None:
-                continue
-            cost = self.model.of_kernel(choice.cost)
-            if not self._hopeless(cost, 0, choice.foreign):
-                self._finish([Kernel(extractor.plan, choice, outputs)], cost, choice.foreign, accept)
-
-    def _finish(self, kernels: list[Kernel], cost: Cost, foreign: bool, accept: Accept) -> None:
-        graphs = accept(kernels)
-        if graphs:
-            self._finished.add(cost, foreign)
-            self.accepted.append(Accepted(kernels, cost, foreign, graphs, time.time()))
-
     def _possible(self) -> bool:
         """Whether there are outputs to compute, and kernels for all of them: not for x / x, whose form has lost its axes."""
         found = [t for t, trivial in zip(self.tensors.outputs(), self.tensors.trivial, strict=True) if trivial is None]
         return bool(found) and None not in found
 
-    def compose(self, count: int, last: KernelPlan, accept: Accept) -> None:
-        """Look at the graphs of up to `count` kernels, the last of which has the plan `last`: in order of modelled cost, and
-        none dominated by one accepted before. As within a kernel, a foreign graph dominates foreign ones only.
+    def compose(self, fewest: int, most: int, accept: Accept) -> Iterator[Accepted | None]:
+        """The graphs of `fewest` to `most` kernels, in order of modelled cost, of which none is dominated by one accepted before;
+        None between steps of the work. As within a kernel, a foreign graph dominates foreign ones only.
+
+        Labels are looked at in the order of a lower bound of what their graphs cost (A*: Hart, Nilsson and Raphael, 1968).
         """
         if not self._possible():
             return
@@ -216,57 +188,57 @@ class Composer:
             if label.front is not None and not label.front.alive(label.member):
                 continue
             self.labels += 1
-            if self.labels % 16 == 0 and time.perf_counter() > self.deadline:
-                self.complete = False
-                return
-            if not label.open:
-                if not self._hopeless(label.cost, 0, label.foreign):
-                    self._finish(self._kernels_of(label), label.cost, label.foreign, accept)
+            yield None
+            if self._finished.dominates(label.cost + (yield from self._yet(label.open)), label.foreign):
                 continue
-            if label.kernels == count or self._hopeless(label.cost, label.open, label.foreign):
+            if not label.open:
+                graphs = accept(_kernels_of(label)) if label.kernels >= fewest else ()
+                if graphs:
+                    self._finished.add(label.cost, label.foreign)
+                    yield Accepted(_kernels_of(label), label.cost, label.foreign, graphs, time.time())
                 continue
             for closure, values, tensors in self._next(label.open):
+                yield None
                 plan = self.tensors.closures[closure].plan
-                if not label.kernels and plan != last:
-                    continue
                 if plan.split in label.splits:
                     continue  # its partial results would be those of another division of the axis
                 splits = label.splits | {plan.split} if plan.split else label.splits
                 taken = label.open
                 for t in tensors:
                     taken &= ~self._bit(t)
-                if self._hopeless(label.cost + self._written(closure, values), taken, label.foreign):
+                least = self._written(closure, values) + (yield from self._yet(taken))
+                if self._finished.dominates(label.cost + least, label.foreign):
                     continue
-                found = self.kernels(closure, values, tensors)
-                totals = label.cost + found.costs
-                for i in np.flatnonzero(~self._finished.own.dominates_each(totals)):
-                    choice, read, total = found.choices[i], found.reads[i], totals[i]
+                found = yield from self.kernels(closure, values, tensors)
+                for read, rows in found.by_reads.items():
                     now = taken | read
-                    if now and label.kernels + 1 == count:
+                    least = yield from self._yet(now)
+                    if label.kernels + 1 + self.model.launches(least) > most:
                         continue
-                    exps = label.exps
-                    if choice.exps:
-                        exps = tuple(sorted((*exps, (closure, choice.parallel, tuple(v.number for v in choice.exps)))))
-                    foreign = label.foreign or choice.foreign
-                    if self._hopeless(total, now, foreign):
-                        continue
-                    kernel = Kernel(plan, choice, tensors)
-                    new = _Label(now, label.kernels + 1, total, exps, foreign, splits, label, kernel)
-                    # a finished graph dominates others once it is accepted
-                    if now:
-                        rivals = fronts.setdefault((now, exps, splits), Fronts())
-                        if rivals.dominates(total, foreign):
+                    totals = label.cost + found.costs[rows]
+                    bounds = totals + least
+                    times = self.model.totals(bounds)
+                    for i in np.flatnonzero(~self._finished.own.dominates_each(bounds)):
+                        choice, total = found.choices[rows[i]], totals[i]
+                        foreign = label.foreign or choice.foreign
+                        if foreign and self._finished.dominates(bounds[i], foreign):
                             continue
-                        new.front, new.member = rivals.add(total, foreign)
-                    heapq.heappush(heap, (self.model.total(total), -next(ticket), new))
+                        exps = label.exps
+                        if choice.exps:
+                            own = (closure, choice.parallel, tuple(v.number for v in choice.exps))
+                            exps = tuple(sorted((*exps, own)))
+                        kernel = Kernel(plan, choice, tensors)
+                        new = _Label(now, label.kernels + 1, total, exps, foreign, splits, label, kernel)
+                        # a finished graph dominates others once it is accepted
+                        if now:
+                            rivals = fronts.setdefault((now, exps, splits), Fronts())
+                            if rivals.dominates(total, foreign):
+                                continue
+                            new.front, new.member = rivals.add(total, foreign)
+                        # the newest of many equally cheap ones goes first, so that graphs are finished early
+                        heapq.heappush(heap, (times[i], -next(ticket), new))
 
-    def _hopeless(self, cost: Cost, open_: int, foreign: bool) -> bool:
-        """Whether an accepted graph is at least as good as all that a graph of this cost with these open tensors may grow
-        to.
-        """
-        return self._finished.dominates(cost + self._yet(open_), foreign)
-
-    def _yet(self, open_: int) -> Cost:
+    def _yet(self, open_: int) -> Steps[Cost]:
         """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""
         found = self._least.get(open_)
         if found is None:
@@ -274,20 +246,24 @@ class Composer:
             launches = -(-len(tensors) // self.max_results)
             found = launches * self.model.launch() + sum(self.model.written(t.axes) for t in tensors)
             for t in tensors:
-                found = np.maximum(found, self._floor(t))
+                found = np.maximum(found, (yield from self._floor(t)))
             self._least[open_] = found
         return found
 
-    def _floor(self, tensor: KernelTensor) -> Cost:
+    def _floor(self, tensor: KernelTensor) -> Steps[Cost]:
         """Per resource, the least that the kernels up to a tensor can need."""
         found = self._floors.get(tensor)
         if found is None:
             found = np.full(self.model.length, np.inf)
             for closure, value in tensor.producers:
-                kernels = self.kernels(closure, (value,), (tensor,))
-                for choice, cost in zip(kernels.choices, kernels.costs, strict=True):
-                    below = [self._floor(v.source) for v in choice.leaves if isinstance(v.source, KernelTensor)]
-                    found = np.minimum(found, cost + np.max(below, axis=0) if below else cost)
+                kernels = yield from self.kernels(closure, (value,), (tensor,))
+                for read, rows in kernels.by_reads.items():
+                    least = kernels.costs[rows].min(axis=0)
+                    below = np.zeros(self.model.length)
+                    for i, t in enumerate(self._order):
+                        if read >> i & 1:
+                            below = np.maximum(below, (yield from self._floor(t)))
+                    found = np.minimum(found, least + below)
             self._floors[tensor] = found
         return found
 
@@ -304,11 +280,11 @@ class Composer:
                     if len({t for _, t in chosen}) == count:
                         yield closure, (value, *(v for v, _ in chosen)), (first, *(t for _, t in chosen))
 
-    @staticmethod
-    def _kernels_of(label: _Label) -> list[Kernel]:
-        found: list[Kernel] = []
-        at: _Label | None = label
-        while at is not None and at.kernel is not None:
-            found.append(at.kernel)
-            at = at.parent
-        return found
+
+def _kernels_of(label: _Label) -> list[Kernel]:
+    found: list[Kernel] = []
+    at: _Label | None = label
+    while at is not None and at.kernel is not None:
+        found.append(at.kernel)
+        at = at.parent
+    return found

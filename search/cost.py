@@ -61,7 +61,9 @@ CUDA_CORES = 5000.0
 
 def cuda_rates(device: CudaDevice) -> Rates:
     """What costs weigh on a CUDA device: bytes at the bandwidths of its memory and its cache, and launches, are most of it."""
-    return Rates(1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES)
+    return Rates(
+        1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES
+    )
 
 
 Cost = np.ndarray
@@ -86,9 +88,7 @@ class CostModel:
     Elements in memory are of `itemsize` bytes. `rates` decide the order.
     """
 
-    def __init__(
-        self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES
-    ) -> None:
+    def __init__(self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES) -> None:
         others = [{a: n if a in free else sizes[a] for a in sizes} for n in _SIZES] if free else []
         self.tables: list[dict[str, int]] = [dict(sizes), *others]
         self.length = 2 + _ENTRIES * len(self.tables)
@@ -121,12 +121,24 @@ class CostModel:
         """The cost of a kernel from that of its block graph: how many operators that has no longer matters, and of what it
         holds only how many caches are too small for it.
         """
-        cost = cost.copy()
-        cost[_OPERATORS] = 0.0
-        for k in range(len(self.tables)):
-            entry = self._entries(cost, k)
-            entry[_HELD] = sum(entry[_HELD] > cache for cache in CACHES)
-        return cost
+        return self.of_kernels(cost[None])[0]
+
+    def of_kernels(self, costs: np.ndarray) -> np.ndarray:
+        """`of_kernel` of several costs, a row each."""
+        costs = costs.copy()
+        costs[:, _OPERATORS] = 0.0
+        held = costs[:, 2 + _HELD :: _ENTRIES]
+        held[:] = sum((held > cache).astype(float) for cache in CACHES)
+        return costs
+
+    @staticmethod
+    def launches(cost: Cost) -> float:
+        """Kernels of a graph; infinite where there is none."""
+        return float(cost[_LAUNCHES])
+
+    def totals(self, costs: np.ndarray) -> np.ndarray:
+        """`total` of several costs, a row each."""
+        return costs @ self._weights
 
     @staticmethod
     def operators(cost: Cost) -> int:
@@ -175,9 +187,7 @@ class CostModel:
                 entry[_HELD] = self._held(axes, sizes, at, False)
         return cost
 
-    def operator(
-        self, op: str, operands: Sequence[Axes], axes: Axes, at: Place, *, varying: bool, whole: bool
-    ) -> Cost:
+    def operator(self, op: str, operands: Sequence[Axes], axes: Axes, at: Place, *, varying: bool, whole: bool) -> Cost:
         """An operator on block tensors of these axes. `varying`: it runs in every iteration; `whole`: its result is not a
         tile of the loop axes.
         """

@@ -11,10 +11,10 @@ prefix has beyond another, and therefore convex: no value leaves it and comes ba
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
-import networkx as nx
+from sympy.utilities.iterables import connected_components, strongly_connected_components
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.operator import Elementwise, get_operator
@@ -108,15 +108,18 @@ class Cuts:
 
     def _connected(self, piece: Atoms) -> bool:
         """Whether values flow between the atoms, or they read the same ones, so that there is something to share."""
-        shared = nx.Graph()
-        for k in members(piece):
-            shared.add_node(k)
-            for i in self.atoms[k]:
-                read = {
-                    self.number.get(j, -1 - j) for j in self.program.nodes[i].operands if self.program.nodes[j].axes
-                }
-                shared.add_edges_from((k, j) for j in read)
-        return bool(nx.is_connected(shared))
+        nodes = self.program.nodes
+        # what no atom computes has a negative number
+        shared = [
+            (k, self.number.get(j, -1 - j))
+            for k in members(piece)
+            for i in self.atoms[k]
+            for j in nodes[i].operands
+            if nodes[j].axes
+        ]
+        vertices = {*members(piece), *(j for _, j in shared)}
+        inside = [(k, j) for k, j in shared if j < 0 or piece >> j & 1]
+        return len(connected_components((sorted(vertices), inside))) == 1
 
     def _operands(self, i: int) -> list[int]:
         """The computed values that a node reads."""
@@ -126,15 +129,21 @@ class Cuts:
         return math.prod(self._sizes[a] for a in self.program.nodes[i].axes)
 
     def _atoms(self) -> tuple[tuple[int, ...], ...]:
-        flow = nx.DiGraph()
-        flow.add_nodes_from(self._readers)
-        for i in self._readers:
-            flow.add_edges_from((j, i) for j in self._operands(i))
+        flow = [(i, j) for i in self._readers for j in self._operands(i)]
         # read both ways, what stays together is strongly connected, as are atoms that would read each other
-        flow.add_edges_from([(i, j) for j, i in self._together()])
-        atoms = nx.condensation(flow)
-        nodes = {a: tuple(sorted(atoms.nodes[a]["members"])) for a in atoms}
-        return tuple(nodes[a] for a in _depth_first(atoms, nodes))
+        flow += self._together()
+        atoms = [tuple(sorted(found)) for found in strongly_connected_components((list(self._readers), flow))]
+        own = {i: atom for atom in atoms for i in atom}
+        # depth-first, so that what is computed for one reader is adjacent
+        done: dict[tuple[int, ...], None] = {}
+        stack = sorted(atoms, reverse=True)
+        while stack:
+            missing = {own[j] for i in stack[-1] for j in self._operands(i)} - {stack[-1], *done}
+            if missing:
+                stack += sorted(missing, reverse=True)
+            else:
+                done[stack.pop()] = None
+        return tuple(done)
 
     def _together(self) -> Iterator[tuple[int, int]]:
         """Values, each with a reader of which no cut parts it."""
@@ -157,19 +166,6 @@ class Cuts:
 def members(atoms: Atoms) -> list[int]:
     """The numbers of a set of atoms, in order."""
     return [k for k in range(atoms.bit_length()) if atoms >> k & 1]
-
-
-def _depth_first(atoms: nx.DiGraph, nodes: Mapping[int, tuple[int, ...]]) -> list[int]:
-    """A topological order in which what is computed for one reader is adjacent: depth-first from the outputs."""
-    backwards = atoms.reverse(copy=False)
-
-    def in_order(found: Iterable[int]) -> list[int]:
-        return sorted(found, key=nodes.__getitem__)
-
-    done: dict[int, None] = {}
-    for sink in in_order(a for a in atoms if not atoms.out_degree(a)):
-        done.update(dict.fromkeys(nx.dfs_postorder_nodes(backwards, sink, sort_neighbors=in_order)))
-    return list(done)
 
 
 def _computed(program: AxisProgram) -> list[int]:

@@ -1,28 +1,32 @@
 """Which graph with which schedule is compiled and measured next.
 
-The cost model proposes the cheapest pairs over all graphs, those of each plan in turns. Measurements correct it: its
-coefficients, and a factor for each measured graph. The schedules of the fastest graphs are refined, one size at a time.
+Graphs come as a search finds them. The cost model proposes the cheapest pairs over all graphs so far, those of each plan in
+turns. Measurements correct it: its coefficients, and a factor for each measured graph. The schedules of the fastest graphs are
+refined, one size at a time.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import uuid4
 
 import numpy as np
 
 from mirage.errors import MirageError
+from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.launch.packing import packed_variants
 from mirage.kernels.cpu.model.cost import CostModel
 from mirage.kernels.cpu.model.fit import Sample, fit
 from mirage.kernels.cpu.schedules.scheduler import Key, Ranking, Scheduler
 from mirage.kernels.profile import Timing, score
-from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from mirage.search.candidates import Candidate
+from mirage.search.cost import LOOP_TILE, SPLITS
+from mirage.search.generate import plan_by_plan
 
 #: schedules of a graph that the model proposes; others are neighbours of measured ones
 _PER_GRAPH = 3
@@ -30,11 +34,47 @@ _PER_GRAPH = 3
 FAR = 8.0
 #: the fastest graphs, whose schedules are refined where they are no more than this much slower than the fastest
 _LEADERS, _CLOSE = 3, 1.5
+#: graphs among which each pair of a wave is chosen, if there are as many
+_CHOICE = 2
 #: by how much a pair counts as dearer for each earlier one of its plan, of which a few count
 _SAME_PLAN, _COUNTED = 0.25, 4
 
 #: a graph's number and its schedule
 Pair = tuple[int, Schedule]
+
+
+def idle_factor(graph: MuGraph, sizes: Mapping[str, int], cores: int) -> float:
+    """By how much a graph is slower for want of blocks: cores per block that its least parallel kernel can have."""
+    axis_sizes = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
+    cells = [math.prod(axis_sizes.get(a, cores) for a in n.graph.grid) for n in graph.kernels if n.graph is not None]
+    return max(1.0, cores / max(min(cells, default=cores), 1))
+
+
+def is_idle_loop(graph: MuGraph, sizes: Mapping[str, int]) -> bool:
+    """Whether a kernel loops over, or splits, an axis that one tile holds: a plan without it does the same."""
+    axis_sizes = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
+    return any(axis_sizes.get(a, SPLITS) <= LOOP_TILE for n in graph.kernels if n.graph for a in n.graph.loop)
+
+
+def priced(c: Candidate, sizes: Mapping[str, int], cores: int) -> float:
+    """The modelled cost of a candidate in ns, with what it loses for want of parallelism."""
+    return c.cost * idle_factor(c.graph, sizes, cores)
+
+
+def diverse(
+    candidates: Sequence[Candidate], sizes: Mapping[str, int], cores: int, most: float = math.inf
+) -> list[Candidate]:
+    """The candidates plan by plan, by modelled cost and the parallelism that they allow.
+
+    Candidates that loop over what one tile holds come after all others; those that are priced at more than `most` are left out,
+    because one call of them may take longer than the whole tuning.
+    """
+    of_graph = {id(c.graph): c for c in candidates}
+    groups: tuple[list[tuple[MuGraph, float]], ...] = ([], [])
+    for c in candidates:
+        if (cost := priced(c, sizes, cores)) <= most:
+            groups[is_idle_loop(c.graph, sizes)].append((c.graph, cost))
+    return [of_graph[id(graph)] for group in groups for graph, _ in plan_by_plan(group)]
 
 
 @dataclass
@@ -62,23 +102,23 @@ class _Rival:
 class Explorer:
     """Proposes waves of (number of a graph, schedule), and learns from how long they took.
 
-    Graphs are estimated in order until `enough()` says that it took long enough; one is in any case. What cannot be
-    scheduled is left out, and why goes to `rejected`. `constants` are the names of arguments whose contents never change.
+    Graphs that are added are `candidates`, by their numbers. They are estimated one at a time, in the order of `diverse`, by
+    `estimate` and as many as a wave needs. What cannot be scheduled is left out, and why goes to `rejected`. `constants` are the
+    names of arguments whose contents never change.
     """
 
     def __init__(
         self,
-        graphs: Sequence[tuple[MuGraph, RunningMaximum]],
         sizes: Mapping[str, int],
         model: CostModel,
         rejected: list[str],
-        enough: Callable[[], bool] = lambda: False,
         constants: Collection[str] = (),
     ) -> None:
         self.model = model
         self.sizes = sizes
         self.constants = constants
         self.rejected = rejected
+        self.candidates: list[Candidate] = []
         self.samples: list[Sample] = []
         #: microseconds of what was measured, in proportion to the fastest
         self.times: dict[Pair, float] = {}
@@ -87,16 +127,49 @@ class Explorer:
         self._name = uuid4().hex[:8]
         self._races = 0
         self._rivals: dict[int, _Rival] = {}
-        rankings: dict[Key, Ranking] = {}
-        for i, (graph, maximum) in enumerate(graphs):
-            if self._rivals and enough():
-                break
-            try:
-                rival = _Rival(graph.origin, Scheduler(graph, sizes, model, maximum, rankings))
-                rival.propose([rival.scheduler.first()])
+        self._rankings: dict[Key, Ranking] = {}
+        #: numbers of graphs that are not estimated yet
+        self._pending: list[int] = []
+
+    def add(self, candidates: Sequence[Candidate]) -> None:
+        """More graphs. What was measured of one in an earlier run, for these sizes, is known: it is not proposed again."""
+        first = len(self.candidates)
+        self.candidates += candidates
+        numbers = {id(c): i for i, c in enumerate(self.candidates)}
+        waiting = [self.candidates[i] for i in (*self._pending, *range(first, len(self.candidates)))]
+        least = min((priced(c, self.sizes, self.model.machine.threads) for c in self.candidates), default=0.0)
+        order = diverse(waiting, self.sizes, self.model.machine.threads, FAR * least)
+        self._pending = [numbers[id(c)] for c in order]
+        for i, c in enumerate(candidates, first):
+            if c.tried and dict(c.sizes) == dict(self.sizes) and (rival := self._rival(i)) is not None:
                 self._rivals[i] = rival
-            except MirageError as e:
-                self.rejected.append(f"{graph.origin}: {e}")
+                self._pending = [j for j in self._pending if j != i]
+                for schedule, us in c.tried:
+                    rival.counts[schedule] = rival.scheduler.counts(schedule)
+                    self.times[i, schedule] = us
+                    self._tried.add((i, schedule))
+                schedule, us = min(c.tried, key=lambda pair: pair[1])
+                rival.best = us, schedule
+
+    def estimate(self) -> bool:
+        """Estimate one more graph; False where none waits."""
+        if not self._pending:
+            return False
+        number = self._pending.pop(0)
+        rival = self._rival(number)
+        if rival is not None:
+            self._rivals[number] = rival
+        return True
+
+    def _rival(self, number: int) -> _Rival | None:
+        c = self.candidates[number]
+        try:
+            rival = _Rival(c.graph.origin, Scheduler(c.graph, self.sizes, self.model, c.maximum, self._rankings))
+            rival.propose([rival.scheduler.first()])
+            return rival
+        except MirageError as e:
+            self.rejected.append(f"{c.graph.origin}: {e}")
+            return None
 
     @property
     def fastest(self) -> list[Pair]:
@@ -105,6 +178,8 @@ class Explorer:
 
     def wave(self, count: int) -> list[Pair]:
         """Up to `count` pairs to measure next: half of them refine what is fastest so far, once something is measured."""
+        while sum(bool(r.proposals) for r in self._rivals.values()) < _CHOICE * count and self.estimate():
+            pass
         refined = self._refinements(count // 2)
         fresh = self._fresh(count - len(refined))
         return [*refined, *fresh, *self._refinements(count - len(refined) - len(fresh))]
@@ -122,6 +197,21 @@ class Explorer:
             rival.best = min(((t, s) for (j, s), t in self.times.items() if j == i), key=lambda item: item[0])
         self._races += 1
         self.model.coefficients = fit(self.samples, self._known)
+
+    def drop(self, pair: Pair) -> None:
+        """Forget the time of a pair that is not used."""
+        number, _ = pair
+        del self.times[pair]
+        left = [(us, s) for (j, s), us in self.times.items() if j == number]
+        self._rivals[number].best = min(left, key=lambda item: item[0], default=None)
+
+    def tried(self) -> dict[int, tuple[tuple[Schedule, float], ...]]:
+        """What was measured, as `Candidate.tried`, by the ids of graphs."""
+        found: dict[int, tuple[tuple[Schedule, float], ...]] = {}
+        for (number, schedule), us in self.times.items():
+            graph = id(self.candidates[number].graph)
+            found[graph] = (*found.get(graph, ()), (schedule, us))
+        return found
 
     # estimates
 

@@ -1,17 +1,13 @@
 """Extraction: the block graphs of one kernel for given results, among all derivations of a closure.
 
 The values of a closure and their derivations form an acyclic AND-OR graph. A block graph chooses one derivation per
-needed value. Values are decided in reverse topological order, so what remains to be done depends only on the set of
-values still *open*: of all ways to reach the same open set only those on the Pareto front of costs are kept, and the set
-of all graphs is never written out. Choices are explored cheapest first.
+needed value; `labels.py` finds those that no other one dominates, and the set of all graphs is never written out.
 """
 
 from __future__ import annotations
 
-import heapq
 import itertools
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,7 +18,9 @@ from mirage.ir.axes import AxisNode
 from mirage.mugraph.graph import partial_axis
 from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.cost import Cost, CostModel, Place
-from mirage.search.pareto import Front, Fronts
+from mirage.search.labels import Derivations, Finished, Problem, finished
+from mirage.search.native import NativeDerivations, native_labels
+from mirage.search.steps import Steps
 
 
 @dataclass(frozen=True)
@@ -52,17 +50,6 @@ class Order:
         for v in values:
             self._visit(v)
 
-    def below(self, values: Sequence[Value]) -> list[int]:
-        """The numbers of these values and of all from which they may be computed, leaves excluded, in order."""
-        needed: set[Value] = set()
-        stack = list(values)
-        while stack:
-            v = stack.pop()
-            if v not in needed:
-                needed.add(v)
-                stack.extend(u for d in v.derivations for u in d.operands)
-        return sorted(self.number[v] for v in needed if v.source is None)
-
     def _visit(self, value: Value) -> None:
         stack = [value]
         while stack:
@@ -79,35 +66,14 @@ class Order:
                 stack.pop()
 
 
-@dataclass(eq=False, slots=True)
-class _Label:
-    """A partial choice: the open values (bit set), what is spent, and how it was reached."""
-
-    open: int
-    cost: Cost
-    exps: int
-    foreign: bool
-    parent: _Label | None = None
-    value: Value | None = None
-    derivation: Derivation | None = None
-    front: Front | None = None
-    member: int = 0
-
-
 class Extractor:
-    """Extracts the block graphs of one closure, of at most `limit` operators and `max_inputs` tensors read each, until
-    `deadline`.
-    """
+    """Extracts the block graphs of one closure, of at most `limit` operators and `max_inputs` tensors read each."""
 
     def __init__(self, closure: Closure, model: CostModel, *, limit: int, max_inputs: int) -> None:
         self.plan = closure.plan
         self.model = model
         self.limit = limit
         self.max_inputs = max_inputs
-        #: a `perf_counter`
-        self.deadline = math.inf
-        #: whether no extraction was cut short
-        self.complete = True
         self.labels = 0
         self.order = Order(closure.values)
         targets = zip(closure.program.nodes, closure.al.targets, strict=True)
@@ -115,9 +81,7 @@ class Extractor:
         derivations = [d for v in closure.values for d in v.derivations]
         self._reduced = frozenset(a for d in derivations for a in d.reduce)
         self._joined = frozenset(a for d in derivations if d.joined for a in (d.joined[0], *d.joined[1]))
-        inputs = [v for v in self.order.values[: self.order.leaves] if not v.is_scalar_leaf]
-        self._inputs = self._bitset(inputs)
-        self._bits = {d: self._bitset(d.operands) for d in derivations}
+        self._grids: dict[tuple[str, ...], _Grid] = {}
 
     def _bitset(self, values: Sequence[Value]) -> int:
         found = 0
@@ -125,7 +89,17 @@ class Extractor:
             found |= 1 << self.order.number[v]
         return found
 
-    def choices(self, goals: Sequence[Value]) -> list[Choice]:
+    def _is_foreign(self, value: Value, d: Derivation) -> bool:
+        """Whether a derivation is a difference that the program does not take."""
+        return d.op == "sub" and value.form not in self._differences
+
+    def _grid(self, parallel: tuple[str, ...]) -> _Grid:
+        found = self._grids.get(parallel)
+        if found is None:
+            found = self._grids[parallel] = _Grid(self, parallel)
+        return found
+
+    def choices(self, goals: Sequence[Value]) -> Steps[list[Choice]]:
         """The block graphs that yield these values: the Pareto fronts per set of leaves read and of exps.
 
         Graphs with different exps, or with exps on different grids, are not compared, because their exponents may not be
@@ -134,56 +108,36 @@ class Extractor:
         """
         shared = [a for a in goals[0].axes if all(a in g.axes for g in goals) and a not in self.plan.loops]
         reduced = [a for a in shared if a in self._reduced]
-        done: list[tuple[_Label, tuple[str, ...]]] = []
+        done: list[tuple[Finished, _Grid]] = []
         for count in range(len(reduced) + 1):
             for whole in itertools.combinations(reduced, count):
-                parallel = tuple(a for a in shared if a not in self._joined and a not in whole)
-                done += [(label, parallel) for label in self._choices(goals, parallel)]
-        return [self._choice(goals, label, parallel) for label, parallel in _undominated(done)]
+                grid = self._grid(tuple(a for a in shared if a not in self._joined and a not in whole))
+                problem = Problem(
+                    grid.derivations, self._bitset(goals), grid.written(goals), self.limit, self.max_inputs
+                )
+                for found in (yield from self._finished(problem, grid)):
+                    done.append((replace(found, cost=found.cost + grid.read(found.leaves)), grid))
+        return [self._choice(goals, found, grid) for found, grid in _undominated(done)]
 
-    def _choices(self, goals: Sequence[Value], parallel: tuple[str, ...]) -> list[_Label]:
-        """The block graphs, cheapest first, whose grid is these axes, which they therefore do not reduce. What is open is
-        what they read, at the cost of reading it.
-        """
-        pricing = _Pricing(self, goals, parallel)
-        start = _Label(self._bitset(goals), pricing.written(), 0, False)
-        ticket = itertools.count()
-        heap: list[tuple[float, int, _Label]] = [(0.0, next(ticket), start)]
-        fronts: dict[tuple[int, int], Fronts] = {}
-        done: list[_Label] = []
-        while heap:
-            _, _, label = heapq.heappop(heap)
-            if label.front is not None and not label.front.alive(label.member):
-                continue
-            self.labels += 1
-            if self.labels % 64 == 0 and time.perf_counter() > self.deadline:
-                self.complete = False
-                break
-            number = label.open.bit_length() - 1
-            if number < self.order.leaves:
-                cost = label.cost + sum(pricing.read(v) for v in self._leaves(label.open))
-                done.append(replace(label, cost=cost))
-                continue
-            value = self.order.values[number]
-            rest = label.open ^ (1 << number)
-            for d in value.derivations:
-                if any(a in parallel for a in d.reduce):
-                    continue
-                cost = label.cost + pricing.price(value, d)
-                if self.model.operators(cost) > self.limit:
+    def _finished(self, problem: Problem, grid: _Grid) -> Steps[list[Finished]]:
+        """By the compiled loop, from the moment at which it is there."""
+        native = native_labels()
+        if native is None:
+            steps = finished(problem)
+            while True:
+                try:
+                    next(steps)
+                except StopIteration as end:
+                    found, looked = end.value
                     break
-                now = rest | self._bits[d]
-                if (now & self._inputs).bit_count() > self.max_inputs:
-                    continue
-                exps = label.exps | ((d.op == "exp") << number)
-                foreign = label.foreign or (d.op == "sub" and value.form not in self._differences)
-                rivals = fronts.setdefault((now, exps), Fronts())
-                if rivals.dominates(cost, foreign):
-                    continue
-                new = _Label(now, cost, exps, foreign, label, value, d, *rivals.add(cost, foreign))
-                # the newest of many equally cheap ones goes first, so that graphs are finished early
-                heapq.heappush(heap, (self.model.total(cost) + pricing.rest(now), -next(ticket), new))
-        return done
+                native = native_labels()
+                if native is not None:
+                    break
+                yield
+        if native is not None:
+            found, looked = yield from native.finished(problem, grid.arrays)
+        self.labels += looked
+        return found
 
     def fused(self, goals: Sequence[Value]) -> Choice | None:
         """The block graph of the derivations that were found first, which are the program's own; None if it exceeds a limit, or
@@ -206,98 +160,99 @@ class Extractor:
         chosen = {v: chosen[v] for v in sorted(chosen, key=self.order.number.__getitem__)}
         reduced = {a for d in chosen.values() for a in d.reduce}.union(self._joined, self.plan.loops)
         parallel = tuple(a for a in goals[0].axes if a not in reduced and all(a in g.axes for g in goals))
-        pricing = _Pricing(self, goals, parallel)
-        cost = pricing.written() + sum(pricing.price(v, d) for v, d in chosen.items())
-        cost = cost + sum(pricing.read(v) for v in leaves)
+        place = Place(parallel, self.plan.loops, self.plan.split)
+        cost = _written(self.model, place, goals) + sum(_price(self.model, place, v, d) for v, d in chosen.items())
+        cost = cost + sum(self.model.transfer(v.axes, place, held=True) for v in leaves)
         exps = tuple(v for v, d in chosen.items() if d.op == "exp")
-        foreign = any(d.op == "sub" and v.form not in self._differences for v, d in chosen.items())
+        foreign = any(self._is_foreign(v, d) for v, d in chosen.items())
         read = tuple(sorted(leaves, key=self.order.number.__getitem__))
         return Choice(tuple(goals), chosen, read, cost, parallel, exps, foreign)
 
     def least(self, goals: Sequence[Value]) -> Cost:
         """What every kernel with these results costs: its launch and its writes."""
-        return self.model.of_kernel(_Pricing(self, goals, goals[0].axes).written())
+        place = Place(goals[0].axes, self.plan.loops, self.plan.split)
+        return self.model.of_kernel(_written(self.model, place, goals))
 
-    def _leaves(self, bits: int) -> list[Value]:
-        return [v for i, v in enumerate(self.order.values[: self.order.leaves]) if bits >> i & 1]
-
-    def _choice(self, goals: Sequence[Value], label: _Label, parallel: tuple[str, ...]) -> Choice:
-        exps = [v for i, v in enumerate(self.order.values) if label.exps >> i & 1]
-        chosen: dict[Value, Derivation] = {}
-        at: _Label | None = label
-        while at is not None and at.value is not None and at.derivation is not None:
-            chosen[at.value] = at.derivation
-            at = at.parent
-        leaves = tuple(self._leaves(label.open))
-        return Choice(tuple(goals), chosen, leaves, label.cost, parallel, tuple(exps), label.foreign)
+    def _choice(self, goals: Sequence[Value], found: Finished, grid: _Grid) -> Choice:
+        values = self.order.values
+        exps = [v for i, v in enumerate(values) if found.exps >> i & 1]
+        leaves = tuple(v for i, v in enumerate(values[: self.order.leaves]) if found.leaves >> i & 1)
+        chosen = dict(grid.pairs[d] for d in found.derivations)
+        return Choice(tuple(goals), chosen, leaves, found.cost, grid.place.parallel, tuple(exps), found.foreign)
 
 
-def _undominated(done: Sequence[tuple[_Label, tuple[str, ...]]]) -> list[tuple[_Label, tuple[str, ...]]]:
-    """Labels, with their grids, without those for which another one reads no more, costs no more, and may stand for them."""
-    kept: list[tuple[_Label, tuple[str, ...]]] = []
+def _undominated(done: Sequence[tuple[Finished, _Grid]]) -> list[tuple[Finished, _Grid]]:
+    """Ways, with their grids, without those for which another one reads no more, costs no more, and may stand for them."""
+    kept: list[tuple[Finished, _Grid]] = []
     # a rival comes first: it is less in the first entry in which they differ
-    order = sorted(done, key=lambda pair: (pair[0].open.bit_count(), pair[0].foreign, pair[0].cost.tolist()))
-    for label, parallel in order:
+    order = sorted(done, key=lambda pair: (pair[0].leaves.bit_count(), pair[0].foreign, pair[0].cost.tolist()))
+    for way, grid in order:
         rivals = [
-            k.cost for k, grid in kept
-            if not k.open & ~label.open and k.exps == label.exps and (grid == parallel or not label.exps)
-            and (label.foreign or not k.foreign)
+            k.cost for k, other in kept
+            if not k.leaves & ~way.leaves and k.exps == way.exps and (other is grid or not way.exps)
+            and (way.foreign or not k.foreign)
         ]  # fmt: skip
-        if not rivals or not (np.array(rivals) <= label.cost).all(axis=1).any():
-            kept.append((label, parallel))
+        if not rivals or not (np.array(rivals) <= way.cost).all(axis=1).any():
+            kept.append((way, grid))
     return kept
 
 
-class _Pricing:
-    """Costs of the operators of one kernel whose grid is the axes `parallel`."""
+def _price(model: CostModel, place: Place, value: Value, d: Derivation) -> Cost:
+    varying = any(u.varying for u in d.operands)
+    return model.operator(d.op, [u.axes for u in d.operands], value.axes, place, varying=varying, whole=value.after)
 
-    def __init__(self, extractor: Extractor, goals: Sequence[Value], parallel: tuple[str, ...]) -> None:
-        plan = extractor.plan
-        self.goals = goals
-        self.model = extractor.model
-        self.order = extractor.order
+
+def _written(model: CostModel, place: Place, goals: Sequence[Value]) -> Cost:
+    """A kernel's launch and its results."""
+    split = (partial_axis(place.split),) if place.split else ()
+    return model.launch() + sum(model.transfer((*split, *g.axes), place, held=False) for g in goals)
+
+
+class _Grid:
+    """The derivations of a closure in kernels whose grid is the axes `parallel`, which they therefore do not reduce."""
+
+    def __init__(self, extractor: Extractor, parallel: tuple[str, ...]) -> None:
+        plan, order = extractor.plan, extractor.order
+        self.model = model = extractor.model
         self.place = Place(parallel, plan.loops, plan.split)
-        self._prices: dict[Derivation, Cost] = {}
+        #: the derivations, with their values
+        self.pairs: list[tuple[Value, Derivation]] = []
+        first = [0]
+        for v in order.values:
+            self.pairs += [(v, d) for d in v.derivations if v.source is None and not set(d.reduce) & set(parallel)]
+            first.append(len(self.pairs))
+        prices = [_price(model, self.place, v, d) for v, d in self.pairs]
+        times = [model.total(p) for p in prices]
+        least = [0.0] * order.leaves
+        for number in range(order.leaves, len(order.values)):
+            least.append(
+                min(
+                    (
+                        times[d] + max(least[order.number[u]] for u in self.pairs[d][1].operands)
+                        for d in range(first[number], first[number + 1])
+                    ),
+                    default=math.inf,
+                )
+            )
+        leaves = order.values[: order.leaves]
+        self._reads = [model.transfer(v.axes, self.place, held=True) for v in leaves]
+        self.derivations = Derivations(
+            order.leaves, first, np.array(prices).reshape(-1, model.length), times,
+            [extractor._bitset(d.operands) for _, d in self.pairs], [d.op == "exp" for _, d in self.pairs],
+            [extractor._is_foreign(v, d) for v, d in self.pairs], least,
+            extractor._bitset([v for v in leaves if not v.is_scalar_leaf]),
+        )  # fmt: skip
 
     @cached_property
-    def _least(self) -> list[float]:
-        """Per value, a lower bound of the time that its graph takes."""
-        found = [0.0] * len(self.order.values)
-        for number in self.order.below(self.goals):
-            value = self.order.values[number]
-            found[number] = min(
-                self.model.total(self.price(value, d)) + max(found[self.order.number[u]] for u in d.operands)
-                for d in value.derivations
-            )
-        return found
+    def arrays(self) -> NativeDerivations:
+        return NativeDerivations(self.derivations)
 
-    def price(self, value: Value, d: Derivation) -> Cost:
-        found = self._prices.get(d)
-        if found is None:
-            varying = any(u.varying for u in d.operands)
-            found = self._prices[d] = self.model.operator(
-                d.op, [u.axes for u in d.operands], value.axes, self.place, varying=varying, whole=value.after
-            )
-        return found
+    def read(self, leaves: int) -> Cost:
+        """What it costs to read these leaves."""
+        return sum((c for i, c in enumerate(self._reads) if leaves >> i & 1), np.zeros(self.model.length))
 
-    def read(self, leaf: Value) -> Cost:
-        return self.model.transfer(leaf.axes, self.place, held=True)
-
-    def written(self) -> Cost:
-        """The kernel's launch and its results."""
-        plan = self.place
-        split = (partial_axis(plan.split),) if plan.split else ()
-        return self.model.launch() + sum(self.model.transfer((*split, *g.axes), plan, held=False) for g in self.goals)
-
-    def rest(self, open_: int) -> float:
-        """A lower bound of the time that open values still take."""
-        found = 0.0
-        while open_:
-            number = open_.bit_length() - 1
-            if self._least[number] > found:
-                found = self._least[number]
-            open_ ^= 1 << number
-        return found
+    def written(self, goals: Sequence[Value]) -> Cost:
+        return _written(self.model, self.place, goals)
 
 
 def topological(choice: Choice) -> list[Value]:

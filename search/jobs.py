@@ -25,7 +25,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mirage.errors import BudgetError, CacheError, JobError, MirageError, SearchError
+from mirage.errors import BudgetError, JobError, MirageError, SearchError
 from mirage.settings import search_workers
 
 if TYPE_CHECKING:
@@ -189,11 +189,7 @@ class _Job:
         quick = time.time() - self.start <= PATIENCE_S and not self.run.cuts
         if self.checkpoint is None or not self.unsaved or quick:
             return
-        try:
-            self.checkpoint.put_all(self.unsaved)
-        except CacheError as e:
-            # hours of work do not end for want of a copy
-            warnings.warn(f"{e}; the search goes on without its checkpoint", RuntimeWarning, stacklevel=4)
+        if not self.checkpoint.keep(self.unsaved):
             self.checkpoint = None
         self.unsaved.clear()
 

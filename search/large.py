@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,11 +26,12 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
-from mirage.search.generate import Accept, generate
-from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+from mirage.search.generate import undominated
 from mirage.search.options import SearchOptions
 from mirage.search.partitions import Partition, Way, cheapest, most_promising
 from mirage.search.pieces import join, piece_of
+from mirage.search.stream import Search
+from mirage.search.units import Accept
 
 #: seconds of the search of a piece in the first round, and how many times as many in each round after it
 PIECE_SECONDS, LONGER = 0.5, 4.0
@@ -116,9 +117,8 @@ class _Stream:
 
     def search(self, piece: Atoms, seconds: float) -> None:
         program = self.pieces[piece].program
-        searched = self.searches.of(program, seconds)
-        self.spent[piece] = searched.seconds
-        ways = [Way(cost, _splits(graph), graph) for graph, cost in searched.graphs]
+        found, self.spent[piece] = self.searches.of(program, seconds)
+        ways = [Way(cost, _splits(graph), graph) for graph, cost in found]
         if all(way.splits for way in ways):
             # so that there is a way beside every other piece
             ways.append(Way(self.prices.apart(program), graph=reference_graph(program)))
@@ -166,61 +166,42 @@ class _Stream:
         return Found([g for g in both if self.accept is None or self.accept(g)], partition.cost)
 
 
-@dataclass
-class _Searched:
-    """Graphs of a piece with their costs, cheapest first, and the seconds of their search, infinite where it is complete."""
-
-    graphs: list[tuple[MuGraph, float]]
-    seconds: float
-
-
 class _Searches:
-    """Searches of pieces, one of all that are equal; until the budget of `options` is spent, or an interrupt."""
+    """Searches of pieces, one for all that are equal; until the budget of `options` is spent."""
 
     def __init__(self, sizes: Mapping[str, int], options: SearchOptions) -> None:
         self.sizes = sizes
         self.options = options
         self.deadline = time.perf_counter() + options.budget
-        self._known: dict[object, tuple[Canonical, _Searched]] = {}
+        self._known: dict[object, tuple[Canonical, Search]] = {}
 
     @property
     def stopped(self) -> bool:
         return time.perf_counter() >= self.deadline
 
-    def of(self, program: AxisProgram, seconds: float) -> _Searched:
-        """The graphs that a search of so many seconds finds; none once the time is up."""
+    def of(self, program: AxisProgram, seconds: float) -> tuple[list[tuple[MuGraph, float]], float]:
+        """The graphs that a search of so many seconds finds, with their costs, cheapest first, and the seconds that it has had,
+        infinite where it is complete. Once the time is up, what it found before.
+        """
         canonical = canonical_key(program)
         axes = canonical.renaming.inverse().axes
         key = canonical.text, tuple(evaluate(program.axes[axes[a]], self.sizes) for a in canonical.program.axes)
-        first, searched = self._known.get(key, (canonical, None))
-        if searched is None or searched.seconds < seconds:
-            if self.stopped:
-                return searched or _Searched([], 0.0)
-            searched = self._search(program, seconds)
-            first = canonical
-            self._known[key] = first, searched
+        if key not in self._known and not self.stopped:
+            stable = analyze(reference_graph(program)).safe
+            self._known[key] = canonical, Search(program, self.sizes, self.options, accept=_is_stored, safe=stable)
+        if key not in self._known:
+            return [], 0.0
+        first, search = self._known[key]
+        while not search.done and search.seconds < seconds and not self.stopped:
+            search.advance(min(seconds - search.seconds, self.deadline - time.perf_counter()))
         renaming = first.renaming_to(canonical)
-        graphs = [(rename_mugraph(g, renaming, program), cost) for g, cost in searched.graphs]
-        return _Searched(graphs, searched.seconds)
-
-    def _search(self, program: AxisProgram, seconds: float) -> _Searched:
-        stable = analyze(reference_graph(program)).safe
-
-        def accepted(graph: MuGraph) -> bool:
-            return _is_stored(graph) and (analyze(graph).safe or not stable)
-
-        budget = min(seconds, max(self.deadline - time.perf_counter(), 0.01))
-        result = generate(program, self.sizes, replace(self.options, budget=budget), accept=accepted)
-        if INTERRUPTED in result.stats.stop_reason:
-            self.deadline = -math.inf
         # library calls are made of the whole graph
-        graphs = [
-            (g, c)
-            for g, c in zip(result.graphs, result.costs, strict=True)
-            if all(n.op == "graph" or n.op in SOURCES for n in g.kernel.nodes)
-        ]
-        cut = OUT_OF_TIME in result.stats.stop_reason
-        return _Searched(graphs, seconds if cut else math.inf)
+        graphs = [(g, f.cost) for f in undominated(search.found) for g in f.graphs if not _calls_library(g)]
+        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], math.inf if search.done else seconds
+
+
+def _calls_library(graph: MuGraph) -> bool:
+    return any(n.op != "graph" and n.op not in SOURCES for n in graph.kernel.nodes)
 
 
 def _is_stored(graph: MuGraph) -> bool:

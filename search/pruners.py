@@ -8,7 +8,6 @@ from typing import Protocol
 from mirage.errors import UnknownPruner
 from mirage.search.abstract import AbstractAlgebra, Poly
 from mirage.search.placement import Placements, all_sites
-from mirage.search.smt import SmtPruner
 
 
 class Pruner(Protocol):
@@ -49,6 +48,9 @@ def make_pruner(kind: str | None, algebra: AbstractAlgebra, targets: Sequence[Po
         case "normal-form":
             return Placements(algebra, all_sites(targets))
         case "smt":
+            # Z3 is imported where it is asked for
+            from mirage.search.smt import SmtPruner
+
             return SmtPruner(targets)
         case None:
             return NoPruner()

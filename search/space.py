@@ -1,76 +1,111 @@
-"""The space of one search: closures, kernel-level tensors, and the composer of kernel graphs; built once per process."""
+"""The space of one search: closures, and the tensors that kernels hand to one another; built once per process."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.types import DTYPES
 from mirage.search.algebras import Algebras
 from mirage.search.closure import Closure
-from mirage.search.compose import Composer
+from mirage.search.compose import Composer, Kernel
 from mirage.search.cost import CostModel
 from mirage.search.expansion import whole_products
+from mirage.search.extract import Extractor
 from mirage.search.indexed import IndexPruner
 from mirage.search.options import Limits, SearchOptions
 from mirage.search.placement import Placements, Sites, all_sites
 from mirage.search.plan import KernelPlan, axis_parts, kernel_plans
 from mirage.search.pruners import make_pruner
 from mirage.search.stats import SearchStats
-from mirage.search.tensors import Tensors
+from mirage.search.steps import Steps
+from mirage.search.tensors import KernelTensor, Tensors
 
 
 class Space:
-    """Everything that kernels of a program can compute, until `deadline` (a `perf_counter`).
+    """Everything that kernels of a program can compute.
 
-    `whole`: products of sums are left whole, because there were too many values.
+    `whole`: products of sums are left whole, because there were too many values. `complete`: all of it is there.
+    Raises TermTooLarge if an expression of the program is too large.
     """
 
-    def __init__(
-        self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions, deadline: float
-    ) -> None:
+    def __init__(self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions) -> None:
         self.program = program
         self.options = options
         self.limits = Limits.of(program, options)
         self.plans = kernel_plans(program, options.max_loops)
         self.algebras = Algebras(program, axis_parts(program))
-        self.whole = False
-        self.stats = SearchStats()
-        # only the normal form has placements, and only they can leave products whole
-        whole = whole_products(program, self.algebras) if options.pruner == "normal-form" else {}
-        outputs = [self.algebras.targets[o.value][1] for o in program.outputs]
-        sites = all_sites(outputs)
-        self.tensors = self._tensors(sites, options.max_values if any(whole.values()) else None, deadline)
-        if self.tensors.too_many:
-            self.whole = True
-            self.stats = SearchStats()
-            self.tensors = self._tensors(whole, None, deadline)
-        self.stats.limits = self.limits.to_json()
-        self.stats.tensors = len(self.tensors.all)
         free = [a for a, d in program.axes.items() if d.free_symbols]
-        costs = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates)
-        self.composer = Composer(self.tensors, costs, self.limits, deadline)
+        self.model = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates)
+        self.whole = False
+        self.complete = False
+        self.stats = SearchStats()
+        self._outputs = [self.algebras.targets[o.value] for o in program.outputs]
+        self.tensors = self._tensors(all_sites([poly for _, poly in self._outputs]))
 
-    def _tensors(self, sites: Sites, max_values: int | None, deadline: float) -> Tensors:
+    def fused(self) -> Iterator[list[Kernel]]:
+        """The graph of one kernel that computes what the program's own operators compute, for each plan that has one.
+
+        Needs nothing but the program's own values, and so little time, whatever the program.
+        """
+        limits = self.limits
+        for closure in self.tensors.closures:
+            closure.seed()
+            tensors = self._own_results(closure)
+            if not 0 < len(tensors) <= limits.results:
+                continue
+            extractor = Extractor(closure, self.model, limit=limits.operators, max_inputs=limits.inputs)
+            choice = extractor.fused([v for t in tensors for _, v in t.producers])
+            if choice is not None:
+                yield [Kernel(closure.plan, choice, tuple(tensors))]
+
+    def _own_results(self, closure: Closure) -> list[KernelTensor]:
+        """The program's outputs as a kernel of one plan computes them by the program's own operators; none where it does not."""
+        found: dict[object, KernelTensor] = {}
+        for k, o in enumerate(self.program.outputs):
+            if self.tensors.trivial[k] is not None:
+                continue
+            form, poly = self.algebras.targets[o.value]
+            value = closure.own.get(o.value)
+            if value is None or value.form != form or not closure.finishes(value):
+                return []
+            tensor = found.setdefault(form, KernelTensor(len(found), form, poly, value.axes, [], [(0, value)]))
+            tensor.outputs.append(k)
+        return list(found.values())
+
+    def close(self) -> Steps[None]:
+        """Find everything. Between two steps, `composer` composes what there is."""
+        whole = {}
+        if self.options.pruner == "normal-form":
+            # only the normal form has placements, and only they can leave products whole
+            whole = whole_products(self.program, self.algebras)
+        most = self.options.max_values if any(whole.values()) else None
+        if not (yield from self.tensors.run(most)):
+            self.whole = True
+            self.stats.restart()
+            self.tensors = self._tensors(whole)
+            yield from self.tensors.run()
+        self.complete = True
+
+    def composer(self) -> Composer:
+        """Composes what is there."""
+        if not self.complete:
+            self.tensors.collect()
+        return Composer(self.tensors, self.model, self.limits)
+
+    def _tensors(self, sites: Sites) -> Tensors:
         al = self.algebras
-        outputs = [al.targets[o.value] for o in self.program.outputs]
-        polys = [poly for _, poly in outputs]
         indices = placements = None
         if self.options.pruner == "normal-form":
             # the ablations are those of abstract expressions: nothing else prunes beside them
-            indices = IndexPruner(al.exact, [form for form, _ in outputs])
+            indices = IndexPruner(al.exact, [form for form, _ in self._outputs])
             placements = Placements(al.abstract, sites)
-        pruner = placements or make_pruner(self.options.pruner, al.abstract, polys)
+        pruner = placements or make_pruner(self.options.pruner, al.abstract, [poly for _, poly in self._outputs])
 
         def make(plan: KernelPlan) -> Closure:
             return Closure(
                 self.program, al, plan, pruner, indices, placements, self.stats, limit=self.limits.operators,
-                canonical=self.options.canonical, deadline=deadline,
+                canonical=self.options.canonical,
             )  # fmt: skip
 
-        return Tensors(self.program, al, self.plans, make, self.limits.kernels, max_values)
-
-    @property
-    def note(self) -> str:
-        """What the space leaves out."""
-        return "products of sums left whole" if self.whole else ""
+        return Tensors(self.program, al, self.plans, make, self.limits.kernels)

@@ -33,6 +33,11 @@ class SearchStats:
     def prune(self, why: str, count: int = 1) -> None:
         self.pruned[why] = self.pruned.get(why, 0) + count
 
+    def restart(self) -> None:
+        """Count anew what closures count."""
+        self.prefixes = self.checks = 0
+        self.pruned = {}
+
     @staticmethod
     def from_json(obj: Any) -> SearchStats:
         """Raises FormatError for anything but what `to_json` writes."""

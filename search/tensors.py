@@ -15,6 +15,7 @@ from mirage.search.abstract import Poly
 from mirage.search.algebras import Algebras
 from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.plan import KernelPlan
+from mirage.search.steps import Steps
 from mirage.verify.exact import Form
 
 #: operators whose result is new data, not a rearrangement of one element each
@@ -39,8 +40,7 @@ class KernelTensor:
 class Tensors:
     """The closures of all plans of a program, closed under what kernels hand to one another.
 
-    `make(plan)` gives an empty closure, `kernels` is how many a graph may have. `too_many` tells whether it was given up,
-    as a closure of the program's inputs had more than `max_values`. `cut` says what ended it early.
+    `make(plan)` gives an empty closure, `kernels` is how many a graph may have.
     """
 
     def __init__(
@@ -50,7 +50,6 @@ class Tensors:
         plans: Sequence[KernelPlan],
         make: Callable[[KernelPlan], Closure],
         kernels: int,
-        max_values: int | None = None,
     ) -> None:
         self.program = program
         self.al = algebras
@@ -61,7 +60,7 @@ class Tensors:
         self._index: dict[tuple[Form, Poly], KernelTensor] = {}
         self._by_form: dict[Form, tuple[int, ...]] = {}
         self._seen = [0] * len(plans)
-        self.too_many = False
+        self._kernels = kernels
         for o in program.outputs:
             n = program.nodes[o.value]
             self.trivial.append(n if n.op in _SOURCES else None)
@@ -73,14 +72,18 @@ class Tensors:
             for n, (form, poly) in zip(program.nodes, algebras.targets, strict=True):
                 if n.op in _SOURCES:
                     c.leaf(form, poly, n)
+
+    def run(self, max_values: int | None = None) -> Steps[bool]:
+        """Close the closures, and hand their results on; in steps, after each of which `collect` finds what there is.
+
+        False if it was given up, as a closure of the program's inputs had more than `max_values`.
+        """
         handed = 0
-        for rounds in range(kernels):
-            for c in self.closures:
-                if not c.run(None if rounds else max_values):
-                    self.too_many = True
-                    return
-            self._collect()
-            if rounds == kernels - 1:
+        for rounds in range(self._kernels):
+            if not (yield from _in_turn([c.run(None if rounds else max_values) for c in self.closures])):
+                return False
+            self.collect()
+            if rounds == self._kernels - 1:
                 break
             fresh, handed = self.all[handed:], len(self.all)
             if not fresh:
@@ -89,11 +92,7 @@ class Tensors:
                 for c in self.closures:
                     if self._readable(t, c):
                         c.leaf(t.form, t.poly, t)
-
-    @property
-    def cut(self) -> str:
-        """Why a closure is not complete, or "" ."""
-        return next((c.cut for c in self.closures if c.cut), "")
+        return True
 
     def outputs(self) -> list[KernelTensor | None]:
         """Per output of the program its tensor; None where it is trivial, or no kernel yields it."""
@@ -106,13 +105,13 @@ class Tensors:
         """Partial results over an axis and that axis divided anew would be confused."""
         return not any(partial_axis(a) in tensor.axes for a in closure.plan.loops)
 
-    def _collect(self) -> None:
-        """New tensors, and new producers of known ones."""
+    def collect(self) -> None:
+        """Add new tensors, and new producers of known ones."""
         for k, c in enumerate(self.closures):
             frontier = _Frontier(c)
             split = (partial_axis(c.plan.split),) if c.plan.split else ()
             for v in c.values[self._seen[k] :]:
-                if not v.derivations or v.varying or (c.plan.loops and not v.after):
+                if not c.finishes(v):
                     continue
                 outputs = () if split else self._by_form.get(v.form, ())
                 if outputs:
@@ -136,6 +135,21 @@ class Tensors:
         if not v.form.bound:
             return False
         return c.plan.split is None or f"{c.plan.split}.grid" in v.form.free
+
+
+def _in_turn(runs: Sequence[Steps[bool]]) -> Steps[bool]:
+    """Runs side by side, so that all have come as far where they are left; False as soon as one is."""
+    left = list(runs)
+    while left:
+        for run in list(left):
+            try:
+                next(run)
+            except StopIteration as end:
+                if not end.value:
+                    return False
+                left.remove(run)
+            yield
+    return True
 
 
 def _combines(d: Derivation) -> bool:

@@ -1,5 +1,8 @@
 """Choosing among verified graphs by measurement (paper, section 6): schedules are enumerated, compiled and profiled.
 
+Graphs are taken as they are found. While compilers work on a wave of kernels, the search goes on, the next wave is planned and
+results to compare with are made; then the wave is raced, and the fastest kernel so far is the answer at any time.
+
 All rivals of a round run interleaved, so that noise hits them alike. The program as NumPy runs it and its library version
 are always among them, so the answer is never slower than what the user had.
 """
@@ -10,13 +13,12 @@ import math
 import time
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from mirage.errors import MirageError, UnsafeCacheError
-from mirage.ir.dims import evaluate
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.compile.toolchain import find_compiler
@@ -26,33 +28,22 @@ from mirage.kernels.cpu.model.fit import coefficients, keep
 from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import Timing, interleave, score, wall_ns
 from mirage.kernels.target import Target
-from mirage.mugraph.degree import RunningMaximum
-from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search import cold
-from mirage.search.accuracy import (
-    Accuracy,
-    Trial,
-    accuracy_trials,
-    random_inputs,
-    reference_seconds,
-    small_trial_seconds,
-)
-from mirage.search.cost import LOOP_TILE, SPLITS
-from mirage.search.explore import FAR, Explorer, Pair
-from mirage.search.generate import plan_by_plan
+from mirage.search.accuracy import GIVEN, Trial, Trials, random_inputs, reference_seconds
+from mirage.search.candidates import Candidate, Candidates
+from mirage.search.explore import Explorer, Pair
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
-from mirage.verify.certificate import Certificate
 
-#: kernels that are compiled at most; a wave of them per core, and twice that at first
+#: kernels that are compiled at most; a wave of them per core, of which the first has one only, so that it is measured soon
 MAX_KERNELS = 96
 WAVE = 2
 #: waves without a kernel that is faster by more than this share, after which all is tried that is worth it
 PATIENCE, BETTER = 4, 0.02
 #: schedules of one graph that `Tuner.schedules` gives
 SCHEDULES = 6
-#: share of the budget in which graphs are modelled
-MODEL_SHARE = 0.1
+#: seconds of the search at a time, while a compiler may end meanwhile
+SLICE_S = 0.05
 #: how often each kernel of a wave is called, and the seconds (share of the budget) that this takes at least (at most)
 RACE_CALLS, RACE_SECONDS, RACE_SHARE = 30, 0.05, 0.04
 #: the fastest kernels, and graphs, that are measured last, with the baselines, and the seconds (share of the budget) that this
@@ -66,33 +57,16 @@ RACE_LEAST = 0.05
 #: rounds of the last measurement, where they fit, and seconds of a call that is made in any case
 ROUNDS = 5
 CHEAP_S = 0.02
-#: share of the budget that the program may take in float64 at the given sizes, and that it may take to make all trials:
-#: where these take longer, no kernel could be checked
-EXACT_SHARE, TRIALS_SHARE = 0.1, 0.4
-#: seconds of the last measurement after an interrupt, and those without which no compiler is started
+#: share of the budget that the program may take in float64 at the given sizes; a trial that takes no longer than so many seconds
+#: is made before the first kernel is measured, others after it
+EXACT_SHARE, SOON_S = 0.1, 0.1
+#: seconds of the last measurement after an interrupt, those without which no compiler is started, and those that a first kernel
+#: may take after an interrupt that came before it
 HASTE_S = 0.5
 COMPILER_S = 0.1
+FIRST_S = 3.0
 #: what is said where time ended before there was a kernel
-UNCOMPILED = "before a kernel was compiled"
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial.
-
-    `sizes` (dim symbol -> elements) are those that the schedule and the layouts of the kernel were chosen for; empty for
-    one that is not tuned. `timing` is at the first sizes that the program was tuned at.
-    """
-
-    graph: MuGraph
-    certificate: Certificate
-    maximum: RunningMaximum
-    cost: float
-    schedule: Schedule | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
-    executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
-    timing: Timing | None = None
-    accuracy: tuple[Accuracy, ...] = ()
+UNCOMPILED = "before a kernel was compiled and checked"
 
 
 @dataclass
@@ -108,41 +82,12 @@ class Tuned:
     stop_reason: str
 
 
-def idle_factor(graph: MuGraph, sizes: Mapping[str, int], cores: int) -> float:
-    """By how much a graph is slower for want of blocks: cores per block that its least parallel kernel can have."""
-    axis_sizes = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
-    cells = [math.prod(axis_sizes.get(a, cores) for a in n.graph.grid) for n in graph.kernels if n.graph is not None]
-    return max(1.0, cores / max(min(cells, default=cores), 1))
-
-
-def is_idle_loop(graph: MuGraph, sizes: Mapping[str, int]) -> bool:
-    """Whether a kernel loops over, or splits, an axis that one tile holds: a plan without it does the same."""
-    axis_sizes = {a: evaluate(d, sizes) for a, d in graph.axes.items()}
-    return any(axis_sizes.get(a, SPLITS) <= LOOP_TILE for n in graph.kernels if n.graph for a in n.graph.loop)
-
-
-def diverse(candidates: Sequence[Candidate], count: int, sizes: Mapping[str, int], cores: int) -> list[Candidate]:
-    """Up to `count` candidates, plan by plan, by modelled cost and the parallelism that they allow.
-
-    Candidates that loop over what one tile holds come after all others; those that are modelled at more than `FAR` times the
-    least cost are left out, because one call of them may take longer than the whole tuning.
-    """
-    of_graph = {id(c.graph): c for c in candidates}
-    priced = [(c.graph, c.cost * idle_factor(c.graph, sizes, cores)) for c in candidates]
-    least = min((cost for _, cost in priced), default=0.0)
-    priced = [(graph, cost) for graph, cost in priced if cost <= FAR * least]
-    groups: tuple[list[tuple[MuGraph, float]], ...] = ([], [])
-    for item in priced:
-        groups[is_idle_loop(item[0], sizes)].append(item)
-    return [of_graph[id(graph)] for group in groups for graph, _ in plan_by_plan(group)][:count]
-
-
 class Tuner:
     """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
 
     `baselines` are what competes besides, "library" among them: it is called once at least. `inputs` and `trials` are made
-    where none are given; where that would take too much of the time, no kernel is tried. The first kernel may take `grace`
-    seconds more than the budget. With `decides`, nothing is measured after it, so that it also looks at cold caches.
+    where none are given. With `decides`, nothing is measured after it, so that it also looks at cold caches. `progress` gets
+    lines of text, `better` is called with the tuner whenever there is a fastest kernel.
     """
 
     def __init__(
@@ -156,13 +101,12 @@ class Tuner:
         budget: float,
         seed: int,
         progress: Callable[[str], None] = lambda _: None,
+        better: Callable[[Tuner], None] = lambda _: None,
         inputs: list[np.ndarray] | None = None,
-        trials: Sequence[Trial] = (),
+        trials: Trials | None = None,
         constants: Collection[str] = (),
-        grace: float = 0.0,
         decides: bool = False,
     ) -> None:
-        self.grace = grace
         self.decides = decides
         self.budget = budget
         self.deadline = time.perf_counter() + budget
@@ -172,6 +116,7 @@ class Tuner:
         self.baselines = baselines
         self.constants = constants
         self.progress = progress
+        self.better = better
         self.rejected: list[str] = []
         self.compiled = 0
         self.ready: list[Candidate] = []
@@ -184,40 +129,48 @@ class Tuner:
         self.calls: dict[int, float] = {}
         self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
         self.model = CostModel(machine_of(target), coefficients(target))
-        self.trials = list(trials) or self._trials(flops, seed)
+        self.explorer = Explorer(self.sizes, self.model, self.rejected, constants)
+        #: what was raced, with its latency in that race
+        self.measured: dict[Pair, Candidate] = {}
+        self.trials = trials or Trials(
+            program, self.inputs, self.sizes, flops, self._called_library, seed, EXACT_SHARE * budget
+        )
 
-    def _trials(self, flops: float, seed: int) -> list[Trial]:
-        """What kernels are compared with; only the library's results where there is no time for more."""
-        library, given = self.baselines["library"], self.inputs
-        start = time.perf_counter()
-        own = library(given, self.sizes)
-        self.expected["library"] = time.perf_counter() - start
-        small = small_trial_seconds(self.program, self.sizes, flops)
-        if small > min(TRIALS_SHARE * self.budget, self.left()) + self.grace:
-            self.cut = True
-            return [Trial.beside("the given sizes", lambda *_: own, given, self.sizes)]
-        seconds = min(EXACT_SHARE * self.budget, self.left() / 2)
-        return accuracy_trials(self.program, given, self.sizes, flops, lambda *_: own, seed, seconds)
+    def _called_library(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
+        """The results of the library version, whose time is taken."""
+        run = _Stopwatch(self.baselines["library"])
+        found = run(inputs, sizes)
+        self.expected["library"] = run.seconds
+        return found
 
     def left(self) -> float:
         return self.deadline - time.perf_counter()
 
-    def run(self, candidates: Sequence[Candidate]) -> Tuned:
+    def run(self, source: Candidates) -> Tuned:
         """The candidates, measured where time allowed; an interrupt ends the choice among them, and the best so far are
-        measured. Raises NoCompilerError before any time is spent.
+        measured. Raises NoCompilerError before any time is spent, and KeyboardInterrupt for a second interrupt, or for one
+        before any graph was found.
         """
         find_compiler()
         interrupted = False
         try:
-            self.rank(candidates)
+            self.rank(source)
+            self.settle()
         except KeyboardInterrupt:
             interrupted = True
+            source.stop()
+            if not source.found:
+                raise
+            if not self.ready:
+                self.deadline = time.perf_counter() + FIRST_S
+                self.rank(source, waves=1)
         ranked = self.ready
         first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
         final = list(first.values())
+        self.trials.first()
         try:
             left = self.left() * (1 - COLD_SHARE * self.decides)
-            timings = self.measure(final, HASTE_S if interrupted else max(left, min(self.grace / 2, HASTE_S)))
+            timings = self.measure(final, HASTE_S if interrupted else left)
         except KeyboardInterrupt:
             if interrupted:
                 raise
@@ -234,51 +187,126 @@ class Tuner:
         done = {id(c.graph) for c in final}
         others = [c for c in ranked if id(c.graph) not in done]
         seen = done | {id(c.graph) for c in others}
-        rest = [c for c in candidates if id(c.graph) not in seen]
+        rest = [c for c in source.found if id(c.graph) not in seen]
         reason = INTERRUPTED if interrupted else OUT_OF_TIME if self.cut else "complete"
-        if reason == OUT_OF_TIME and not self.compiled:
+        if reason == OUT_OF_TIME and not self.ready:
             reason = f"{OUT_OF_TIME} {UNCOMPILED}"
         baselines = {name: timings[name] for name in self.baselines if name in timings}
-        return Tuned([*_distinct(final), *_distinct(others), *rest], baselines, self.compiled, self.rejected, reason)
+        tried = self.explorer.tried()
+        measured = [replace(c, tried=tried.get(id(c.graph), ())) for c in (*_distinct(final), *_distinct(others))]
+        return Tuned([*measured, *rest], baselines, self.compiled, self.rejected, reason)
 
-    def rank(self, candidates: Sequence[Candidate]) -> None:
-        """Compile and race candidates in waves; `ready` holds them at any time, the fastest so far first."""
-        order = diverse(candidates, len(candidates), self.sizes, self.target.cores)
-        numbers = {id(c.graph): i for i, c in enumerate(order)}
-        modelled = time.perf_counter() + MODEL_SHARE * self.budget
-        until = self.deadline - min(FINAL_SHARE * self.budget, FINAL_SECONDS)
-        graphs = [(c.graph, c.maximum) for c in order]
-        explorer = Explorer(
-            graphs, self.sizes, self.model, self.rejected, lambda: time.perf_counter() > modelled, self.constants
-        )
-        measured: dict[Pair, Candidate] = {}
-        stale, wave = 0, 2 * WAVE * self.target.cores
+    def rank(self, source: Candidates, waves: float = math.inf) -> None:
+        """Compile and race candidates in so many waves; `ready` holds them at any time, the fastest so far first."""
+        until = self.deadline - (min(FINAL_SHARE * self.budget, FINAL_SECONDS) if waves > 1 else 0.0)
+        explorer = self.explorer
+        explorer.add(source.preferred())
+        stale, size = 0, self.target.cores
+        # what an earlier run found the fastest is built again, to race with what is new
+        pairs = explorer.fastest[:size]
         try:
-            while stale < PATIENCE and self.compiled < MAX_KERNELS:
-                waits = self.grace > 0 and not self.compiled
-                if (self.cut and not waits) or time.perf_counter() > (self.deadline + self.grace if waits else until):
+            while waves > 0 and self.compiled < MAX_KERNELS:
+                if time.perf_counter() > until:
                     self.cut = True
                     break
-                pairs = explorer.wave(min(wave, MAX_KERNELS - self.compiled))
+                if not pairs and stale < PATIENCE:
+                    pairs = explorer.wave(min(size, MAX_KERNELS - self.compiled))
                 if not pairs:
-                    break
-                leaders = explorer.fastest[:2]
-                before = explorer.times[leaders[0]] if leaders else math.inf
-                built = self.compile([(order[i], [s]) for i, s in pairs], until - time.perf_counter())
-                least = RACE_CALLS * before * 1e-6 * (len(built) + len(leaders)) if leaders else math.inf
-                seconds = min(max(least, RACE_SECONDS), RACE_SHARE * self.budget)
-                timed = self.race([*(measured[pair] for pair in leaders), *built], seconds)
-                race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
-                explorer.learn({pair: c.timing for pair, c in race.items() if c.timing})
-                measured |= race
-                self._forget(c for pair, c in race.items() if pair not in explorer.fastest[:2])
-                self.ready = [measured[pair] for pair in explorer.fastest]
-                best = explorer.times[explorer.fastest[0]] if measured else math.inf
-                stale = 0 if best < (1 - BETTER) * before else stale + 1
-                wave = WAVE * self.target.cores
+                    if source.done:
+                        break
+                    if self._search(source) and stale >= PATIENCE:
+                        stale = PATIENCE - 1
+                    continue
+                before = self.fastest_us
+                work = [(explorer.candidates[i], s) for i, s in pairs]
+                built = self.compile(work, until - time.perf_counter(), lambda: self._meanwhile(source))
+                self._learn(built)
+                stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
+                pairs, size, waves = [], WAVE * self.target.cores, waves - 1
+                if self.fastest_us < before:
+                    self.progress(self._so_far())
+                    self.better(self)
         finally:
-            self._forget([*measured.values(), *self.ready])
+            self._forget([*self.measured.values(), *self.ready])
             keep(self.target, explorer.samples)
+
+    @property
+    def fastest_us(self) -> float:
+        """Microseconds of the fastest kernel so far, as races scaled them; infinite where there is none."""
+        return min((self.explorer.times[pair] for pair in self.measured), default=math.inf)
+
+    def _learn(self, built: Sequence[Candidate]) -> None:
+        """Race what was built with the fastest so far."""
+        explorer = self.explorer
+        leaders = sorted(self.measured, key=explorer.times.__getitem__)[:2]
+        before = self.fastest_us
+        least = RACE_CALLS * before * 1e-6 * (len(built) + len(leaders)) if leaders else math.inf
+        seconds = min(max(least, RACE_SECONDS), RACE_SHARE * self.budget)
+        numbers = {id(c.graph): i for i, c in enumerate(explorer.candidates)}
+        timed = self.race([*(self.measured[pair] for pair in leaders), *built], seconds)
+        race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
+        explorer.learn({pair: c.timing for pair, c in race.items() if c.timing})
+        self.measured |= race
+        self._order()
+        self._forget(c for c in race.values() if c not in self.ready[:2])
+
+    def _order(self) -> None:
+        """Note what was measured as `ready`, the fastest first; of these, what may run (`Candidates.preferred`)."""
+        least = min((len(c.maximum.plain) for c in self.explorer.candidates), default=0)
+        order = sorted(self.measured, key=self.explorer.times.__getitem__)
+        self.ready = [c for c in map(self.measured.__getitem__, order) if len(c.maximum.plain) == least]
+
+    def _search(self, source: Candidates) -> bool:
+        """Let the search go on for a moment; whether it found something."""
+        fresh = source.more(SLICE_S)
+        least = min((len(c.maximum.plain) for c in source.found), default=0)
+        self.explorer.add([c for c in fresh if len(c.maximum.plain) == least])
+        if fresh:
+            self.progress(self._so_far())
+        return bool(fresh)
+
+    def _so_far(self) -> str:
+        best = f", the fastest takes {self.fastest_us:,.1f} us" if self.measured else ""
+        return f"{self.compiled} kernels compiled{best}"
+
+    def _meanwhile(self, source: Candidates) -> bool:
+        """Do a little of what there is to do while compilers work; whether there was something."""
+        if not self.trials.begun:
+            self.trials.first()
+            return True
+        needed = self.trials.needed
+        if needed <= SOON_S:
+            self._compare(self.trials.next())
+            return True
+        if self.explorer.estimate():
+            return True
+        if not source.done:
+            self._search(source)
+            return True
+        if self.measured and needed <= self.left() / 4:
+            self._compare(self.trials.next())
+            return True
+        if self.ready and not source.verifier.is_confirmed(self.ready[0].graph):
+            # it may be what is returned
+            source.verifier.confirm(self.ready[0].graph, self.ready[0].certificate)
+            return True
+        return False
+
+    def settle(self) -> None:
+        """Compare the kernels with what there was no time to make before."""
+        while self.measured and self.trials.needed <= self.left() / 2:
+            self._compare(self.trials.next())
+
+    def _compare(self, trial: Trial) -> None:
+        """Compare what was measured with a new trial, and drop what fails."""
+        for pair, c in list(self.measured.items()):
+            checked = self._compared(c, [trial])
+            if checked is None:
+                del self.measured[pair]
+                self.explorer.drop(pair)
+            else:
+                self.measured[pair] = checked
+        self._order()
 
     def schedules(self, c: Candidate) -> list[Schedule]:
         """Sizes worth trying, the most promising first; none if a block needs more memory than a core's share of the caches
@@ -290,29 +318,30 @@ class Tuner:
             self.rejected.append(f"{c.graph.origin}: {e}")
             return []
 
-    def compile(self, work: Sequence[tuple[Candidate, Sequence[Schedule]]], seconds: float) -> list[Candidate]:
-        """Compiled and checked candidates, as many as fit these seconds; one compiler per core."""
+    def compile(
+        self,
+        work: Sequence[tuple[Candidate, Schedule]],
+        seconds: float,
+        meanwhile: Callable[[], bool] = lambda: False,
+    ) -> list[Candidate]:
+        """Compiled and checked candidates, as many as fit these seconds; one compiler per core.
+
+        `meanwhile` is called again and again while compilers work, until it says that there is nothing to do.
+        """
         stop = min(time.perf_counter() + seconds, self.deadline)
         # a kernel that was compiled in the nick of time may take long to check
         checks = (stop + self.deadline) / 2
-        jobs = [
-            (c, s)
-            for rank in range(max((len(ss) for _, ss in work), default=0))
-            for c, ss in work
-            for s in ss[rank : rank + 1]
-        ]
         done: list[Candidate] = []
-        first = max(stop, self.deadline + self.grace) if self.grace and not self.compiled else stop
 
-        def build(job: tuple[Candidate, Schedule]) -> Candidate | str | None:
-            left = (first if job is jobs[0] else stop) - time.perf_counter()
+        def build(c: Candidate, schedule: Schedule) -> Candidate | str | None:
+            left = stop - time.perf_counter()
             if left < COMPILER_S:
                 return None
-            c, schedule = job
             try:
-                seconds = None if left == math.inf else left
-                executable = CpuExecutable(c.graph, schedule, c.maximum, self.sizes, self.constants, seconds=seconds)
-                return replace(c, schedule=schedule, sizes=self.sizes, executable=executable)
+                executable = CpuExecutable(
+                    c.graph, schedule, c.maximum, self.sizes, self.constants, seconds=None if left == math.inf else left
+                )
+                return replace(c, schedule=schedule, sizes=self.sizes, accuracy=()).with_kernels(executable)
             except UnsafeCacheError:
                 raise  # no other kernel would fare better
             except MirageError as e:
@@ -320,16 +349,21 @@ class Tuner:
 
         with ThreadPoolExecutor(max(self.target.cores, 1)) as pool:
             try:
-                for built in pool.map(build, jobs):
+                builds: list[Future[Candidate | str | None]] = [pool.submit(build, c, s) for c, s in work]
+                pending = set(builds)
+                while pending:
+                    busy = meanwhile()
+                    pending = wait(pending, timeout=0.0 if busy else None).not_done
+                for built in [b.result() for b in builds]:
                     if isinstance(built, str):
                         self.rejected.append(built)
-                    elif built is None or time.perf_counter() > (checks if self.compiled else max(checks, first)):
+                    elif built is None or time.perf_counter() > checks:
                         self.cut = True
                     elif (checked := self.checked(built)) is not None:
                         done.append(checked)
                         self.ready.append(checked)
                     self.compiled += built is not None
-                    self.progress(f"{self.compiled} kernels compiled")
+                    self.progress(self._so_far())
             except BaseException:
                 # an interrupt waits for the kernels that are being compiled, not for those in the queue
                 pool.shutdown(cancel_futures=True)
@@ -338,26 +372,33 @@ class Tuner:
 
     def checked(self, c: Candidate) -> Candidate | None:
         """The candidate with its errors; None, so that it is never used, where its results are not the program's, or
-        not as near to float64 as NumPy's.
+        not as near to float64 as NumPy's, in the trials that there are.
         """
         assert c.executable is not None
-        found: list[Accuracy] = []
+        self.trials.first()
         run = _Stopwatch(c.executable)
-        for case in self.trials:
-            accuracy, passed = case.measure(run)
-            if case is self.trials[0]:
-                self.calls[id(c.executable)] = run.seconds
+        first, *others = self.trials.made
+        found = self._compared(c, [first], run)
+        self.calls[id(c.executable)] = run.seconds
+        return self._compared(found, others) if found is not None else None
+
+    def _compared(self, c: Candidate, trials: Sequence[Trial], run: Runner | None = None) -> Candidate | None:
+        """As `checked`, in these trials."""
+        assert c.executable is not None
+        found = list(c.accuracy)
+        for case in trials:
+            accuracy, passed = case.measure(run or c.executable)
             if not passed:
                 message = (
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
                 )
-                if case is self.trials[0]:
+                if case.name == GIVEN:
                     warnings.warn(message, RuntimeWarning, stacklevel=2)
                 self.rejected.append(message)
                 return None
             if case.in_float64:
                 found.append(accuracy)
-        return replace(c, accuracy=tuple(found))
+        return replace(c, accuracy=tuple(sorted(found, key=lambda a: a.trial != GIVEN)))
 
     def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
         """Fastest first, as an interleaved run scores them, or, where there is no time for one, as their first calls do."""
@@ -370,7 +411,7 @@ class Tuner:
             timings = interleave(fns, seconds=seconds, spinning=spinning, apart=self.apart(candidates))
         else:
             self.cut = True
-            timings = {name: _once(s) for name, s in first.items()}
+            timings = {name: Timing.once(s) for name, s in first.items()}
         timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
 
@@ -396,10 +437,10 @@ class Tuner:
             if 2 * sum(call[n] for n in (*chosen, name)) < seconds:
                 chosen[name] = fns[name]
         self.cut |= len(chosen) < len(fns)
-        once = {name: _once(s) for name, s in (first | {"library": call["library"]}).items()}
+        once = {name: Timing.once(s) for name, s in (first | {"library": call["library"]}).items()}
         for name in fns.keys() - chosen.keys() - once.keys():
             if call[name] < CHEAP_S:
-                once[name] = _once(1e-9 * wall_ns(fns[name]))
+                once[name] = Timing.once(1e-9 * wall_ns(fns[name]))
         if not chosen:
             return once
         # a first call may have been slow by chance
@@ -431,11 +472,6 @@ class Tuner:
         if isinstance(run, CpuExecutable):
             return run.prepared(self.inputs, self.sizes)
         return lambda: run(self.inputs, self.sizes)
-
-
-def _once(seconds: float) -> Timing:
-    """The timing of a single call."""
-    return Timing(1e6 * seconds, 1e6 * seconds, 1)
 
 
 class _Stopwatch:

@@ -28,11 +28,12 @@ from mirage.kernels.target import Target, memory_bytes
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
 from mirage.search import cold
-from mirage.search.accuracy import Trial, random_input, random_inputs, trial_seconds
+from mirage.search.accuracy import Trial, Trials, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
+from mirage.search.candidates import Candidate, Candidates
 from mirage.search.decide import LEAF_PRICE, learn
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
-from mirage.search.tune import COLD_SHARE, Candidate, Tuned, Tuner
+from mirage.search.tune import COLD_SHARE, Tuned, Tuner
 
 #: compiled versions that a result has at most: as many as a decision tree has leaves
 MAX_VERSIONS = 8
@@ -155,8 +156,8 @@ class _Visit:
 class VersionTuner:
     """Tunes the candidates of a program at the given sizes (`anchors`), and chooses versions for all others.
 
-    `baselines` are what competes besides, "library" among them. `budget` is in seconds; with `haste`, only the first of the
-    given sizes count. The first kernel may take `grace` seconds more than the budget.
+    `baselines` are what competes besides, "library" among them. `budget` is in seconds. `better` is called with the best so far
+    whenever a kernel is the fastest at the first of the given sizes.
     """
 
     def __init__(
@@ -169,10 +170,9 @@ class VersionTuner:
         *,
         budget: float,
         seed: int,
-        haste: bool = False,
-        grace: float = 0.0,
         constants: Collection[str] = (),
         progress: Callable[[str], None] = lambda _: None,
+        better: Callable[[Tuned, Decision], None] = lambda *_: None,
     ) -> None:
         self.program = program
         self.axis_program = axis_program
@@ -184,13 +184,14 @@ class VersionTuner:
         self.deadline = start + budget
         self.seed = seed
         self.progress = progress
+        self.better = better
         #: whether there is only one point
-        self.alone = haste or not self.anchors[0]
+        self.alone = not self.anchors[0]
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
         #: arguments by input and shape
         given = random_inputs(program, self.anchors[0], seed)
         self._arrays: dict[tuple[int, tuple[int, ...]], np.ndarray] = {(i, a.shape): a for i, a in enumerate(given)}
-        self.first = self._tuner(self.anchors[0], start, grace)
+        self.first = self._tuner(self.anchors[0], start)
         #: latencies at the first given sizes, of baselines and compiled candidates by name
         self.timings: dict[str, Timing] = {}
         #: how many of the given sizes were tuned
@@ -204,15 +205,22 @@ class VersionTuner:
         #: further points, and those of them that there was no time for
         self.planned = self.skipped = 0
 
-    def _tuner(self, sizes: Sizes, start: float, grace: float = 0.0) -> Tuner:
-        """What tunes at given sizes, in their share of the time since `start`; the first kernel may take more, by `grace`."""
+    def _tuner(self, sizes: Sizes, start: float) -> Tuner:
+        """What tunes at given sizes, in their share of the time since `start`."""
         _, flops = program_cost(self.axis_program, sizes)
         inputs = self._inputs(sizes)
         stop = min(start + self.share, self.deadline)
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
-            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, grace=grace, decides=self.alone,
+            seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, decides=self.alone,
         )  # fmt: skip
+
+    def _so_far(self, tuner: Tuner) -> None:
+        """Tell of the fastest kernel at the first given sizes, if it is faster than a call of the library was."""
+        best, library = tuner.ready[0], Timing.once(tuner.expected["library"])
+        if best.timing is not None and score(best.timing) < score(library):
+            tuned = Tuned(tuner.ready[:1], {"library": library}, tuner.compiled, [], OUT_OF_TIME)
+            self.better(tuned, fastest(tuned, tuner.sizes))
 
     def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
         """Arguments; those that are as large at another point are the same arrays."""
@@ -227,12 +235,14 @@ class VersionTuner:
     def left(self) -> float:
         return self.deadline - time.perf_counter()
 
-    def run(self, candidates: Sequence[Candidate]) -> tuple[Tuned, Decision]:
+    def run(self, source: Candidates) -> tuple[Tuned, Decision]:
         """The candidates as tuned at the first given sizes, and the choice for all sizes.
 
-        An interrupt ends what is being done; what was measured by then decides. Raises NoCompilerError.
+        An interrupt ends what is being done; what was measured by then decides. Raises NoCompilerError, and KeyboardInterrupt as
+        `Tuner.run`.
         """
-        tuned = self.first.run(candidates)
+        self.first.better = self._so_far
+        tuned = self.first.run(source)
         if self.alone or tuned.stop_reason == INTERRUPTED:
             return tuned, fastest(tuned, self.anchors[0])
         self._arrive(self.first, tuned)
@@ -244,7 +254,8 @@ class VersionTuner:
                 if CALLS_GIVEN * self._call_seconds(tuned, sizes) > self.share:
                     continue
                 tuner = self._tuner(sizes, time.perf_counter())
-                there = tuner.run(candidates)
+                tuner.trials.share(self.first.trials)
+                there = tuner.run(source)
                 self._arrive(tuner, there)
                 if there.stop_reason != "complete":
                     reason = there.stop_reason
@@ -273,7 +284,7 @@ class VersionTuner:
 
     def _arrive(self, tuner: Tuner, tuned: Tuned) -> None:
         """Take over what was compiled and measured at given sizes."""
-        visit = _Visit(tuner.sizes, tuner.trials[0])
+        visit = _Visit(tuner.sizes, tuner.trials.given)
         timings = tuned.baselines | {self._admit(c): c.timing for c in tuner.final if c.timing is not None}
         visit.times |= {name: score(t) for name, t in timings.items()}
         self.timings = self.timings or timings
@@ -337,7 +348,7 @@ class VersionTuner:
             trial = Trial.beside(at, self.baselines["library"], inputs, sizes)
         tuner = Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=seconds, seed=self.seed,
-            inputs=inputs, trials=[*self.first.trials, trial], constants=self.constants,
+            inputs=inputs, trials=Trials.of([*self.first.trials.made, trial]), constants=self.constants,
         )  # fmt: skip
         visit = _Visit(sizes, trial)
         least = min(RACE_SECONDS, seconds / 3)
@@ -347,11 +358,15 @@ class VersionTuner:
         for name in ranked:
             leaders.setdefault(id(self.pool[name].graph), self.pool[name])
         known = {(id(c.graph), c.schedule) for c in self.pool.values()}
-        work = []
-        for c in list(leaders.values())[:COMPILED_GRAPHS]:
-            found = tuner.schedules(c)[:COMPILED_SCHEDULES]
-            work.append((c, [s for s in found if (id(c.graph), s) not in known]))
-        if any(schedules for _, schedules in work) and (left := stop - time.perf_counter()) > 0:
+        found = [(c, tuner.schedules(c)[:COMPILED_SCHEDULES]) for c in list(leaders.values())[:COMPILED_GRAPHS]]
+        work = [
+            (c, s)
+            for rank in range(COMPILED_SCHEDULES)
+            for c, schedules in found
+            for s in schedules[rank : rank + 1]
+            if (id(c.graph), s) not in known
+        ]
+        if work and (left := stop - time.perf_counter()) > 0:
             new = [self._admit(c) for c in tuner.compile(work, left - least)]
             if new:
                 self._race(visit, [*ranked[:3], *self._willing(visit, new)], least)
@@ -578,16 +593,17 @@ class VersionTuner:
     def _retimed(self, tuned: Tuned, timings: Mapping[str, Timing], reason: str) -> Tuned:
         """The candidates, the measured ones as they did best in the last measurement at the first given sizes."""
         best: dict[int, Candidate] = {}
+        tried = {id(c.graph): c.tried for c in tuned.candidates}
         for name, c in self.pool.items():
             if name in timings and score(timings[name]) < _score(best.get(id(c.graph))):
-                best[id(c.graph)] = replace(c, timing=timings[name])
+                best[id(c.graph)] = replace(c, timing=timings[name], tried=tried.get(id(c.graph), ()))
         wrong = {id(c.graph) for c in self.dropped}
         others = []
         for c in tuned.candidates:
             if id(c.graph) in best:
                 continue
             if id(c.graph) in wrong:
-                c = replace(c, schedule=None, sizes={}, executable=None, timing=None, accuracy=())
+                c = replace(c, schedule=None, sizes={}, make=None, timing=None, accuracy=(), tried=())
             others.append(c)
         return Tuned(
             [*sorted(best.values(), key=_score), *others],

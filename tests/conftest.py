@@ -27,13 +27,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """This run's cache folder, so that no test touches the user's; workers of one run share it."""
+    """This run's cache folder, so that no test touches the user's; workers of one run share it, and so all kernels."""
     base = tmp_path_factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "mirage-cache"
     folder.mkdir(mode=0o700, exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRAGE_CACHE_DIR", str(folder))
         patch.delenv("MIRAGE_CACHE_URL", raising=False)
+        # half of the compiler's time; what it makes of kernels with all optimizations is for tests/kernels/cpu/emit and csrc
+        patch.setenv("MIRAGE_CFLAGS", "-O1")
         yield folder
 
 

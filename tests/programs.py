@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -19,6 +18,7 @@ from mirage.search.generate import SearchResult, generate
 from mirage.search.options import SearchOptions
 from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
+from mirage.search.steps import finish
 
 T = mi.tensor
 
@@ -92,7 +92,9 @@ def search(name: str, **options: Any) -> SearchResult:
 def space(name: str, **options: Any) -> Space:
     """Everything that kernels of a program can compute."""
     table = {a: evaluate(d, sizes(name)) for a, d in axes(name).axes.items()}
-    return Space(axes(name), table, SearchOptions(**options), time.perf_counter() + 60.0)
+    found = Space(axes(name), table, SearchOptions(**options))
+    finish(found.close())
+    return found
 
 
 def close(name: str, plan: KernelPlan, **options: Any) -> Closure:

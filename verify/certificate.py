@@ -71,7 +71,8 @@ class Check:
 class Certificate:
     """The evidence for or against a graph's equivalence to its program.
 
-    - `checks`: the random tests. A graph whose kernel may be called has two, with primes and seeds of their own.
+    - `checks`: the random tests. A graph that a fresh search returns has two, with primes and seeds of their own; one that is
+      only proved, or was recalled and is proved anew, may have none.
     - `delta`: the error probability that each draw of each check was to reach.
     - `proof`: whether a symbolic proof for all sizes was found ("not proved" is never "wrong").
     - `safe_maximum`: whether running maxima keep the exponents in range; `maximum_reason` says why not.
@@ -91,8 +92,8 @@ class Certificate:
 
     @property
     def equal(self) -> bool:
-        """Whether no test told them apart."""
-        return all(c.equal for c in self.checks)
+        """Whether there is evidence, a proof or tests, and no test told them apart."""
+        return (bool(self.checks) or self.proof == "proved") and all(c.equal for c in self.checks)
 
     @property
     def counterexample(self) -> str:
@@ -109,7 +110,7 @@ class Certificate:
         """The largest bound of a check (see there); None where one has none."""
         bounds = [c.error_bound for c in self.checks]
         known = [b for b in bounds if b is not None]
-        return max(known) if len(known) == len(bounds) else None
+        return max(known, default=None) if len(known) == len(bounds) else None
 
     def with_proof(self, proof: Proof) -> Certificate:
         """The same certificate after a proof was tried."""
@@ -144,7 +145,8 @@ class Certificate:
         return certificate
 
     def __str__(self) -> str:
-        lines = [f"{'equal' if self.equal else 'NOT EQUAL'} in {self.tests} random tests"]
+        tested = f"in {self.tests} random tests" if self.checks else "by proof, not tested"
+        lines = [f"{'equal' if self.equal else 'NOT EQUAL'} {tested}"]
         for i, c in enumerate(self.checks):
             lines.append(f"  check {i + 1}, modulo p={c.p} and q={c.q}, seed {c.seed}:")
             if c.counterexample:
@@ -238,7 +240,7 @@ _CERTIFICATE: dict[str, Test] = {
     "schema": _is_int,
     "equal": _is_bool,
     "error_bound": _optional(_is_probability),
-    "checks": lambda v: _list_of(_is_object)(v) and bool(v),
+    "checks": _list_of(_is_object),
     "delta": _is_probability,
     "proof": lambda v: v in get_args(Proof),
     "safe_maximum": _is_bool,

@@ -1,5 +1,5 @@
-"""Is a muGraph the program? Random tests over finite fields (Mirage, section 5.2), with the bound that
-they reach, and the second check of what is returned.
+"""Is a muGraph the program? A proof first, which takes milliseconds; random tests over finite fields (Mirage, section 5.2), with
+the bound that they reach, of what cannot be proved and, in two checks, of what is returned.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Certificate, Check, Draw
 from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, check_module, draw_primes
 from mirage.verify.lowering import check_lowering
+from mirage.verify.proof import prove
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
 from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, one_batch, summary, tests_needed
 from mirage.verify.trial import BLOCK, QUICK, Runner, Tests, Trial
@@ -54,6 +55,8 @@ class Verifier:
         self.axis_program = to_axes(program) if isinstance(program, Program) else program
         self.reference = reference_graph(self.axis_program)
         self.primes = draw_primes(seed)
+        #: graphs that have passed both checks, and their certificates, by the ids of the graphs
+        self._confirmed: dict[int, tuple[MuGraph, Certificate]] = {}
 
     @property
     def program(self) -> Program:
@@ -70,22 +73,51 @@ class Verifier:
         self._check_interface(graph)
         outcome = self._first.run(graph)
         notes = [*outcome.notes, self.lowering] if outcome.check.equal else outcome.notes
-        return _certificate(outcome.check, outcome.outside_lax, analyze(graph), notes, self.delta)
+        return _certificate((outcome.check,), outcome.outside_lax, analyze(graph), notes, self.delta)
+
+    def admit(self, graph: MuGraph) -> Certificate:
+        """The certificate of a muGraph with a proof, and no check, where there is one; else with one check.
+
+        This is what a kernel needs before it is first called; `confirm` adds what a graph needs to be returned. Raises as
+        `check`.
+        """
+        if prove(self.axis_program, graph) == "proved":
+            return _certificate((), set(), analyze(graph), (), self.delta).with_proof("proved")
+        return self.check(graph).with_proof("not proved")
 
     def confirm(self, graph: MuGraph, certificate: Certificate) -> Certificate:
-        """The certificate after the second check, which graphs pass before a user may call their kernels.
+        """The certificate with both checks, which graphs pass before they are returned to a user.
 
-        It has primes and a seed of its own: what one pair of primes hides, such as a difference whose coefficients are
-        multiples of p, another does not. The exp-degrees are tested with it (see `factor_tests`). A certificate that is
-        not equal, or has a second check, is returned as it is.
+        The second has primes and a seed of its own: what one pair of primes hides, such as a difference whose coefficients
+        are multiples of p, another does not. The exp-degrees are tested with it (see `factor_tests`). A certificate that is
+        not equal, or has a second check, is returned as it is. A graph is tested once, whoever asks.
 
-        Raises VerificationError if the two checks disagree, or the degrees do not hold: an error of this package.
+        Raises VerificationError if a check disagrees with the other or with the proof, or the degrees do not hold: an error of
+        this package.
         """
         if not certificate.equal or len(certificate.checks) > 1:
             return certificate
+        known = self._confirmed.get(id(graph))
+        if known is None:
+            known = self._confirmed[id(graph)] = graph, self._both_checks(graph, certificate)
+        return known[1]
+
+    def is_confirmed(self, graph: MuGraph) -> bool:
+        """Whether a graph has passed both checks."""
+        return id(graph) in self._confirmed
+
+    def _both_checks(self, graph: MuGraph, certificate: Certificate) -> Certificate:
+        name = f"muGraph {graph.name} ({graph.origin or 'of unknown origin'})"
+        if not certificate.checks:
+            proof = certificate.proof
+            certificate = self.check(graph).with_proof(proof)
+            if not certificate.equal:
+                raise VerificationError(
+                    f"{name}: {proof} equal to the program, different in a random test (seed {self.seed}): "
+                    f"{certificate.counterexample}; please report this program and the seed"
+                )
         outcome = self._second.run(graph)
         seeds = f"seeds {self.seed} and {self._second.seed}"
-        name = f"muGraph {graph.name} ({graph.origin or 'of unknown origin'})"
         if not outcome.check.equal:
             raise VerificationError(
                 f"{name}: equal to the program in the first check, different in the second ({seeds}): "
@@ -130,10 +162,10 @@ class Verifier:
 
 
 def _certificate(
-    check: Check, outside_lax: set[str], maximum: RunningMaximum, notes: Sequence[str], delta: float
+    checks: tuple[Check, ...], outside_lax: set[str], maximum: RunningMaximum, notes: Sequence[str], delta: float
 ) -> Certificate:
     return Certificate(
-        checks=(check,),
+        checks=checks,
         delta=delta,
         proof="not tried",
         safe_maximum=maximum.safe,
@@ -205,7 +237,7 @@ def verify_programs(
         maximum = RunningMaximum((), f"{b.name} has no axis form: {e}", (), {})
     check = Check(seed, primes.p, primes.q, tuple(draws), counterexample)
     outside = set().union(*(t.outside_lax | t.tests.outside_lax for t in trials))
-    return _certificate(check, outside, maximum, notes, delta)
+    return _certificate((check,), outside, maximum, notes, delta)
 
 
 def _types(program: Program) -> str:

@@ -9,11 +9,11 @@ from dataclasses import asdict, dataclass
 from functools import cache, cached_property
 from pathlib import Path
 
-import mirage as mi
 from benchmarks.programs import KERNELS, kernel_sizes, retyped
 from benchmarks.tables import Table
 from mirage.errors import FormatError, InputError
 from mirage.ir.axes import to_axes
+from mirage.ir.program import Program
 from mirage.kernels.cpu.model.limits import program_cost
 
 #: element types that are measured
@@ -123,7 +123,7 @@ class Failure:
 
 
 @cache
-def traced(name: str, dtype: str) -> mi.Program:
+def traced(name: str, dtype: str) -> Program:
     """A measured program in an element type."""
     return retyped(KERNELS[name].trace(), dtype)
 

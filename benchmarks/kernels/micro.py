@@ -32,7 +32,9 @@ OUTER, STREAM, DOT, _READ = range(4)
 _LANES = VECTOR_BYTES // 4
 
 SOURCE = """
-#include "mirage_gemm.c"
+#include "mirage_gemm_outer.c"
+#include "mirage_gemm_stream.c"
+#include "mirage_gemm_dot.c"
 #include "mirage_pool.h"
 
 #include <time.h>

@@ -27,13 +27,12 @@ from mirage.kernels.cpu.model.fit import Sample, fit
 from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import interleave
 from mirage.kernels.target import get_target
-from mirage.results.candidates import verify_candidates
+from mirage.mugraph.degree import program_is_stable
 from mirage.search.accuracy import random_inputs
-from mirage.search.generate import generate
+from mirage.search.candidates import Candidate, Candidates
 from mirage.search.options import SearchOptions
-from mirage.search.tune import Candidate
+from mirage.search.stream import Search
 from mirage.verify.equivalence import Verifier
-from mirage.verify.safety import offered
 
 #: seconds for a search, and to measure the kernels of one program
 SEARCH, RACE = 20.0, 3.0
@@ -86,12 +85,10 @@ def samples(function: TensorFunction, label: str, seconds: float = RACE) -> list
     """Up to `KERNELS` kernels of a program at one set of sizes, measured in turns."""
     sizes, target = function.sizes[label], get_target("cpu")
     verifier = Verifier(function.trace())
-    found = generate(
-        verifier.axis_program, sizes, SearchOptions(budget=SEARCH), accept=partial(offered, verifier.program)
+    search = Search(
+        verifier.axis_program, sizes, SearchOptions(budget=SEARCH), safe=program_is_stable(verifier.program)
     )
-    graphs, _ = verify_candidates(
-        verifier, found.graphs, found.costs, seconds=SEARCH, executor=None, say=lambda _: None
-    )
+    graphs = Candidates(verifier, search).all(SEARCH)
     model = CostModel(machine_of(target))
     chosen = _chosen(graphs, sizes, model)
 

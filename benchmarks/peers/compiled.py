@@ -39,7 +39,7 @@ def _with_constants(form: Form, constant: Sequence[bool]) -> Form:
     return Form(torch.compile(Frozen(form, constant).eval(), mode="max-autotune", dynamic=False), arguments)
 
 
-class Frozen(torch.nn.Module):
+class Frozen(torch.nn.Module):  # type: ignore[misc]
     """A form whose constant arguments are the parameters of a module, as a model has them."""
 
     def __init__(self, form: Form, constant: Sequence[bool]) -> None:

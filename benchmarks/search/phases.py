@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import wraps
 from typing import Any
 from unittest.mock import patch
 
-from mirage.results import candidates
+from mirage.mugraph.degree import SafetyCheck
 from mirage.search import generate
+from mirage.search.assemble import Assembler
 from mirage.search.compose import Composer
 from mirage.search.extract import Extractor
 from mirage.search.space import Space
 from mirage.search.tensors import Tensors
-from mirage.verify import safety
-from mirage.verify.equivalence import Verifier
+from mirage.verify import equivalence
 
 OTHER = "other"
 #: phase -> the function that it is; of a search, then of its verification
 PHASES: dict[str, tuple[Any, str]] = {
     "set-up": (Space, "__init__"),
-    "closures": (Tensors, "__init__"),
+    "closures": (Tensors, "run"),
     "composition": (Composer, "compose"),
     "extraction": (Extractor, "choices"),
-    "assembly": (generate, "assemble"),
-    "safety": (safety, "analyze"),
-    "merging": (generate, "_merge"),
-    "random tests": (Verifier, "check"),
-    "proofs": (candidates, "prove"),
+    "assembly": (Assembler, "graph"),
+    "safety": (SafetyCheck, "safe"),
+    "merging": (generate, "undominated"),
+    "proofs": (equivalence, "prove"),
+    "random tests": (equivalence.RandomTester, "run"),
 }
 
 
@@ -59,13 +59,13 @@ class Clock:
     def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """The function, its time (and that of each item, of a generator) noted as that phase."""
 
-        def items(found: Iterator[Any]) -> Iterator[Any]:
+        def items(found: Iterator[Any]) -> Generator[Any, None, Any]:
             while True:
                 with self.phase(name):
                     try:
                         item = next(found)
-                    except StopIteration:
-                        return
+                    except StopIteration as end:
+                        return end.value
                 yield item
 
         @wraps(function)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated
 
 import typer
@@ -13,10 +12,10 @@ import typer
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import AsJson, Table, emit
 from mirage.ir.axes import to_axes
+from mirage.mugraph.degree import program_is_stable
 from mirage.search.generate import generate
 from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.options import SearchOptions
-from mirage.verify.safety import offered
 
 #: seconds after which a search is cut
 CUT = 600.0
@@ -59,7 +58,7 @@ def ablation(cut: float = CUT, say: Callable[[str], None] = lambda _: None) -> I
                     # time alone ends these searches, not the number of values
                     max_values=sys.maxsize,
                 )  # fmt: skip
-                stats = generate(program, sizes, options, accept=partial(offered, traced)).stats
+                stats = generate(program, sizes, options, safe=program_is_stable(traced)).stats
                 row = PruningRow(
                     variant,
                     kernels,

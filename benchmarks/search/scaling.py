@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any
 
 import typer
@@ -21,10 +20,10 @@ from mirage.frontends.attention import attention
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.kernels.target import get_target
+from mirage.mugraph.degree import program_is_stable
 from mirage.search.generate import generate
 from mirage.search.jobs import OUT_OF_TIME, default_executor
 from mirage.search.options import SearchOptions
-from mirage.verify.safety import offered
 
 #: seconds after which a search is cut; larger programs of its series would be cut as well
 CUT = 60.0
@@ -159,8 +158,8 @@ def _row(
     series: str, count: int, program: Program, sizes: Mapping[str, int], cut: float, executor: Executor | None
 ) -> ScalingRow:
     axes = to_axes(program)
-    accept = partial(offered, program)
-    stats = generate(axes, sizes, SearchOptions(budget=cut), executor=executor, accept=accept).stats
+    options, safe = SearchOptions(budget=cut), program_is_stable(program)
+    stats = generate(axes, sizes, options, executor=executor, safe=safe).stats
     return ScalingRow(
         series,
         count,

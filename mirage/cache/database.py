@@ -1,11 +1,11 @@
-"""The database behind the results store: its table, its engine, and its errors in our words."""
+"""The database behind the results store: its table, its statements, its engine, and its errors in our words."""
 
 from __future__ import annotations
 
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.pool import NullPool
 
 from mirage import settings
+from mirage.cache.records import Record, RecordInfo
 from mirage.errors import CacheError
 
 LOCK_TIMEOUT_S = 60
@@ -32,6 +33,7 @@ TABLE = sa.Table(
     sa.Column("payload_sha256", sa.String(64), nullable=False),
 )
 
+_INFO = [TABLE.c[name] for name in RecordInfo.__dataclass_fields__]
 _WRITE = "mirage_write"
 
 
@@ -60,7 +62,7 @@ class Database:
             self._engine = _engine(parsed)
             if not sa.inspect(self._engine).has_table(TABLE.name):
                 # PostgreSQL reports a duplicate when two processes create the table at once.
-                with suppress(sa.exc.IntegrityError), self.writing() as connection:
+                with suppress(sa.exc.IntegrityError), self._writing() as connection:
                     connection.execute(sa.schema.CreateTable(TABLE, if_not_exists=True))
 
     @property
@@ -68,14 +70,47 @@ class Database:
         """The SQLAlchemy URL, with its password: nothing to print."""
         return self._engine.url.render_as_string(hide_password=False)
 
+    def find(self, key: str) -> Record | None:
+        """The record of that key."""
+        with self._reading() as connection:
+            return _record_of(connection, sa.select(TABLE), key)
+
+    def records(self) -> list[Record]:
+        """Every record, by key."""
+        with self._reading() as connection:
+            return [Record(**row._mapping) for row in connection.execute(sa.select(TABLE).order_by(TABLE.c.key))]
+
+    def infos(self) -> list[RecordInfo]:
+        """Every record without its payload, in any order."""
+        with self._reading() as connection:
+            return [RecordInfo(**row._mapping) for row in connection.execute(sa.select(*_INFO))]
+
+    def delete(self, key: str | None = None) -> int:
+        """Removes the record of that key, or all; returns how many there were."""
+        statement = sa.delete(TABLE)
+        with self._writing() as connection:
+            return connection.execute(statement if key is None else statement.where(TABLE.c.key == key)).rowcount
+
+    def merge(self, records: Iterable[Record]) -> int:
+        """Stores the records that are new or beat those of their keys, all of them or none; returns how many."""
+        # In the order of keys, so that two merges on a server can't wait for each other's rows.
+        ordered = sorted(records, key=lambda record: record.key)
+        while True:
+            try:
+                with self._writing() as connection:
+                    return sum(_merge_one(connection, record) for record in ordered)
+            except sa.exc.IntegrityError:
+                # Another writer inserted one of these keys after we looked: it is there to compare with now.
+                continue
+
     @contextmanager
-    def reading(self) -> Iterator[sa.Connection]:
+    def _reading(self) -> Iterator[sa.Connection]:
         """A connection for one read; raises CacheError if the database fails."""
         with self._reported(), self._engine.connect() as connection:
             yield connection
 
     @contextmanager
-    def writing(self) -> Iterator[sa.Connection]:
+    def _writing(self) -> Iterator[sa.Connection]:
         """A transaction that reads and writes, undone if it raises; SQLite lets in one at a time.
 
         Raises CacheError if the database fails; IntegrityError if another writer inserted the key first.
@@ -93,6 +128,22 @@ class Database:
         except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
             raise CacheError(f"results store {self.place}: {cause}; {self._advice}") from error
+
+
+def _record_of(connection: sa.Connection, statement: sa.Select[Any], key: str) -> Record | None:
+    row = connection.execute(statement.where(TABLE.c.key == key)).one_or_none()
+    return None if row is None else Record(**row._mapping)
+
+
+def _merge_one(connection: sa.Connection, record: Record) -> bool:
+    stored = _record_of(connection, sa.select(TABLE).with_for_update(), record.key)
+    if stored is None:
+        connection.execute(sa.insert(TABLE).values(vars(record)))
+        return True
+    if not record.beats(stored):
+        return False
+    connection.execute(sa.update(TABLE).where(TABLE.c.key == record.key).values(vars(record)))
+    return True
 
 
 def _engine(url: sa.URL) -> sa.Engine:

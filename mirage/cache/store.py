@@ -5,14 +5,11 @@ from __future__ import annotations
 import builtins
 import json
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
-
-from mirage.cache.database import TABLE, Database
 from mirage.cache.exchange import read_records, write_records
 from mirage.cache.records import (
     SCHEMA,
@@ -26,8 +23,6 @@ from mirage.cache.records import (
 )
 from mirage.errors import CacheError
 
-_INFO = [TABLE.c[name] for name in RecordInfo.__dataclass_fields__]
-
 
 class ResultStore:
     """Records in a database; several processes may use it at once, and one that is killed leaves it readable.
@@ -38,6 +33,9 @@ class ResultStore:
     """
 
     def __init__(self, url: str | None = None) -> None:
+        # SQLAlchemy is imported for the first store, and not by processes that have none
+        from mirage.cache.database import Database
+
         self._database = Database(url)
 
     @property
@@ -56,11 +54,9 @@ class ResultStore:
         A record that is damaged or of another schema version is a CorruptRecordWarning and a miss.
         """
         _check_key(key)
-        with self._database.reading() as connection:
-            row = connection.execute(sa.select(TABLE).where(TABLE.c.key == key)).one_or_none()
-        if row is None:
+        record = self._database.find(key)
+        if record is None:
             return None
-        record = Record(**row._mapping)
         if fault := record.fault():
             _warn(record, fault)
             return None
@@ -89,30 +85,24 @@ class ResultStore:
         text = canonical_json(payload, f"record {key}")
         created = datetime.now(UTC).isoformat(timespec="seconds")
         record = Record(key, program, target, dtype, SCHEMA, created, best_us, text, sha256(text))
-        return self._merge([record]) == 1
+        return self._database.merge([record]) == 1
 
     def discard(self, key: str) -> bool:
         """Remove the record of `key`; returns whether there was one."""
         _check_key(key)
-        with self._database.writing() as connection:
-            return connection.execute(sa.delete(TABLE).where(TABLE.c.key == key)).rowcount > 0
+        return self._database.delete(key) > 0
 
     def list(self) -> builtins.list[RecordInfo]:
         """Every record without its payload, by program, target, dtype and key."""
-        with self._database.reading() as connection:
-            rows = connection.execute(sa.select(*_INFO)).all()
-        records = [RecordInfo(**row._mapping) for row in rows]
-        return sorted(records, key=lambda r: (r.program, r.target, r.dtype, r.key))
+        return sorted(self._database.infos(), key=lambda r: (r.program, r.target, r.dtype, r.key))
 
     def export(self, path: str | Path) -> int:
         """Write every sound record to a JSON file, whole or not at all; returns how many.
 
         Others are left out with a CorruptRecordWarning. Raises InputError if the file can't be written.
         """
-        with self._database.reading() as connection:
-            rows = connection.execute(sa.select(TABLE).order_by(TABLE.c.key)).all()
         sound = []
-        for record in (Record(**row._mapping) for row in rows):
+        for record in self._database.records():
             if fault := record.fault():
                 _warn(record, fault)
             else:
@@ -125,35 +115,11 @@ class ResultStore:
         Returns how many records were new or faster. Raises InputError if the file can't be read, CacheFormatError
         if it is not an export of this schema version or any record of it is damaged.
         """
-        return self._merge(read_records(Path(path)))
+        return self._database.merge(read_records(Path(path)))
 
     def clear(self) -> int:
         """Remove every record; returns how many there were."""
-        with self._database.writing() as connection:
-            return connection.execute(sa.delete(TABLE)).rowcount
-
-    def _merge(self, records: Iterable[Record]) -> int:
-        # In the order of keys, so that two merges on a server can't wait for each other's rows.
-        ordered = sorted(records, key=lambda record: record.key)
-        while True:
-            try:
-                with self._database.writing() as connection:
-                    return sum(_merge_one(connection, record) for record in ordered)
-            except sa.exc.IntegrityError:
-                # Another writer inserted one of these keys after we looked: it is there to compare with now.
-                continue
-
-
-def _merge_one(connection: sa.Connection, record: Record) -> bool:
-    same_key = TABLE.c.key == record.key
-    row = connection.execute(sa.select(TABLE).where(same_key).with_for_update()).one_or_none()
-    if row is None:
-        connection.execute(sa.insert(TABLE).values(vars(record)))
-        return True
-    if not record.beats(Record(**row._mapping)):
-        return False
-    connection.execute(sa.update(TABLE).where(same_key).values(vars(record)))
-    return True
+        return self._database.delete()
 
 
 def check_cache(cache: object) -> None:

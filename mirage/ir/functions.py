@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy import special
 
 from mirage.errors import DuplicateOperator
 
@@ -53,23 +52,26 @@ def _sigmoid(x: Array) -> Array:
     return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(np.asarray(x).dtype)
 
 
-def _erf(x: Array) -> Array:
-    x = np.asarray(x)
-    return special.erf(x.astype(np.float64)).astype(x.dtype)
+def _special(name: str) -> Callable[[Array], Array]:
+    """A function of SciPy, in double precision."""
 
+    def evaluate(x: Array) -> Array:
+        # its import takes longer than NumPy's, and few programs use it
+        from scipy import special
 
-def _gauss_cdf(x: Array) -> Array:
-    x = np.asarray(x)
-    # accurate in the left tail, too
-    return special.ndtr(x.astype(np.float64)).astype(x.dtype)
+        x = np.asarray(x)
+        return getattr(special, name)(x.astype(np.float64)).astype(x.dtype)
+
+    return evaluate
 
 
 EXP = register_function("exp", np.exp, flops=16)
 SQRT = register_function("sqrt", np.sqrt, flops=8)
 SIGMOID = register_function("sigmoid", _sigmoid, flops=24)
 TANH = register_function("tanh", np.tanh, flops=24)
-ERF = register_function("erf", _erf, flops=24)
-GAUSS_CDF = register_function("gauss_cdf", _gauss_cdf, flops=26)
+ERF = register_function("erf", _special("erf"), flops=24)
+# accurate in the left tail, too
+GAUSS_CDF = register_function("gauss_cdf", _special("ndtr"), flops=26)
 LOG = register_function("log", np.log, flops=16)
 RELU = register_function("relu", lambda x: np.maximum(x, np.asarray(x).dtype.type(0)), flops=1)
 MAXIMUM = register_function("maximum", lambda x, c: np.maximum(x, np.asarray(x).dtype.type(c)), flops=1)

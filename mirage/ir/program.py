@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
-from mirage.ir import operators as _operators  # noqa: F401  (registers the built-in operators)
 from mirage.ir.operator import get_operator
 from mirage.ir.types import TensorType, check_float
 

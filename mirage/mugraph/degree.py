@@ -10,9 +10,10 @@ shifted all the same.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from functools import reduce as fold
 
 import sympy
@@ -26,6 +27,7 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 #: path of a node: its index in the kernel graph, then in the block graph, then in the thread graph
 Path = tuple[int, ...]
 Degree = dict[int, int]
+Axes = tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -114,150 +116,232 @@ def _text(x: Mapping[int, int]) -> str:
     return ", ".join(f"{d} in exp {s}" for s, d in sorted(x.items())) or "0"
 
 
-class _Analysis:
-    def __init__(self, graph: MuGraph, plain: Collection[Path]) -> None:
-        self.graph = graph
+class _Kernel:
+    """The degrees within one operator of a kernel graph.
+
+    `inputs` and `operands` are the degrees and the axes of its operands, `exps` the axes of the sites of earlier operators.
+    What it finds holds in every graph in which these are the same; only its own path, which messages name, is the graph's.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        path: Path,
+        inputs: Sequence[Degree],
+        operands: Sequence[Axes],
+        exps: Sequence[Axes],
+        plain: Collection[Path] = (),
+    ) -> None:
+        self.of = node
+        self.path = path
+        self.inputs = inputs
+        self.operands = operands
         self.plain = plain
+        #: axes of all sites so far, its own last
+        self.exps = list(exps)
+        self.first = len(exps)
+        #: paths of its own sites
         self.paths: list[Path] = []
-        self.exp_axes: list[tuple[str, ...]] = []
-        self.removed: list[set[str]] = []
+        #: axes that are reduced or joined here while a tensor depends on a site
+        self.removed: dict[int, set[str]] = {}
         self.degree: dict[tuple[Path, int], Degree] = {}
-        self.axes: dict[tuple[Path, int], tuple[str, ...]] = {}
-        self.current: Path = ()
+        self.axes: dict[tuple[Path, int], Axes] = {}
+        self.current: Path = path
         #: name, axes and degree of every tensor that something is divided by
-        self.divisors: list[tuple[str, tuple[str, ...], Degree]] = []
+        self.divisors: list[tuple[str, Axes, Degree]] = []
 
-    def run(self, graph: Graph, at: Path, inputs: Sequence[Degree]) -> None:
+    @property
+    def results(self) -> list[Degree]:
+        return [self.degree[self.path, out] for out in range(len(self.of.dims))]
+
+    def run(self) -> None:
+        """Find the degrees; raises _Broken."""
+        inputs = [{}] if self.of.op == "input" else self.inputs
+        self.node(self.of, self.path, inputs, self.operands, ())
+
+    def graph(self, graph: Graph, at: Path, inputs: Sequence[Degree]) -> list[Degree]:
         for i, n in enumerate(graph.nodes):
-            path = (*at, i)
             args = [self.degree[(*at, r.node), r.out] for r in n.operands]
-            self.current = path
-            try:
-                results = self.node(n, path, args, inputs, graph)
-            except _Broken as e:
-                raise _Broken(f"{_name(path, n)} {e}", e.sites) from None
-            for out, d in enumerate(results):
-                self.degree[path, out] = d
-                self.axes[path, out] = n.axes(out)
-
-    def node(
-        self, n: Node, path: Path, args: list[Degree], inputs: Sequence[Degree], graph: Graph
-    ) -> list[Degree]:
-        if n.op == "input":
-            return [inputs[n.attr["index"]] if len(path) > 1 else {}]
-        if n.op == "graph":
-            assert n.graph is not None
-            self.run(n.graph, path, args)
-            return [self.degree[(*path, r.node), r.out] for r in n.graph.outputs]
-        self.check_partial(n, graph, args)
-        algebra = _Degrees(len(self.paths), path in self.plain)
-        if n.op in PRODUCTS:
+            if n.op == "input":
+                args = [inputs[n.attr["index"]]]
             operands = [graph.nodes[r.node].axes(r.out) for r in n.operands]
+            self.node(n, (*at, i), args, operands, graph.loop)
+        return [self.degree[(*at, r.node), r.out] for r in graph.outputs]
+
+    def node(self, n: Node, path: Path, args: Sequence[Degree], operands: Sequence[Axes], loop: Axes) -> None:
+        """Note the degrees of a node, of whose operands these are the degrees and the axes. An input's are its argument's."""
+        self.current = path
+        try:
+            if n.op == "input":
+                results = list(args)
+            elif n.op == "graph":
+                assert n.graph is not None
+                results = self.graph(n.graph, path, args)
+            else:
+                results = [self.apply(n, path, args, operands, loop)]
+        except _Broken as e:
+            # that of an inner node is named already
+            raise e if n.op == "graph" else _Broken(f"{_name(path, n)} {e}", e.sites) from None
+        for out, d in enumerate(results):
+            self.degree[path, out] = d
+            self.axes[path, out] = n.axes(out)
+
+    def apply(self, n: Node, path: Path, args: Sequence[Degree], operands: Sequence[Axes], loop: Axes) -> Degree:
+        """The degree of an operator's result, by the rule of the operator."""
+        self.check_partial(args, operands)
+        algebra = _Degrees(len(self.exps), path in self.plain)
+        if n.op in PRODUCTS:
             terms = []
             for (i, j), axes in zip(PRODUCTS[n.op], reduced_axes(n.op, operands, n.reduce), strict=True):
                 terms.append(algebra.mul(args[i], args[j]))
                 self.remove(axes, [args[i], args[j], terms[-1]])
-            return [fold(algebra.add, terms)]
+            return fold(algebra.add, terms)
         if n.op in ("sum", "accumulator", "concat"):
             result = fold(algebra.add, args)
-            gone = {"accumulator": graph.loop, "concat": n.joined[1] if n.joined else ()}
+            gone = {"accumulator": loop, "concat": n.joined[1] if n.joined else ()}
             self.remove(gone.get(n.op, n.reduce), [*args, result])
             if n.op == "accumulator":
-                self.check_stored(result, "accumulates a tensor")
-            return [result]
+                _check_stored(result, "accumulates a tensor")
+            return result
         op = get_operator(n.op)
         if not isinstance(op, Elementwise):
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")
         result = op.apply(algebra, args, n.attr)
         if n.op == "div":
-            divisor = n.operands[1]
-            self.divisors.append((_name(path, n), graph.nodes[divisor.node].axes(divisor.out), args[1]))
-        for _ in range(algebra.next - len(self.paths)):
+            self.divisors.append((_name(path, n), operands[1], args[1]))
+        for _ in range(algebra.next - len(self.exps)):
             self.paths.append(path)
-            self.exp_axes.append(n.axes())
-            self.removed.append(set())
-        return [result]
+            self.exps.append(n.axes())
+        return result
 
     def remove(self, axes: Sequence[str], degrees: Sequence[Degree]) -> None:
         for s in {s for d in degrees for s in d}:
-            self.removed[s].update(axes)
+            self.removed.setdefault(s, set()).update(axes)
 
-    def check_stored(self, degree: Degree, what: str) -> None:
-        if others := [s for s, d in degree.items() if d not in (0, 1)]:
-            raise _Broken(f"{what} of degree {_text(degree)}; only degrees 0 and 1 can be rescaled", others)
-
-    def check_partial(self, n: Node, graph: Graph, args: Sequence[Degree]) -> None:
+    def check_partial(self, args: Sequence[Degree], operands: Sequence[Axes]) -> None:
         """Partial results have a maximum of their own: they can't meet a tensor with that of the whole."""
         for s in {s for d in args for s in d}:
-            split = {partial_axis(a) for a in self.exp_axes[s]}
-            seen = {
-                frozenset(split & set(graph.nodes[r.node].axes(r.out)))
-                for r, d in zip(n.operands, args, strict=True)
-                if s in d
-            }
+            split = {partial_axis(a) for a in self.exps[s]}
+            seen = {frozenset(split & set(axes)) for axes, d in zip(operands, args, strict=True) if s in d}
             if len(seen) > 1:
                 raise _Broken(f"combines a partial result of exp {s} with a whole one: two maxima", [s])
 
+    def check_results(self) -> None:
+        for degree in self.results:
+            try:
+                _check_stored(degree, "hands other kernels a tensor")
+            except _Broken as e:
+                raise _Broken(f"{_name(self.path, self.of)} {e}", e.sites) from None
+
+    def check_sites(self, removed: Sequence[Collection[str]]) -> None:
+        """The blocks of a kernel must agree on the maxima of its own sites; `removed` are the axes that the graph removes."""
+        graph = self.of.graph
+        if graph is None:
+            return
+        for s, path in enumerate(self.paths, self.first):
+            for out, degree in enumerate(self.results):
+                side_by_side = [
+                    a for a, r in graph.roles if r is Role.SPLIT and partial_axis(a) not in self.of.axes(out)
+                ]
+                if degree.get(s) and side_by_side:
+                    raise _Broken(
+                        f"output {out} of kernel {self.path[0]} scales with exp {s} and holds the parts of all blocks along "
+                        f"{side_by_side[0]}, which have maxima of their own",
+                        [s],
+                    )
+            for a in self.exps[s]:
+                role = graph.role.get(a)
+                looped = role is Role.SPLIT or (role is Role.LOOP and path[1] not in graph.after_loop)
+                if looped and a not in removed[s]:
+                    raise _Broken(f"exp {s} at {_where(path)}: its rows differ along {a}, which is looped over", [s])
+            for a in self.exps[s]:
+                if a in removed[s] and graph.role.get(a) is Role.PARALLEL:
+                    raise _Broken(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum", [s])
+
+    def check_divisors(self, removed: Sequence[Collection[str]]) -> None:
+        """A sum of an exp contains the largest term of its row, unless the maximum is that of several rows."""
+        for name, axes, degree in self.divisors:
+            for s in degree:
+                apart = [a for a in axes if a in self.exps[s] and a in removed[s]]
+                if apart:
+                    raise _Broken(
+                        f"{name} divides by a tensor with axis {apart[0]}, but the maximum of exp {s} is taken over "
+                        f"{apart[0]} too: a sum far below it would be 0",
+                        [s],
+                    )
+
+    def check_rows(self, removed: Sequence[Collection[str]]) -> None:
+        """A tensor that is kept beside its maximum has a place for the maximum of every row."""
+        for (path, out), degree in self.degree.items():
+            for s, d in degree.items():
+                if d != 1:
+                    continue
+                missing = set(self.exps[s]).difference(removed[s], self.axes[path, out])
+                if missing:
+                    lacks = ", ".join(sorted(missing))
+                    raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {lacks}", [s])
+
+
+def _check_stored(degree: Degree, what: str) -> None:
+    if others := [s for s, d in degree.items() if d not in (0, 1)]:
+        raise _Broken(f"{what} of degree {_text(degree)}; only degrees 0 and 1 can be rescaled", others)
+
+
+class _Analysis:
+    """The degrees of a whole graph, operator by operator of its kernel graph; `make` begins one of them."""
+
+    def __init__(self, graph: MuGraph, make: Callable[..., _Kernel]) -> None:
+        self.graph = graph.kernel
+        self.make = make
+        self.kernels: list[_Kernel] = []
+
+    def run(self) -> None:
+        """Raises _Broken where an operator's own rule is broken."""
+        for i, n in enumerate(self.graph.nodes):
+            inputs = [self.kernels[r.node].results[r.out] for r in n.operands]
+            operands = [self.graph.nodes[r.node].axes(r.out) for r in n.operands]
+            exps = self.kernels[-1].exps if self.kernels else ()
+            self.kernels.append(self.make(n, (i,), inputs, operands, exps))
+            if not self.kernels[-1].degree:
+                self.kernels[-1].run()
+
     def path(self, site: int) -> Path:
         """The node of a site, which may be the one that is looked at."""
-        return self.paths[site] if site < len(self.paths) else self.current
+        return next(
+            (k.paths[site - k.first] for k in self.kernels if k.first <= site < len(k.exps)), self.kernels[-1].current
+        )
 
-    def rows(self, site: int) -> tuple[str, ...]:
-        return tuple(a for a in self.exp_axes[site] if a not in self.removed[site])
+    @property
+    def removed(self) -> list[set[str]]:
+        """Per site, the axes that are reduced or joined while a tensor depends on it."""
+        found: list[set[str]] = [set() for _ in (self.kernels[-1].exps if self.kernels else ())]
+        for k in self.kernels:
+            for s, axes in k.removed.items():
+                found[s] |= axes
+        return found
+
+    def sites(self) -> tuple[Site, ...]:
+        removed = self.removed
+        return tuple(
+            Site(path, tuple(a for a in k.exps[s] if a not in removed[s]))
+            for k in self.kernels
+            for s, path in enumerate(k.paths, k.first)
+        )
 
     def check(self) -> None:
         """The rules that need the whole graph; raises _Broken."""
-        kernel = self.graph.kernel
-        for k, r in enumerate(kernel.outputs):
-            if degree := self.degree[(r.node,), r.out]:
+        for k, r in enumerate(self.graph.outputs):
+            if degree := self.kernels[r.node].results[r.out]:
                 raise _Broken(f"output {k} has degree {_text(degree)}, not 0: a shifted exponent changes it", degree)
-        for i, n in enumerate(kernel.nodes):
-            for out in range(len(n.dims)):
-                try:
-                    self.check_stored(self.degree[(i,), out], "hands other kernels a tensor")
-                except _Broken as e:
-                    raise _Broken(f"{_name((i,), n)} {e}", e.sites) from None
-        for s, path in enumerate(self.paths):
-            self.check_site(s, path)
-        for name, axes, degree in self.divisors:
-            self.check_divisor(name, axes, degree)
-        for (path, out), degree in self.degree.items():
-            for s, d in degree.items():
-                missing = ", ".join(sorted(set(self.rows(s)) - set(self.axes[path, out])))
-                if d == 1 and missing:
-                    raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {missing}", [s])
-
-    def check_divisor(self, name: str, axes: Sequence[str], degree: Degree) -> None:
-        """A sum of an exp contains the largest term of its row, unless the maximum is that of several rows."""
-        for s in degree:
-            apart = [a for a in axes if a in self.exp_axes[s] and a in self.removed[s]]
-            if apart:
-                raise _Broken(
-                    f"{name} divides by a tensor with axis {apart[0]}, but the maximum of exp {s} is taken over "
-                    f"{apart[0]} too: a sum far below it would be 0",
-                    [s],
-                )
-
-    def check_site(self, s: int, path: Path) -> None:
-        node = self.graph.kernel.nodes[path[0]]
-        graph = node.graph
-        if graph is None:
-            return
-        for out in range(len(node.dims)):
-            side_by_side = [a for a, r in graph.roles if r is Role.SPLIT and partial_axis(a) not in node.axes(out)]
-            if self.degree[path[:1], out].get(s) and side_by_side:
-                raise _Broken(
-                    f"output {out} of kernel {path[0]} scales with exp {s} and holds the parts of all blocks along "
-                    f"{side_by_side[0]}, which have maxima of their own",
-                    [s],
-                )
-        for a in self.rows(s):
-            role = graph.role.get(a)
-            if role is Role.SPLIT or (role is Role.LOOP and path[1] not in graph.after_loop):
-                raise _Broken(f"exp {s} at {_where(path)}: its rows differ along {a}, which is looped over", [s])
-        for a in self.exp_axes[s]:
-            if a in self.removed[s] and graph.role.get(a) is Role.PARALLEL:
-                raise _Broken(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum", [s])
+        removed = self.removed
+        for kernel in self.kernels:
+            kernel.check_results()
+        for kernel in self.kernels:
+            kernel.check_sites(removed)
+        for kernel in self.kernels:
+            kernel.check_divisors(removed)
+        for kernel in self.kernels:
+            kernel.check_rows(removed)
 
 
 def _where(path: Path) -> str:
@@ -285,9 +369,9 @@ def _analyze(graph: MuGraph, whole: bool) -> RunningMaximum:
     plain: list[Path] = []
     reason = ""
     while True:
-        analysis = _Analysis(graph, plain)
+        analysis = _Analysis(graph, partial(_Kernel, plain=plain))
         try:
-            analysis.run(graph.kernel, (), ())
+            analysis.run()
             if whole:
                 analysis.check()
             break
@@ -295,8 +379,50 @@ def _analyze(graph: MuGraph, whole: bool) -> RunningMaximum:
             reason = reason or str(e)
             # exps of one node are shifted all, or none
             plain += dict.fromkeys(analysis.path(s) for s in sorted(e.sites))
-    sites = tuple(Site(p, analysis.rows(s)) for s, p in enumerate(analysis.paths))
-    return RunningMaximum(tuple(plain), reason, sites, analysis.degree)
+    degree = {at: d for k in analysis.kernels for at, d in k.degree.items()}
+    return RunningMaximum(tuple(plain), reason, analysis.sites(), degree)
+
+
+class SafetyCheck:
+    """`analyze(graph).safe` for many graphs that share the block graphs of their kernels, as objects.
+
+    A kernel is looked at once for the degrees of its operands and the exps before it.
+    """
+
+    def __init__(self) -> None:
+        self._kernels: dict[Hashable, tuple[_Kernel, bool]] = {}
+
+    def safe(self, graph: MuGraph) -> bool:
+        analysis = _Analysis(graph, self._kernel)
+        try:
+            analysis.run()
+            analysis.check()
+        except _Broken:
+            return False
+        return True
+
+    def _kernel(
+        self, node: Node, path: Path, inputs: Sequence[Degree], operands: Sequence[Axes], exps: Sequence[Axes]
+    ) -> _Kernel:
+        if node.graph is None:
+            return _Kernel(node, path, inputs, operands, exps)
+        key = id(node.graph), node.dims, tuple(tuple(sorted(d.items())) for d in inputs), tuple(exps)
+        found = self._kernels.get(key)
+        if found is None:
+            kernel = _Kernel(node, path, inputs, operands, exps)
+            try:
+                kernel.run()
+                kernel.check_results()
+            except _Broken:
+                found = kernel, False
+            else:
+                found = kernel, True
+            # the kernel keeps its block graph alive, whose id is not given to another one
+            self._kernels[key] = found
+        kernel, unbroken = found
+        if not unbroken:
+            raise _Broken("", ())
+        return kernel
 
 
 def program_is_stable(program: Program) -> bool:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage.errors import FormatError, GraphError, MirageError, VerificationError
-from mirage.frontends.upstream import UpstreamFile
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.program import Program
 from mirage.ir.refine import with_factors
@@ -17,6 +16,9 @@ from mirage.mugraph.whole import whole_program
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier, verify_programs
 from mirage.verify.proof import prove, prove_programs
+
+if TYPE_CHECKING:
+    from mirage.frontends.upstream import UpstreamFile
 
 
 def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificate:

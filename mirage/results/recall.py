@@ -10,31 +10,43 @@ import functools
 import json
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import mirage.search
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import sha256
 from mirage.errors import FormatError, MirageError
 from mirage.ir.axes import AxisProgram
-from mirage.ir.canonical import canonical_key
+from mirage.ir.canonical import Renaming, canonical_key
 from mirage.ir.program import Program
 from mirage.ir.serial import program_to_json
 from mirage.mugraph.rename import rename_mugraph, rename_schedule
-from mirage.results.candidates import recheck
-from mirage.results.records import SCHEMA, GraphRecord, candidates_from_json, candidates_to_json, rename_sizes
-from mirage.search.jobs import OUT_OF_TIME
+from mirage.results.records import SCHEMA, candidates_from_json, candidates_to_json, rename_sizes
+from mirage.search.candidates import Candidate, Known
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate
-from mirage.verify.equivalence import Verifier
 
 Found = TypeVar("Found")
 
 #: graphs kept of one program
-KEPT = 32
+KEPT = 64
+#: share of a budget that work has to have taken, to be as much as that budget would give
+ENOUGH = 0.9
+
+
+@dataclass(frozen=True)
+class Kept(Generic[Found]):
+    """What was kept: whether it is `complete`, or was cut short, after `spent` seconds in all."""
+
+    value: Found
+    complete: bool
+    spent: float
+
+    def enough(self, budget: float) -> bool:
+        """Whether so many seconds would give no more."""
+        return self.complete or self.spent >= ENOUGH * budget
 
 
 def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:
@@ -54,8 +66,8 @@ def _search_code() -> str:
 class Memory:
     """The records of one program on one target, such as "cpu" or "cuda:sm_90".
 
-    What a smaller `budget` (seconds) than this one cut short is not recalled, and replaced when kept anew. What was made with
-    other `constants` (arguments) is another record.
+    What was cut short is kept as such, and replaced when more is known. What was made with other `constants` (arguments) is
+    another record.
     """
 
     #: graphs kept of a search, cheapest first
@@ -66,11 +78,9 @@ class Memory:
         store: ResultStore,
         program: AxisProgram,
         target: str,
-        budget: float,
         constants: Collection[str] = (),
     ) -> None:
         self.store = store
-        self.budget = budget
         self._stale: set[str] = set()
         self.program = program
         self.target = target
@@ -87,85 +97,85 @@ class Memory:
         constants = sorted(self.names.renaming.inputs[k] for k, x in inputs if x.argument in self.constants)
         return self._key(kind, sizes, *more, *([f"constants {constants}"] if constants else []))
 
-    def _recall(self, key: str, read: Callable[[dict[str, Any]], Found]) -> Found | None:
-        """What `read` makes of a record, unless there is none or a smaller budget cut it short.
+    def _recall(self, key: str, read: Callable[[dict[str, Any]], Found]) -> Kept[Found] | None:
+        """What `read` makes of a record, unless there is none.
 
         A record that is damaged or not of this program is a warning, and the right one will replace it.
         """
         payload = self.store.get(key)
         if payload is None:
             return None
-        budget = payload.get("cut_at")
-        if isinstance(budget, int | float) and budget < self.budget:
-            self._stale.add(key)
-            return None
+        # what is kept anew knows more, or is right
+        self._stale.add(key)
         try:
-            return read(payload)
+            complete, spent = payload["complete"], payload["spent"]
+            if type(complete) is not bool or type(spent) is not float or not 0 <= spent < 1e12:
+                raise FormatError(f"complete={complete!r} and spent={spent!r} do not say how far it was")
+            return Kept(read(payload), complete, spent)
         except (MirageError, KeyError, TypeError, ValueError) as e:
             text = f"record {key[:12]} of the results store is not used: {e}"
             warnings.warn(text, CorruptRecordWarning, stacklevel=4)
-            self._stale.add(key)
             return None
 
-    def _keep(self, key: str, payload: Mapping[str, Any], best_us: float | None, *, cut: bool) -> None:
-        """`cut`: whether the budget ended the work before it was complete."""
+    def _keep(
+        self, key: str, payload: Mapping[str, Any], best_us: float | None, *, complete: bool, spent: float
+    ) -> None:
+        """`complete`: whether it did not end for want of time; `spent`: seconds in all."""
         if key in self._stale:
             self.store.discard(key)
+        self._stale.add(key)
         self.store.put(
             key,
-            {**payload, "cut_at": self.budget if cut else None},
+            {**payload, "complete": complete, "spent": spent},
             program=self.program.name,
             target=self.target,
             dtype=self.program.dtype,
             best_us=best_us,
         )
 
-    def graphs(self, verifier: Verifier) -> tuple[list[Candidate], SearchStats, int] | None:
-        """The verified graphs of an earlier search, its statistics and its number of candidates."""
+    def graphs(self) -> Kept[tuple[list[Known], SearchStats]] | None:
+        """The graphs of an earlier search, not verified, and its statistics."""
 
-        def read(payload: dict[str, Any]) -> tuple[list[Candidate], SearchStats, int]:
-            records = candidates_from_json(payload["graphs"], self._symbols())
-            stats = SearchStats.from_json(payload["stats"])
-            found = int(payload["candidates"])
-            return self._rechecked(verifier, records), stats, found
+        def read(payload: dict[str, Any]) -> tuple[list[Known], SearchStats]:
+            return self._graphs_from_json(payload["graphs"]), SearchStats.from_json(payload["stats"])
 
         return self._recall(self._key("graphs"), read)
 
-    def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, found: int) -> None:
+    def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, *, complete: bool, spent: float) -> None:
         """Remember a search's verified graphs."""
-        graphs = self._graphs_to_json(candidates[: self.kept])
-        payload = {"graphs": graphs, "stats": stats.to_json(), "candidates": found}
-        self._keep(self._key("graphs"), payload, None, cut=OUT_OF_TIME in stats.stop_reason)
+        graphs = self._graphs_to_json(sorted(candidates, key=lambda c: c.cost)[: self.kept])
+        payload = {"graphs": graphs, "stats": stats.to_json()}
+        self._keep(self._key("graphs"), payload, None, complete=complete, spent=spent)
 
     def _graphs_to_json(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
         """Candidates in the names of the canonical form, in which records are kept."""
         return candidates_to_json([self._to_canonical(c) for c in candidates])
 
+    def _graphs_from_json(self, obj: Any) -> list[Known]:
+        """What `_graphs_to_json` wrote, in this program's names."""
+        return [self._from_canonical(k) for k in candidates_from_json(obj, self._symbols())]
+
     def _to_canonical(self, c: Candidate) -> Candidate:
         graph = rename_mugraph(c.graph, self.names.renaming, self.names.program)
         graph = replace(graph, origin=c.graph.origin)
-        if c.schedule is None:
-            return replace(c, graph=graph)
-        schedule = rename_schedule(c.schedule, self.names.renaming.axes)
-        return replace(c, graph=graph, schedule=schedule, sizes=rename_sizes(c.sizes, self.names.renaming.symbols))
+        return renamed(replace(c, graph=graph), self.names.renaming)
+
+    def _from_canonical(self, known: Known) -> Known:
+        back = self.names.renaming.inverse()
+        graph = replace(rename_mugraph(known.graph, back, self.program), origin=known.graph.origin)
+        return renamed(replace(known, graph=graph), back)
 
     def _symbols(self) -> list[str]:
         """The dim symbols of the canonical form."""
         return list(self.names.renaming.symbols.values())
 
-    def _rechecked(self, verifier: Verifier, records: Sequence[GraphRecord]) -> list[Candidate]:
-        """The records' graphs with fresh evidence, in this program's names; raises FormatError for one of another program."""
-        back = self.names.renaming.inverse()
-        found = []
-        for r in records:
-            graph = replace(rename_mugraph(r.graph, back, self.program), origin=r.graph.origin)
-            c = recheck(verifier, replace(r, graph=graph))
-            if c is None:
-                raise FormatError("a graph in it does not compute this program")
-            found.append(c)
-        return found
+
+Tuned = TypeVar("Tuned", Candidate, Known)
 
 
-def without(known: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """Those of the known candidates whose graphs are none of the others'."""
-    return [c for c in known if all(c.graph.kernel != other.graph.kernel for other in others)]
+def renamed(c: Tuned, r: Renaming) -> Tuned:
+    """The same with other names of axes and dim symbols in its schedules and sizes."""
+    return replace(
+        c, schedule=rename_schedule(c.schedule, r.axes) if c.schedule else None,
+        sizes=rename_sizes(c.sizes, r.symbols), tried=tuple((rename_schedule(s, r.axes), us) for s, us in c.tried),
+    )  # fmt: skip

@@ -7,7 +7,7 @@ is verified again before it is used.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -19,25 +19,12 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.search.accuracy import Accuracy
-from mirage.search.tune import Candidate
+from mirage.search.candidates import Candidate, Known
 from mirage.search.versions import Point
 from mirage.verify.certificate import Certificate
 
 #: version of the form; part of every key, so that a record of another version is never looked at
-SCHEMA = 3
-
-
-@dataclass(frozen=True)
-class GraphRecord:
-    """One graph as it was stored: nothing in it has been checked against a program yet."""
-
-    graph: MuGraph
-    certificate: Certificate
-    cost: float
-    schedule: Schedule | None
-    sizes: dict[str, int]
-    timing: Timing | None
-    accuracy: tuple[Accuracy, ...]
+SCHEMA = 4
 
 
 def timing_to_json(t: Timing | None) -> dict[str, Any] | None:
@@ -77,7 +64,7 @@ def accuracy_from_json(obj: Any) -> tuple[Accuracy, ...]:
 
 
 def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Graphs with their evidence, in order."""
+    """Graphs with their evidence and what was measured of them, in order."""
     return [
         {
             "graph": mugraph_to_json(c.graph),
@@ -88,31 +75,46 @@ def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
             "sizes": dict(c.sizes),
             "timing": timing_to_json(c.timing),
             "accuracy": accuracy_to_json(c.accuracy),
+            "tried": [[s.to_json(), us] for s, us in c.tried],
         }
         for c in candidates
     ]
 
 
-def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[GraphRecord]:
+def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[Known]:
     """Raises FormatError for anything but what `candidates_to_json` writes of a program with these dim symbols."""
     if not isinstance(obj, list):
         raise FormatError(f"graphs: expected a list, got {type(obj).__name__}")
     found = []
     for item in obj:
-        names = {"graph", "origin", "certificate", "cost", "schedule", "sizes", "timing", "accuracy"}
+        names = {"graph", "origin", "certificate", "cost", "schedule", "sizes", "timing", "accuracy", "tried"}
         if not isinstance(item, dict) or set(item) != names:
             raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
         cost = item["cost"]
         if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
             raise FormatError("graphs: cost must be a number and origin a text")
+        # what it says is not believed: the graph is verified anew
+        Certificate.from_json(item["certificate"])
         graph = mugraph_from_json(item["graph"])
         schedule = schedule_from_json(item["schedule"], graph)
+        tried = _tried_from_json(item["tried"], graph)
         graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
-        certificate = Certificate.from_json(item["certificate"])
         timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
         sizes = sizes_from_json(item["sizes"], symbols) if schedule is not None else {}
-        found.append(GraphRecord(graph, certificate, float(cost), schedule, sizes, timing, accuracy))
+        found.append(Known(graph, float(cost), schedule, sizes, timing, accuracy, tried))
     return found
+
+
+def _tried_from_json(obj: Any, graph: MuGraph) -> tuple[tuple[Schedule, float], ...]:
+    if not isinstance(obj, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in obj):
+        raise FormatError("tried: expected a list of schedules with their times")
+    found = []
+    for schedule, us in obj:
+        read = schedule_from_json(schedule, graph)
+        if read is None or type(us) is not float or not 0 < us < np.inf:
+            raise FormatError(f"tried: {us!r} is not the time of a schedule"[:200])
+        found.append((read, us))
+    return tuple(found)
 
 
 def schedule_from_json(obj: Any, graph: MuGraph) -> Schedule | None:

@@ -7,21 +7,31 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
-from mirage.errors import VerificationError
+from mirage.errors import BudgetError, VerificationError
 from mirage.folders import save_file
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
-from mirage.results.candidates import recheck
-from mirage.results.records import SCHEMA, GraphRecord, candidates_from_json, sizes_from_json
+from mirage.results.records import SCHEMA, candidates_from_json, sizes_from_json
+from mirage.search.candidates import Candidate, Known, admitted
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+#: why tuning stopped where there was none
+FROM_CACHE, FROM_FILE = "from the cache", "from a file"
+
+
+def checked_budget(budget: object) -> float:
+    """The seconds of a budget; raises BudgetError for anything else."""
+    if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
+        raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
+    return float(budget)
 
 
 @dataclass(kw_only=True)
@@ -64,9 +74,9 @@ class Result(ABC):
         return INTERRUPTED in self.stats.stop_reason or INTERRUPTED in self.tune_stop
 
     def _confirmed(self, c: Candidate, known: dict[int, Certificate]) -> Candidate:
-        """The candidate with the second check; once per graph, whose schedules share it.
+        """The candidate with both checks; once per graph, whose schedules share it.
 
-        Raises VerificationError where the two checks disagree.
+        Raises VerificationError where they disagree.
         """
         if id(c.graph) not in known:
             known[id(c.graph)] = self.verifier.confirm(c.graph, c.certificate)
@@ -74,6 +84,9 @@ class Result(ABC):
 
     def report(self) -> Table:
         """A table of what was done, and modelled or measured; print it with `rich.print`."""
+        # most results are called, never printed
+        from rich.table import Table
+
         sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
         table = Table(title=f"{self.program.name} at {sizes} on {self._target_name}", title_justify="left")
         table.add_column("what")
@@ -133,7 +146,7 @@ class SavedResult:
 
     program: Program
     anchors: list[dict[str, int]]
-    graphs: list[GraphRecord]
+    graphs: list[Known]
     stats: SearchStats
     candidates: int
     constants: tuple[str, ...]
@@ -145,7 +158,7 @@ class SavedResult:
         """
         found = []
         for r in self.graphs:
-            c = recheck(verifier, r)
+            c = admitted(verifier, r)
             if c is None:
                 raise VerificationError(
                     f"{where}: graph {r.graph.origin!r} does not compute {self.program.name}; the file was altered"

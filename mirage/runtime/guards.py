@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage.errors import DimError, GuardError, InputError
 from mirage.ir.annotations import Annotation
@@ -11,8 +11,10 @@ from mirage.ir.dims import Dim, DimFunction, dim_text, solve, symbols_of
 from mirage.runtime.leaves import Leaf, Shape, leaves_of
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place
-from mirage.runtime.program import Guard
 from mirage.runtime.sizes import SizeTable, Slots
+
+if TYPE_CHECKING:
+    from mirage.runtime.program import Guard
 
 #: binds one symbol from the shapes of all leaves and the sizes bound before
 Solver = Callable[[Sequence[Shape], dict[str, int]], None]

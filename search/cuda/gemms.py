@@ -24,7 +24,7 @@ from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
-from mirage.search.tune import Candidate
+from mirage.search.candidates import Candidate
 from mirage.verify.equivalence import Verifier
 
 #: configurations that are compiled of a graph for one set of sizes
@@ -109,7 +109,8 @@ def build_gemms(
     Without their compiler there are those of the cache. Raises UnsafeCacheError if another user could have written that.
     """
     wanted = [
-        PredefinedGemms(c.graph, e, c.maximum, device).gemms if e is not None and e.gemm is not None else () for c, e in work
+        PredefinedGemms(c.graph, e, c.maximum, device).gemms if e is not None and e.gemm is not None else ()
+        for c, e in work
     ]
     every = list(dict.fromkeys(g for gemms in wanted for g in gemms))
     try:
@@ -124,4 +125,3 @@ def build_gemms(
         except MirageError as e:
             found.append(e)
     return found
-

@@ -26,11 +26,11 @@ from mirage.kernels.cuda.schedules.layouts import with_layouts, with_packed
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules.scheduler import CudaScheduler
 from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
+from mirage.search.candidates import Candidate
 from mirage.search.cuda.gemms import GemmModel, why_none
 from mirage.search.cuda.versions import Built, CudaDecision, CudaVersion, build_all, is_generated, is_limited
 from mirage.search.decide import LEAF_PRICE
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
-from mirage.search.tune import Candidate
 from mirage.search.versions import Point
 
 #: versions that are compiled in all; for each of the given sizes, those with library calls beside, and for each further point

@@ -21,9 +21,9 @@ from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.decision import Tree, decide, leaves, relabel
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
+from mirage.search.candidates import Candidate
 from mirage.search.cuda.gemms import Gemms, build_gemms
 from mirage.search.decide import learn
-from mirage.search.tune import Candidate
 from mirage.search.versions import Point
 
 
@@ -134,7 +134,9 @@ def build_all(
         except MirageError as e:
             emitted.append(e)
     done = iter(compile_all(requests))
-    gemms = build_gemms([(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device)
+    gemms = build_gemms(
+        [(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device
+    )
     return [
         e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), g, device)
         for e, g in zip(emitted, gemms, strict=True)
@@ -142,7 +144,10 @@ def build_all(
 
 
 def _built(
-    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], gemms: Gemms | MirageError, device: CudaDevice
+    emitted: EmittedTriton,
+    kernels: Sequence[CompiledKernel | CompilerError],
+    gemms: Gemms | MirageError,
+    device: CudaDevice,
 ) -> Built | MirageError:
     try:
         generated = checked(kernels, device)

@@ -13,6 +13,8 @@ import mirage as mi
 from mirage import api
 from mirage.cache import ResultStore
 from mirage.ir.axes import to_axes
+from mirage.ir.program import Program
+from mirage.ir.types import TensorType
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
@@ -44,7 +46,7 @@ PROGRAMS: dict[str, tuple[Callable[..., Any], dict[str, Any], list[Parts]]] = {
 }
 
 
-def graphs(program: mi.Program, parts: list[Parts]) -> list[MuGraph]:
+def graphs(program: Program, parts: list[Parts]) -> list[MuGraph]:
     """Each cut of the program, and its predefined variant."""
     cuts = [cut(program, *p) for p in parts]
     return list({str(g.kernel): g for own in cuts for g in (own, with_predefined(own))}.values())
@@ -96,7 +98,7 @@ def test_graphs_are_tuned_stored_and_recalled(name: str, monkeypatch: pytest.Mon
     right(again)
 
 
-def _renamed(t: mi.TensorType) -> list[Any]:
+def _renamed(t: TensorType) -> list[Any]:
     return [int(d) if d.is_Integer else f"other_{d}" for d in t.shape]
 
 

@@ -10,21 +10,20 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 import mirage as mi
 from mirage.cache import ResultStore
 from mirage.ir.axes import to_axes
+from mirage.mugraph.degree import program_is_stable
 from mirage.results.recall import search_key
 from mirage.search import jobs, tune
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
-from mirage.search.generate import FUSED, SearchResult, _Searcher, generate
+from mirage.search.generate import SearchResult, generate
 from mirage.search.options import SearchOptions
-from mirage.verify.safety import offered
+from mirage.search.units import Found, Units
 from tests.api.small import BUDGET, adapter, rows
 
 ROOT = Path(__file__).parents[2]
@@ -34,30 +33,30 @@ ROOT = Path(__file__).parents[2]
 COMMAND = """
 import json, sys, time
 import mirage as mi
-from mirage import api
+from mirage.mugraph.degree import SafetyCheck
 from mirage.search import jobs
 from tests.api.small import adapter
 
 until, graphs = sys.argv[1], int(sys.argv[2])
-offered, found = api.offered, 0
+safe, found = SafetyCheck.safe, 0
 
 def wait():
     print("waiting", flush=True)
     time.sleep(600)
 
-def accept(program, graph):
+def counted(self, graph):
     global found
     found += 1
     if found == graphs:
         wait()
-    return offered(program, graph)
+    return safe(self, graph)
 
 def told(line):
     if until in line:
         wait()
 
 jobs.PATIENCE_S = 0
-api.offered = accept
+SafetyCheck.safe = counted
 r = mi.superoptimize(adapter, budget=600, progress=told)
 print(json.dumps({"stop": r.stats.stop_reason, "interrupted": r.interrupted, "verified": len(r.graphs)}))
 """
@@ -79,13 +78,13 @@ def units(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The units that searches of this process run from here on."""
     whole()
     ran: list[str] = []
-    unit = _Searcher.unit
+    run = Units.run
 
-    def noted(self: _Searcher, which: Any, seconds: float) -> Any:
-        ran.append(f"{which[0]} kernels, last: {which[1]}" if which else FUSED)
-        return unit(self, which, seconds)
+    def noted(self: Units, unit: str) -> Iterator[Found | None]:
+        ran.append(unit)
+        return run(self, unit)
 
-    monkeypatch.setattr(_Searcher, "unit", noted)
+    monkeypatch.setattr(Units, "run", noted)
     return ran
 
 
@@ -120,7 +119,7 @@ def finished(file: Path) -> list[str]:
 def whole() -> SearchResult:
     """The search that nothing stops."""
     program = adapter.trace()
-    return generate(to_axes(program), adapter.sizes["default"], accept=partial(offered, program))
+    return generate(to_axes(program), adapter.sizes["default"], safe=program_is_stable(program))
 
 
 def same(r: mi.Superoptimized) -> None:
@@ -131,11 +130,11 @@ def same(r: mi.Superoptimized) -> None:
 
 
 def test_a_killed_search_goes_on(cache: Path, units: list[str]) -> None:
-    with waiting("searching: 4 of") as child:
+    with waiting("searching: 2 of") as child:
         child.kill()
     (file,) = checkpoints(cache)
     before = finished(file)
-    assert len(before) == 4
+    assert len(before) == 2
     told: list[str] = []
     r = mi.superoptimize(adapter, budget=10 * BUDGET, progress=told.append)
     assert not r.cache_hit
@@ -148,13 +147,13 @@ def test_a_killed_search_goes_on(cache: Path, units: list[str]) -> None:
 
 @pytest.mark.slow
 def test_ctrl_c_between_units_gives_what_was_found(cache: Path, units: list[str]) -> None:
-    with waiting("searching: 3 of") as child:
+    with waiting("searching: 2 of") as child:
         os.killpg(child.pid, signal.SIGINT)
         out, err = child.communicate(timeout=60)
     interrupted(child, out, err)
     (file,) = checkpoints(cache)
     before = finished(file)
-    assert len(before) == 3
+    assert len(before) == 2
     same(mi.superoptimize(adapter, budget=10 * BUDGET))
     assert not set(before) & set(units)
     assert checkpoints(cache) == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import time
 from typing import Any
 
 import pytest
@@ -42,6 +41,7 @@ from mirage.ir.types import (
     epsilon,
     tensor,
 )
+from tests.work import at_most
 
 NAMES = ["a", "b", "n"]
 
@@ -354,10 +354,8 @@ def test_what_is_not_a_dim(value: object, message: str) -> None:
     ],
 )
 def test_short_text_cannot_denote_a_huge_dim(text: str) -> None:
-    start = time.perf_counter()
-    with pytest.raises(DimError, match="more terms or digits"):
+    with at_most(2_000_000), pytest.raises(DimError, match="more terms or digits"):
         to_dim(text)
-    assert time.perf_counter() - start < 2
 
 
 def test_names() -> None:

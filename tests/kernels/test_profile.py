@@ -99,11 +99,9 @@ def test_minimum_of_rounds_extends_the_limit_at_most_twofold(calls: list[str]) -
 
 
 def test_real_time() -> None:
-    start = time.perf_counter()
-    timings = interleave({"sleep": lambda: time.sleep(0.002), "none": lambda: None}, seconds=0.1)
-    assert time.perf_counter() - start < 1
-    assert timings["sleep"].min_us >= 2000 > timings["none"].min_us
-    assert 3 <= timings["sleep"].runs < 25 < timings["none"].runs
+    timing = interleave({"sleep": lambda: time.sleep(0.002)}, seconds=0.02)["sleep"]
+    assert 2000 <= timing.min_us <= timing.median_us
+    assert 1 <= timing.runs <= 20
 
 
 def test_spinning_threads_are_waited_for(calls: list[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.reference import reference_graph
@@ -71,6 +72,6 @@ def test_rows_far_below_the_largest_element_do_not_vanish() -> None:
     ],
     ids=lambda p: p.name,
 )
-def test_one_exp_is_enough_for_one_kind_of_rows(program: mi.Program) -> None:
+def test_one_exp_is_enough_for_one_kind_of_rows(program: Program) -> None:
     p = to_axes(program)
     assert with_separate_exps(p) is p

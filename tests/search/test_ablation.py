@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage.mugraph.graph import MuGraph
-from mirage.search.assemble import assemble
+from mirage.search.assemble import Assembler
 from mirage.search.compose import Kernel
 from mirage.search.cost import Cost
 from mirage.search.generate import SearchResult, generate
@@ -22,16 +22,14 @@ from tests.search.test_structures import is_flash_attention
 def best(name: str, kernels: int, **options: Any) -> list[tuple[bool, Cost]]:
     """The costs of what is found, and whether it takes differences that the program does not take."""
     s = space(name, max_kernels=kernels, **options)
+    assembler = Assembler(s.program)
 
     def proved(found: list[Kernel]) -> list[MuGraph]:
-        graph = assemble(s.tensors, found)
+        graph = assembler.graph(found, s.tensors.outputs())
         return [graph] if prove(axes(name), graph) == "proved" else []
 
-    for k in range(1, kernels + 1):
-        for plan in s.plans:
-            s.composer.compose(k, plan, proved)
-    assert s.composer.complete and not s.tensors.cut
-    found = [(any(k.choice.foreign for k in a.kernels), a.cost) for a in s.composer.accepted]
+    accepted = filter(None, s.composer().compose(1, kernels, proved))
+    found = [(any(k.choice.foreign for k in a.kernels), a.cost) for a in accepted]
     return [
         (f, c)
         for f, c in found

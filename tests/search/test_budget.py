@@ -20,7 +20,8 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.search import tune, versions
-from mirage.search.tune import Candidate, Tuned
+from mirage.search.candidates import Candidate, Candidates
+from mirage.search.tune import Tuned
 from mirage.search.versions import Decision, VersionTuner
 from mirage.verify.equivalence import Verifier
 from tests.kernels.kernels import cut
@@ -85,7 +86,6 @@ def tuned(
     kernel_s: float,
     compile_s: float,
     first: int = 5,
-    grace: float = 0.0,
 ) -> tuple[float, Tuned, Decision]:
     """Seconds on the clock, and what was chosen, where a call of the library takes so long, and NumPy five times that."""
     clock = Clock()
@@ -111,8 +111,8 @@ def tuned(
     monkeypatch.setattr(tune, "reference_seconds", lambda *_: 5 * library_s)
     sizes = [{"b": b} for b in (first, 40, 320)[:anchors]]
     baselines = {"reference": slow(5 * library_s), "library": slow(library_s)}
-    tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0, grace=grace)
-    result, decision = tuner.run(candidates())
+    tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0)
+    result, decision = tuner.run(Candidates.of(Verifier(PROGRAM, 0), candidates()))
     return clock.now, result, decision
 
 
@@ -126,8 +126,9 @@ def test_the_budget_is_kept(
     monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
 ) -> None:
     seconds, result, decision = tuned(monkeypatch, budget, anchors, library_s, kernel_s, compile_s)
-    # the library is called once in any case, and a check or a race that has begun is ended
-    assert seconds <= max(1.1 * budget + 0.3 + 2 * kernel_s, 1.1 * library_s)
+    # the library is called once in any case, beside the compilers, whose time this clock adds to it; and a check or a race that
+    # has begun is ended
+    assert seconds <= max(1.1 * budget + 0.3 + 2 * kernel_s, 1.1 * library_s + min(compile_s, budget))
     assert "library" in result.baselines and result.baselines["library"].min_us >= 1e6 * library_s * 0.99
     assert {v for _, v in leaves(decision.tree)} == set(range(len(decision.versions)))
     if seconds > 0.95 * budget or library_s > budget:
@@ -151,7 +152,7 @@ def test_the_library_is_the_answer_where_there_was_no_time_for_a_kernel(monkeypa
     for compile_s, library_s in ((30.0, 0.05), (0.25, 30.0)):
         _, result, decision = tuned(monkeypatch, 2.0, 3, library_s, 0.02, compile_s)
         assert [v.kind for v in decision.versions] == ["library"]
-        assert result.compiled == 0 and result.stop_reason.startswith("budget spent before a kernel was compiled")
+        assert result.stop_reason.startswith("budget spent before a kernel was compiled and checked")
         assert all(c.timing is None and c.certificate.equal for c in result.candidates)
 
 
@@ -160,13 +161,6 @@ def test_given_sizes_without_time_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert "given sizes not measured" in result.stop_reason
     assert len(decision.points) < 3
     assert list(itertools.islice(decision.points[0].sizes.items(), 1)) == [("b", 5)]
-
-
-def test_the_first_kernel_may_take_longer_than_a_small_budget(monkeypatch: pytest.MonkeyPatch) -> None:
-    for grace, wanted in ((0.0, 0), (0.4, 1)):
-        seconds, result, decision = tuned(monkeypatch, 0.4, 1, 0.01, 0.005, 0.45, grace=grace)
-        assert result.compiled == wanted and seconds < 0.9
-        assert [v.kind for v in decision.versions] == (["mugraph"] if wanted else ["library"])
 
 
 def test_no_compiler_is_started_without_time(monkeypatch: pytest.MonkeyPatch) -> None:

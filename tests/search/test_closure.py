@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,10 +12,10 @@ import mirage as mi
 from mirage.ir.axes import AxisNode, AxisProgram, to_axes
 from mirage.mugraph.graph import partial_axis
 from mirage.search.closure import COMMUTATIVE, Closure, Derivation, Value
-from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.options import SearchOptions
 from mirage.search.plan import KernelPlan, kernel_plans
 from mirage.search.space import Space
+from mirage.search.steps import finish
 from tests.programs import QUICK, SMALL, T, axes, close, space
 
 NONE = KernelPlan()
@@ -45,7 +44,6 @@ def is_concat(d: Derivation) -> bool:
 @pytest.mark.parametrize(("name", "plan"), CASES)
 def test_invariants(name: str, plan: KernelPlan) -> None:
     c = close(name, plan)
-    assert not c.cut
     assert [v.number for v in c.values] == list(range(len(c.values)))
     computed = [v for v in c.values if v.source is None]
     assert all(v.derivations for v in computed)
@@ -258,7 +256,9 @@ def test_values_that_lose_an_axis_are_pruned() -> None:
 def test_terms_that_cancel(fn: Callable[..., Any]) -> None:
     """What cancels later is in no target, but the program's own values are kept."""
     p = to_axes(mi.trace(fn, x=T("m"), y=T("m")))
-    c = Space(p, {"m": 16}, SearchOptions(), time.perf_counter() + 60).tensors.closures[0]
+    s = Space(p, {"m": 16}, SearchOptions())
+    finish(s.close())
+    c = s.tensors.closures[0]
     assert all(outputs(c, p))
 
 
@@ -299,10 +299,9 @@ def test_no_operator_beyond_the_limit() -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if n != "self division"])
-def test_a_spent_budget_still_leaves_the_program_itself(name: str) -> None:
-    table = dict.fromkeys(axes(name).axes, 16)
-    s = Space(axes(name), table, SearchOptions(), time.perf_counter() - 1)
-    assert s.tensors.cut == OUT_OF_TIME
+def test_the_program_itself_comes_before_all_steps(name: str) -> None:
+    s = Space(axes(name), dict.fromkeys(axes(name).axes, 16), SearchOptions())
+    list(s.fused())
     (c,) = [c for c in s.tensors.closures if c.plan == NONE]
     trivial = [t is not None for t in s.tensors.trivial]
     assert all(found or given for found, given in zip(outputs(c, axes(name)), trivial, strict=True))
@@ -311,16 +310,13 @@ def test_a_spent_budget_still_leaves_the_program_itself(name: str) -> None:
 def test_too_many_values_give_a_closure_up() -> None:
     c = close("gqa_decode", NONE)
     most = len(c.values)
-    assert c.run(most)
-    again = Closure(
-        c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, limit=c.limit, deadline=c.deadline
-    )
+    assert finish(c.run(most))
+    again = Closure(c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, limit=c.limit)
     for n, (form, poly) in zip(c.program.nodes, c.al.targets, strict=True):
         if n.op in ("input", "constant", "size"):
             again.leaf(form, poly, n)
-    assert not again.run(10)
+    assert not finish(again.run(10))
     assert 10 < len(again.values) < most
-    assert not again.cut
 
 
 def test_more_leaves_may_come_after_a_run() -> None:
@@ -329,7 +325,7 @@ def test_more_leaves_may_come_after_a_run() -> None:
     before = list(c.values)
     done = next(v for v in c.values if any(d.op == "rsqrt" for d in v.derivations))
     leaf = c.leaf(done.form, done.poly, "another kernel's result")
-    assert c.run()
+    assert finish(c.run())
     assert c.values[: len(before)] == before
     assert leaf in c.values and len(c.values) == len(before) + 1, "all that follows from it is known already"
     assert any(leaf in d.operands for _, d in derivations(c))

@@ -11,9 +11,9 @@ import pytest
 
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.validate import validate
-from mirage.search.assemble import assemble
+from mirage.search.assemble import Assembler
 from mirage.search.closure import Value
-from mirage.search.compose import Kernel
+from mirage.search.compose import Accept, Kernel
 from mirage.search.cost import Cost, Place
 from mirage.search.plan import KernelPlan
 from mirage.search.space import Space
@@ -51,7 +51,7 @@ def written(s: Space, tensors: Sequence[KernelTensor]) -> Iterator[Written]:
                         continue
                     reads = frozenset(v.source for v in leaves if isinstance(v.source, KernelTensor))
                     foreign = any(d.op == "sub" and v.form not in own for v, d in chosen.items())
-                    cost = s.composer.model.of_kernel(cost_of(s.composer.model, goals, chosen, place))
+                    cost = s.model.of_kernel(cost_of(s.model, goals, chosen, place))
                     yield Written(c.plan, frozenset(tensors), reads, foreign, cost)
 
 
@@ -89,13 +89,15 @@ def every_composition(s: Space) -> Iterator[tuple[bool, Cost]]:
                     yield last.foreign or k.foreign, last.cost + k.cost
 
 
+def assembled(s: Space) -> Accept:
+    """Accepts all kernels."""
+    assembler, outputs = Assembler(s.program), s.tensors.outputs()
+    return lambda kernels: [assembler.graph(kernels, outputs)]
+
+
 def composed(s: Space, count: int) -> list[tuple[list[Kernel], Cost]]:
     """What is found of up to `count` kernels."""
-    for k in range(1, count + 1):
-        for plan in s.plans:
-            s.composer.compose(k, plan, lambda found: [assemble(s.tensors, found)])
-    assert s.composer.complete
-    return [(a.kernels, a.cost) for a in s.composer.accepted]
+    return [(a.kernels, a.cost) for a in s.composer().compose(1, count, assembled(s)) if a]
 
 
 def at_most(a: Cost, b: Cost) -> bool:
@@ -123,7 +125,7 @@ def test_what_is_found_exists_once(name: str) -> None:
         foreign = any(k.choice.foreign for k in kernels)
         assert any(f == foreign and np.allclose(c, cost, rtol=1e-9, atol=1e-6) for f, c in every)
         # its cost is that of its kernels
-        assert np.allclose(cost, sum(s.composer.model.of_kernel(k.choice.cost) for k in kernels))
+        assert np.allclose(cost, sum(s.model.of_kernel(k.choice.cost) for k in kernels))
 
 
 @pytest.mark.parametrize("name", ["gqa_decode", "cosine", "lora", "rms_norm", "two outputs", "mean"])
@@ -150,8 +152,9 @@ def test_kernels_are_in_order_of_execution(name: str) -> None:
 @pytest.mark.parametrize("name", ["gqa_decode", "cosine", "lora", "rms_norm", "two outputs", "mean"])
 def test_they_assemble_to_proved_graphs(name: str) -> None:
     s = space(name)
+    assembler = Assembler(s.program)
     for kernels, _ in composed(s, 3):
-        g = assemble(s.tensors, kernels)
+        g = assembler.graph(kernels, s.tensors.outputs())
         validate(g)
         assert len(g.kernels) == len(kernels)
         assert g.origin == "; ".join(str(k.plan) for k in kernels)
@@ -170,27 +173,45 @@ def test_what_is_refused_dominates_nothing() -> None:
     """Where graphs of one kernel are refused, all others are found that they would have dominated."""
     s = space("softmax")
     refused: list[int] = []
+    every = assembled(s)
 
-    def accept(kernels: list[Kernel]) -> list[MuGraph]:
+    def accept(kernels: list[Kernel]) -> Sequence[MuGraph]:
         refused.append(len(kernels))
-        return [assemble(s.tensors, kernels)] if len(kernels) > 1 else []
+        return every(kernels) if len(kernels) > 1 else []
 
-    for k in (1, 2):
-        for plan in s.plans:
-            s.composer.compose(k, plan, accept)
+    found = [a for a in s.composer().compose(1, 2, accept) if a]
     assert 1 in refused
-    found = [a.cost for a in s.composer.accepted]
-    assert found and all(len(a.kernels) == 2 for a in s.composer.accepted)
+    assert found and all(len(a.kernels) == 2 for a in found)
     assert len(found) >= sum(len(kernels) == 2 for kernels, _ in composed(space("softmax"), 2))
 
 
-def test_the_deadline_ends_it() -> None:
+def test_it_goes_on_step_by_step() -> None:
+    """Whoever takes the steps may stop at each of them; graphs come in the order of their cost."""
     s = space("gqa_decode")
-    s.composer.until(0.0)
-    for plan in s.plans:
-        s.composer.compose(3, plan, lambda found: [assemble(s.tensors, found)])
-    assert not s.composer.complete
-    assert len(s.composer.accepted) < len(composed(space("gqa_decode"), 3))
+    steps = list(s.composer().compose(1, 3, assembled(s)))
+    times = [s.model.total(a.cost) for a in steps if a]
+    assert len(steps) > 10 * len(times) > 0
+    # but for what is lost in sums of costs
+    assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(times))
+
+
+def test_ranges_of_kernels_are_all_graphs_together() -> None:
+    s = space("gqa_decode")
+    composer = s.composer()
+    parts = [[a for a in composer.compose(k, k, assembled(s)) if a] for k in (1, 2, 3)]
+    assert all(len(a.kernels) == k for k, part in enumerate(parts, 1) for a in part)
+    apart = sorted(tuple(a.cost) for part in parts for a in part)
+    assert apart == sorted(tuple(cost) for _, cost in composed(space("gqa_decode"), 3))
+
+
+def test_what_is_known_dominates() -> None:
+    s = space("gqa_decode")
+    found = composed(s, 2)
+    composer = s.composer()
+    for _, cost in found[1:]:
+        composer.know(cost, False)
+    again = [a.cost for a in composer.compose(1, 2, assembled(s)) if a]
+    assert len(again) == 1 and np.allclose(again[0], found[0][1])
 
 
 def test_an_output_that_no_kernel_computes() -> None:
@@ -201,9 +222,10 @@ def test_producers_of_the_last_open_tensor() -> None:
     """A kernel yields it, alone or with others of the same plan."""
     s = space("two outputs")
     outputs = [t for t in s.tensors.outputs() if t is not None]
-    bits = sum(1 << s.composer._number[t] for t in outputs)
-    found = list(s.composer._next(bits))
-    assert all(max(outputs, key=s.composer._number.__getitem__) in tensors for _, _, tensors in found)
+    composer = s.composer()
+    bits = sum(1 << composer._number[t] for t in outputs)
+    found = list(composer._next(bits))
+    assert all(max(outputs, key=composer._number.__getitem__) in tensors for _, _, tensors in found)
     assert {len(tensors) for _, _, tensors in found} == {1, 2}
     for closure, values, tensors in found:
         pairs: list[tuple[Value, KernelTensor]] = list(zip(values, tensors, strict=True))

@@ -12,7 +12,10 @@ from mirage.kernels.profile import Timing
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
+from mirage.mugraph.whole import whole_program
+from mirage.search.candidates import Candidate
 from mirage.search.explore import Explorer, Pair
+from mirage.verify.equivalence import Verifier
 from tests.kernels.kernels import cut
 from tests.mugraph.graphs import gated
 from tests.programs import axes, program
@@ -25,8 +28,21 @@ def timing(us: float) -> Timing:
     return Timing(us, us, 10)
 
 
-def explorer(*graphs: MuGraph, sizes: dict[str, int] = SIZES, constants: tuple[str, ...] = ()) -> Explorer:
-    return Explorer([(g, analyze(g)) for g in graphs], sizes, CostModel(MACHINE), [], constants=constants)
+def explorer(
+    *graphs: MuGraph,
+    sizes: dict[str, int] = SIZES,
+    constants: tuple[str, ...] = (),
+    machine: Machine = MACHINE,
+    rejected: list[str] | None = None,
+) -> Explorer:
+    found = Explorer(sizes, CostModel(machine), [] if rejected is None else rejected, constants=constants)
+    found.add([candidate(g) for g in graphs])
+    return found
+
+
+def candidate(graph: MuGraph) -> Candidate:
+    """A graph of which nothing but its cost is looked at, and all cost the same."""
+    return Candidate(graph, Verifier(whole_program(graph)).admit(graph), analyze(graph), 1.0)
 
 
 def variants() -> list[MuGraph]:
@@ -118,11 +134,35 @@ def test_constants_are_packed_first_when_the_fastest_is_refined() -> None:
         assert packed[:1] == [bool(constants)] and best[1].kernels[0].packed == ()
 
 
-def test_graphs_beyond_the_time_for_estimates_are_left_out_and_misfits_are_told() -> None:
-    graphs = variants()
-    found = Explorer([(g, analyze(g)) for g in graphs], {"b": 8}, CostModel(MACHINE), [], lambda: True)
-    assert {i for i, _ in found.wave(20)} == {0}
+def test_graphs_are_estimated_as_waves_need_them_and_misfits_are_told() -> None:
+    found = explorer(*variants(), sizes={"b": 8})
+    assert len(found.wave(1)) == 1
+    assert found.estimate() and not found.estimate(), "a wave of one chooses between two of three graphs"
     rejected: list[str] = []
-    tiny = Machine(2, 64, 64, 128)
-    none = Explorer([(gated().graph, analyze(gated().graph))], SIZES, CostModel(tiny), rejected)
-    assert none.wave(4) == [] and "scratch" in rejected[0]
+    assert explorer(gated().graph, machine=Machine(2, 64, 64, 128), rejected=rejected).wave(4) == []
+    assert "scratch" in rejected[0]
+
+
+def test_graphs_that_come_later_compete() -> None:
+    first, *others = variants()
+    found = explorer(first, sizes={"b": 8})
+    wave = found.wave(2)
+    assert {i for i, _ in wave} == {0}
+    found.add([candidate(g) for g in others])
+    assert {i for i, _ in found.wave(6)} >= {1, 2}
+
+
+def test_what_an_earlier_run_measured_is_not_proposed_again() -> None:
+    before = explorer(gated().graph)
+    wave = before.wave(3)
+    before.learn({pair: timing(10.0 + k) for k, pair in enumerate(wave)})
+    (tried,) = before.tried().values()
+    assert {s for s, _ in tried} == {s for _, s in wave}
+    after = Explorer(SIZES, CostModel(MACHINE), [])
+    after.add([replace(candidate(gated().graph), tried=tried, sizes=SIZES)])
+    assert after.fastest == wave
+    assert not set(after.wave(4)) & set(wave)
+    # at other sizes they say nothing
+    elsewhere = Explorer({**SIZES, "m": 64}, CostModel(MACHINE), [])
+    elsewhere.add([replace(candidate(gated().graph), tried=tried, sizes=SIZES)])
+    assert elsewhere.fastest == []

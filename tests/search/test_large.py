@@ -21,9 +21,9 @@ from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.search import large
-from mirage.search.generate import generate
 from mirage.search.large import Found, is_large, large_graphs
 from mirage.search.options import SearchOptions
+from mirage.search.stream import Search
 from mirage.verify.safety import offered
 from tests.kernels.kernels import bound, error, random_inputs
 from tests.programs import axes
@@ -92,11 +92,11 @@ def test_equal_pieces_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None
     """The layer has three norms: of queries, of keys and values, and before the MLP."""
     searched: list[AxisProgram] = []
 
-    def counted(program: AxisProgram, *args: Any, **more: Any) -> Any:
+    def counted(program: AxisProgram, *args: Any, **more: Any) -> Search:
         searched.append(program)
-        return generate(program, *args, **more)
+        return Search(program, *args, **more)
 
-    monkeypatch.setattr(large, "generate", counted)
+    monkeypatch.setattr(large, "Search", counted)
     first("decoder_layer", 1)
     squares = [p for p in searched if any(n.op == "square" for n in p.nodes)]
     assert len(squares) == 1

@@ -10,7 +10,9 @@ from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
-from mirage.search.tune import Candidate, Tuner, diverse, idle_factor, is_idle_loop
+from mirage.search.candidates import Candidate, Candidates
+from mirage.search.explore import diverse, idle_factor, is_idle_loop
+from mirage.search.tune import Tuner
 from mirage.verify.equivalence import Verifier
 from tests.kernels.kernels import cut
 from tests.programs import axes, program
@@ -35,7 +37,7 @@ def test_a_graph_and_its_predefined_variant_are_both_measured() -> None:
     assert not library.kernels
     baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
     tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=60.0, seed=0)
-    tuned = tuner.run([candidate(own), candidate(library)])
+    tuned = tuner.run(Candidates.of(Verifier(program(NAME), 0), [candidate(own), candidate(library)]))
     assert not tuned.rejected and tuned.compiled >= 2
     assert [c.timing is not None and c.executable is not None for c in tuned.candidates] == [True, True]
     assert {c.graph.origin for c in tuned.candidates} == {own.origin, library.origin}
@@ -46,7 +48,7 @@ def test_a_graph_and_its_predefined_variant_are_both_measured() -> None:
 def test_variants_take_turns_with_the_graphs_that_they_are_of() -> None:
     own = kernels()
     library = with_predefined(own)
-    (first, second) = diverse([candidate(own, 1.0), candidate(own, 2.0), candidate(library, 3.0)], 2, SIZES, 2)
+    (first, second, _) = diverse([candidate(own, 1.0), candidate(own, 2.0), candidate(library, 3.0)], SIZES, 2)
     assert (first.graph, second.graph) == (own, library)
 
 

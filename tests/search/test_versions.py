@@ -24,9 +24,11 @@ from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
+from mirage.mugraph.reference import reference_graph
 from mirage.search import cold, tune, versions
+from mirage.search.candidates import Candidate, Candidates
 from mirage.search.jobs import INTERRUPTED
-from mirage.search.tune import Candidate, Tuned, Tuner
+from mirage.search.tune import Tuned, Tuner
 from mirage.search.versions import MAX_VERSIONS, Decision, VersionTuner, fastest
 from mirage.verify.equivalence import Verifier
 from tests.kernels.kernels import cut
@@ -50,6 +52,10 @@ def candidates() -> list[Candidate]:
         assert certificate.equal
         found.append(Candidate(graph, certificate, analyze(graph), 1.0 + cost))
     return found
+
+
+def source() -> Candidates:
+    return Candidates.of(Verifier(PROGRAM, 0), candidates())
 
 
 def tuner(*anchors: Sizes, budget: float = 60.0, **options: Any) -> VersionTuner:
@@ -101,7 +107,7 @@ def modelled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, Sizes]
 
 
 def run(t: VersionTuner) -> tuple[Tuned, Decision]:
-    tuned, decision = t.run(candidates())
+    tuned, decision = t.run(source())
     check(decision, t)
     return tuned, decision
 
@@ -160,9 +166,10 @@ def test_of_close_kernels_the_one_that_is_better_with_cold_caches_runs(
 
     modelled(lambda kind, sizes: {"kernel": 10.0, "calls": 10.0}.get(kind, 15.0))
     monkeypatch.setattr(cold, "in_both_states", in_both_states)
-    for haste in (False, True):
-        t = tuner({"b": 64}, haste=haste)
-        _, decision = t.run(candidates())
+    for alone in (False, True):
+        t = tuner({"b": 64})
+        t.alone = t.first.decides = alone
+        _, decision = t.run(source())
         best = decision.at({"b": 64})
         assert best.candidate is not None and kind_of(best.candidate.executable) == wanted
 
@@ -201,7 +208,7 @@ def test_what_was_close_at_given_sizes_is_measured_again(modelled: Any, monkeypa
 
 
 def test_a_busier_machine_changes_all_times_of_a_point() -> None:
-    visit = versions._Visit({"b": 5}, tuner().first.trials[0], {"0": 10.0, "1": 11.0, "2": 20.0})
+    visit = versions._Visit({"b": 5}, tuner().first.trials.first(), {"0": 10.0, "1": 11.0, "2": 20.0})
     visit.take({"0": 13.0, "2": 26.0, "3": 14.0})
     assert visit.times == pytest.approx({"0": 13.0, "1": 14.3, "2": 26.0, "3": 14.0})
     assert visit.best() == "0"
@@ -212,7 +219,7 @@ def test_the_last_race_keeps_to_what_fits_its_time(modelled: Any, monkeypatch: p
     t = tuner({"b": 5}, {"b": 7})
     for sizes in t.anchors:
         one = t._tuner(sizes, time.perf_counter())
-        t._arrive(one, one.run(candidates()))
+        t._arrive(one, one.run(source()))
     raced: list[list[str]] = []
     monkeypatch.setattr(t, "_race", lambda visit, names, seconds, clear: raced.append(list(names)))
     names, visit = list(t.pool), t.visits[1]
@@ -248,7 +255,7 @@ def test_kernels_that_are_wrong_at_a_point_are_never_used(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(CpuExecutable, "__call__", wrong)
     t = tuner()
-    tuned, decision = t.run(candidates())
+    tuned, decision = t.run(source())
     assert any("differ from the program's at b=40" in why for why in tuned.rejected)
     for c in [*tuned.candidates, *(v.candidate for v in decision.versions if v.candidate)]:
         assert c.executable is None or not c.graph.kernels
@@ -288,16 +295,20 @@ def test_without_time_the_given_sizes_decide() -> None:
     assert not t.planned or f"{t.skipped} of {t.planned} further sizes" in tuned.stop_reason
 
 
-def test_haste_and_fixed_sizes_have_no_further_points() -> None:
-    t = tuner(budget=1.0, haste=True)
-    _, decision = run(t)
+def test_fixed_sizes_have_no_further_points() -> None:
+    program = mi.trace(lambda x: mi.relu(x) + x, name="fixed", x=mi.tensor(5, 32))
+    axes, verifier = to_axes(program), Verifier(program, 0)
+    baselines: dict[str, Runner] = {"library": LibraryProgram(axes)}
+    t = VersionTuner(program, axes, [{}], get_target("cpu"), baselines, budget=1.0, seed=0)
+    graph = reference_graph(axes)
+    _, decision = t.run(Candidates.of(verifier, [Candidate(graph, verifier.admit(graph), analyze(graph), 1.0)]))
     assert (len(decision.points), t.planned) == (1, 0)
 
 
 def test_slow_and_large_sizes_are_left_out(modelled: Any) -> None:
     modelled(lambda kind, sizes: 10.0)
     t = tuner()
-    tuned = t.first.run(candidates())
+    tuned = t.first.run(source())
     t._arrive(t.first, tuned)
     allowed = t._allowed(tuned, 1.0)
     assert allowed({"b": 1}) and allowed({"b": 40})

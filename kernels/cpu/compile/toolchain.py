@@ -24,10 +24,11 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mirage.errors import CompilerError, NoCompilerError
+from mirage.errors import CompilerError, MirageError, NoCompilerError
 from mirage.folders import build_folder, check_private, private_folder
 from mirage.settings import extra_cflags
 
@@ -107,33 +108,58 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
     """The shared library made of C `source`, from the cache if it was compiled before.
 
     `source` may include the headers of this package, such as "mirage_gemm.h". `parts` are sources that several libraries
-    have in common, compiled once to object files of their own. `name` starts the file name, for people to read. After
-    `seconds`, the compiler is stopped; one that compiles a part goes on in the background, so that it is there the next time.
+    have in common, compiled once to object files of their own, side by side with the source. `name` starts the file name, for
+    people to read. After `seconds`, the compiler is stopped; one that compiles a part goes on in the background, so that it is
+    there the next time.
 
     Raises NoCompilerError, CompilerError if the compiler rejects the source or has no more time, and UnsafeCacheError if
     another user could have written the cache.
     """
     compiler = find_compiler()
-    if seconds is None:
-        return _built(compiler, source, name, ".so", math.inf, [_object(compiler, part) for part in parts])
-    deadline = time.monotonic() + seconds
-    objects = [_object_until(deadline, compiler, part, name) for part in parts]
-    return _built(compiler, source, name, ".so", deadline, objects)
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    objects = tuple(_place(compiler, part, "part", ".o") for part in parts)
+    path = _place(compiler, source, name, ".so", objects)
+    if path.exists():
+        check_private(path)
+        return path
+    building = [_start(compiler, part) for part in parts]
+    with build_folder(path.parent) as build:
+        if not building:
+            return _moved(_compiled(compiler, source, build, path, deadline, name), path)
+        own = _compiled(compiler, source, build, path.with_suffix(".o"), deadline, name)
+        for part in building:
+            try:
+                part.result(None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
+            except TimeoutError as e:
+                raise _no_time(name) from e
+        for place in objects:
+            check_private(place)
+        library = build / path.name
+        linked = [str(own), *map(str, objects), "-o", str(library), *LIBRARIES]
+        _run([*compiler.command, *_flags(".so"), *linked], deadline, name)
+        return _moved(library, path)
 
 
-def _object(compiler: Compiler, part: str) -> Path:
-    return _built(compiler, part, "part", ".o", math.inf)
+def start(parts: Sequence[str]) -> None:
+    """Begin to compile parts in the background, as whoever compiles with them will need them.
+
+    What is wrong with a compiler is for those who wait for it to tell.
+    """
+    with suppress(MirageError):
+        compiler = find_compiler()
+        for part in parts:
+            _start(compiler, part)
 
 
 #: object files that threads are compiling, by compiler, source, flags and folder; one that has its file stays for a moment only
-_compiled: dict[tuple[object, ...], Future[Path]] = {}
-_compiled_lock = threading.Lock()
+_building: dict[tuple[object, ...], Future[Path]] = {}
+_building_lock = threading.Lock()
 
 
 def _forget_threads() -> None:
-    global _compiled_lock
-    _compiled.clear()
-    _compiled_lock = threading.Lock()
+    global _building_lock
+    _building.clear()
+    _building_lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -141,60 +167,62 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
 
 
-def _object_until(deadline: float, compiler: Compiler, part: str, name: str) -> Path:
-    """The object file of a part. Raises CompilerError at the deadline, while a thread compiles it for those who come later."""
+def _start(compiler: Compiler, part: str) -> Future[Path]:
+    """The object file of a part, which a thread compiles if it is not in the cache: one for all who wait for it."""
     key = compiler, part, *extra_cflags(), private_folder("kernels")
-    with _compiled_lock:
-        found = _compiled.get(key)
+    with _building_lock:
+        found = _building.get(key)
         if found is None:
-            found = _compiled[key] = Future()
+            found = _building[key] = Future()
             threading.Thread(target=_compile_part, args=(key, compiler, part, found), daemon=True).start()
-    try:
-        return found.result(max(deadline - time.monotonic(), 0.0))
-    except TimeoutError as e:
-        raise _no_time(name) from e
+    return found
 
 
 def _compile_part(key: tuple[object, ...], compiler: Compiler, part: str, result: Future[Path]) -> None:
     try:
-        result.set_result(_object(compiler, part))
+        path = _place(compiler, part, "part", ".o")
+        if not path.exists():
+            with build_folder(path.parent) as build:
+                _moved(_compiled(compiler, part, build, path, math.inf, "part"), path)
+        result.set_result(path)
     except BaseException as e:  # whoever waits raises it
         result.set_exception(e)
-    with _compiled_lock:
-        _compiled.pop(key, None)
+    with _building_lock:
+        _building.pop(key, None)
 
 
-def _built(
-    compiler: Compiler, source: str, name: str, suffix: str, deadline: float, objects: Sequence[Path] = ()
-) -> Path:
-    """The object file, or library with these objects, that the compiler makes of `source`, if it is not in the cache."""
-    flags = (*FLAGS, "-shared" if suffix == ".so" else "-c", *extra_cflags())
-    folder = private_folder("kernels")
+def _flags(suffix: str) -> tuple[str, ...]:
+    return *FLAGS, "-shared" if suffix == ".so" else "-c", *extra_cflags()
+
+
+def _place(compiler: Compiler, source: str, name: str, suffix: str, objects: Sequence[Path] = ()) -> Path:
+    """Where the object file of a source, or its library with these objects, is kept."""
     stem = re.sub(r"\W", "_", name, flags=re.ASCII)
-    path = folder / f"{stem}-{_key(source, compiler, (*flags, *(o.name for o in objects)))}{suffix}"
-    if path.exists():
-        check_private(path)
-        return path
-    with build_folder(folder) as build:
-        c_file, result = build / f"{stem}.c", build / f"{stem}{suffix}"
-        c_file.write_text(source, encoding="utf-8")
-        linked = [*map(str, objects), *LIBRARIES] if suffix == ".so" else []
-        command = [*compiler.command, *flags, f"-I{HEADERS}", str(c_file), "-o", str(result), *linked]
-        status, errors = _run(command, deadline, name)
-        if status != 0:
-            message = "\n".join(errors.strip().splitlines()[:MESSAGE_LINES])
-            raise CompilerError(
-                f"the C compiler rejected kernel {name!r} (exit status {status})\n{shlex.join(command)}\n{message}"
-            )
-        result.chmod(0o700)
-        with result.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(result, path)
+    key = _key(source, compiler, (*_flags(suffix), *(o.name for o in objects)))
+    return private_folder("kernels") / f"{stem}-{key}{suffix}"
+
+
+def _compiled(compiler: Compiler, source: str, build: Path, path: Path, deadline: float, name: str) -> Path:
+    """The file that the compiler makes of a source, in the folder `build`: a library or an object file, as `path` will be."""
+    c_file, result = build / path.with_suffix(".c").name, build / path.name
+    c_file.write_text(source, encoding="utf-8")
+    libraries = LIBRARIES if path.suffix == ".so" else ()
+    command = [*compiler.command, *_flags(path.suffix), f"-I{HEADERS}", str(c_file), "-o", str(result), *libraries]
+    _run(command, deadline, name)
+    return result
+
+
+def _moved(result: Path, path: Path) -> Path:
+    """The file under its final name, complete on the disk before it has that."""
+    result.chmod(0o700)
+    with result.open("rb") as file:
+        os.fsync(file.fileno())
+    os.replace(result, path)
     return path
 
 
-def _run(command: Sequence[str], deadline: float, name: str) -> tuple[int, str]:
-    """The exit status and the messages of a compiler, which is stopped at the deadline with the processes that it started."""
+def _run(command: Sequence[str], deadline: float, name: str) -> None:
+    """Run a compiler, which is stopped at the deadline with the processes that it started; raises CompilerError."""
     limited = deadline < math.inf
     # a session of its own, whose processes can be stopped together
     with subprocess.Popen(
@@ -210,7 +238,11 @@ def _run(command: Sequence[str], deadline: float, name: str) -> tuple[int, str]:
             if isinstance(e, subprocess.TimeoutExpired):
                 raise _no_time(name) from e
             raise
-    return process.returncode, errors
+    if process.returncode != 0:
+        message = "\n".join(errors.strip().splitlines()[:MESSAGE_LINES])
+        raise CompilerError(
+            f"the C compiler rejected kernel {name!r} (exit status {process.returncode})\n{shlex.join(command)}\n{message}"
+        )
 
 
 def _no_time(name: str) -> CompilerError:

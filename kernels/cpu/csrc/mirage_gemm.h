@@ -6,7 +6,7 @@
  *
  * Strides count elements. Rows of o are contiguous along n, and so are those of y in the first two. Nothing is read
  * past the last element of a row, nothing is written past n. With `accumulate` zero, o is overwritten (with zeros where
- * k is 0); o must not overlap x or y. They are defined in mirage_gemm.c, which is compiled once for all kernels.
+ * k is 0); o must not overlap x or y. Each is defined in a file of its own, which is compiled once for all kernels.
  */
 #ifndef MIRAGE_GEMM_H
 #define MIRAGE_GEMM_H

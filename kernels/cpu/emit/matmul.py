@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
+from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.cpu.emit.layout import BlockAxes, View
 from mirage.kernels.cpu.emit.loops import Nest, fill
 from mirage.kernels.cpu.emit.writer import Writer
@@ -29,6 +30,9 @@ _PANEL, _NARROW = 0.01, 8
 _OUTER = (0.4, 0.75, 0.7, 0.95)
 #: And of mi_gemm_dot where it adds up whole vectors, for one or two rows or few columns; of its other sums.
 _DOT_FEW, _DOT = 0.4, 0.95
+
+#: the products of mirage_gemm.h, each in a file of its own
+MICRO_KERNELS = ("outer", "stream", "dot")
 
 #: extents along an axis, of one plan or of many
 Extent = float | np.ndarray
@@ -164,8 +168,29 @@ def _plan_product(
     return best
 
 
+def type_macros(dtype: str) -> list[str]:
+    """What C code defines before it includes the headers: the type that is computed in, and the stored one if it is another."""
+    stored = DTYPES[dtype]
+    computed = compute_dtype(stored)
+    real = f"#define MI_REAL {'double' if computed.itemsize == 8 else 'float'}"
+    return [real] if stored == computed else [real, f"#define MI_HALF {dtype}"]
+
+
+def product_parts(dtype: str, wanted: Collection[str] = MICRO_KERNELS) -> tuple[str, ...]:
+    """The sources of the micro-kernels of these products: compiling them takes longer than all else, and they are the same for
+    all programs of an element type.
+    """
+    if not wanted:
+        return ()
+    real, *half = type_macros(dtype)
+    # those of 16-bit elements call the others
+    needed = [p for p in MICRO_KERNELS if half or p in wanted]
+    parts = [f'{real}\n#include "mirage_gemm_{p}.c"\n' for p in needed]
+    return tuple(parts + [f'{real}\n{h}\n#include "mirage_half_gemm.c"\n' for h in half])
+
+
 def block_vectors(m: Extent) -> np.ndarray:
-    """Vectors beside one another in a register block for so many rows (mirage_gemm.c), at most."""
+    """Vectors beside one another in a register block for so many rows (mirage_gemm_block.h), at most."""
     return np.where(np.asarray(m) > 4, 3, np.where(np.asarray(m) > 2, 4, 8))
 
 

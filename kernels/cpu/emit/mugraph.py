@@ -18,6 +18,7 @@ from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.algebra import FunctionSources
 from mirage.kernels.cpu.emit.block import BlockEmitter
 from mirage.kernels.cpu.emit.layout import c_names
+from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
 from mirage.kernels.cpu.emit.maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage, library_stage, runs
@@ -239,22 +240,17 @@ class Emitter:
         found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}
         return frozenset(found | {t.index for k in self.kernels for _, t in k.companions.values()})
 
-    def _types(self) -> list[str]:
-        real = f"#define MI_REAL {'double' if self.real.itemsize == 8 else 'float'}"
-        return [real] if self.storage == self.real else [real, f"#define MI_HALF {self.mugraph.dtype}"]
-
     def _parts(self) -> tuple[str, ...]:
-        """The matrix micro-kernels: compiling them takes longer than all else, and they are the same for all."""
-        if not any(k.matmuls for k in self.kernels):
-            return ()
-        real, *half = self._types()
-        parts = [f'{real}\n#include "mirage_gemm.c"\n']
-        parts += [f'{real}\n{h}\n#include "mirage_half_gemm.c"\n' for h in half]
-        return tuple(parts)
+        """The micro-kernels of the products that the kernels call."""
+        plans = [m for k in self.kernels for products in k.matmuls.values() for m in products]
+        wanted = {"dot"} if any(m.dot for m in plans) else set()
+        wanted |= {"outer"} if any(not m.dot for m in plans) else set()
+        wanted |= {"stream"} if any(m.stream_rows for m in plans) else set()
+        return product_parts(self.mugraph.dtype, wanted)
 
     def _preamble(self, w: Writer) -> None:
         """Headers, and what all kernels use."""
-        w.add(self._types())
+        w.add(type_macros(self.mugraph.dtype))
         gemm = "mirage_gemm.h" if self.storage == self.real else "mirage_half_gemm.h"
         streams = any(k.stream for k in self.kernels)
         w.add([f'#include "{gemm}"', '#include "mirage_pool.h"'])

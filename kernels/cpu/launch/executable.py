@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from mirage.errors import InputError, ScheduleError
+from mirage.errors import InputError
 from mirage.ir.axes import AxisDims, argument_places, read_arguments
 from mirage.ir.dims import Dim, evaluate
 from mirage.ir.types import DTYPES
@@ -23,7 +23,7 @@ from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.frames import BoundCall, Code, Frame, Workspace
 from mirage.kernels.cpu.launch.memory import LINE, address
-from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy
+from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy, check_packed
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule
@@ -100,10 +100,8 @@ class CpuExecutable:
     ) -> None:
         self.mugraph = mugraph
         self.schedule = schedule
+        check_packed(mugraph, schedule, constants)
         self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
-        for p in self.emitted.packed:
-            if (name := mugraph.inputs[p.input].argument) not in constants:
-                raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
         self.dtype = DTYPES[mugraph.dtype]
         self._places = argument_places(mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places)))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.copies import Copies
@@ -27,6 +28,16 @@ from mirage.mugraph.schedule import KernelSchedule, Schedule
 NARROW = 256
 #: bytes from which on NumPy asks for large pages itself
 _IN_LARGE_PAGES = 4 << 20
+
+
+def check_packed(mugraph: MuGraph, schedule: Schedule, constants: Collection[str]) -> None:
+    """Raises ScheduleError where a schedule packs an argument that is not among the constants."""
+    for node, own in zip(mugraph.kernels, schedule.kernels, strict=True):
+        for operand, _ in own.packed:
+            source = mugraph.kernel.nodes[node.operands[operand].node]
+            name = mugraph.inputs[source.attr["index"]].argument
+            if name not in constants:
+                raise ScheduleError(f"{mugraph.name}: the schedule packs {name}, which is not constant; name it in constants")
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ FEATURES: dict[str, float] = {
 _INDEX = {name: i for i, name in enumerate(FEATURES)}
 #: operations per element from which an elementwise operator is heavy
 _HEAVY = 8
-#: most rows of a register tile (mirage_gemm.c)
+#: most rows of a register tile (mirage_gemm_block.h)
 _MR = 8
 #: bytes of a page of memory: processors do not prefetch beyond
 _PAGE = 4096

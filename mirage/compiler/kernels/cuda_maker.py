@@ -19,9 +19,9 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.runtime.executable import Kernel
+from mirage.search.candidates import Candidate
 from mirage.search.cuda.rank import Ranker
 from mirage.search.stats import SearchStats
-from mirage.search.tune import Candidate
 from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered

@@ -10,7 +10,9 @@ import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
+from mirage.ir.expand import evaluate_expansion
 from mirage.ir.functions import EXP
+from mirage.ir.loops.lower import lower_expansion
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, extra_dims, operands, reduce_axes, reduction
 from mirage.ir.loops.scalars import Operand, Scalar, apply
 from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, register, same_dtype
@@ -49,8 +51,6 @@ class Composite(Operator):
         return self.build(b, *args, **attrs)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
-        from mirage.ir.loops.lower import lower_expansion
-
         return lower_expansion(self, types, attrs)
 
     def evaluate(
@@ -58,8 +58,6 @@ class Composite(Operator):
     ) -> Any:
         if ar.is_float and self.stable is not None:
             return self.stable(*args, **attrs)
-        from mirage.ir.expand import evaluate_expansion
-
         return evaluate_expansion(self, ar, args, attrs, shapes)
 
 

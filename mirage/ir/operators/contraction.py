@@ -10,6 +10,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
+from mirage.ir.loops.lower import lower_expansion
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, reduce_axes, reduction
 from mirage.ir.loops.scalars import Scalar, select
 from mirage.ir.operator import (
@@ -217,8 +218,6 @@ class ConcatMatmul(Operator):
         return b.op("add", *(b.op("matmul", args[i], args[j]) for i, j in PRODUCTS[self.name]))
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
-        from mirage.ir.loops.lower import lower_expansion
-
         return lower_expansion(self, types, attrs)
 
 

@@ -3,65 +3,97 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from mirage.cache import ResultStore
+from mirage.errors import FormatError
 from mirage.ir.axes import AxisProgram
+from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.results.cpu.records import (
+    DecisionRecord,
     baselines_from_json,
     baselines_to_json,
-    compiled,
     decision_from_json,
     decision_record,
-    renamed,
 )
-from mirage.results.recall import Memory, without
+from mirage.results.recall import Kept, Memory
 from mirage.results.records import candidates_from_json
-from mirage.search.jobs import OUT_OF_TIME
-from mirage.search.tune import Candidate, Tuned
+from mirage.results.result import FROM_CACHE
+from mirage.search.candidates import Candidate, Known, admitted
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+from mirage.search.stats import SearchStats
+from mirage.search.tune import Tuned
 from mirage.search.versions import Decision
 from mirage.verify.equivalence import Verifier
+
+
+@dataclass(frozen=True)
+class KeptDecision:
+    """A decision as it was kept: none of its `graphs` has been verified yet. Those that were tuned come first."""
+
+    graphs: list[Known]
+    decision: DecisionRecord
+    baselines: dict[str, Timing]
+    stats: SearchStats
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether some version is a kernel."""
+        return any(v.graph is not None for v in self.decision.versions)
+
+    def restored(self, verifier: Verifier, constants: Collection[str]) -> tuple[Tuned, Decision]:
+        """The decision with compiled kernels: of the graphs, only what it runs is verified.
+
+        Raises FormatError for a graph of another program, ScheduleError if a schedule packs other inputs than `constants`.
+        """
+        found: dict[int, Candidate] = {}
+        for place in {v.graph for v in self.decision.versions if v.graph is not None}:
+            candidate = admitted(verifier, self.graphs[place])
+            if candidate is None:
+                raise FormatError("a graph in it does not compute this program")
+            found[place] = candidate
+        decision = self.decision.restored(found, constants)
+        candidates = [found[place] for place in sorted(found)]
+        return Tuned(candidates, self.baselines, 0, [], FROM_CACHE), decision
 
 
 class CpuMemory(Memory):
     """The records of one program; what was tuned is a record of this kind of processor, with as many cores."""
 
     def __init__(
-        self,
-        store: ResultStore,
-        program: AxisProgram,
-        machine: Target,
-        budget: float,
-        constants: Collection[str] = (),
+        self, store: ResultStore, program: AxisProgram, machine: Target, constants: Collection[str] = ()
     ) -> None:
-        super().__init__(store, program, machine.name, budget, constants)
+        super().__init__(store, program, machine.name, constants)
         self.machine = machine
 
     def _tuned_key(self, anchors: Sequence[Mapping[str, int]]) -> str:
         return self._sized_key("tuned", anchors, self.machine.cpu, str(self.machine.cores))
 
-    def tuned(
-        self, verifier: Verifier, anchors: Sequence[Mapping[str, int]], known: Sequence[Candidate]
-    ) -> tuple[Tuned, Decision] | None:
-        """The tuned choice for these sizes on this machine, compiled."""
+    def tuned(self, anchors: Sequence[Mapping[str, int]]) -> Kept[KeptDecision] | None:
+        """The tuned choice for these sizes on this machine."""
 
-        def read(payload: dict[str, Any]) -> tuple[Tuned, Decision]:
-            back = self.names.renaming.inverse()
+        def read(payload: dict[str, Any]) -> KeptDecision:
             records = candidates_from_json(payload["graphs"], self._symbols())
             decision = decision_from_json(payload["decision"], records, self._symbols())
-            baselines = baselines_from_json(payload["baselines"])
-            candidates = self._rechecked(verifier, records)
-            ready = [compiled(c, renamed(r, back), self.constants) for c, r in zip(candidates, records, strict=True)]
-            chosen = decision.renamed(back).restored(ready, self.constants)
-            return Tuned([*ready, *without(known, ready)], baselines, 0, [], "from the cache"), chosen
+            decision = decision.renamed(self.names.renaming.inverse())
+            known = [self._from_canonical(k) for k in records]
+            baselines, stats = baselines_from_json(payload["baselines"]), SearchStats.from_json(payload["stats"])
+            return KeptDecision(known, decision, baselines, stats)
 
         return self._recall(self._tuned_key(anchors), read)
 
-    def keep_tuned(self, anchors: Sequence[Mapping[str, int]], tuned: Tuned, decision: Decision) -> None:
-        """Remember the measured graphs, and the choice, for these sizes."""
-        measured = [c for c in tuned.candidates if c.timing is not None and c.executable is not None][:4]
-        kept = {id(c.graph): c for c in measured}
+    def keep_tuned(
+        self,
+        anchors: Sequence[Mapping[str, int]],
+        tuned: Tuned,
+        decision: Decision,
+        stats: SearchStats,
+        spent: float,
+    ) -> None:
+        """Remember the measured graphs, and the choice, for these sizes, for which `spent` seconds were taken in all."""
+        kept = {id(c.graph): c for c in tuned.candidates if c.timing is not None or c.tried}
         # versions may be of graphs that did not do well at the given sizes
         others = {id(v.candidate.graph) for v in decision.versions if v.candidate} - kept.keys()
         kept |= {id(c.graph): c for c in tuned.candidates if id(c.graph) in others}
@@ -70,9 +102,8 @@ class CpuMemory(Memory):
             "graphs": self._graphs_to_json(graphs),
             "decision": decision_record(decision, graphs).renamed(self.names.renaming).to_json(),
             "baselines": baselines_to_json(tuned.baselines),
+            "stats": stats.to_json(),
         }
-        key = self._tuned_key(anchors)
-        # tuning was due because a record was absent, of another program or cut short: this one counts even if slower
-        self._stale.add(key)
+        cut = any(why in tuned.stop_reason for why in (OUT_OF_TIME, INTERRUPTED))
         best_us = decision.at(anchors[0]).timing.median_us
-        self._keep(key, payload, best_us, cut=OUT_OF_TIME in tuned.stop_reason)
+        self._keep(self._tuned_key(anchors), payload, best_us, complete=not cut, spent=spent)

@@ -5,19 +5,21 @@ As in `mirage.results.records`, a record holds no code: C is printed again from 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from mirage.errors import FormatError
 from mirage.ir.canonical import Renaming
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.packing import check_packed
 from mirage.kernels.decision import Tree, rename, tree_from_json, tree_to_json
 from mirage.kernels.profile import Timing
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
 from mirage.results.records import (
-    GraphRecord,
     accuracy_from_json,
     accuracy_to_json,
     points_from_json,
@@ -30,7 +32,7 @@ from mirage.results.records import (
     timing_to_json,
 )
 from mirage.search.accuracy import Accuracy
-from mirage.search.tune import Candidate
+from mirage.search.candidates import Candidate, Known
 from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version
 
 #: what competes with graphs: the program operator by operator, and as BLAS calls
@@ -59,9 +61,6 @@ class VersionRecord:
         }
 
 
-Scheduled = TypeVar("Scheduled", GraphRecord, VersionRecord)
-
-
 @dataclass(frozen=True)
 class DecisionRecord:
     """Versions and the decision among them, as they were stored."""
@@ -72,7 +71,12 @@ class DecisionRecord:
 
     def renamed(self, r: Renaming) -> DecisionRecord:
         """The same with other names of axes and dim symbols."""
-        versions = tuple(renamed(v, r) for v in self.versions)
+        versions = tuple(
+            replace(v, schedule=rename_schedule(v.schedule, r.axes), sizes=rename_sizes(v.sizes, r.symbols))
+            if v.schedule
+            else v
+            for v in self.versions
+        )
         return DecisionRecord(versions, rename(self.tree, r.symbols), rename_points(self.points, r.symbols))
 
     def to_json(self) -> dict[str, Any]:
@@ -82,8 +86,8 @@ class DecisionRecord:
             "points": points_to_json(self.points),
         }
 
-    def restored(self, candidates: Sequence[Candidate], constants: Collection[str]) -> Decision:
-        """The decision with compiled kernels; `candidates` are the record's graphs. Nothing is measured or chosen again.
+    def restored(self, candidates: Mapping[int, Candidate], constants: Collection[str]) -> Decision:
+        """The decision with compiled kernels; `candidates` are its graphs, by their places. Nothing is measured or chosen again.
 
         Raises ScheduleError if a schedule packs other inputs than `constants`.
         """
@@ -108,29 +112,21 @@ def decision_record(decision: Decision, candidates: Sequence[Candidate]) -> Deci
     return DecisionRecord(tuple(versions), decision.tree, decision.points)
 
 
-def compiled(c: Candidate, record: GraphRecord | VersionRecord, constants: Collection[str]) -> Candidate:
-    """The candidate as the record has it tuned, with its kernel.
+def compiled(c: Candidate, record: VersionRecord, constants: Collection[str]) -> Candidate:
+    """The candidate as the record has it tuned; its kernels are made when they are first asked for.
 
-    Raises ScheduleError if that packs other inputs than `constants`.
+    Raises ScheduleError if the schedule packs other inputs than `constants`.
     """
-    if record.schedule is None:
-        return c
+    assert record.schedule is not None
+    schedule = record.schedule
+    check_packed(c.graph, schedule, constants)
+    make = functools.cache(partial(CpuExecutable, c.graph, schedule, c.maximum, record.sizes, constants))
     return replace(
-        c, schedule=record.schedule, sizes=record.sizes, timing=record.timing, accuracy=record.accuracy,
-        executable=CpuExecutable(c.graph, record.schedule, c.maximum, record.sizes, constants),
+        c, schedule=schedule, sizes=record.sizes, timing=record.timing, accuracy=record.accuracy, make=make,
     )  # fmt: skip
 
 
-def renamed(record: Scheduled, r: Renaming) -> Scheduled:
-    """The record with other names of axes and dim symbols in its schedule and sizes."""
-    if record.schedule is None:
-        return record
-    return replace(
-        record, schedule=rename_schedule(record.schedule, r.axes), sizes=rename_sizes(record.sizes, r.symbols)
-    )
-
-
-def decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> DecisionRecord:
+def decision_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> DecisionRecord:
     """Raises FormatError for anything but what `DecisionRecord.to_json` writes, of these graphs and dim symbols,
     ScheduleError where a schedule is not one of its graph.
     """
@@ -143,7 +139,7 @@ def decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collect
     return DecisionRecord(versions, tree, points_from_json(obj["points"], len(versions), symbols))
 
 
-def _version_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> VersionRecord:
+def _version_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> VersionRecord:
     names = {"kind", "timing", "graph", "schedule", "sizes", "accuracy"}
     if not isinstance(obj, dict) or set(obj) != names:
         raise FormatError(f"decision: a version must have exactly {', '.join(sorted(names))}")

@@ -3,33 +3,37 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from mirage.errors import MirageError
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.choose import compile_tree
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
+from mirage.progress import Say
 from mirage.results.cpu.records import (
     baselines_from_json,
     baselines_to_json,
-    compiled,
     decision_from_json,
     decision_record,
 )
 from mirage.results.records import candidates_to_json
-from mirage.results.result import Result, SavedResult
+from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
+from mirage.search.candidates import Candidate
 from mirage.search.versions import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -44,9 +48,10 @@ class Superoptimized(Result):
     `anchors`, the sizes (dim symbol -> elements) that were given. It never changes: with as many threads, equal arguments give
     equal bits, in this process and in every one that loads the result.
 
-    `graphs` are all verified graphs, ranked: the measured ones by latency, then the others by modelled cost. Those with an
-    executable, whose kernels may be called, have passed the second check of `Verifier.confirm`; making a result raises
-    VerificationError where one does not. `constants` are inputs whose contents must not change between calls.
+    `graphs` are the verified graphs, ranked: the measured ones by latency, then the others by modelled cost; of a result that was
+    recalled, those that it runs. The kernels of `versions` may be called. Their graphs have passed both checks of
+    `Verifier.confirm`, and making a result raises VerificationError where one does not; those of a recalled result are proved
+    anew, and checked where they cannot be. `constants` are inputs whose contents must not change between calls.
     """
 
     target: Target
@@ -54,22 +59,60 @@ class Superoptimized(Result):
     baselines: dict[str, Timing]
     decision: Decision
     library: LibraryProgram | None = field(default=None, repr=False)
+    go_on: Callable[[float, Say], Superoptimized] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         start = time.perf_counter()
         confirmed: dict[int, Certificate] = {}
-        self.graphs = [c if c.executable is None else self._confirmed(c, confirmed) for c in self.graphs]
         versions = [
-            replace(v, candidate=self._confirmed(v.candidate, confirmed)) if v.candidate else v
+            replace(v, candidate=self._evident(v.candidate, confirmed)) if v.candidate else v
             for v in self.decision.versions
         ]
         self.decision = replace(self.decision, versions=tuple(versions))
+        # others are compiled again if they are to be called
+        self.graphs = [
+            replace(c, make=None, certificate=confirmed.get(id(c.graph), c.certificate)) for c in self.graphs
+        ]
         self.seconds["verify"] = self.seconds.get("verify", 0.0) + time.perf_counter() - start
         self._choose = compile_tree(self.program.name, self.decision.tree, list(self.anchors[0]))
-        self._runners: list[Runner] = [self._runner(v) for v in self.decision.versions]
-        self._caller = Caller(self.program, lambda sizes: self._runners[self._choose(sizes)])
+        self._runners: list[Runner | None] = [None] * len(self.decision.versions)
+        self._caller = Caller(self.program, self._runner)
 
-    def _runner(self, version: Version) -> Runner:
+    def _evident(self, c: Candidate, confirmed: dict[int, Certificate]) -> Candidate:
+        """The candidate with the evidence that its kernels need: both checks, or, of what was recalled, a fresh proof."""
+        return c if self.recalled and c.certificate.proof == "proved" else self._confirmed(c, confirmed)
+
+    @property
+    def recalled(self) -> bool:
+        """Whether nothing was measured for this result: it was kept, or saved."""
+        return self.tune_stop in (FROM_CACHE, FROM_FILE)
+
+    def improve(self, budget: float = 30.0, progress: Say | None = None) -> Superoptimized:
+        """The result after so many seconds more, in which search and tuning go on where they were. It is never a slower one, as
+        what runs now competes. What was found is kept in the results store, if there is one; this result stays as it is.
+
+        `progress` gets lines of text. Raises BudgetError, and what `superoptimize` raises.
+        """
+        assert self.go_on is not None
+        return self.go_on(checked_budget(budget), progress or (lambda _: None))
+
+    def _runner(self, sizes: Mapping[str, int]) -> Runner:
+        """What runs at these sizes; of a recalled result, made when it is first needed."""
+        number = self._choose(sizes)
+        found = self._runners[number]
+        if found is None:
+            version = self.decision.versions[number]
+            try:
+                found = self._run_of(version)
+            except MirageError as e:
+                if not self.recalled:
+                    raise
+                warnings.warn(f"{self.program.name}: {version} cannot be made, NumPy runs: {e}", RuntimeWarning, stacklevel=2)
+                found = self._library
+            self._runners[number] = found
+        return found
+
+    def _run_of(self, version: Version) -> Runner:
         if version.candidate is not None:
             executable = version.candidate.executable
             assert executable is not None
@@ -104,7 +147,7 @@ class Superoptimized(Result):
 
     def _run(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """What a call runs at these sizes."""
-        return self._runners[self._choose(sizes)](inputs, sizes)
+        return self._runner(sizes)(inputs, sizes)
 
     def reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         """The program itself, operator by operator with NumPy."""
@@ -112,9 +155,9 @@ class Superoptimized(Result):
 
     def forget(self) -> None:
         """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
-        for c in [*self.graphs, *(v.candidate for v in self.versions)]:
-            if c is not None and c.executable is not None:
-                c.executable.forget()
+        for run in self._runners:
+            if isinstance(run, CpuExecutable):
+                run.forget()
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The program's result (a tuple of results if it has several), of the kind of the first array.
@@ -127,11 +170,13 @@ class Superoptimized(Result):
         """
         return self._caller(arrays, out)
 
-    @property
+    @cached_property
     def certificate(self) -> Certificate:
-        """The evidence for what a call at the first tuned sizes runs; that of other versions is `candidate.certificate`."""
+        """The evidence for what a call at the first tuned sizes runs, with both checks; that of other versions is
+        `candidate.certificate`.
+        """
         if self.best.candidate is not None:
-            return self.best.candidate.certificate
+            return self._confirmed(self.best.candidate, {}).certificate
         graph = reference_graph(self.verifier.axis_program)
         return self.verifier.confirm(graph, self.verifier.check(graph)).with_proof("proved")
 
@@ -211,13 +256,10 @@ def result_from_json(
     baselines = baselines_from_json(obj["baselines"])
     verifier = Verifier(saved.program, seed)
     start = time.perf_counter()
-    graphs = [
-        c if r.timing is None else compiled(c, r, saved.constants)
-        for r, c in zip(saved.graphs, saved.rechecked(verifier, where), strict=True)
-    ]
+    graphs = saved.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(
         program=saved.program, verifier=verifier, anchors=saved.anchors, target=target, threads=threads, graphs=graphs,
-        baselines=baselines, decision=decision.restored(graphs, saved.constants), stats=saved.stats, seconds=seconds,
-        cache_hit=True, candidates=saved.candidates, tune_stop="from a file", constants=saved.constants,
+        baselines=baselines, decision=decision.restored(dict(enumerate(graphs)), saved.constants), stats=saved.stats,
+        seconds=seconds, cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
     )  # fmt: skip

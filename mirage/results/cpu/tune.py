@@ -1,67 +1,94 @@
-"""The last step of a superoptimization for the processor: verified graphs become tuned versions."""
+"""Superoptimization for the processor: verified graphs become tuned versions, as they are found."""
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Target
+from mirage.progress import Say, Step
 from mirage.results.cpu.recall import CpuMemory
 from mirage.results.cpu.result import Superoptimized
-from mirage.results.verified import Verified
-from mirage.search.jobs import INTERRUPTED
-from mirage.search.versions import VersionTuner
+from mirage.results.work import Work
+from mirage.search.tune import Tuned
+from mirage.search.versions import Decision, VersionTuner
+
+#: seconds, and share of the budget, at most, that are left for the evidence of what is returned
+FINISH_S, FINISH_SHARE = 0.3, 0.05
+#: seconds between two times that the best so far is kept
+KEEP_S = 2.0
 
 
-def tune_for_processor(
-    search: Verified,
-    target: Target,
-    *,
-    budget: float,
-    grace: float,
-    seed: int,
-    memory: CpuMemory | None,
-    progress: Callable[[str], None],
-) -> Superoptimized:
-    """The result for this machine: as it was kept in `memory`, or with the preferred ones of the verified graphs compiled and
-    measured within `budget` seconds and kept there.
+class Session:
+    """The superoptimization of one program for this machine, which can go on after it has given a result.
 
-    `grace` are the seconds that the first kernel may take beyond the budget. Raises KeyboardInterrupt for another interrupt
-    after that of the search.
+    What it finds is kept in `memory`, if there is one: also while it runs, so that a process that is killed loses little.
     """
-    verifier, anchors, haste = search.verifier, search.anchors, search.interrupted
-    program = verifier.program
-    made = partial(
-        Superoptimized, program=program, verifier=verifier, anchors=[dict(a) for a in anchors], target=target,
-        threads=target.cores, stats=search.stats, seconds=search.seconds, candidates=search.found, constants=search.constants,
-        cache_hit=search.cache_hit,
-    )  # fmt: skip
-    recalled = memory.tuned(verifier, anchors, search.graphs) if memory is not None and search.cache_hit else None
-    if recalled is not None:
-        tuned, decision = recalled
-        return made(
-            graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, tune_stop=tuned.stop_reason
-        )
-    start = time.perf_counter()
-    library = LibraryProgram(verifier.axis_program)
-    baselines: dict[str, Runner] = {"reference": lambda xs, ss: run_reference(program, xs, ss), "library": library}
-    tuner = VersionTuner(
-        program, verifier.axis_program, anchors, target, baselines, budget=budget, seed=seed, haste=haste,
-        grace=math.inf if haste else grace, constants=search.constants, progress=progress,
-    )  # fmt: skip
-    tuned, decision = tuner.run(search.preferred)
-    if haste and tuned.stop_reason == INTERRUPTED:
-        raise KeyboardInterrupt
-    search.seconds["tune"] = time.perf_counter() - start
-    answer = made(
-        graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, compiled=tuned.compiled,
-        rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=library,
-    )  # fmt: skip
-    if memory is not None and tuned.stop_reason != INTERRUPTED:
-        memory.keep_tuned(anchors, replace(tuned, candidates=answer.graphs), answer.decision)
-    return answer
+
+    def __init__(self, work: Work, target: Target, *, seed: int, memory: CpuMemory | None) -> None:
+        self.work = work
+        self.target = target
+        self.seed = seed
+        self.memory = memory
+        self.library = LibraryProgram(work.verifier.axis_program)
+        self._kept = time.perf_counter()
+
+    def run(self, budget: float, say: Say) -> Superoptimized:
+        """Search, verify and tune for so many seconds; what an earlier call found competes.
+
+        Raises KeyboardInterrupt for an interrupt before anything was found, or for a second one.
+        """
+        work, source = self.work, self.work.candidates
+        program, verifier = work.verifier.program, work.verifier
+        start = time.perf_counter()
+
+        def progress(text: str) -> None:
+            search = source.search
+            found = f"{len(source.found)} graphs" + ("" if search is None or search.done else ", searching")
+            say(Step("tuning", f"{text}; {found}"))
+
+        baselines: dict[str, Runner] = {
+            "reference": lambda xs, ss: run_reference(program, xs, ss),
+            "library": self.library,
+        }
+        tuner = VersionTuner(
+            program, verifier.axis_program, work.anchors, self.target, baselines,
+            budget=budget - min(FINISH_S, FINISH_SHARE * budget), seed=self.seed,
+            constants=work.constants, progress=progress, better=self._better,
+        )  # fmt: skip
+        tuned, decision = tuner.run(source)
+        seconds = work.seconds
+        spent = time.perf_counter() - start
+        answer = Superoptimized(
+            program=program, verifier=verifier, anchors=[dict(a) for a in work.anchors], target=self.target,
+            threads=self.target.cores, stats=replace(work.stats), candidates=work.stats.candidates, constants=work.constants,
+            graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, compiled=tuned.compiled,
+            rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=self.library, cache_hit=source.search is None,
+            seconds={**seconds, "tune": max(spent - sum(seconds.values()), 0.0)}, go_on=self.more,
+        )  # fmt: skip
+        if self.memory is not None:
+            self._keep(replace(tuned, candidates=answer.graphs), answer.decision)
+            if source.search is not None:
+                spent = work.elapsed()
+                self.memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=spent)
+            work.save()
+        # with what was measured, which the next call does not measure again
+        source.found = [replace(c, make=None) for c in tuned.candidates]
+        work.spent, work.begun = work.elapsed(), time.perf_counter()
+        return answer
+
+    def more(self, budget: float, say: Say) -> Superoptimized:
+        """Go on for so many seconds more."""
+        self.work.begun = time.perf_counter()
+        return self.run(budget, say)
+
+    def _better(self, tuned: Tuned, decision: Decision) -> None:
+        if self.memory is not None and time.perf_counter() - self._kept > KEEP_S:
+            self._keep(tuned, decision)
+
+    def _keep(self, tuned: Tuned, decision: Decision) -> None:
+        assert self.memory is not None
+        self.memory.keep_tuned(self.work.anchors, tuned, decision, self.work.stats, self.work.elapsed())
+        self._kept = time.perf_counter()

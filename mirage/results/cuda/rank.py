@@ -9,48 +9,71 @@ from functools import partial
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.results.cuda.recall import CudaMemory
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.results.verified import Verified
+from mirage.results.result import FROM_CACHE
+from mirage.results.work import Work
 from mirage.search.cuda.gemms import library_candidate, why_none
 from mirage.search.cuda.rank import Ranker
 from mirage.search.cuda.versions import CudaDecision
 
+#: shares of the budget: for search and verification, and what ranking has at least
+SEARCH_SHARE, LEAST_SHARE = 0.6, 0.1
+#: seconds that ranking may take after an interrupt
+HASTE_S = 3.0
+
 
 def rank_for_device(
-    search: Verified,
+    work: Work,
     device: CudaDevice,
     *,
     budget: float,
     memory: CudaMemory | None,
     progress: Callable[[str], None],
 ) -> CudaSuperoptimized:
-    """The result for a device: as it was kept in `memory`, or with the preferred ones of the verified graphs compiled and
-    ranked within `budget` seconds and kept there.
+    """The result for a device: as it was kept in `memory`, or with the preferred ones of the verified graphs, as many as are
+    found in `SEARCH_SHARE` of the time, compiled and ranked within `budget` seconds and kept there.
 
-    Raises NoCompilerError without Triton, SearchError if no graph compiles for the device.
+    Raises KeyboardInterrupt for an interrupt before anything was found, NoCompilerError without Triton, SearchError if no graph
+    compiles for the device.
     """
-    verifier, anchors, graphs, preferred = search.verifier, search.anchors, search.graphs, search.preferred
+    verifier, anchors, source = work.verifier, work.anchors, work.candidates
 
     def keep(decision: CudaDecision, stop_reason: str = "") -> None:
         if memory is not None:
-            memory.keep_ranked(anchors, decision, stop_reason)
+            memory.keep_ranked(anchors, decision, stop_reason, work.elapsed())
 
     made = partial(
         CudaSuperoptimized, program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], device=device,
-        stats=search.stats, seconds=search.seconds, candidates=search.found, constants=search.constants, keep=keep,
+        constants=work.constants, keep=keep,
     )  # fmt: skip
-    recalled = memory.ranked(verifier, anchors, graphs) if memory is not None and search.cache_hit else None
+    recalled = memory.ranked(verifier, anchors, budget) if memory is not None else None
     if recalled is not None:
         candidates, decision = recalled
-        return made(graphs=candidates, decision=decision, cache_hit=True, tune_stop="from the cache")
+        return made(
+            graphs=candidates, decision=decision, stats=work.stats, seconds=work.seconds, candidates=work.stats.candidates,
+            cache_hit=True, tune_stop=FROM_CACHE,
+        )  # fmt: skip
+    cache_hit = source.search is None
+    end = time.perf_counter() + budget
+    try:
+        source.all(SEARCH_SHARE * budget)
+    except KeyboardInterrupt:
+        source.stop()
+        if not source.found:
+            raise
+    if not source.stopped and memory is not None and not cache_hit:
+        memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=work.elapsed())
+        work.save()
     start = time.perf_counter()
+    graphs, preferred = list(source.found), source.preferred()
     if not why_none(verifier.program) and (library := library_candidate(verifier, graphs)) is not None:
         preferred, graphs = [*preferred, library], [*graphs, library]
-    ranker = Ranker(verifier.program, anchors, device, budget=budget, constants=search.constants, progress=progress)
+    left = HASTE_S if source.stopped else max(end - start, LEAST_SHARE * budget)
+    ranker = Ranker(verifier.program, anchors, device, budget=left, constants=work.constants, progress=progress)
     ranked = ranker.run(preferred)
-    search.seconds["tune"] = time.perf_counter() - start
     answer = made(
-        graphs=list(graphs), decision=ranked.decision, cache_hit=search.cache_hit, compiled=ranked.compiled,
-        rejected=ranked.rejected, tune_stop=ranked.stop_reason,
+        graphs=graphs, decision=ranked.decision, stats=work.stats,
+        seconds={**work.seconds, "tune": time.perf_counter() - start}, candidates=work.stats.candidates,
+        cache_hit=cache_hit, compiled=ranked.compiled, rejected=ranked.rejected, tune_stop=ranked.stop_reason,
     )  # fmt: skip
     if not answer.interrupted:
         keep(answer.decision, ranked.stop_reason)

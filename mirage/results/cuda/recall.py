@@ -8,14 +8,15 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mirage.cache import ResultStore
+from mirage.errors import FormatError
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
-from mirage.results.recall import Memory, without
+from mirage.results.recall import Memory
 from mirage.results.records import candidates_from_json
+from mirage.search.candidates import Candidate, admitted
 from mirage.search.cuda.versions import CudaDecision
 from mirage.search.jobs import OUT_OF_TIME
-from mirage.search.tune import Candidate
 from mirage.verify.equivalence import Verifier
 
 
@@ -30,43 +31,49 @@ class CudaMemory(Memory):
         store: ResultStore,
         program: AxisProgram,
         device: CudaDevice,
-        budget: float,
         constants: Collection[str] = (),
     ) -> None:
-        super().__init__(store, program, device.target, budget, constants)
+        super().__init__(store, program, device.target, constants)
         self.device = device
 
     def _ranked_key(self, anchors: Sequence[Mapping[str, int]], measured_on: str) -> str:
         return self._sized_key("ranked", anchors, measured_on)
 
     def ranked(
-        self, verifier: Verifier, anchors: Sequence[Mapping[str, int]], known: Sequence[Candidate]
+        self, verifier: Verifier, anchors: Sequence[Mapping[str, int]], budget: float
     ) -> tuple[list[Candidate], CudaDecision] | None:
-        """All graphs, with those of the decision first, and the decision for these sizes: as the device at hand measured it,
-        else as the model ranked it.
+        """The graphs of a decision, and the decision for these sizes: as the device at hand measured it, else as the model ranked
+        it. None where a smaller `budget` (seconds) cut it short.
         """
 
         def read(payload: dict[str, Any]) -> tuple[list[Candidate], CudaDecision]:
             records = candidates_from_json(payload["graphs"], self._symbols())
             record = cuda_decision_from_json(payload["decision"], records, self._symbols())
-            candidates = self._rechecked(verifier, records)
-            decision = record.renamed(self.names.renaming.inverse()).restored(candidates, self.device)
-            return [*candidates, *without(known, candidates)], decision
+            candidates = []
+            for known in map(self._from_canonical, records):
+                candidate = admitted(verifier, known)
+                if candidate is None:
+                    raise FormatError("a graph in it does not compute this program")
+                candidates.append(candidate)
+            return candidates, record.renamed(self.names.renaming.inverse()).restored(candidates, self.device)
 
         for measured_on in [self.device.name, ""] if self.device.present else [""]:
             found = self._recall(self._ranked_key(anchors, measured_on), read)
-            if found is not None:
-                return found
+            if found is not None and found.enough(budget):
+                return found.value
         return None
 
-    def keep_ranked(self, anchors: Sequence[Mapping[str, int]], decision: CudaDecision, stop_reason: str) -> None:
-        """Remember a decision for these sizes; `stop_reason` says why no more was compiled or measured."""
+    def keep_ranked(
+        self, anchors: Sequence[Mapping[str, int]], decision: CudaDecision, stop_reason: str, spent: float
+    ) -> None:
+        """Remember a decision for these sizes, for which `spent` seconds were taken; `stop_reason` says why no more was
+        compiled or measured.
+        """
         graphs = list({id(v.candidate.graph): v.candidate for v in decision.versions}.values())
         payload = {
             "graphs": self._graphs_to_json(graphs),
             "decision": cuda_record(decision, graphs).renamed(self.names.renaming).to_json(),
         }
         key = self._ranked_key(anchors, decision.measured_on)
-        self._stale.add(key)
         best_us = decision.points[0].times[decision.at(anchors[0])]
-        self._keep(key, payload, best_us, cut=OUT_OF_TIME in stop_reason)
+        self._keep(key, payload, best_us, complete=OUT_OF_TIME not in stop_reason, spent=spent)

@@ -16,16 +16,15 @@ from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.decision import Tree, leaves, rename, tree_from_json, tree_to_json
 from mirage.mugraph.rename import rename_axis
 from mirage.results.records import (
-    GraphRecord,
     points_from_json,
     points_to_json,
     rename_points,
     rename_sizes,
     sizes_from_json,
 )
+from mirage.search.candidates import Candidate, Known
 from mirage.search.cuda.rank import MAX_RIVALS
 from mirage.search.cuda.versions import CudaDecision, CudaVersion, build_all
-from mirage.search.tune import Candidate
 from mirage.search.versions import Point
 
 
@@ -90,7 +89,7 @@ def cuda_record(decision: CudaDecision, candidates: Sequence[Candidate]) -> Cuda
     return CudaDecisionRecord(tuple(versions), decision.tree, decision.points, decision.measured_on)
 
 
-def cuda_decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> CudaDecisionRecord:
+def cuda_decision_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> CudaDecisionRecord:
     """Raises FormatError for anything but what `CudaDecisionRecord.to_json` writes, of these graphs and dim symbols,
     ScheduleError where a schedule is not one of its graph.
     """
@@ -111,7 +110,7 @@ def cuda_decision_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Co
     )
 
 
-def _version_from_json(obj: Any, graphs: Sequence[GraphRecord], symbols: Collection[str]) -> CudaVersionRecord:
+def _version_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> CudaVersionRecord:
     if not isinstance(obj, dict) or set(obj) != {"graph", "schedule", "sizes"}:
         raise FormatError("decision: a version must have exactly graph, schedule and sizes")
     place = obj["graph"]

@@ -22,7 +22,7 @@ from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.decision import leaves
 from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
 from mirage.results.records import candidates_to_json
-from mirage.results.result import Result, SavedResult
+from mirage.results.result import FROM_FILE, Result, SavedResult
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.cuda.gemms import why_none
@@ -265,7 +265,7 @@ def cuda_result_from_json(
     return CudaSuperoptimized(
         program=saved.program, verifier=verifier, anchors=saved.anchors, device=device, graphs=graphs,
         decision=decision.restored(graphs, device), stats=saved.stats, seconds=seconds,
-        cache_hit=True, candidates=saved.candidates, tune_stop="from a file", constants=saved.constants,
+        cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
     )  # fmt: skip
 
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 
 import pytest
 
 from benchmarks.programs import PROGRAMS
+from benchmarks.search import phases
 from benchmarks.search.phases import OTHER, PHASES, Clock, clocked
 from benchmarks.search.searches import main, phase_table, search_row, search_table
 from mirage.search.compose import Composer
 from tests import programs
+from tests.work import ByHand
 
 
 def test_a_row_says_what_the_search_did() -> None:
@@ -33,7 +34,7 @@ def test_phases_divide_the_time_of_both() -> None:
     assert list(row.phases) == [*PHASES, OTHER]
     assert all(row.phases[name] > 0 for name in PHASES)
     total, both = sum(row.phases.values()), row.search_seconds + row.verify_seconds
-    assert both <= total < both + 0.5
+    assert total >= both
 
 
 def test_json_prints_one_object_per_program(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,23 +64,24 @@ def test_shares_of_phases_are_of_their_sum() -> None:
     assert cells[0] == "softmax" and cells[-1] == "complete"
 
 
-def test_a_clock_gives_a_phase_no_time_of_others() -> None:
+def test_a_clock_gives_a_phase_no_time_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    hand = ByHand()
+    monkeypatch.setattr(phases, "time", hand)
     clock = Clock()
-    inner = clock.timed("proofs", lambda: time.sleep(0.05))
+    inner = clock.timed("proofs", lambda: hand.sleep(5.0))
 
     def items() -> Iterator[int]:
         for i in range(2):
             inner()
+            hand.sleep(1.0)
             yield i
 
     for _ in clock.timed("composition", items)():
-        time.sleep(0.03)
+        hand.sleep(3.0)
     with pytest.raises(ZeroDivisionError):
         clock.timed("closures", lambda: 1 // 0)()
-    seconds = clock.seconds
-    assert 0.1 <= seconds["proofs"] < 0.2
-    assert 0 < seconds["composition"] < 0.05
-    assert seconds["other"] >= 0.06
+    found = {name: seconds for name, seconds in clock.seconds.items() if seconds}
+    assert found == {"proofs": 10.0, "composition": 2.0, OTHER: 6.0}
 
 
 def test_clocks_are_taken_away_again() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 import mirage as mi
 from mirage.errors import CompilerError, NoCompilerError
+from mirage.ir.program import Program
 from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit
@@ -21,7 +22,7 @@ from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.results.verified import Verified
+from mirage.results.work import Verified
 from mirage.search.cuda import gemms
 from mirage.search.cuda.gemms import GemmModel, build_gemms, library_candidate, why_none
 from mirage.search.stats import SearchStats
@@ -32,7 +33,7 @@ pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton")
 H200 = DEVICES["sm_90"]
 
 
-def _program(dtype: str = "float16") -> mi.Program:
+def _program(dtype: str = "float16") -> Program:
     @mi.program(
         x=mi.tensor("b", 64, dtype=dtype), w=mi.tensor(64, "n", dtype=dtype), r=mi.tensor("b", "n", dtype=dtype)
     )

@@ -19,13 +19,13 @@ from mirage.kernels.cuda.device import DEVICES, CudaDevice
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.mugraph.degree import analyze
+from mirage.search.candidates import Candidate
 from mirage.search.cuda import rank
 from mirage.search.cuda.rank import Ranker
 from mirage.search.cuda.versions import Built
 from mirage.search.generate import generate
 from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.options import SearchOptions
-from mirage.search.tune import Candidate
 from mirage.verify.equivalence import verify_graph
 
 H200 = DEVICES["sm_90"]

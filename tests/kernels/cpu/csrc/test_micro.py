@@ -28,7 +28,9 @@ PROT_NONE = 0  # of <sys/mman.h>
 
 SOURCE = """
 #define MI_REAL %s
-#include "mirage_gemm.c"
+#include "mirage_gemm_outer.c"
+#include "mirage_gemm_stream.c"
+#include "mirage_gemm_dot.c"
 typedef ptrdiff_t I;
 typedef const mi_real *In;
 #ifdef MI_HALF

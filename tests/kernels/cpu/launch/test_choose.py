@@ -1,8 +1,7 @@
-"""The generated choice among versions: its C, that it decides as the tree does, and how long it takes."""
+"""The generated choice among versions: its C, and that it decides as the tree does."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 
 from mirage.errors import UnsafeCacheError
 from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch import choose as choosing
 from mirage.kernels.cpu.launch.choose import choose_source, compile_tree
 from mirage.kernels.decision import Split, Tree, decide
 from tests.kernels.trees import SYMBOLS, numbers, trees
@@ -77,13 +77,8 @@ def test_one_version_needs_no_code(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compile_tree("fixed", 0, ())({}) == 0
 
 
-def test_a_choice_takes_less_than_a_microsecond() -> None:
+def test_a_choice_is_compiled_code_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     choose = compile_tree("attention", TREE, SYMBOLS)
-    sizes = {"b": 9, "s": 65, "t": 2}
-    best = float("inf")
-    for _ in range(200):
-        start = time.perf_counter_ns()
-        for _ in range(100):
-            choose(sizes)
-        best = min(best, (time.perf_counter_ns() - start) / 100)
-    assert best < 1000
+    for name in ("decide", "toolchain"):
+        monkeypatch.setattr(choosing, name, None)
+    assert choose({"b": 9, "s": 65, "t": 2}) == 5

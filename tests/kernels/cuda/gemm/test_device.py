@@ -17,6 +17,7 @@ import mirage as mi
 from mirage.errors import CompilerError, NoCompilerError
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.kernels.cuda.gemm.compile import compile_gemms
@@ -98,7 +99,7 @@ def test_epilogues(cupy: Any, name: str) -> None:
     _run(cupy, _with_epilogue(name), (1, 37, 200, 328))
 
 
-def _block(dtype: str) -> mi.Program:
+def _block(dtype: str) -> Program:
     """Products with the SiLU, the gate and the residual of a block, and another that no kernel takes."""
 
     @mi.program(

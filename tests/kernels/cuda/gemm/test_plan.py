@@ -13,6 +13,7 @@ from benchmarks.programs import KERNELS, retyped
 from mirage.frontends.attention import attention
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.gemm.gemm import OperandKind
 from mirage.kernels.cuda.gemm.plan import CutlassProgram
@@ -22,7 +23,7 @@ from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays, numbers
 SIZES = {"b": 3, "s": 16, "t": 24, "n": 16}
 
 
-def _program(make: Callable[..., Any], dtype: str, **inputs: tuple[Any, ...]) -> mi.Program:
+def _program(make: Callable[..., Any], dtype: str, **inputs: tuple[Any, ...]) -> Program:
     return mi.program(**{k: mi.tensor(*v, dtype=dtype) for k, v in inputs.items()})(make).trace()
 
 
@@ -67,7 +68,7 @@ CASES: dict[Callable[..., Any], Mapping[str, tuple[Any, ...]]] = {
 }
 
 
-def _run(program: mi.Program, sizes: Mapping[str, int], gemms: MemoryGemms) -> CutlassProgram:
+def _run(program: Program, sizes: Mapping[str, int], gemms: MemoryGemms) -> CutlassProgram:
     """Run a program, and compare it with float64."""
     dtype = program.input_types[0].dtype
     rng = np.random.default_rng(2)
@@ -82,7 +83,7 @@ def _run(program: mi.Program, sizes: Mapping[str, int], gemms: MemoryGemms) -> C
     return run
 
 
-def _symbols(program: mi.Program) -> dict[str, int]:
+def _symbols(program: Program) -> dict[str, int]:
     return {s: SIZES[s] for s in program.symbols()}
 
 

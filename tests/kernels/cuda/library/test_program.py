@@ -18,13 +18,14 @@ from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
 from mirage.ir.functions import FUNCTIONS, ScalarFunction
 from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.library.cublaslt import Problem
 from mirage.kernels.cuda.library.program import CudaLibraryCalls, CudaLibraryProgram
 from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays, numbers
 
 
-def _mlp(dtype: str) -> mi.Program:
+def _mlp(dtype: str) -> Program:
     @mi.program(
         x=mi.tensor("b", 24, dtype=dtype),
         w=mi.tensor(24, 16, dtype=dtype),
@@ -37,7 +38,7 @@ def _mlp(dtype: str) -> mi.Program:
     return mlp.trace()
 
 
-def _norm(dtype: str) -> mi.Program:
+def _norm(dtype: str) -> Program:
     @mi.program(x=mi.tensor("b", 24, dtype=dtype), g=mi.tensor(24, dtype=dtype), w=mi.tensor(24, 16, dtype=dtype))
     def norm(x: Any, g: Any, w: Any) -> Any:
         return mi.silu(mi.rms_norm(x, g) @ w), x @ w
@@ -45,7 +46,7 @@ def _norm(dtype: str) -> mi.Program:
     return norm.trace()
 
 
-def _heads(dtype: str) -> mi.Program:
+def _heads(dtype: str) -> Program:
     q, k = mi.tensor("b", 4, "s", 8, dtype=dtype), mi.tensor("b", 2, "t", 8, dtype=dtype)
 
     @mi.program(q=q, k=k, v=k)
@@ -63,7 +64,7 @@ SIZES = {"b": 3, "s": 2, "t": 5}
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda f: f.__name__)
-def test_plans_agree_with_float64(make: Callable[[str], mi.Program], dtype: str) -> None:
+def test_plans_agree_with_float64(make: Callable[[str], Program], dtype: str) -> None:
     program = make(dtype)
     sizes = {s: SIZES[s] for s in program.symbols()}
     rng = np.random.default_rng(2)
@@ -120,7 +121,7 @@ def test_largest_elements(initial: float, axis: tuple[int, ...], shape: tuple[in
     np.testing.assert_array_equal(out, wanted)
 
 
-def _asked(program: mi.Program, dtype: str) -> list[Problem]:
+def _asked(program: Program, dtype: str) -> list[Problem]:
     arrays = MemoryArrays()
     sizes = {s: SIZES[s] for s in program.symbols()}
     inputs = [np.ones(t.bind(sizes), DTYPES[dtype]) for t in program.input_types]
@@ -186,7 +187,7 @@ def test_tensors_between_kernels_may_be_float32() -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 @pytest.mark.parametrize("make", PROGRAMS, ids=lambda f: f.__name__)
-def test_plans_on_a_gpu(cupy: Any, make: Callable[[str], mi.Program], dtype: str) -> None:
+def test_plans_on_a_gpu(cupy: Any, make: Callable[[str], Program], dtype: str) -> None:
     pytest.importorskip("nvmath", reason="needs nvmath-python")
     program = make(dtype)
     sizes = {s: SIZES[s] for s in program.symbols()}

@@ -1,0 +1,182 @@
+"""What a deadline gives: `python -m benchmarks.search.anytime [NAME ...] [--json]`.
+
+Every row is a superoptimization in a process of its own, with a results store of its own: "cold", where nothing is compiled yet,
+or "warm", where what all kernels share is, and at the speed of this machine or at a part of one processor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Annotated
+
+import typer
+
+import mirage as mi
+from benchmarks import slow_machine
+from benchmarks.programs import PROGRAMS
+from benchmarks.tables import AsJson, Table, emit
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.emit.matmul import product_parts
+from mirage.kernels.cpu.launch.shared import LIBRARIES
+from mirage.kernels.profile import interleave, score
+from mirage.search.accuracy import random_inputs
+
+BUDGETS = (2.0, 5.0, 10.0, 30.0)
+STARTS = ("cold", "warm")
+SPEEDS = (1.0, 0.25)
+#: seconds in which the best known version of a program is found
+BEST = 300.0
+#: seconds of the race between it and the one that a row returned
+RACE = 2.0
+#: what a line of progress says once a kernel was measured, and once there is a graph
+KERNEL, GRAPH = "the fastest takes", " graphs"
+
+
+@dataclass(frozen=True)
+class AnytimeRow:
+    """One superoptimization: seconds since the process began until there were the first proved graph and the first measured
+    kernel (None where there was none), and how many times as long as the best known version the returned one takes, at the full
+    speed.
+
+    `speed` is the part of one processor that the process had; 1 for as many whole ones as there are.
+    """
+
+    program: str
+    budget: float
+    start: str
+    speed: float
+    first_graph_seconds: float | None
+    first_kernel_seconds: float | None
+    seconds: float
+    over_best: float
+    kind: str
+
+
+def child(name: str, budget: float, begun: float, result: Path) -> None:
+    """Superoptimize in this process, which began at `begun` (`time.time()`), save the result and print when what was there."""
+    seen: dict[str, float] = {}
+
+    def say(line: str) -> None:
+        for what in (GRAPH, KERNEL):
+            if what in line:
+                seen.setdefault(what, time.time() - begun)
+
+    start = time.perf_counter()
+    found = mi.superoptimize(PROGRAMS[name], budget=budget, progress=say)
+    seconds = time.perf_counter() - start
+    found.save(result)
+    print(json.dumps([seen.get(GRAPH), seen.get(KERNEL), seconds]))
+
+
+def measure(
+    names: Sequence[str],
+    budgets: Sequence[float] = BUDGETS,
+    speeds: Sequence[float] = SPEEDS,
+    best_budget: float = BEST,
+    say: Callable[[str], None] = lambda _: None,
+) -> Iterator[AnytimeRow]:
+    """Rows per program (all if none is named)."""
+    with ExitStack() as stack:
+        warm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-warm-")))
+        _compile_shared(warm)
+        for name in names or PROGRAMS:
+            say(f"{name}: looking for the best version for {best_budget:g} s")
+            best = mi.superoptimize(PROGRAMS[name], budget=best_budget)
+            for speed in speeds:
+                for start in STARTS:
+                    for budget in budgets:
+                        row = _row(name, budget, start, speed, best, warm)
+                        say(f"{name}, {budget:g} s, {start}, {speed:g}: {row.kind}, {row.over_best:.2f} times the best")
+                        yield row
+
+
+def _compile_shared(folder: Path) -> None:
+    """Compile what all kernels of an element type share, in this cache folder."""
+    before = os.environ.get("MIRAGE_CACHE_DIR")
+    os.environ["MIRAGE_CACHE_DIR"] = str(folder)
+    try:
+        toolchain.compile("int warm;", name="warm", parts=product_parts("float32"))
+        for name in LIBRARIES:
+            toolchain.compile((toolchain.HEADERS / f"{name}.c").read_text(encoding="utf-8"), name=name)
+    finally:
+        if before is None:
+            del os.environ["MIRAGE_CACHE_DIR"]
+        else:
+            os.environ["MIRAGE_CACHE_DIR"] = before
+
+
+def _row(name: str, budget: float, start: str, speed: float, best: mi.Superoptimized, warm: Path) -> AnytimeRow:
+    with tempfile.TemporaryDirectory(prefix="mirage-anytime-") as folder, ExitStack() as stack:
+        cache, result = Path(folder) / "cache", Path(folder) / "result.json"
+        cache.mkdir(mode=0o700)
+        if start == "warm":
+            subprocess.run(["cp", "-r", "--preserve=mode", f"{warm}/kernels", str(cache)], check=True)
+        command = [sys.executable, "-m", "benchmarks.search.anytime", "--child", f"{time.time()}", str(result), name]
+        command += ["--budgets", f"{budget}"]
+        if speed < 1:
+            command = stack.enter_context(slow_machine.limited(command, speed))
+        done = subprocess.run(
+            command, env={**os.environ, "MIRAGE_CACHE_DIR": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
+        )
+        graph, kernel, seconds = json.loads(done.stdout)
+        found = mi.load(result)
+    inputs = random_inputs(best.program, best.sizes, 1)
+    timings = interleave({"found": partial(found, *inputs), "best": partial(best, *inputs)}, seconds=RACE, clear=True)
+    over = score(timings["found"]) / score(timings["best"])
+    return AnytimeRow(name, budget, start, speed, graph, kernel, seconds, over, found.best.kind)
+
+
+def anytime_table(rows: Sequence[AnytimeRow]) -> Table:
+    """Per budget, start and speed: the geometric mean and the worst of all programs."""
+    cells = []
+    for speed, start, budget in dict.fromkeys((r.speed, r.start, r.budget) for r in rows):
+        own = [r for r in rows if (r.speed, r.start, r.budget) == (speed, start, budget)]
+        kernels = [r.first_kernel_seconds for r in own if r.first_kernel_seconds is not None]
+        graphs = [r.first_graph_seconds for r in own if r.first_graph_seconds is not None]
+        cells.append(
+            [
+                f"{budget:g} s, {start}, {'full speed' if speed == 1 else f'{speed:g} of a core'}",
+                f"{max(graphs, default=float('nan')):.2f}",
+                f"{max(kernels, default=float('nan')):.2f}",
+                f"{len(kernels)} of {len(own)}",
+                f"{geometric_mean([r.over_best for r in own]):.2f}",
+                f"{max(r.over_best for r in own):.2f}",
+                f"{max(r.seconds / r.budget for r in own):.2f}",
+            ]
+        )
+    header = [
+        "deadline, start, speed", "first graph at most, s", "first kernel at most, s", "with a kernel", "over the best, mean",
+        "over the best, worst", "seconds over deadline, at most",
+    ]  # fmt: skip
+    return Table(header, cells)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
+    as_json: AsJson = False,
+    budgets: Annotated[list[float] | None, typer.Option(help="Seconds; several are all measured.")] = None,
+    speeds: Annotated[list[float] | None, typer.Option(help="1, or a part of one processor; several are all measured.")] = None,
+    best: Annotated[float, typer.Option(help="Seconds for the best version that is compared with.")] = BEST,
+    child_of: Annotated[tuple[float, Path] | None, typer.Option("--child", hidden=True)] = None,
+) -> None:
+    if child_of is not None:
+        (name,), (budget,) = names or [], budgets or []
+        child(name, budget, *child_of)
+        return
+    say = partial(print, file=sys.stderr, flush=True)
+    emit(list(measure(names or [], budgets or BUDGETS, speeds or SPEEDS, best, say)), as_json, anytime_table)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,158 @@
+"""Verified graphs of a program, one after the other as a search finds them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+
+from mirage.errors import MirageError
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.profile import Timing
+from mirage.mugraph.canonical import structure_key
+from mirage.mugraph.degree import RunningMaximum, analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
+from mirage.search.accuracy import Accuracy
+from mirage.search.stream import Search
+from mirage.verify.certificate import Certificate
+from mirage.verify.equivalence import Verifier
+from mirage.verify.safety import offered
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial.
+
+    `sizes` (dim symbol -> elements) are those that the schedule and the layouts of the kernel were chosen for; empty for
+    one that is not tuned. `timing` is at the first sizes that the program was tuned at. `tried` are the schedules that were
+    measured for `sizes`, with their microseconds in proportion to those of all other graphs. `make` gives its
+    kernels, each time the same.
+    """
+
+    graph: MuGraph
+    certificate: Certificate
+    maximum: RunningMaximum
+    cost: float
+    schedule: Schedule | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    make: Callable[[], CpuExecutable] | None = field(default=None, compare=False, repr=False)
+    timing: Timing | None = None
+    accuracy: tuple[Accuracy, ...] = ()
+    tried: tuple[tuple[Schedule, float], ...] = field(default=(), compare=False, repr=False)
+
+    @property
+    def executable(self) -> CpuExecutable | None:
+        """Its kernels; None if it is not tuned. Those of what was recalled are made when they are first asked for.
+
+        Raises what `CpuExecutable` does.
+        """
+        return self.make() if self.make is not None else None
+
+    def with_kernels(self, executable: CpuExecutable) -> Candidate:
+        """The same with its kernels."""
+        return replace(self, make=lambda: executable)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A graph of which it has not been shown yet that it is the program, with what `Candidate` says of it besides."""
+
+    graph: MuGraph
+    cost: float
+    schedule: Schedule | None = None
+    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    timing: Timing | None = None
+    accuracy: tuple[Accuracy, ...] = ()
+    tried: tuple[tuple[Schedule, float], ...] = ()
+
+
+def admitted(verifier: Verifier, known: Known) -> Candidate | None:
+    """The graph with the evidence that its kernels need before they are first called; None if it is not the program, or may not
+    be offered.
+    """
+    graph = known.graph
+    try:
+        certificate = verifier.admit(graph)
+        if not certificate.equal or not offered(verifier.program, graph):
+            return None
+    except MirageError:
+        return None
+    more = {f.name: getattr(known, f.name) for f in fields(Known)}
+    return Candidate(certificate=certificate, maximum=analyze(graph), **more)
+
+
+class Candidates:
+    """Those of the `known` graphs, and then of those that `search` finds, that are the program of `verifier`: a stream that
+    `more` draws from.
+
+    `found` are all so far, `refused` counts graphs that are not the program. `seconds` are those of the search and of the
+    verification.
+    """
+
+    def __init__(self, verifier: Verifier, search: Search | None, known: Iterable[Known] = ()) -> None:
+        self.verifier = verifier
+        self.search = search
+        self.found: list[Candidate] = []
+        self.refused = 0
+        self.seconds = {"search": 0.0, "verify": 0.0}
+        self.stopped = False
+        self._seen: set[str] = set()
+        self._waiting = deque(known)
+
+    @staticmethod
+    def of(verifier: Verifier, found: Sequence[Candidate]) -> Candidates:
+        """These, which are verified, and no more."""
+        candidates = Candidates(verifier, None)
+        candidates.found = list(found)
+        return candidates
+
+    @property
+    def done(self) -> bool:
+        """Whether there are no more."""
+        return self.stopped or (not self._waiting and (self.search is None or self.search.done))
+
+    def stop(self) -> None:
+        """Look for no more, as an interrupt wants it."""
+        self.stopped = True
+        if self.search is not None:
+            self.search.interrupt()
+
+    def more(self, seconds: float) -> list[Candidate]:
+        """What is found in about so many seconds, or sooner: the search goes on, or a graph is looked at, at least."""
+        if self.done:
+            return []
+        end = time.perf_counter() + seconds
+        if not self._waiting and self.search is not None:
+            start = time.perf_counter()
+            for found in self.search.advance(seconds):
+                self._waiting.extend(Known(graph, found.cost) for graph in found.graphs)
+            self.seconds["search"] += time.perf_counter() - start
+        start = time.perf_counter()
+        fresh: list[Candidate] = []
+        while self._waiting:
+            candidate = admitted(self.verifier, self._waiting[0])
+            self._waiting.popleft()
+            if candidate is None:
+                self.refused += 1
+            elif (key := structure_key(candidate.graph)) not in self._seen:
+                self._seen.add(key)
+                self.found.append(candidate)
+                fresh.append(candidate)
+            if time.perf_counter() > end:
+                break
+        self.seconds["verify"] += time.perf_counter() - start
+        return fresh
+
+    def all(self, seconds: float) -> list[Candidate]:
+        """Everything that there is, or that is found in so many seconds."""
+        end = time.perf_counter() + seconds
+        while not self.done and (left := end - time.perf_counter()) > 0:
+            self.more(left)
+        return self.found
+
+    def preferred(self) -> list[Candidate]:
+        """Those that may run: the ones with the fewest exponents that may overflow."""
+        least = min((len(c.maximum.plain) for c in self.found), default=0)
+        return [c for c in self.found if len(c.maximum.plain) == least]

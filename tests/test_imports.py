@@ -1,0 +1,65 @@
+"""What is imported when: heavy packages only where they are needed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Set
+
+import pytest
+
+import mirage as mi
+from benchmarks.imports import PROCESSES
+
+#: what takes long to import, of others and of ours
+HEAVY = {
+    *(
+        "cupy",
+        "cutlass",
+        "networkx",
+        "numpy",
+        "nvmath",
+        "onnx",
+        "rich",
+        "scipy",
+        "sqlalchemy",
+        "sympy",
+        "torch",
+        "triton",
+    ),
+    *("typer", "z3", "mirage.compiler", "mirage.kernels", "mirage.search"),
+}
+
+
+def imported(source: str) -> frozenset[str]:
+    """Those of HEAVY that a process has imported after this source."""
+    ask = f"{source}\nimport sys\nprint(*(name for name in {sorted(HEAVY)} if name in sys.modules))"
+    ended = subprocess.run([sys.executable, "-c", ask], check=True, capture_output=True, text=True)
+    return frozenset(ended.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("what", "needed"),
+    [
+        ("Python", set()),
+        ("import mirage", set()),
+        ("a program traced", {"numpy", "sympy"}),
+        ("superoptimize imported", {"numpy", "sympy", "mirage.kernels", "mirage.search"}),
+    ],
+)
+def test_what_is_not_needed_is_not_imported(what: str, needed: Set[str]) -> None:
+    assert imported(PROCESSES[what]) == needed
+
+
+def test_a_heavy_import_is_noticed() -> None:
+    assert imported("import mirage.cli") >= {"rich", "typer"}
+
+
+def test_every_public_name_can_be_imported() -> None:
+    assert all(getattr(mi, name) is not None for name in mi.__all__)
+    assert set(mi.__all__) <= set(dir(mi))
+
+
+def test_another_name_cannot() -> None:
+    with pytest.raises(AttributeError, match="matmull"):
+        mi.matmull  # type: ignore[attr-defined]  # noqa: B018
