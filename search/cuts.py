@@ -108,18 +108,15 @@ class Cuts:
 
     def _connected(self, piece: Atoms) -> bool:
         """Whether values flow between the atoms, or they read the same ones, so that there is something to share."""
-        nodes = self.program.nodes
         # what no atom computes has a negative number
         shared = [
             (k, self.number.get(j, -1 - j))
             for k in members(piece)
             for i in self.atoms[k]
-            for j in nodes[i].operands
-            if nodes[j].axes
+            for j in self.program.nodes[i].operands
+            if self.program.nodes[j].axes
         ]
-        vertices = {*members(piece), *(j for _, j in shared)}
-        inside = [(k, j) for k, j in shared if j < 0 or piece >> j & 1]
-        return len(connected_components((sorted(vertices), inside))) == 1
+        return len(connected_components((sorted({*members(piece), *(j for _, j in shared)}), shared))) == 1
 
     def _operands(self, i: int) -> list[int]:
         """The computed values that a node reads."""
@@ -134,9 +131,9 @@ class Cuts:
         flow += self._together()
         atoms = [tuple(sorted(found)) for found in strongly_connected_components((list(self._readers), flow))]
         own = {i: atom for atom in atoms for i in atom}
-        # depth-first, so that what is computed for one reader is adjacent
+        # depth-first from the outputs, so that what is computed for one reader is adjacent
         done: dict[tuple[int, ...], None] = {}
-        stack = sorted(atoms, reverse=True)
+        stack = sorted({own[o.value] for o in self.program.outputs if o.value in own}, reverse=True)
         while stack:
             missing = {own[j] for i in stack[-1] for j in self._operands(i)} - {stack[-1], *done}
             if missing:
