@@ -42,7 +42,7 @@ class Cuts:
         self.program = program
         self._sizes = axis_sizes
         #: the nodes that are computed, each with those that read it
-        self._readers: dict[int, list[int]] = {i: [] for i in _computed(program)}
+        self._readers: dict[int, list[int]] = {i: [] for i in computed(program)}
         for i in self._readers:
             for j in self._operands(i):
                 self._readers[j].append(i)
@@ -165,7 +165,7 @@ def members(atoms: Atoms) -> list[int]:
     return [k for k in range(atoms.bit_length()) if atoms >> k & 1]
 
 
-def _computed(program: AxisProgram) -> list[int]:
+def computed(program: AxisProgram) -> list[int]:
     """The nodes that outputs need and that are computed, in order."""
     needed = {o.value for o in program.outputs}
     for i in reversed(range(len(program.nodes))):

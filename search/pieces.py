@@ -9,7 +9,7 @@ from mirage.ir.axes import AxisDims, AxisInput, AxisNode, AxisOutput, AxisProgra
 from mirage.ir.operator import Level
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref
 from mirage.search.assemble import single_dims
-from mirage.search.cuts import SOURCES
+from mirage.search.cuts import SOURCES, computed
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def piece_of(program: AxisProgram, nodes: Sequence[int]) -> Piece:
     reads = sorted(j for j in set(operands) if program.nodes[j].op not in ("constant", "size"))
     scalars = sorted(set(operands).difference(reads))
     wanted = {o.value for o in program.outputs}
-    wanted |= {j for i, n in enumerate(program.nodes) if i not in own for j in n.operands}
+    wanted |= {j for i in computed(program) if i not in own for j in program.nodes[i].operands}
     yields = tuple(i for i in nodes if i in wanted)
     inputs = _inputs(program, reads)
     order = [*reads, *scalars, *nodes]
