@@ -86,8 +86,9 @@ class Tuner:
     """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
 
     `baselines` are what competes besides, "library" among them: it is called once at least. `inputs` and `trials` are made
-    where none are given. With `decides`, nothing is measured after it, so that it also looks at cold caches. `progress` gets
-    lines of text, `better` is called with the tuner whenever there is a fastest kernel.
+    where none are given. A first kernel may take until `last` (a `perf_counter`). With `decides`, nothing is measured after it,
+    so that it also looks at cold caches. `progress` gets lines of text, `better` is called with the tuner whenever there is a
+    fastest kernel.
     """
 
     def __init__(
@@ -106,10 +107,12 @@ class Tuner:
         trials: Trials | None = None,
         constants: Collection[str] = (),
         decides: bool = False,
+        last: float = 0.0,
     ) -> None:
         self.decides = decides
         self.budget = budget
         self.deadline = time.perf_counter() + budget
+        self.last = max(last, self.deadline)
         self.program = program
         self.sizes = dict(sizes)
         self.target = target
@@ -143,8 +146,13 @@ class Tuner:
         self.expected["library"] = run.seconds
         return found
 
+    @property
+    def end(self) -> float:
+        """When to stop: no share of the time keeps a first kernel from being measured."""
+        return self.deadline if self.measured else self.last
+
     def left(self) -> float:
-        return self.deadline - time.perf_counter()
+        return self.end - time.perf_counter()
 
     def run(self, source: Candidates) -> Tuned:
         """The candidates, measured where time allowed; an interrupt ends the choice among them, and the best so far are
@@ -162,7 +170,7 @@ class Tuner:
             if not source.found:
                 raise
             if not self.ready:
-                self.deadline = time.perf_counter() + FIRST_S
+                self.deadline = self.last = time.perf_counter() + FIRST_S
                 self.rank(source, waves=1)
         ranked = self.ready
         first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
@@ -198,7 +206,7 @@ class Tuner:
 
     def rank(self, source: Candidates, waves: float = math.inf) -> None:
         """Compile and race candidates in so many waves; `ready` holds them at any time, the fastest so far first."""
-        until = self.deadline - (min(FINAL_SHARE * self.budget, FINAL_SECONDS) if waves > 1 else 0.0)
+        reserve = min(FINAL_SHARE * self.budget, FINAL_SECONDS) if waves > 1 else 0.0
         explorer = self.explorer
         explorer.add(source.preferred())
         if not source.found:
@@ -209,7 +217,8 @@ class Tuner:
         pairs = explorer.fastest[:size]
         try:
             while waves > 0:
-                if time.perf_counter() > until:
+                left = self.left() - reserve * bool(self.measured)
+                if left < 0:
                     self.cut = True
                     break
                 if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
@@ -223,7 +232,7 @@ class Tuner:
                     continue
                 before = self.fastest_us
                 work = [(explorer.candidates[i], s) for i, s in pairs]
-                built = self.compile(work, until - time.perf_counter(), lambda: self._meanwhile(source))
+                built = self.compile(work, left, lambda: self._meanwhile(source))
                 self._learn(built)
                 stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
                 pairs, size, waves = [], WAVE * self.target.cores, waves - 1
@@ -278,7 +287,7 @@ class Tuner:
         if not self.trials.begun:
             self.trials.first()
             return True
-        needed = self.trials.needed
+        needed = self._trial_seconds()
         if needed <= SOON_S:
             self._compare(self.trials.next())
             return True
@@ -298,8 +307,12 @@ class Tuner:
 
     def settle(self) -> None:
         """Compare the kernels with what there was no time to make before."""
-        while self.measured and self.trials.needed <= self.left() / 2:
+        while self.measured and self._trial_seconds() <= self.left() / 2:
             self._compare(self.trials.next())
+
+    def _trial_seconds(self) -> float:
+        """Estimated seconds to make one more trial and compare what was measured with it; infinite where there is none."""
+        return self.trials.needed + sum(self.calls[id(c.executable)] for c in self.measured.values())
 
     def _compare(self, trial: Trial) -> None:
         """Compare what was measured with a new trial, and drop what fails."""
@@ -332,9 +345,9 @@ class Tuner:
 
         `meanwhile` is called again and again while compilers work, until it says that there is nothing to do.
         """
-        stop = min(time.perf_counter() + seconds, self.deadline)
+        stop = min(time.perf_counter() + seconds, self.end)
         # a kernel that was compiled in the nick of time may take long to check
-        checks = (stop + self.deadline) / 2
+        checks = (stop + self.end) / 2
         done: list[Candidate] = []
 
         def build(c: Candidate, schedule: Schedule) -> Candidate | str | None:
