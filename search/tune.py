@@ -30,7 +30,7 @@ from mirage.kernels.profile import Timing, interleave, score, wall_ns
 from mirage.kernels.target import Target
 from mirage.mugraph.schedule import Schedule
 from mirage.search import cold
-from mirage.search.accuracy import GIVEN, Trial, Trials, random_inputs, reference_seconds
+from mirage.search.accuracy import GIVEN, Trials, random_inputs, reference_seconds
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.explore import Explorer, Pair
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
@@ -60,6 +60,8 @@ CHEAP_S = 0.02
 #: share of the budget that the program may take in float64 at the given sizes; a trial that takes no longer than so many seconds
 #: is made before the first kernel is measured, others after it
 EXACT_SHARE, SOON_S = 0.1, 0.1
+#: part of the time left that a call in a trial beside the first takes at most
+CHECK_SHARE = 8
 #: seconds of the last measurement after an interrupt, those without which no compiler is started, and those that a first kernel
 #: may take after an interrupt that came before it
 HASTE_S = 0.5
@@ -130,6 +132,8 @@ class Tuner:
         #: seconds of a call: of the baselines, as expected, and of checked executables, by their ids, the first one
         self.expected = dict.fromkeys(baselines, reference_seconds(program, self.sizes, flops))
         self.calls: dict[int, float] = {}
+        #: in how many of the trials each executable was compared, by their ids
+        self._trials_of: dict[int, int] = {}
         self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
         self.model = CostModel(machine_of(target), coefficients(target))
         self.explorer = Explorer(self.sizes, self.model, self.rejected, constants)
@@ -289,7 +293,8 @@ class Tuner:
             return True
         needed = self._trial_seconds()
         if needed <= SOON_S:
-            self._compare(self.trials.next())
+            self.trials.next()
+            self._compare_all()
             return True
         if self.explorer.estimate():
             return True
@@ -297,7 +302,8 @@ class Tuner:
             self._search(source)
             return True
         if self.measured and needed <= self.left() / 4:
-            self._compare(self.trials.next())
+            self.trials.next()
+            self._compare_all()
             return True
         if self.ready and not source.verifier.is_confirmed(self.ready[0].graph):
             # it may be what is returned
@@ -308,16 +314,17 @@ class Tuner:
     def settle(self) -> None:
         """Compare the kernels with what there was no time to make before."""
         while self.measured and self._trial_seconds() <= self.left() / 2:
-            self._compare(self.trials.next())
+            self.trials.next()
+            self._compare_all()
 
     def _trial_seconds(self) -> float:
         """Estimated seconds to make one more trial and compare what was measured with it; infinite where there is none."""
         return self.trials.needed + sum(self.calls[id(c.executable)] for c in self.measured.values())
 
-    def _compare(self, trial: Trial) -> None:
-        """Compare what was measured with a new trial, and drop what fails."""
+    def _compare_all(self) -> None:
+        """Compare what was measured with trials that it has not been compared with yet, and drop what fails."""
         for pair, c in list(self.measured.items()):
-            checked = self._compared(c, [trial])
+            checked = self._compared(c)
             if checked is None:
                 del self.measured[pair]
                 self.explorer.drop(pair)
@@ -389,22 +396,28 @@ class Tuner:
 
     def checked(self, c: Candidate) -> Candidate | None:
         """The candidate with its errors; None, so that it is never used, where its results are not the program's, or
-        not as near to float64 as NumPy's, in the trials that there are.
+        not as near to float64 as NumPy's, in the trials that there are and for which there is time.
         """
         assert c.executable is not None
         self.trials.first()
-        run = _Stopwatch(c.executable)
-        first, *others = self.trials.made
-        found = self._compared(c, [first], run)
-        self.calls[id(c.executable)] = run.seconds
-        return self._compared(found, others) if found is not None else None
+        self._trials_of[id(c.executable)] = 0
+        return self._compared(c)
 
-    def _compared(self, c: Candidate, trials: Sequence[Trial], run: Runner | None = None) -> Candidate | None:
-        """As `checked`, in these trials."""
-        assert c.executable is not None
-        found = list(c.accuracy)
-        for case in trials:
-            accuracy, passed = case.measure(run or c.executable)
+    def _compared(self, c: Candidate) -> Candidate | None:
+        """As `checked`, in the trials that it has not been compared in."""
+        executable = c.executable
+        assert executable is not None
+        run, key, found = _Stopwatch(executable), id(executable), list(c.accuracy)
+        while self._trials_of[key] < len(self.trials.made):
+            number = self._trials_of[key]
+            if number and self.calls[key] > self.left() / CHECK_SHARE:
+                # small sizes may take as long as the given ones
+                break
+            self._trials_of[key] += 1
+            case = self.trials.made[number]
+            accuracy, passed = case.measure(run)
+            if not number:
+                self.calls[key] = run.seconds
             if not passed:
                 message = (
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
