@@ -56,7 +56,8 @@ def _group(root: Path) -> Iterator[Path | None]:
     """A new group with the limit, None where this hierarchy cannot have one."""
     group = root / f"mirage-slow-machine-{os.getpid()}"
     try:
-        group.mkdir()
+        # one of before may not have gone yet
+        group.mkdir(exist_ok=True)
         _limit(group)
         made = True
     except OSError:
