@@ -82,6 +82,7 @@ FIELDS = {
     "cache_hit": bool,
 }
 
+
 @pytest.fixture
 def run(command: Run, tmp_path: Path) -> Run:
     """The command line in a folder with a file of programs."""
@@ -356,7 +357,9 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for f in (gqa_decode, qknorm_attention):
         small = replace(f, sizes={"small": {"b": 1, "h": 2, "s": 1, "t": 64}})
         monkeypatch.setattr(demo, f.name, small)
-    monkeypatch.setattr(demo, "interleave", lambda runs, seconds, **more: interleave(runs, seconds=seconds / 100, **more))
+    monkeypatch.setattr(
+        demo, "interleave", lambda runs, seconds, **more: interleave(runs, seconds=seconds / 100, **more)
+    )
     check_demo(run, tmp_path, "0.5")
 
 
