@@ -5,7 +5,7 @@
 | `MIRAGE_CACHE_DIR` | folder of the results store, checkpoints and compiled kernels | the user's cache folder |
 | `MIRAGE_CACHE_URL` | SQLAlchemy URL of a results store to share | SQLite in the cache folder |
 | `MIRAGE_NUM_THREADS` | threads of a CPU kernel | the CPUs that this process may use |
-| `MIRAGE_SEARCH_WORKERS` | processes of a long verification | the CPUs that this process may use |
+| `MIRAGE_SEARCH_WORKERS` | processes that compile kernels for CUDA | the CPUs that this process may use |
 | `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
 | `MIRAGE_PRINT_AFTER` | passes of the graph compiler, by commas, after which the module is printed; or `all` | none |
 | `CC` | C compiler | first of cc, gcc, clang, ziglang |
@@ -45,7 +45,7 @@ def num_threads() -> int:
 
 
 def search_workers() -> int:
-    """Processes that a long verification runs in.
+    """Processes that compile kernels for CUDA.
 
     Raises MirageError if `MIRAGE_SEARCH_WORKERS` is not a positive integer.
     """

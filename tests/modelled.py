@@ -48,7 +48,8 @@ def modelled(
         schedule = default_schedule(graph, sizes, target.l2_bytes, target.cores)
         executable = CpuExecutable(graph, schedule, maximum, sizes, constants)
         accuracy = tuple(t.measure(executable)[0] for t in trials if t.in_float64)
-        return Candidate(graph, certificate, maximum, cost, schedule, dict(sizes), executable, timing, accuracy)
+        made = Candidate(graph, certificate, maximum, cost, schedule, dict(sizes), timing=timing, accuracy=accuracy)
+        return made.with_kernels(executable)
 
     plain = [len(analyze(g).plain) for g in found.graphs]
     same: Counter[int] = Counter()

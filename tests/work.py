@@ -35,6 +35,9 @@ class ByHand:
     def sleep(self, seconds: float) -> None:
         self.now += seconds
 
+    def time(self) -> float:
+        return self.now
+
     def perf_counter(self) -> float:
         return self.now
 

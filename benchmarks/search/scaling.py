@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, ProcessPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
+from multiprocessing import get_context
 from typing import Annotated, Any
 
 import typer
@@ -22,7 +24,7 @@ from mirage.ir.program import Program
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.search.generate import generate
-from mirage.search.jobs import OUT_OF_TIME, default_executor
+from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.options import SearchOptions
 
 #: seconds after which a search is cut; larger programs of its series would be cut as well
@@ -143,7 +145,7 @@ def scaling(cut: float = CUT, say: Callable[[str], None] = lambda _: None) -> It
                 break
     function = PROGRAMS[SLOWEST]
     for workers in worker_counts(get_target("cpu").cores):
-        with default_executor(workers) as executor:
+        with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
             row = _row(WORKERS, workers, function.trace(), next(iter(function.sizes.values())), cut, executor)
         say(f"{WORKERS}, {workers}: {row.seconds:.2f} s{', cut' * row.cut}")
         yield row

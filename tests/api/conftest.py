@@ -36,7 +36,9 @@ def few_kernels() -> Iterator[None]:
 
 
 @pytest.fixture
-def command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache_dir: Path) -> Run:
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache_dir: Path
+) -> Run:
     """`command(*arguments)` of `mirage` -> exit code, standard output, standard error.
 
     It runs in `tmp_path`, with a results store there.

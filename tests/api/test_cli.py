@@ -19,7 +19,7 @@ from mirage.errors import MirageError
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.ir.serial import program_to_json
 from mirage.kernels.profile import interleave
-from tests.api.small import Run, loaded, rows
+from tests.api.small import BUDGET, Run, loaded, rows
 
 SOURCE = '''
 import mirage as mi
@@ -55,6 +55,9 @@ def plain(x):
 traced = mi.trace(plain, x=mi.tensor("m", 4))
 '''
 
+#: seconds that nothing takes, as a number of kernels ends tuning
+ENOUGH = ("--budget", str(BUDGET))
+
 FIELDS = {
     "program": str,
     "target": str,
@@ -79,6 +82,7 @@ FIELDS = {
     "cache_hit": bool,
 }
 
+
 @pytest.fixture
 def run(command: Run, tmp_path: Path) -> Run:
     """The command line in a folder with a file of programs."""
@@ -102,7 +106,7 @@ def fails(run: Run, *arguments: str, message: str = "") -> str:
 
 def test_superoptimize_json(run: Run) -> None:
     for hit in (False, True):
-        code, out, err = run("superoptimize", "user.py:scaled", "--budget", "0.5", "--json")
+        code, out, err = run("superoptimize", "user.py:scaled", *ENOUGH, "--json")
         assert (code, err) == (0, "")
         obj = json.loads(out)
         for name, kind in FIELDS.items():
@@ -255,7 +259,7 @@ def test_show_prints_programs_that_show_reads_again(run: Run, tmp_path: Path) ->
 
 def test_saved_results_are_shown_verified_and_searched_again(run: Run, tmp_path: Path) -> None:
     code, _, err = run(
-        *("superoptimize", "user.py:scaled", "--budget", "0.5", "--save", "r.json", "--svg", "r.svg"),
+        *("superoptimize", "user.py:scaled", *ENOUGH, "--save", "r.json", "--svg", "r.svg"),
         *("--set", "m=300", "--set", "n=300"),
     )
     assert (code, err) == (0, "")
@@ -272,7 +276,7 @@ def test_saved_results_are_shown_verified_and_searched_again(run: Run, tmp_path:
     assert run("verify", "user.py:scaled", "r.json")[0] == 0
     assert run("verify", "user.py:other", "r.json")[0] == 1
     # its sizes are those of the result
-    code, out, _ = run("superoptimize", "r.json", "--set", "m=300", "--budget", "0.5", "--json")
+    code, out, _ = run("superoptimize", "r.json", "--set", "m=300", *ENOUGH, "--json")
     assert code == 0
     assert json.loads(out)["cache_hit"] is True
     obj = json.loads((tmp_path / "r.json").read_text())
@@ -307,7 +311,7 @@ def test_verify_json(run: Run) -> None:
 
 
 def test_cache_commands(run: Run, tmp_path: Path) -> None:
-    assert run("superoptimize", "user.py:scaled", "--budget", "0.3", "--json")[0] == 0
+    assert run("superoptimize", "user.py:scaled", *ENOUGH, "--json")[0] == 0
     code, out, _ = run("cache", "list")
     assert code == 0
     assert out.count("scaled") == 2
@@ -319,7 +323,7 @@ def test_cache_commands(run: Run, tmp_path: Path) -> None:
     assert "scaled" not in run("cache", "list")[1]
     assert run("cache", "import", "all.json") == (0, "2 records imported from all.json\n", "")
     assert run("cache", "import", "all.json") == (0, "0 records imported from all.json\n", "")
-    code, out, _ = run("superoptimize", "user.py:scaled", "--budget", "0.3", "--json")
+    code, out, _ = run("superoptimize", "user.py:scaled", *ENOUGH, "--json")
     assert json.loads(out)["cache_hit"] is True
     (tmp_path / "bad.json").write_text("{}")
     fails(run, "cache", "import", "bad.json", message="bad.json")
@@ -352,7 +356,9 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for f in (gqa_decode, qknorm_attention):
         small = replace(f, sizes={"small": {"b": 1, "h": 2, "s": 1, "t": 64}})
         monkeypatch.setattr(demo, f.name, small)
-    monkeypatch.setattr(demo, "interleave", lambda runs, seconds, **more: interleave(runs, seconds=seconds / 100, **more))
+    monkeypatch.setattr(
+        demo, "interleave", lambda runs, seconds, **more: interleave(runs, seconds=seconds / 100, **more)
+    )
     check_demo(run, tmp_path, "0.5")
 
 

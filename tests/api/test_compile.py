@@ -108,7 +108,9 @@ def test_another_process_gets_the_same_bits(tmp_path: Path) -> None:
         # shapes as an element type that no program here has
         arrays = [np.array(a, np.uint8) if isinstance(a, tuple) else a for a in arguments]
         results = got if isinstance(got, tuple) else (got,)
-        named: dict[str, Any] = {f"arg{k}": a for k, a in enumerate(arrays)} | {f"result{k}": r for k, r in enumerate(results)}
+        named: dict[str, Any] = {f"arg{k}": a for k, a in enumerate(arrays)} | {
+            f"result{k}": r for k, r in enumerate(results)
+        }
         np.savez(tmp_path / f"{p.name}.npz", **named)
         executable.save(tmp_path / f"{p.name}.mirage")
     run = subprocess.run([sys.executable, "-c", LOADING, str(tmp_path)], check=True, capture_output=True, text=True)

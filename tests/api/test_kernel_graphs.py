@@ -62,7 +62,6 @@ def graphs(program: Program, parts: list[Parts]) -> list[MuGraph]:
 def found(monkeypatch: pytest.MonkeyPatch, chosen: list[MuGraph]) -> None:
     """Let a search find these graphs."""
 
-
     class Chosen(Search):
         def advance(self, seconds: float) -> list[Found]:
             self.done = True

@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import os
 import time
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 from mirage.errors import SearchError
 from mirage.search.checkpoint import Checkpoint
-from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome, Run, default_executor, run_units
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, Outcome, Run, run_units
 
 
 def work(log: Path, unit: str, seconds: float) -> Outcome:
@@ -56,19 +59,13 @@ def pids(log: Path) -> set[int]:
     return {int(line.split()[-1]) for line in log.read_text().splitlines()}
 
 
-def run(log: Path, units: list[str], workers: int, checkpoint: Checkpoint | None = None, seconds: float = 60) -> Run:
+def run(log: Path, units: list[str], workers: int, checkpoint: Checkpoint | None = None, seconds: float = 3600) -> Run:
     """The units, by that many processes."""
-    with default_executor(workers) as executor:
-        return run_units(
-            units, partial(work, log), seconds=seconds, executor=executor, checkpoint=checkpoint, progress=_print
-        )
+    with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
+        return run_units(units, partial(work, log), seconds=seconds, executor=executor, checkpoint=checkpoint)
 
 
-def _print(unit: str, outcome: Outcome, done: int, total: int) -> None:
-    print(f"{done} of {total}: {unit}", flush=True)
-
-
-def main(log: str, file: str, key: str, workers: str, *units: str) -> None:
+def main(log: str, file: str, key: str, *units: str) -> None:
     """Run units as a command does, and print why the run stopped."""
-    found = run(Path(log), list(units), int(workers), Checkpoint(Path(file), key))
+    found = run(Path(log), list(units), 1, Checkpoint(Path(file), key))
     print(found.stop_reason, flush=True)

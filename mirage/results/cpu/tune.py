@@ -43,6 +43,8 @@ class Session:
         work, source = self.work, self.work.candidates
         program, verifier = work.verifier.program, work.verifier
         start = time.perf_counter()
+        # what ends sooner than its deadline has spent it
+        deadline = work.elapsed() + budget
 
         def progress(text: str) -> None:
             search = source.search
@@ -68,8 +70,7 @@ class Session:
             rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=self.library, cache_hit=source.search is None,
             seconds={**seconds, "tune": max(took - sum(seconds.values()), 0.0)}, go_on=self.more,
         )  # fmt: skip
-        # what ends sooner than its deadline has spent it
-        spent = work.elapsed() if answer.interrupted else max(work.elapsed(), work.spent + budget)
+        spent = work.elapsed() if answer.interrupted else max(work.elapsed(), deadline)
         if self.memory is not None:
             self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
             if source.search is not None:
