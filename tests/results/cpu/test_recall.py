@@ -444,5 +444,5 @@ def test_a_killed_process_leaves_a_usable_cache(folder: Path, delay: float) -> N
     process.send_signal(signal.SIGKILL)
     process.communicate()
     done = finish(start(folder))
-    assert done["versions"] >= 3
+    assert done["versions"] >= 1
     assert finish(start(folder))["hit"]
