@@ -22,8 +22,10 @@ from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.results.cpu.result import Superoptimized
+from mirage.search.candidates import Candidate
 from mirage.search.explore import Explorer
-from tests.api.small import BUDGET, arrays, check
+from mirage.verify.equivalence import Verifier
+from tests.api.small import BUDGET, arrays, check, loaded
 from tests.kernels.kernels import single_kernel
 from tests.modelled import modelled
 
@@ -39,8 +41,8 @@ def plain(**more: Any) -> Superoptimized:
 
 
 def packable(constants: Collection[str] = ("w",)) -> Superoptimized:
-    """A result with a kernel for each of its graphs' numbers of kernels."""
-    return modelled(linear.trace(), linear.sizes["default"], kernels=2, constants=constants)
+    """A result that runs a kernel."""
+    return modelled(linear.trace(), linear.sizes["default"], constants=constants)
 
 
 def test_constants_are_those_of_the_function_unless_given() -> None:
@@ -84,13 +86,8 @@ def test_kernels_are_made_with_the_constants(monkeypatch: pytest.MonkeyPatch) ->
 def test_packed_schedules_are_tried_first_where_a_kernel_did_well() -> None:
     graph = single_kernel(linear.trace())
     for constants in (("w",), ()):
-        explorer = Explorer(
-            [(graph, analyze(graph))],
-            {"b": 2, "n": 100},
-            CostModel(machine_of(get_target("cpu"))),
-            [],
-            constants=constants,
-        )
+        explorer = Explorer({"b": 2, "n": 100}, CostModel(machine_of(get_target("cpu"))), [], constants)
+        explorer.add([Candidate(graph, Verifier(linear.trace()).admit(graph), analyze(graph), 1.0)])
         (pair,) = explorer.wave(1)
         explorer.learn({pair: Timing(1.0, 1.0, 1)})
         packed = [s for _, s in explorer.wave(6) if s.kernels[0].packed]
@@ -98,37 +95,39 @@ def test_packed_schedules_are_tried_first_where_a_kernel_did_well() -> None:
         assert bool(packed) == bool(constants)
 
 
-def with_packed_kernels(r: Superoptimized, path: Path) -> dict[str, Any]:
-    """Saves the result with the schedules of its graphs changed to packed ones, as if these had won; what was written."""
+def with_packed_kernel(r: Superoptimized, path: Path) -> dict[str, Any]:
+    """Saves the result with the schedule of its version changed to a packed one, as if this had won; what was written."""
     r.save(path)
     obj: dict[str, Any] = json.loads(path.read_text())
-    changed = 0
-    for c, saved in zip(r.graphs, obj["graphs"], strict=True):
-        if c.schedule is None:
-            continue
-        for variant in packed_variants(c.graph, c.schedule, ["w"], r.sizes)[-1:]:
-            saved["schedule"] = variant.to_json()
-            changed += 1
-    assert changed
+    c = r.best.candidate
+    assert c is not None and c.schedule is not None
+    *_, variant = packed_variants(c.graph, c.schedule, ["w"], r.sizes)
+    obj["decision"]["versions"][0]["schedule"] = variant.to_json()
     path.write_text(json.dumps(obj))
     return obj
+
+
+def packed_kernel(r: Superoptimized) -> CpuExecutable:
+    """The kernel that a result runs, which reads packed copies."""
+    assert r.best.candidate is not None
+    exe = r.best.candidate.executable
+    assert exe is not None and exe.emitted.packed
+    return exe
 
 
 def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # narrow enough for several tiles
     monkeypatch.setattr(packing, "NARROW", 16)
     path = tmp_path / "linear.json"
-    obj = with_packed_kernels(packable(), path)
-    loaded = mi.load(path)
-    assert loaded.constants == ("w",)
-    packed = [c.executable for c in loaded.graphs if c.executable is not None and c.executable.emitted.packed]
-    assert packed
+    obj = with_packed_kernel(packable(), path)
+    result = loaded(path)
+    assert result.constants == ("w",)
+    exe = packed_kernel(result)
     for n in (1, 16, 100, 101):
         sizes = {"b": 3, "n": n}
-        inputs = arrays(loaded.program, sizes)
-        for exe in packed:
-            check(loaded.program, exe(inputs, sizes), inputs, sizes)
-    loaded.save(path)
+        inputs = arrays(result.program, sizes)
+        check(result.program, exe(inputs, sizes), inputs, sizes)
+    result.save(path)
     assert mi.load(path).constants == ("w",)
     for constants, error in (([], ScheduleError), (["v"], FormatError), ("w", FormatError), ([["w"]], FormatError)):
         path.write_text(json.dumps({**obj, "constants": constants}))
@@ -144,16 +143,15 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_forget(tmp_path: Path) -> None:
     path = tmp_path / "linear.json"
-    with_packed_kernels(packable(), path)
-    r = mi.load(path)
-    (exe, *_) = [c.executable for c in r.graphs if c.executable is not None and c.executable.emitted.packed]
-    sizes = {"b": 2, "n": 100}
-    x, w = arrays(r.program, sizes)
-    first = exe([x, w], sizes)[0]
+    with_packed_kernel(packable(), path)
+    r = loaded(path)
+    assert packed_kernel(r)
+    x, w = arrays(r.program, {"b": 2, "n": 100})
+    first = r(x, w)
     w *= 2
-    np.testing.assert_array_equal(exe([x, w], sizes)[0], first)
+    np.testing.assert_array_equal(r(x, w), first)
     r.forget()
-    np.testing.assert_allclose(exe([x, w], sizes)[0], 2 * first, rtol=1e-4)
+    np.testing.assert_allclose(r(x, w), 2 * first, rtol=1e-4)
 
 
 def test_recalled_with_the_same_constants_only(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.cuda.rank import MAX_RIVALS
 from mirage.search.cuda.versions import CudaVersion, is_generated
+from tests.api.small import BUDGET
 from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
@@ -59,7 +60,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ResultStore:
 
 @pytest.fixture(scope="module")
 def modelled(store: ResultStore) -> CudaSuperoptimized:
-    return found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=20.0, cache=store))
+    return found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=BUDGET, cache=store))
 
 
 @pytest.fixture
@@ -88,12 +89,12 @@ def test_the_tree_of_measurements_is_kept_and_used(
     modelled: CudaSuperoptimized, store: ResultStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert any(map(tall, modelled.decision.versions)) and not all(map(tall, modelled.decision.versions))
-    measured = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=20.0, cache=store))
+    measured = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=BUDGET, cache=store))
     assert measured.cache_hit and measured.ranked_by_model
     measured.profile()
     count = len(modelled.decision.versions)
     assert Timer.asked == [(count, dict(p.sizes)) for p in modelled.decision.points], "every version at every point"
-    again = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=20.0, cache=store))
+    again = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=BUDGET, cache=store))
     assert again.decision.measured_on == HERE.name
     assert again.decision.tree == measured.decision.tree
     small, large = {**SIZES, "m": 16}, {**SIZES, "m": 1024}
