@@ -315,7 +315,7 @@ class Tuner:
         """Compare the kernels with what there was no time to make before."""
         while self.measured and self._trial_seconds() <= self.left() / 2:
             self.trials.next()
-            self._compare_all()
+        self._compare_all()
 
     def _trial_seconds(self) -> float:
         """Estimated seconds to make one more trial and compare what was measured with it; infinite where there is none."""

@@ -134,6 +134,7 @@ def _row(name: str, budget: float, start: str, speed: float, best: mi.Superoptim
         )
         graph, kernel, seconds = json.loads(done.stdout)
         found = mi.load(result)
+        assert isinstance(found, mi.Superoptimized)
     inputs = random_inputs(best.program, best.sizes, 1)
     timings = interleave({"found": partial(found, *inputs), "best": partial(best, *inputs)}, seconds=RACE, clear=True)
     over = score(timings["found"]) / score(timings["best"])
