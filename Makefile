@@ -20,7 +20,7 @@ test-all: lint
 # with a quarter of a processor, beside two busy loops: takes hours, but for `make test-slow-machine TESTS=tests/runtime`
 TESTS := tests
 test-slow-machine: .venv/test
-	$(BIN)/python -m tests.slow_machine $(BIN)/pytest $(TESTS)
+	$(BIN)/python -m benchmarks.slow_machine $(BIN)/pytest $(TESTS)
 
 lint: .venv/test
 	$(BIN)/ruff check .

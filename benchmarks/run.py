@@ -17,6 +17,8 @@ import typer
 
 from benchmarks.compiler.race import as_data, sections
 from benchmarks.compiler.race import measure as measure_compiler
+from benchmarks.imports import import_table
+from benchmarks.imports import measure as measure_imports
 from benchmarks.kernels.micro import measure as measure_micro
 from benchmarks.kernels.micro import micro_table
 from benchmarks.kernels.model import measure as measure_model
@@ -26,6 +28,8 @@ from benchmarks.kernels.overhead import measure as measure_overhead
 from benchmarks.kernels.overhead import overhead_table
 from benchmarks.kernels.race import BUDGET, kernel_table, measure, summary
 from benchmarks.plot import plot_compiler, plot_memory, plot_pruning, plot_ratios, plot_scaling, plot_search
+from benchmarks.search.anytime import anytime_table
+from benchmarks.search.anytime import measure as measure_anytime
 from benchmarks.search.pruning import ablation, pruning_table
 from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
@@ -37,6 +41,9 @@ from mirage.kernels.target import get_target
 
 #: seconds after which searches of the ablation and of the scaling are cut
 CUT = 30.0
+#: processes whose imports are timed; deadlines, and the seconds for the best version, of the comparison of deadlines
+IMPORTS = 7
+ANYTIME_BUDGETS, ANYTIME_BEST = (2.0, 10.0), 60.0
 DOCS = Path(__file__).parents[1] / "docs"
 _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
 
@@ -120,6 +127,8 @@ def main(
     page.write(sections(whole), as_data(whole))
     plot_compiler(whole.programs, figures / "compiler.svg")
     plot_memory(whole.memory, figures / "activation-memory.svg")
+    imports = list(measure_imports(IMPORTS))
+    page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
     search = list(measure_searches(names or [], say=_say))
     tables = {"search": search_table(search).markdown(), "phases": phase_table(search).markdown()}
     page.write(tables, {"search": as_rows(search)})
@@ -130,6 +139,8 @@ def main(
     scaled = list(scaling(cut, _say))
     page.write({"scaling": scaling_table(scaled).markdown()}, {"scaling": as_rows(scaled)})
     plot_scaling(scaled, figures / "scaling.svg")
+    anytime = list(measure_anytime(names or [], ANYTIME_BUDGETS, best_budget=ANYTIME_BEST, say=_say))
+    page.write({"anytime": anytime_table(anytime).markdown()}, {"anytime": as_rows(anytime)})
 
 
 if __name__ == "__main__":

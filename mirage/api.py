@@ -51,11 +51,13 @@ from mirage.search.buckets import bytes_needed
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.cost import CPU_RATES, cuda_rates
+from mirage.search.large import Found, is_large, large_graphs
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
+from mirage.verify.safety import offered
 
 if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
@@ -214,8 +216,17 @@ def _work(
             verifier.axis_program, anchors[0], options, safe=program_is_stable(verifier.program),
             checkpoint=checkpoint, executor=executor,
         )  # fmt: skip
+    pieces = _pieces(verifier, anchors[0], options) if search is not None else None
+    candidates = Candidates(verifier, search, known, pieces)
     spent = kept.spent if kept else 0.0
-    return Work(verifier, anchors, Candidates(verifier, search, known), constants, checkpoint, recalled, spent, begun)
+    return Work(verifier, anchors, candidates, constants, checkpoint, recalled, spent, begun)
+
+
+def _pieces(verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions) -> Iterator[Found] | None:
+    """Graphs of a large program, of the graphs of its pieces."""
+    if not is_large(verifier.axis_program):
+        return None
+    return large_graphs(verifier.axis_program, sizes, options, partial(offered, verifier.program))
 
 
 def _recalled(
@@ -245,7 +256,8 @@ def _recalled(
 def _go_on(known: Sequence[Known], result: Superoptimized, budget: float, say: Say) -> Superoptimized:
     """What `improve` does for a result of a file."""
     search = Search(result.verifier.axis_program, result.sizes, safe=program_is_stable(result.program))
-    work = Work(result.verifier, result.anchors, Candidates(result.verifier, search, known), result.constants)
+    pieces = _pieces(result.verifier, result.sizes, SearchOptions(budget=budget))
+    work = Work(result.verifier, result.anchors, Candidates(result.verifier, search, known, pieces), result.constants)
     return Session(work, result.target, seed=result.verifier.seed, memory=None).run(budget, say)
 
 

@@ -304,7 +304,7 @@ def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> b
 
 @app.command()
 def demo(
-    budget: Annotated[float, typer.Option(help="Seconds for each program.")] = 30.0,
+    budget: Annotated[float, typer.Option(help="Seconds for each program.")] = 10.0,
     drawings: Annotated[Path, typer.Option(help="Folder for the drawings.")] = Path("demo"),
 ) -> None:
     """Superoptimize two attention programs and compare with NumPy and PyTorch."""

@@ -19,6 +19,8 @@ from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 
+#: seconds that each comparison takes
+COMPARISON_S = 1.5
 #: query heads that share one head of keys and values in gqa_decode
 GROUP = 8
 
@@ -48,7 +50,7 @@ def comparison(function: TensorFunction, result: Superoptimized) -> Table:
     runs: dict[str, Callable[[], object]] = {"mirage": lambda: result(*inputs)}
     runs["NumPy"] = lambda: result.reference(inputs, result.sizes)
     runs |= torch_versions(function.name, inputs)
-    timings = interleave(runs, seconds=3.0, spinning=runs.keys() - {"mirage"})
+    timings = interleave(runs, seconds=COMPARISON_S, spinning=runs.keys() - {"mirage"})
     table = Table(title=f"{function.name}, float32", title_justify="left")
     for name in ("version", "min us", "median us", "mirage is faster by"):
         table.add_column(name, justify="left" if name == "version" else "right")

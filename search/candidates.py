@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from mirage.errors import MirageError
@@ -15,6 +15,7 @@ from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
+from mirage.search.large import Found as FoundInPieces
 from mirage.search.stream import Search
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -84,16 +85,23 @@ def admitted(verifier: Verifier, known: Known) -> Candidate | None:
 
 
 class Candidates:
-    """Those of the `known` graphs, and then of those that `search` finds, that are the program of `verifier`: a stream that
-    `more` draws from.
+    """Those of the `known` graphs, and then of those that `search` and, of a large program, its `pieces` find, that are the
+    program of `verifier`: a stream that `more` draws from.
 
     `found` are all so far, `refused` counts graphs that are not the program. `seconds` are those of the search and of the
     verification.
     """
 
-    def __init__(self, verifier: Verifier, search: Search | None, known: Iterable[Known] = ()) -> None:
+    def __init__(
+        self,
+        verifier: Verifier,
+        search: Search | None,
+        known: Iterable[Known] = (),
+        pieces: Iterator[FoundInPieces] | None = None,
+    ) -> None:
         self.verifier = verifier
         self.search = search
+        self.pieces = pieces
         self.found: list[Candidate] = []
         self.refused = 0
         self.seconds = {"search": 0.0, "verify": 0.0}
@@ -111,7 +119,8 @@ class Candidates:
     @property
     def done(self) -> bool:
         """Whether there are no more."""
-        return self.stopped or (not self._waiting and (self.search is None or self.search.done))
+        ended = (self.search is None or self.search.done) and self.pieces is None
+        return self.stopped or (not self._waiting and ended)
 
     def stop(self) -> None:
         """Look for no more, as an interrupt wants it."""
@@ -124,10 +133,9 @@ class Candidates:
         if self.done:
             return []
         end = time.perf_counter() + seconds
-        if not self._waiting and self.search is not None:
+        if not self._waiting:
             start = time.perf_counter()
-            for found in self.search.advance(seconds):
-                self._waiting.extend(Known(graph, found.cost) for graph in found.graphs)
+            self._search(seconds)
             self.seconds["search"] += time.perf_counter() - start
         start = time.perf_counter()
         fresh: list[Candidate] = []
@@ -144,6 +152,18 @@ class Candidates:
                 break
         self.seconds["verify"] += time.perf_counter() - start
         return fresh
+
+    def _search(self, seconds: float) -> None:
+        """Let a search go on: that of the whole program until it has its own operators in one kernel, the pieces, the whole."""
+        if self.pieces is not None and (self.search is None or self.search.finished):
+            joined = next(self.pieces, None)
+            if joined is not None:
+                self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
+                return
+            self.pieces = None
+        if self.search is not None:
+            for found in self.search.advance(seconds):
+                self._waiting.extend(Known(graph, found.cost) for graph in found.graphs)
 
     def all(self, seconds: float) -> list[Candidate]:
         """Everything that there is, or that is found in so many seconds."""

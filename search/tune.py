@@ -30,7 +30,7 @@ from mirage.kernels.profile import Timing, interleave, score, wall_ns
 from mirage.kernels.target import Target
 from mirage.mugraph.schedule import Schedule
 from mirage.search import cold
-from mirage.search.accuracy import GIVEN, Trial, Trials, random_inputs, reference_seconds
+from mirage.search.accuracy import GIVEN, Trials, random_inputs, reference_seconds
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.explore import Explorer, Pair
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
@@ -60,6 +60,8 @@ CHEAP_S = 0.02
 #: share of the budget that the program may take in float64 at the given sizes; a trial that takes no longer than so many seconds
 #: is made before the first kernel is measured, others after it
 EXACT_SHARE, SOON_S = 0.1, 0.1
+#: part of the time left that a call in a trial beside the first takes at most
+CHECK_SHARE = 8
 #: seconds of the last measurement after an interrupt, those without which no compiler is started, and those that a first kernel
 #: may take after an interrupt that came before it
 HASTE_S = 0.5
@@ -86,8 +88,9 @@ class Tuner:
     """Tunes the candidates of one program (of `flops` operations) at one set of sizes, within `budget` seconds.
 
     `baselines` are what competes besides, "library" among them: it is called once at least. `inputs` and `trials` are made
-    where none are given. With `decides`, nothing is measured after it, so that it also looks at cold caches. `progress` gets
-    lines of text, `better` is called with the tuner whenever there is a fastest kernel.
+    where none are given. A first kernel may take until `last` (a `perf_counter`). With `decides`, nothing is measured after it,
+    so that it also looks at cold caches. `progress` gets lines of text, `better` is called with the tuner whenever there is a
+    fastest kernel.
     """
 
     def __init__(
@@ -106,10 +109,12 @@ class Tuner:
         trials: Trials | None = None,
         constants: Collection[str] = (),
         decides: bool = False,
+        last: float = 0.0,
     ) -> None:
         self.decides = decides
         self.budget = budget
         self.deadline = time.perf_counter() + budget
+        self.last = max(last, self.deadline)
         self.program = program
         self.sizes = dict(sizes)
         self.target = target
@@ -127,6 +132,8 @@ class Tuner:
         #: seconds of a call: of the baselines, as expected, and of checked executables, by their ids, the first one
         self.expected = dict.fromkeys(baselines, reference_seconds(program, self.sizes, flops))
         self.calls: dict[int, float] = {}
+        #: in how many of the trials each executable was compared, by their ids
+        self._trials_of: dict[int, int] = {}
         self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
         self.model = CostModel(machine_of(target), coefficients(target))
         self.explorer = Explorer(self.sizes, self.model, self.rejected, constants)
@@ -143,8 +150,13 @@ class Tuner:
         self.expected["library"] = run.seconds
         return found
 
+    @property
+    def end(self) -> float:
+        """When to stop: no share of the time keeps a first kernel from being measured."""
+        return self.deadline if self.measured else self.last
+
     def left(self) -> float:
-        return self.deadline - time.perf_counter()
+        return self.end - time.perf_counter()
 
     def run(self, source: Candidates) -> Tuned:
         """The candidates, measured where time allowed; an interrupt ends the choice among them, and the best so far are
@@ -162,7 +174,7 @@ class Tuner:
             if not source.found:
                 raise
             if not self.ready:
-                self.deadline = time.perf_counter() + FIRST_S
+                self.deadline = self.last = time.perf_counter() + FIRST_S
                 self.rank(source, waves=1)
         ranked = self.ready
         first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
@@ -198,7 +210,7 @@ class Tuner:
 
     def rank(self, source: Candidates, waves: float = math.inf) -> None:
         """Compile and race candidates in so many waves; `ready` holds them at any time, the fastest so far first."""
-        until = self.deadline - (min(FINAL_SHARE * self.budget, FINAL_SECONDS) if waves > 1 else 0.0)
+        reserve = min(FINAL_SHARE * self.budget, FINAL_SECONDS) if waves > 1 else 0.0
         explorer = self.explorer
         explorer.add(source.preferred())
         if not source.found:
@@ -209,7 +221,8 @@ class Tuner:
         pairs = explorer.fastest[:size]
         try:
             while waves > 0:
-                if time.perf_counter() > until:
+                left = self.left() - reserve * bool(self.measured)
+                if left < 0:
                     self.cut = True
                     break
                 if not pairs and stale < PATIENCE and self.compiled < MAX_KERNELS:
@@ -223,7 +236,7 @@ class Tuner:
                     continue
                 before = self.fastest_us
                 work = [(explorer.candidates[i], s) for i, s in pairs]
-                built = self.compile(work, until - time.perf_counter(), lambda: self._meanwhile(source))
+                built = self.compile(work, left, lambda: self._meanwhile(source))
                 self._learn(built)
                 stale = 0 if self.fastest_us < (1 - BETTER) * before else stale + 1
                 pairs, size, waves = [], WAVE * self.target.cores, waves - 1
@@ -278,9 +291,10 @@ class Tuner:
         if not self.trials.begun:
             self.trials.first()
             return True
-        needed = self.trials.needed
+        needed = self._trial_seconds()
         if needed <= SOON_S:
-            self._compare(self.trials.next())
+            self.trials.next()
+            self._compare_all()
             return True
         if self.explorer.estimate():
             return True
@@ -288,7 +302,8 @@ class Tuner:
             self._search(source)
             return True
         if self.measured and needed <= self.left() / 4:
-            self._compare(self.trials.next())
+            self.trials.next()
+            self._compare_all()
             return True
         if self.ready and not source.verifier.is_confirmed(self.ready[0].graph):
             # it may be what is returned
@@ -298,13 +313,18 @@ class Tuner:
 
     def settle(self) -> None:
         """Compare the kernels with what there was no time to make before."""
-        while self.measured and self.trials.needed <= self.left() / 2:
-            self._compare(self.trials.next())
+        while self.measured and self._trial_seconds() <= self.left() / 2:
+            self.trials.next()
+            self._compare_all()
 
-    def _compare(self, trial: Trial) -> None:
-        """Compare what was measured with a new trial, and drop what fails."""
+    def _trial_seconds(self) -> float:
+        """Estimated seconds to make one more trial and compare what was measured with it; infinite where there is none."""
+        return self.trials.needed + sum(self.calls[id(c.executable)] for c in self.measured.values())
+
+    def _compare_all(self) -> None:
+        """Compare what was measured with trials that it has not been compared with yet, and drop what fails."""
         for pair, c in list(self.measured.items()):
-            checked = self._compared(c, [trial])
+            checked = self._compared(c)
             if checked is None:
                 del self.measured[pair]
                 self.explorer.drop(pair)
@@ -332,9 +352,9 @@ class Tuner:
 
         `meanwhile` is called again and again while compilers work, until it says that there is nothing to do.
         """
-        stop = min(time.perf_counter() + seconds, self.deadline)
+        stop = min(time.perf_counter() + seconds, self.end)
         # a kernel that was compiled in the nick of time may take long to check
-        checks = (stop + self.deadline) / 2
+        checks = (stop + self.end) / 2
         done: list[Candidate] = []
 
         def build(c: Candidate, schedule: Schedule) -> Candidate | str | None:
@@ -376,22 +396,28 @@ class Tuner:
 
     def checked(self, c: Candidate) -> Candidate | None:
         """The candidate with its errors; None, so that it is never used, where its results are not the program's, or
-        not as near to float64 as NumPy's, in the trials that there are.
+        not as near to float64 as NumPy's, in the trials that there are and for which there is time.
         """
         assert c.executable is not None
         self.trials.first()
-        run = _Stopwatch(c.executable)
-        first, *others = self.trials.made
-        found = self._compared(c, [first], run)
-        self.calls[id(c.executable)] = run.seconds
-        return self._compared(found, others) if found is not None else None
+        self._trials_of[id(c.executable)] = 0
+        return self._compared(c)
 
-    def _compared(self, c: Candidate, trials: Sequence[Trial], run: Runner | None = None) -> Candidate | None:
-        """As `checked`, in these trials."""
-        assert c.executable is not None
-        found = list(c.accuracy)
-        for case in trials:
-            accuracy, passed = case.measure(run or c.executable)
+    def _compared(self, c: Candidate) -> Candidate | None:
+        """As `checked`, in the trials that it has not been compared in."""
+        executable = c.executable
+        assert executable is not None
+        run, key, found = _Stopwatch(executable), id(executable), list(c.accuracy)
+        while self._trials_of[key] < len(self.trials.made):
+            number = self._trials_of[key]
+            if number and self.calls[key] > self.left() / CHECK_SHARE:
+                # small sizes may take as long as the given ones
+                break
+            self._trials_of[key] += 1
+            case = self.trials.made[number]
+            accuracy, passed = case.measure(run)
+            if not number:
+                self.calls[key] = run.seconds
             if not passed:
                 message = (
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"

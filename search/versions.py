@@ -213,6 +213,7 @@ class VersionTuner:
         return Tuner(
             self.program, sizes, self.target, self.baselines, flops=flops, budget=max(stop - time.perf_counter(), LEAST),
             seed=self.seed, progress=self.progress, inputs=inputs, constants=self.constants, decides=self.alone,
+            last=self.deadline,
         )  # fmt: skip
 
     def _so_far(self, tuner: Tuner) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import Any
 
 from mirage.ir.program import Program
@@ -23,6 +24,7 @@ from mirage.search.tune import Candidate
 from mirage.search.versions import Decision, Point, Version
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
+from mirage.verify.safety import offered
 from tests.programs import UNLIMITED
 
 
@@ -30,14 +32,15 @@ def modelled(
     program: Program, sizes: Mapping[str, int], *, kernels: int = 1, constants: Collection[str] = (), **options: Any
 ) -> Superoptimized:
     """As `superoptimize` would have it: so many kernels are compiled, in schedules that the cost model prefers, and the first is
-    the version for all sizes. They are of the cheapest safe graph of one kernel, of two and so on, then of the second ones.
-    `options` are those of the search, which is complete.
+    the version for all sizes. They are of the cheapest graph of one kernel, of two and so on, then of the second ones, among
+    those with the fewest exponents that may overflow. `options` are those of the search, which is complete.
     """
     verifier, target, timing = Verifier(program, 0), get_target("cpu"), Timing(1.0, 1.0, 1)
     _, flops = program_cost(verifier.axis_program, sizes)
     inputs = random_inputs(program, sizes, 0)
     trials = accuracy_trials(program, inputs, sizes, flops, LibraryProgram(verifier.axis_program), 0)
-    found = generate(verifier.axis_program, sizes, SearchOptions(**{"budget": UNLIMITED, **options}))
+    limits = SearchOptions(**{"budget": UNLIMITED, **options})
+    found = generate(verifier.axis_program, sizes, limits, accept=partial(offered, program))
 
     def candidate(graph: MuGraph, cost: float) -> Candidate:
         certificate = verifier.check(graph).with_proof(prove(verifier.axis_program, graph))
@@ -48,10 +51,11 @@ def modelled(
         made = Candidate(graph, certificate, maximum, cost, schedule, dict(sizes), timing=timing, accuracy=accuracy)
         return made.with_kernels(executable)
 
+    plain = [len(analyze(g).plain) for g in found.graphs]
     same: Counter[int] = Counter()
     ranked: list[tuple[int, float, MuGraph]] = []
-    for graph, cost in zip(found.graphs, found.costs, strict=True):
-        if analyze(graph).safe:
+    for graph, cost, exponents in zip(found.graphs, found.costs, plain, strict=True):
+        if exponents == min(plain):
             same[len(graph.kernels)] += 1
             ranked.append((same[len(graph.kernels)], cost, graph))
     ranked.sort(key=lambda r: r[:2])

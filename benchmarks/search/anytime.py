@@ -34,7 +34,7 @@ from mirage.search.accuracy import random_inputs
 
 BUDGETS = (2.0, 5.0, 10.0, 30.0)
 STARTS = ("cold", "warm")
-SPEEDS = (1.0, 0.25)
+SPEEDS = (1.0, slow_machine.SHARE)
 #: seconds in which the best known version of a program is found
 BEST = 300.0
 #: seconds of the race between it and the one that a row returned
@@ -125,7 +125,10 @@ def _row(name: str, budget: float, start: str, speed: float, best: mi.Superoptim
         command = [sys.executable, "-m", "benchmarks.search.anytime", "--child", f"{time.time()}", str(result), name]
         command += ["--budgets", f"{budget}"]
         if speed < 1:
-            command = stack.enter_context(slow_machine.limited(command, speed))
+            slow = stack.enter_context(slow_machine.limited(command))
+            if slow is None:
+                raise SystemExit(slow_machine.HELP)
+            command = slow
         done = subprocess.run(
             command, env={**os.environ, "MIRAGE_CACHE_DIR": str(cache)}, stdout=subprocess.PIPE, text=True, check=True
         )
@@ -166,7 +169,7 @@ def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
     as_json: AsJson = False,
     budgets: Annotated[list[float] | None, typer.Option(help="Seconds; several are all measured.")] = None,
-    speeds: Annotated[list[float] | None, typer.Option(help="1, or a part of one processor; several are all measured.")] = None,
+    full_speed: Annotated[bool, typer.Option("--full-speed", help="Not also at a part of one processor.")] = False,
     best: Annotated[float, typer.Option(help="Seconds for the best version that is compared with.")] = BEST,
     child_of: Annotated[tuple[float, Path] | None, typer.Option("--child", hidden=True)] = None,
 ) -> None:
@@ -175,7 +178,7 @@ def main(
         child(name, budget, *child_of)
         return
     say = partial(print, file=sys.stderr, flush=True)
-    emit(list(measure(names or [], budgets or BUDGETS, speeds or SPEEDS, best, say)), as_json, anytime_table)
+    emit(list(measure(names or [], budgets or BUDGETS, SPEEDS[:1] if full_speed else SPEEDS, best, say)), as_json, anytime_table)
 
 
 if __name__ == "__main__":

@@ -33,6 +33,9 @@ Found = TypeVar("Found")
 #: graphs kept of one program
 KEPT = 64
 
+#: share of a budget that work has to have taken to be as much as that budget gives: some goes by before and after it
+ENOUGH = 0.9
+
 
 @dataclass(frozen=True)
 class Kept(Generic[Found]):
@@ -44,7 +47,7 @@ class Kept(Generic[Found]):
 
     def enough(self, budget: float) -> bool:
         """Whether so many seconds would give no more."""
-        return self.complete or self.spent >= budget
+        return self.complete or self.spent >= ENOUGH * budget
 
 
 def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:

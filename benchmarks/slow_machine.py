@@ -1,4 +1,4 @@
-"""Runs a command as on a slow and busy machine: `python -m tests.slow_machine COMMAND...`.
+"""Runs a command as on a slow and busy machine: `python -m benchmarks.slow_machine COMMAND...`.
 
 The command and all that it starts have a quarter of one processor together, and two busy loops run beside them. The limit is set
 by systemd, by a control group (version 2 or 1) or by cpulimit, whichever is there first.
@@ -56,7 +56,8 @@ def _group(root: Path) -> Iterator[Path | None]:
     """A new group with the limit, None where this hierarchy cannot have one."""
     group = root / f"mirage-slow-machine-{os.getpid()}"
     try:
-        group.mkdir()
+        # one of before may not have gone yet
+        group.mkdir(exist_ok=True)
         _limit(group)
         made = True
     except OSError:
@@ -98,16 +99,23 @@ def busy_loops() -> Iterator[None]:
             loop.wait()
 
 
+@contextmanager
+def limited(command: Sequence[str]) -> Iterator[list[str] | None]:
+    """The command with its share of a processor by the first means that there is, None where there is none."""
+    with ExitStack() as stack:
+        found = (stack.enter_context(means(command)) for means in (by_systemd, by_group, by_cpulimit))
+        yield next((f for f in found if f is not None), None)
+
+
 def run(command: Sequence[str]) -> int:
     """The command's exit status on a slow machine; 2, with what to do, where nothing can limit it."""
-    for means in (by_systemd, by_group, by_cpulimit):
-        with means(command) as limited:
-            if limited is not None:
-                print(f"{SHARE:.0%} of a processor ({means.__name__}), beside {LOOPS} busy loops", flush=True)
-                with busy_loops():
-                    return subprocess.run(limited, check=False).returncode
-    print(HELP, file=sys.stderr)
-    return 2
+    with limited(command) as slow:
+        if slow is None:
+            print(HELP, file=sys.stderr)
+            return 2
+        print(f"{SHARE:.0%} of a processor, beside {LOOPS} busy loops", flush=True)
+        with busy_loops():
+            return subprocess.run(slow, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import slow_machine
+from benchmarks import slow_machine
 
 MEANS = ("by_systemd", "by_group", "by_cpulimit")
 

@@ -1,0 +1,253 @@
+"""Graphs of programs that are too large to be searched whole: their pieces are searched, and the graphs of these joined.
+
+Every atom is searched, then the pieces of the partition that would be best if every piece were one kernel without repeated
+work, then one piece after another, the one first that could improve the best partition most. Equal pieces, such as the
+norms of a transformer's layer, are searched once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from mirage.ir.axes import AxisProgram
+from mirage.ir.canonical import Canonical, canonical_key
+from mirage.ir.dims import evaluate
+from mirage.ir.types import DTYPES
+from mirage.mugraph.canonical import structure_key
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph, Role
+from mirage.mugraph.predefined import with_predefined
+from mirage.mugraph.reference import reference_graph
+from mirage.mugraph.rename import rename_mugraph
+from mirage.search.cost import Cost, CostModel, Place
+from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
+from mirage.search.generate import undominated
+from mirage.search.options import SearchOptions
+from mirage.search.partitions import Partition, Way, cheapest, most_promising
+from mirage.search.pieces import join, piece_of
+from mirage.search.stream import Search
+from mirage.search.units import Accept
+
+#: seconds of the search of a piece in the first round, and how many times as many in each round after it
+PIECE_SECONDS, LONGER = 0.5, 4.0
+#: partitions that are returned before better ones are known, so that measurements have a choice
+PARTITIONS = 4
+#: graphs of a piece that the variants of the best partition take
+VARIANTS = 4
+
+
+@dataclass(frozen=True)
+class Found:
+    """Graphs of the same kernels, without and with library calls, and what they cost as modelled (ns)."""
+
+    graphs: list[MuGraph]
+    cost: float
+
+
+def is_large(program: AxisProgram) -> bool:
+    """Whether a program has more operators than a piece, so that its search as a whole might find nothing in time."""
+    return sum(n.op not in SOURCES for n in program.nodes) > MAX_OPERATORS
+
+
+def large_graphs(
+    program: AxisProgram, sizes: Mapping[str, int], options: SearchOptions | None = None, accept: Accept | None = None
+) -> Iterator[Found]:
+    """Graphs of a program, none twice, and none that `accept` refuses: the first at once, then better ones as more pieces
+    are searched, then variants of the best.
+
+    An item without graphs says that a search found nothing new: at any item the caller may stop. The stream ends when nothing
+    is left to search, or `options.budget` is spent, after which at least one partition is returned. `sizes` are those of the
+    dim symbols, at which costs are compared. Raises SearchError for impossible options.
+    """
+    options = options or SearchOptions()
+    options.check()
+    return _Stream(program, sizes, options, accept).run()
+
+
+class _Stream:
+    def __init__(
+        self, program: AxisProgram, sizes: Mapping[str, int], options: SearchOptions, accept: Accept | None
+    ) -> None:
+        self.program = program
+        self.accept = accept
+        axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
+        self.cuts = Cuts(program, axis_sizes)
+        self.pieces = {p: piece_of(program, self.cuts.nodes(p)) for p in self.cuts.pieces}
+        self.prices = _Prices(program, axis_sizes, options)
+        self.searches = _Searches(sizes, options)
+        #: what every piece costs as one kernel (ns)
+        self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
+        #: the ways to run the pieces that were searched, the cheapest first
+        self.ways: dict[Atoms, list[Way]] = {}
+        #: seconds of the search of a piece, infinite where it is complete
+        self.spent: dict[Atoms, float] = {}
+        self.seen: set[object] = set()
+
+    def run(self) -> Iterator[Found]:
+        for k in range(len(self.cuts.atoms)):
+            self.search(1 << k, PIECE_SECONDS)
+        yield self.next()
+        coarse, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
+        for piece, _ in coarse.steps:
+            if piece not in self.ways:
+                self.search(piece, PIECE_SECONDS)
+        yield self.next()
+        yield from self.improved()
+        for partition in self.partitions():
+            yield self.found(partition)
+        yield from self.variants()
+
+    def improved(self) -> Iterator[Found]:
+        """Partitions, while pieces are searched that could improve them, in rounds that give each one more time."""
+        seconds = PIECE_SECONDS
+        while True:
+            fresh = False
+            while not self.searches.stopped and (piece := self.promising(seconds)) is not None:
+                self.search(piece, seconds)
+                fresh = True
+                yield self.next()
+            if not fresh and seconds > PIECE_SECONDS:
+                return
+            seconds *= LONGER
+
+    def search(self, piece: Atoms, seconds: float) -> None:
+        program = self.pieces[piece].program
+        found, self.spent[piece] = self.searches.of(program, seconds)
+        ways = [Way(cost, _splits(graph), graph) for graph, cost in found]
+        if all(way.splits for way in ways):
+            # so that there is a way beside every other piece
+            ways.append(Way(self.prices.apart(program), graph=reference_graph(program)))
+        self.ways[piece] = sorted(ways, key=lambda way: way.cost)
+
+    def promising(self, seconds: float) -> Atoms | None:
+        """The piece whose search, of so many seconds, could improve the best partition most, or None."""
+        known = {p: ways[0].cost for p, ways in self.ways.items()}
+        open_ = {p: cost for p, cost in self.estimates.items() if self.spent.get(p, 0.0) < seconds}
+        found = most_promising(self.cuts, known, open_)
+        return found[0] if found is not None and found[1] < self.partitions()[0].cost else None
+
+    def partitions(self) -> list[Partition]:
+        """The cheapest partitions of what is known."""
+        return cheapest(self.cuts, {p: _alternatives(ways) for p, ways in self.ways.items()}, PARTITIONS)
+
+    def next(self) -> Found:
+        """The cheapest partition that was not returned, if one of the best is not."""
+        fresh = (found for p in self.partitions() if (found := self.found(p)).graphs)
+        return next(fresh, Found([], math.inf))
+
+    def variants(self) -> Iterator[Found]:
+        """The best partition with other graphs of one piece, the pieces that cost most first."""
+        best = self.partitions()[0]
+        steps = dict(best.steps)
+        for piece in sorted(steps, key=lambda p: -steps[p].cost):
+            others = best.splits - steps[piece].splits
+            for way in [w for w in self.ways[piece] if not w.splits & others][:VARIANTS]:
+                changed = tuple((p, way if p == piece else w) for p, w in best.steps)
+                yield self.found(Partition(changed, best.cost - steps[piece].cost + way.cost))
+
+    def found(self, partition: Partition) -> Found:
+        """The graphs of a partition that are accepted, and were not returned before."""
+        if partition.key in self.seen:
+            return Found([], partition.cost)
+        self.seen.add(partition.key)
+        steps = [(self.pieces[p], way.graph) for p, way in partition.steps if way.graph is not None]
+        graph = join(self.program, steps)
+        structure = structure_key(graph)
+        if structure in self.seen:
+            return Found([], partition.cost)
+        self.seen.add(structure)
+        calls = with_predefined(graph)
+        both = [graph] if calls is graph else [graph, calls]
+        return Found([g for g in both if self.accept is None or self.accept(g)], partition.cost)
+
+
+class _Searches:
+    """Searches of pieces, one for all that are equal; until the budget of `options` is spent."""
+
+    def __init__(self, sizes: Mapping[str, int], options: SearchOptions) -> None:
+        self.sizes = sizes
+        self.options = options
+        self.deadline = time.perf_counter() + options.budget
+        self._known: dict[object, tuple[Canonical, Search]] = {}
+
+    @property
+    def stopped(self) -> bool:
+        return time.perf_counter() >= self.deadline
+
+    def of(self, program: AxisProgram, seconds: float) -> tuple[list[tuple[MuGraph, float]], float]:
+        """The graphs that a search of so many seconds finds, with their costs, cheapest first, and the seconds that it has had,
+        infinite where it is complete. Once the time is up, what it found before.
+        """
+        canonical = canonical_key(program)
+        axes = canonical.renaming.inverse().axes
+        key = canonical.text, tuple(evaluate(program.axes[axes[a]], self.sizes) for a in canonical.program.axes)
+        if key not in self._known and not self.stopped:
+            stable = analyze(reference_graph(program)).safe
+            self._known[key] = canonical, Search(program, self.sizes, self.options, accept=_is_stored, safe=stable)
+        if key not in self._known:
+            return [], 0.0
+        first, search = self._known[key]
+        while not search.done and search.seconds < seconds and not self.stopped:
+            search.advance(min(seconds - search.seconds, self.deadline - time.perf_counter()))
+        renaming = first.renaming_to(canonical)
+        # library calls are made of the whole graph
+        graphs = [(g, f.cost) for f in undominated(search.found) for g in f.graphs if not _calls_library(g)]
+        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], math.inf if search.done else seconds
+
+
+def _calls_library(graph: MuGraph) -> bool:
+    return any(n.op != "graph" and n.op not in SOURCES for n in graph.kernel.nodes)
+
+
+def _is_stored(graph: MuGraph) -> bool:
+    """Whether the results are stored as other pieces read them: not without the axes of a value that is the same along them."""
+    stored = [graph.kernel.nodes[r.node].dims[r.out] for r in graph.kernel.outputs]
+    return stored == [o.dims for o in graph.outputs]
+
+
+def _splits(graph: MuGraph) -> frozenset[str]:
+    roles = (pair for n in graph.kernels if n.graph is not None for pair in n.graph.roles)
+    return frozenset(a for a, role in roles if role is Role.SPLIT and a in graph.axes)
+
+
+def _alternatives(ways: list[Way]) -> list[Way]:
+    """Of ways, cheapest first, those for which no cheaper one splits no other axes."""
+    kept: list[Way] = []
+    for way in ways:
+        if not any(k.splits <= way.splits for k in kept):
+            kept.append(way)
+    return kept
+
+
+class _Prices:
+    """What programs over the axes of one cost as modelled (ns)."""
+
+    def __init__(self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions) -> None:
+        free = [a for a, d in program.axes.items() if d.free_symbols]
+        self.model = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates)
+
+    def together(self, program: AxisProgram) -> float:
+        """One kernel that repeats no work."""
+        stored = [x.axes for x in program.inputs] + [program.nodes[o.value].axes for o in program.outputs]
+        cost = self.model.launch() + sum(self.model.written(axes) for axes in stored)
+        return self.model.total(cost + sum(self._operators(program)))
+
+    def apart(self, program: AxisProgram) -> float:
+        """Every operator by itself, as a library has it."""
+        cost = np.zeros(self.model.length)
+        for n in program.nodes:
+            if n.op not in SOURCES:
+                tensors = [*(program.nodes[j].axes for j in n.operands), n.axes]
+                cost = cost + self.model.launch() + sum(self.model.written(axes) for axes in tensors)
+        return self.model.total(cost + sum(self._operators(program)))
+
+    def _operators(self, program: AxisProgram) -> Iterator[Cost]:
+        for n in program.nodes:
+            if n.op not in SOURCES:
+                operands = [program.nodes[j].axes for j in n.operands]
+                yield self.model.operator(n.op, operands, n.axes, Place((), (), None), varying=False, whole=True)

@@ -1,0 +1,127 @@
+"""Graphs of large programs: joined from those of pieces, proved, right, and none twice."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import islice
+from random import Random
+from typing import Any
+
+import pytest
+
+import mirage as mi
+from benchmarks.large import LARGE, llama
+from benchmarks.programs import PROGRAMS
+from mirage.ir.axes import AxisProgram, to_axes
+from mirage.ir.interpret import run_reference
+from mirage.ir.program import Program
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.schedules.scheduler import default_schedule
+from mirage.mugraph.canonical import structure_key
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.search import large
+from mirage.search.large import Found, is_large, large_graphs
+from mirage.search.options import SearchOptions
+from mirage.search.stream import Search
+from mirage.verify.safety import offered
+from tests.kernels.kernels import bound, error, random_inputs
+from tests.programs import axes
+from tests.random_programs import random_program, random_sizes
+from tests.search.test_pieces import check
+
+SMALL = llama(width=8, heads=4, kv_heads=2, head=4, hidden=12)
+SIZES = {"b": 1, "s": 3}
+
+
+@cache
+def small(name: str) -> tuple[Program, AxisProgram]:
+    p = SMALL[name].trace()
+    return p, to_axes(p)
+
+
+def first(name: str, count: int, **options: Any) -> list[Found]:
+    p, ap = small(name)
+    return list(islice(large_graphs(ap, SIZES, SearchOptions(**options), lambda g: offered(p, g)), count))
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_joined_graphs_are_proved_and_right(name: str) -> None:
+    p, ap = small(name)
+    found = [g for item in first(name, 3) for g in item.graphs]
+    assert found
+    for g in found:
+        assert offered(p, g) and analyze(g).safe
+        check(p, ap, g, SIZES, Random(name))
+
+
+def test_the_kernels_of_a_joined_graph_compute_the_program() -> None:
+    p, _ = small("decoder_layer")
+    graph = first("decoder_layer", 2)[-1].graphs[0]
+    inputs = random_inputs(p, SIZES)
+    run = CpuExecutable(graph, default_schedule(graph, SIZES, 1 << 20), analyze(graph), SIZES)
+    assert error(run(inputs, SIZES), run_reference(p, inputs, SIZES, "float64")) < bound(p.dtype)
+
+
+def test_the_first_item_has_a_graph_whatever_the_budget() -> None:
+    p, ap = small("decoder_layer")
+    found = first("decoder_layer", 1, budget=1e-9)
+    assert found[0].graphs
+    check(p, ap, found[0].graphs[0], SIZES, Random(0))
+
+
+def test_no_graph_comes_twice_and_the_stream_ends() -> None:
+    found = [g for item in first("mlp_block", 200, budget=3.0) for g in item.graphs]
+    keys = [structure_key(g) for g in found]
+    assert len(set(keys)) == len(keys) > 1
+
+
+def test_refused_graphs_are_left_out() -> None:
+    _, ap = small("mlp_block")
+    seen: list[MuGraph] = []
+
+    def refuse(graph: MuGraph) -> bool:
+        seen.append(graph)
+        return False
+
+    assert not any(item.graphs for item in islice(large_graphs(ap, SIZES, SearchOptions(), refuse), 2))
+    assert seen
+
+
+def test_equal_pieces_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The layer has three norms: of queries, of keys and values, and before the MLP."""
+    searched: list[AxisProgram] = []
+
+    def counted(program: AxisProgram, *args: Any, **more: Any) -> Search:
+        searched.append(program)
+        return Search(program, *args, **more)
+
+    monkeypatch.setattr(large, "Search", counted)
+    first("decoder_layer", 1)
+    squares = [p for p in searched if any(n.op == "square" for n in p.nodes)]
+    assert len(squares) == 1
+
+
+def test_which_programs_are_large() -> None:
+    assert all(is_large(to_axes(f.trace())) for f in LARGE.values())
+    assert [name for name in PROGRAMS if is_large(axes(name))] == ["qknorm_attention", "norm_transformer"]
+
+
+def test_an_unsafe_piece_stays_as_unsafe_as_the_program() -> None:
+    """An exp that nothing divides has no running maximum; its graphs are returned all the same."""
+    p = mi.trace(lambda x, w: mi.exp(x) @ w, "plain", x=mi.tensor("m", "k"), w=mi.tensor("k", "n"))
+    found = list(islice(large_graphs(to_axes(p), {"m": 4, "k": 5, "n": 6}, accept=lambda g: offered(p, g)), 1))
+    assert found[0].graphs
+    assert not any(analyze(g).safe for g in found[0].graphs)
+
+
+@pytest.mark.parametrize("seed", [6, 21, 38, 64])
+def test_random_programs_in_pieces(seed: int) -> None:
+    """That of seed 38 has a value that is zero along its axes: where it crosses, it has them."""
+    rng = Random(seed)
+    p = random_program(rng, 3 + seed % 25)
+    ap, sizes = to_axes(p), random_sizes(rng, p)
+    options = SearchOptions(max_kernels=2)
+    for item in islice(large_graphs(ap, sizes, options, lambda g: offered(p, g)), 3):
+        for g in item.graphs:
+            check(p, ap, g, sizes, rng)
