@@ -36,6 +36,15 @@ def few_kernels() -> Iterator[None]:
 
 
 @pytest.fixture
+def own_cache(tmp_path: Path, cache_dir: Path) -> Path:
+    """A cache folder of this test, but for the compiled kernels, which are those of all tests."""
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    (folder / "kernels").symlink_to(cache_dir / "kernels")
+    return folder
+
+
+@pytest.fixture
 def command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], cache_dir: Path
 ) -> Run:

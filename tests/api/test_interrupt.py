@@ -176,15 +176,15 @@ cli.main()
 """
 
 
-def interrupted(folder: Path, at: str, *arguments: str) -> tuple[Any, str]:
+def interrupted(cache: Path, at: str, *arguments: str) -> tuple[Any, str]:
     """The JSON that a command prints, and its messages, when it gets Ctrl-C at a line of progress."""
     command = [sys.executable, "-c", COMMAND, *arguments, "--budget", "600", "--json"]
     environment = {
         **os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
-        "MIRAGE_CACHE_DIR": str(folder / "cache"),
+        "MIRAGE_CACHE_DIR": str(cache),
     }  # fmt: skip
     with subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        command, cwd=cache.parent, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         start_new_session=True,
     ) as child:  # fmt: skip
         assert child.stderr
@@ -199,18 +199,18 @@ def interrupted(folder: Path, at: str, *arguments: str) -> tuple[Any, str]:
 
 
 @pytest.mark.parametrize("at", ["graphs, searching", "the fastest takes"])
-def test_ctrl_c_of_the_command(tmp_path: Path, at: str) -> None:
+def test_ctrl_c_of_the_command(tmp_path: Path, own_cache: Path, at: str) -> None:
     (tmp_path / "p.py").write_text(PROGRAM)
-    found, err = interrupted(tmp_path, at, "superoptimize", "p.py:adapter")
+    found, err = interrupted(own_cache, at, "superoptimize", "p.py:adapter")
     assert "mirage: interrupted; this is what was found by then" in err
     assert found["interrupted"] is True
     assert found["verified"] > 0
 
 
-def test_ctrl_c_of_a_compilation(tmp_path: Path) -> None:
+def test_ctrl_c_of_a_compilation(tmp_path: Path, own_cache: Path) -> None:
     (tmp_path / "p.py").write_text(PROGRAM)
     arguments = ("compile", "p.py:adapter", "--save", "adapter.mirage")
-    found, err = interrupted(tmp_path, "kernels compiled", *arguments)
+    found, err = interrupted(own_cache, "kernels compiled", *arguments)
     assert "mirage: interrupted; what was found by then is used" in err
     assert found["interrupted"] is True
     executable = mi.load_executable(tmp_path / "adapter.mirage")

@@ -72,13 +72,13 @@ print(json.dumps({"stop": r.stats.stop_reason, "interrupted": r.interrupted, "ve
 
 
 @pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path / "cache"))
+def cache(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(own_cache))
     monkeypatch.setattr(jobs, "PATIENCE_S", 0.0)
     # one kernel is compiled
     monkeypatch.setattr(tune, "MAX_KERNELS", 1)
     monkeypatch.setattr(tune, "FINAL_SECONDS", 0.1)
-    return tmp_path / "cache"
+    return own_cache
 
 
 @pytest.fixture
