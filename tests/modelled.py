@@ -18,9 +18,9 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import accuracy_trials, random_inputs
+from mirage.search.candidates import Candidate
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from mirage.search.tune import Candidate
 from mirage.search.versions import Decision, Point, Version
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove

@@ -17,6 +17,7 @@ from mirage.search.extract import Extractor
 from mirage.search.space import Space
 from mirage.search.tensors import Tensors
 from mirage.verify import equivalence
+from mirage.verify.tester import RandomTester
 
 OTHER = "other"
 #: phase -> the function that it is; of a search, then of its verification
@@ -29,7 +30,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "safety": (SafetyCheck, "safe"),
     "merging": (generate, "undominated"),
     "proofs": (equivalence, "prove"),
-    "random tests": (equivalence.RandomTester, "run"),
+    "random tests": (RandomTester, "run"),
 }
 
 
