@@ -172,7 +172,8 @@ def superoptimize(
         cuda_memory = CudaMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
         work = _work(verifier, anchors, fixed, options, executor, cuda_memory, store, begun)
         return rank_for_device(
-            work, machine, budget=budget, memory=cuda_memory, progress=lambda text: say(Step("compiling", text))
+            work, machine, budget=budget, memory=cuda_memory, more=more,
+            progress=lambda text: say(Step("compiling", text)),
         )
     memory = CpuMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
     prepare(traced.dtype, products=any(n.op == "matmul" for n in verifier.axis_program.nodes))

@@ -27,9 +27,10 @@ def rank_for_device(
     *,
     budget: float,
     memory: CudaMemory | None,
+    more: bool = False,
     progress: Callable[[str], None],
 ) -> CudaSuperoptimized:
-    """The result for a device: as it was kept in `memory`, or with the preferred ones of the verified graphs, as many as are
+    """The result for a device: as it was kept in `memory`, unless `more` is wanted, or with the preferred ones of the verified graphs, as many as are
     found in `SEARCH_SHARE` of the time, compiled and ranked within `budget` seconds and kept there.
 
     Raises KeyboardInterrupt for an interrupt before anything was found, NoCompilerError without Triton, SearchError if no graph
@@ -45,7 +46,7 @@ def rank_for_device(
         CudaSuperoptimized, program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], device=device,
         constants=work.constants, keep=keep,
     )  # fmt: skip
-    recalled = memory.ranked(verifier, anchors, budget) if memory is not None else None
+    recalled = memory.ranked(verifier, anchors, budget) if memory is not None and not more else None
     if recalled is not None:
         candidates, decision = recalled
         return made(
