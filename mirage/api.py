@@ -172,7 +172,11 @@ def superoptimize(
         cuda_memory = CudaMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
         work = _work(verifier, anchors, fixed, options, executor, cuda_memory, store, begun)
         return rank_for_device(
-            work, machine, budget=budget, memory=cuda_memory, more=more,
+            work,
+            machine,
+            budget=budget,
+            memory=cuda_memory,
+            more=more,
             progress=lambda text: say(Step("compiling", text)),
         )
     memory = CpuMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None

@@ -30,8 +30,8 @@ def rank_for_device(
     more: bool = False,
     progress: Callable[[str], None],
 ) -> CudaSuperoptimized:
-    """The result for a device: as it was kept in `memory`, unless `more` is wanted, or with the preferred ones of the verified graphs, as many as are
-    found in `SEARCH_SHARE` of the time, compiled and ranked within `budget` seconds and kept there.
+    """The result for a device: as it was kept in `memory`, unless `more` is wanted, or with the preferred ones of the verified
+    graphs, as many as are found in `SEARCH_SHARE` of the time, compiled and ranked within `budget` seconds and kept there.
 
     Raises KeyboardInterrupt for an interrupt before anything was found, NoCompilerError without Triton, SearchError if no graph
     compiles for the device.
