@@ -29,8 +29,6 @@ from tests.kernels.kernels import cut
 from tests.modelled import modelled
 
 B, N = 9, 17
-#: seconds, for whatever is found by then
-BUDGET = 1.0
 ONE_NAME = {"x": mi.tensor("b", 64), "w": mi.tensor(64, "n")}
 Parts = Sequence[Sequence[int]]
 

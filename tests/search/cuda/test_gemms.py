@@ -22,10 +22,10 @@ from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.results.cuda.rank import rank_for_device
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.results.work import Verified
+from mirage.results.work import Work
+from mirage.search.candidates import Candidates
 from mirage.search.cuda import gemms
 from mirage.search.cuda.gemms import GemmModel, build_gemms, library_candidate, why_none
-from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
 from tests.kernels.cuda.gemm.test_gemm import compiled
 
@@ -120,8 +120,8 @@ def _ranked(sizes: dict[str, int]) -> CudaSuperoptimized:
     verifier = Verifier(_program())
     library = library_candidate(verifier, [])
     assert library is not None
-    search = Verified(verifier, [sizes], [library], SearchStats(), {"verify": 0.0}, found=1)
-    return rank_for_device(search, H200, budget=60.0, memory=None, progress=lambda _: None)
+    work = Work(verifier, [sizes], Candidates.of(verifier, [library]))
+    return rank_for_device(work, H200, budget=60.0, memory=None, progress=lambda _: None)
 
 
 def test_versions_with_cutlass_kernels(compiler: list[Gemm], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
