@@ -128,6 +128,12 @@ class Candidates:
         if self.search is not None:
             self.search.interrupt()
 
+    def resume(self) -> None:
+        """Go on after `stop`, if need be with a search that begins again: what it finds a second time is not new."""
+        self.stopped = False
+        if self.search is not None:
+            self.search = self.search.anew()
+
     def more(self, seconds: float) -> list[Candidate]:
         """What is found in about so many seconds, or sooner: the search goes on, or a graph is looked at, at least."""
         if self.done:

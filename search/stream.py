@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -65,6 +66,9 @@ class Search:
         self.seconds = 0.0
         axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         self._given = program, axis_sizes, self.options, accept, safe
+        self._anew = partial(
+            Search, program, sizes, options, accept=accept, safe=safe, checkpoint=checkpoint, executor=executor
+        )
         self._checkpoint = checkpoint
         self._unsaved: dict[str, dict[str, Any]] = {}
         self._executor = executor
@@ -114,6 +118,10 @@ class Search:
     def interrupt(self) -> None:
         """End it, and say so."""
         self._interrupted = self.done = True
+
+    def anew(self) -> Search:
+        """The search from its beginning, but for what its checkpoint holds; itself, unless it was interrupted before its end."""
+        return self._anew() if self.stop_reason.startswith(INTERRUPTED) else self
 
     @property
     def stats(self) -> SearchStats:

@@ -95,6 +95,15 @@ def test_an_interrupt_of_the_search(store: ResultStore) -> None:
     # one wave of kernels
     assert 0 < r.compiled <= r.target.cores
     runs(r)
+    improved = r.improve(BUDGET)
+    assert not improved.interrupted
+    assert improved.stats.stop_reason == "complete"
+    assert len(improved.graphs) > len(r.graphs)
+    runs(improved)
+
+
+def test_a_search_that_was_interrupted_goes_on_in_another_call(store: ResultStore) -> None:
+    r = mi.superoptimize(adapter, budget=BUDGET, cache=store, progress=Interrupter("graphs, searching"))
     again = mi.superoptimize(adapter, budget=BUDGET, cache=store)
     assert not again.interrupted
     assert again.stats.stop_reason == "complete"

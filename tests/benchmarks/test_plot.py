@@ -43,7 +43,7 @@ def test_charts(tmp_path: Path) -> None:
 def test_chart_of_searches(tmp_path: Path) -> None:
     from benchmarks.plot import plot_search
 
-    row = SearchRow("p", 0.5, 0.1, 0.2, 10, 100, 4, 3, 2, 2, 0.1, 2.0, 25.0, {}, {}, "complete")
+    row = SearchRow("p", 0.5, 0.1, 0.2, 10, 100, 4, 3, 2, 2, 0.1, 50.0, 5.0, {}, {}, "complete")
     text = drawn(partial(plot_search, [row]), tmp_path / "figures")
     assert "0.5 s, 3 graphs" in text and "first graph" in text
 

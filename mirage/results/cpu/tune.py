@@ -84,6 +84,7 @@ class Session:
     def more(self, budget: float, say: Say) -> Superoptimized:
         """Go on for so many seconds more."""
         self.work.begun = time.perf_counter()
+        self.work.candidates.resume()
         return self.run(budget, say)
 
     def _better(self, tuned: Tuned, decision: Decision) -> None:

@@ -26,7 +26,6 @@ from mirage.results.work import Work
 from mirage.search.candidates import Candidates
 from mirage.search.cuda import gemms
 from mirage.search.cuda.gemms import GemmModel, build_gemms, library_candidate, why_none
-from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
 from tests.kernels.cuda.gemm.test_gemm import compiled
 
@@ -121,7 +120,7 @@ def _ranked(sizes: dict[str, int]) -> CudaSuperoptimized:
     verifier = Verifier(_program())
     library = library_candidate(verifier, [])
     assert library is not None
-    work = Work(verifier, [sizes], Candidates.of(verifier, [library]), recalled=SearchStats())
+    work = Work(verifier, [sizes], Candidates.of(verifier, [library]))
     return rank_for_device(work, H200, budget=60.0, memory=None, progress=lambda _: None)
 
 
