@@ -256,9 +256,8 @@ class Tuner:
         """Race what was built with the fastest so far."""
         explorer = self.explorer
         leaders = sorted(self.measured, key=explorer.times.__getitem__)[:2]
-        before = self.fastest_us
-        least = RACE_CALLS * before * 1e-6 * (len(built) + len(leaders)) if leaders else math.inf
-        seconds = min(max(least, RACE_SECONDS), RACE_SHARE * self.budget)
+        call = min([1e-6 * self.fastest_us, *self._first_calls(built).values()])
+        seconds = min(max(RACE_CALLS * call * (len(built) + len(leaders)), RACE_SECONDS), RACE_SHARE * self.budget)
         numbers = {id(c.graph): i for i, c in enumerate(explorer.candidates)}
         timed = self.race([*(self.measured[pair] for pair in leaders), *built], seconds)
         race = {(numbers[id(c.graph)], c.schedule): c for c in timed if c.schedule and c.timing}
