@@ -75,7 +75,7 @@ class Session:
             self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
             if source.search is not None:
                 self.memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=spent)
-            work.save()
+        work.save()
         # with what was measured, which the next call does not measure again
         source.found = tuned.candidates
         work.spent, work.begun = spent, time.perf_counter()

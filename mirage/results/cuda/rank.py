@@ -63,7 +63,7 @@ def rank_for_device(
             raise
     if not source.stopped and memory is not None and not cache_hit:
         memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=work.elapsed())
-        work.save()
+    work.save()
     start = time.perf_counter()
     graphs, preferred = list(source.found), source.preferred()
     if not why_none(verifier.program) and (library := library_candidate(verifier, graphs)) is not None:
