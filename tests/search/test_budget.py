@@ -126,9 +126,10 @@ def test_the_budget_is_kept(
     monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
 ) -> None:
     seconds, result, decision = tuned(monkeypatch, budget, anchors, library_s, kernel_s, compile_s)
-    # the library is called once in any case, beside the compilers, whose time this clock adds to it; and a check or a race that
-    # has begun is ended
-    assert seconds <= max(1.1 * budget + 0.3 + 2 * kernel_s, 1.1 * library_s + min(compile_s, budget))
+    # the library is called once in any case, and a check or a race that has begun is ended; what compilers do beside that and
+    # beside one another, this clock adds
+    beside = get_target("cpu").cores * min(compile_s, budget)
+    assert seconds <= max(1.1 * budget + 0.3 + 2 * kernel_s, 1.1 * library_s) + beside
     assert "library" in result.baselines and result.baselines["library"].min_us >= 1e6 * library_s * 0.99
     assert {v for _, v in leaves(decision.tree)} == set(range(len(decision.versions)))
     if seconds > 0.95 * budget or library_s > budget:
