@@ -145,8 +145,8 @@ def test_the_budget_is_kept(
     monkeypatch: pytest.MonkeyPatch, budget: float, anchors: int, library_s: float, kernel_s: float, compile_s: float
 ) -> None:
     seconds, result, decision = tuned(monkeypatch, budget, anchors, library_s, kernel_s, compile_s)
-    # the library is called once in any case, beside the compilers of the first wave, whose time this clock adds to it; and a check
-    # or a race that has begun is ended
+    # the library is called once in any case, beside the compilers of the first wave, whose time this clock adds to it; and a
+    # check or a race that has begun is ended
     assert seconds <= max(1.1 * budget + 0.3 + 2 * kernel_s, 1.1 * library_s + min(compile_s, budget))
     assert "library" in result.baselines and result.baselines["library"].min_us >= 1e6 * library_s * 0.99
     assert {v for _, v in leaves(decision.tree)} == set(range(len(decision.versions)))
