@@ -33,6 +33,7 @@ from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.decision import Split
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing, score
+from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
@@ -259,7 +260,8 @@ def test_another_seed_gives_other_tests_of_the_same_graphs() -> None:
 def test_worker_processes_find_the_same_graphs() -> None:
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as executor:
         parallel = mi.superoptimize(adapter, budget=10 * BUDGET, cache=False, executor=executor)
-    assert figures(parallel) == figures(result())
+    # units in workers do not know what others have found, and also find graphs that these dominate
+    assert {structure_key(c.graph) for c in result().graphs} <= {structure_key(c.graph) for c in parallel.graphs}
 
 
 # Threads, interrupts.
