@@ -241,10 +241,12 @@ class Explorer:
         least = min([*estimates.values(), *self.times.values()], default=0.0)
         while len(found) < count and estimates:
             plans = [self._rivals[i].origin for i, _ in (*self._tried, *found)]
+            # what is measured first is of different graphs, as estimates are worst before anything is measured
+            chosen = set() if self.times else {i for i, _ in found}
             number, schedule = pair = min(
                 estimates,
                 key=lambda p: (
-                    estimates[p] * (1 + _SAME_PLAN * min(plans.count(self._rivals[p[0]].origin), _COUNTED)), p[0],
+                    p[0] in chosen, estimates[p] * (1 + _SAME_PLAN * min(plans.count(self._rivals[p[0]].origin), _COUNTED)), p[0],
                 ),
             )  # fmt: skip
             rival = self._rivals[number]

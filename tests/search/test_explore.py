@@ -143,6 +143,11 @@ def test_graphs_are_estimated_as_waves_need_them_and_misfits_are_told() -> None:
     assert "scratch" in rejected[0]
 
 
+def test_the_first_wave_is_of_different_graphs() -> None:
+    for count in (2, 3):
+        assert len({i for i, _ in explorer(*variants(), sizes={"b": 8}).wave(count)}) == count
+
+
 def test_graphs_that_come_later_compete() -> None:
     first, *others = variants()
     found = explorer(first, sizes={"b": 8})

@@ -25,7 +25,7 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
-from mirage.search import cold, tune, versions
+from mirage.search import cold, explore, tune, versions
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.tune import Tuned, Tuner
@@ -94,13 +94,14 @@ def modelled(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str, Sizes]
         monkeypatch.setattr(CpuExecutable, "prepared", lambda self, inputs, sizes: partial(self, inputs, sizes))
         # the choice at the given sizes is tested elsewhere
         monkeypatch.setattr(tune, "interleave", lambda calls, **_: dict.fromkeys(calls, Timing(20.0, 20.0, 1)))
-        monkeypatch.setattr(tune, "MAX_KERNELS", 6)
+        monkeypatch.setattr(tune, "MAX_KERNELS", 12)
         monkeypatch.setattr(cold, "in_both_states", lambda *_: {})
         # nor do these times teach the cost model of other tests
         monkeypatch.setattr(tune, "coefficients", lambda _: fit([]))
         monkeypatch.setattr(tune, "keep", lambda *_: None)
         # how long a real call takes must not decide what is modelled
         monkeypatch.setattr(versions, "FAR", 1e6)
+        monkeypatch.setattr(explore, "FAR", 1e6)
         return asked
 
     return install
