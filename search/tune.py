@@ -176,6 +176,10 @@ class Tuner:
             if not self.ready:
                 self.deadline = self.last = time.perf_counter() + FIRST_S
                 self.rank(source, waves=1)
+            # what was compiled last has not been raced yet, nor compared in the trials that are quickly made
+            while self.trials.needed <= SOON_S:
+                self.trials.next()
+            self.ready = [checked for c in self.ready if (checked := self._compared(c)) is not None]
         ranked = self.ready
         first = {id(c): c for c in (*ranked[:FINALISTS], *_distinct(ranked)[:FINAL_GRAPHS])}
         final = list(first.values())
