@@ -84,12 +84,16 @@ def admitted(verifier: Verifier, known: Known) -> Candidate | None:
     return Candidate(certificate=certificate, maximum=analyze(graph), **more)
 
 
+def fewest_plain(candidates: Iterable[Candidate]) -> int:
+    """How many exponents may overflow in those of the candidates that may run: as few as in any of them."""
+    return min((len(c.maximum.plain) for c in candidates), default=0)
+
+
 class Candidates:
     """Those of the `known` graphs, and then of those that `search` and, of a large program, its `pieces` find, that are the
     program of `verifier`: a stream that `more` draws from.
 
-    `found` are all so far, `refused` counts graphs that are not the program. `seconds` are those of the search and of the
-    verification.
+    `found` are all so far. `seconds` are those of the search and of the verification.
     """
 
     def __init__(
@@ -103,7 +107,6 @@ class Candidates:
         self.search = search
         self.pieces = pieces
         self.found: list[Candidate] = []
-        self.refused = 0
         self.seconds = {"search": 0.0, "verify": 0.0}
         self.stopped = False
         self._seen: set[str] = set()
@@ -148,9 +151,7 @@ class Candidates:
         while self._waiting:
             candidate = admitted(self.verifier, self._waiting[0])
             self._waiting.popleft()
-            if candidate is None:
-                self.refused += 1
-            elif (key := structure_key(candidate.graph)) not in self._seen:
+            if candidate is not None and (key := structure_key(candidate.graph)) not in self._seen:
                 self._seen.add(key)
                 self.found.append(candidate)
                 fresh.append(candidate)
@@ -180,5 +181,5 @@ class Candidates:
 
     def preferred(self) -> list[Candidate]:
         """Those that may run: the ones with the fewest exponents that may overflow."""
-        least = min((len(c.maximum.plain) for c in self.found), default=0)
+        least = fewest_plain(self.found)
         return [c for c in self.found if len(c.maximum.plain) == least]

@@ -31,7 +31,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.schedule import Schedule
 from mirage.search import cold
 from mirage.search.accuracy import GIVEN, Trials, random_inputs, reference_seconds
-from mirage.search.candidates import Candidate, Candidates
+from mirage.search.candidates import Candidate, Candidates, fewest_plain
 from mirage.search.explore import Explorer, Pair
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 
@@ -272,14 +272,14 @@ class Tuner:
 
     def _order(self) -> None:
         """Note what was measured as `ready`, the fastest first; of these, what may run (`Candidates.preferred`)."""
-        least = min((len(c.maximum.plain) for c in self.explorer.candidates), default=0)
+        least = fewest_plain(self.explorer.candidates)
         order = sorted(self.measured, key=self.explorer.times.__getitem__)
         self.ready = [c for c in map(self.measured.__getitem__, order) if len(c.maximum.plain) == least]
 
     def _search(self, source: Candidates) -> bool:
         """Let the search go on for a moment; whether it found something."""
         fresh = source.more(SLICE_S)
-        least = min((len(c.maximum.plain) for c in source.found), default=0)
+        least = fewest_plain(source.found)
         self.explorer.add([c for c in fresh if len(c.maximum.plain) == least])
         if fresh:
             self.progress(self._so_far())

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from mirage.search.candidates import Candidate, Candidates
+from mirage.search.candidates import Candidates
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
@@ -29,11 +29,6 @@ class Work:
     recalled: SearchStats | None = None
     spent: float = 0.0
     begun: float = field(default_factory=time.perf_counter)
-
-    @property
-    def graphs(self) -> list[Candidate]:
-        """The verified graphs so far."""
-        return self.candidates.found
 
     @property
     def stats(self) -> SearchStats:

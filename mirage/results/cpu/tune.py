@@ -61,11 +61,11 @@ class Session:
             constants=work.constants, progress=progress, better=self._better,
         )  # fmt: skip
         tuned, decision = tuner.run(source)
-        seconds = work.seconds
+        seconds, stats = work.seconds, work.stats
         took = time.perf_counter() - start
         answer = Superoptimized(
             program=program, verifier=verifier, anchors=[dict(a) for a in work.anchors], target=self.target,
-            threads=self.target.cores, stats=replace(work.stats), candidates=work.stats.candidates, constants=work.constants,
+            threads=self.target.cores, stats=replace(stats), candidates=stats.candidates, constants=work.constants,
             graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, compiled=tuned.compiled,
             rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=self.library, cache_hit=source.search is None,
             seconds={**seconds, "tune": max(took - sum(seconds.values()), 0.0)}, go_on=self.more,
@@ -74,7 +74,7 @@ class Session:
         if self.memory is not None:
             self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
             if source.search is not None:
-                self.memory.keep_graphs(source.found, work.stats, complete=work.complete, spent=spent)
+                self.memory.keep_graphs(source.found, stats, complete=work.complete, spent=spent)
         work.save()
         # with what was measured, which the next call does not measure again
         source.found = tuned.candidates
