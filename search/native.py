@@ -7,7 +7,6 @@ import math
 import os
 import threading
 from ctypes import POINTER, c_int64, c_void_p
-from pathlib import Path
 
 import numpy as np
 
@@ -16,7 +15,6 @@ from mirage.kernels.cpu.compile import toolchain
 from mirage.search.labels import Derivations, Finished, Problem
 from mirage.search.steps import Steps
 
-SOURCE = Path(__file__).parent / "csrc" / "extract.c"
 #: labels between two steps: some milliseconds
 STEP = 10_000
 
@@ -131,8 +129,7 @@ class _Native:
 
     def _compile(self) -> None:
         try:
-            source = SOURCE.read_text(encoding="utf-8")
-            self.labels = NativeLabels(toolchain.load(toolchain.compile(source, name="extract")))
+            self.labels = NativeLabels(toolchain.library("extract"))
         except (MirageError, OSError):
             # no compiler, or no folder for what it makes: whoever needs one says so; the search goes on without it
             return

@@ -27,6 +27,7 @@ from benchmarks import slow_machine
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import AsJson, Table, emit
 from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.emit.matmul import product_parts
 from mirage.kernels.cpu.launch.shared import LIBRARIES
 from mirage.kernels.profile import interleave, score
@@ -110,7 +111,7 @@ def _compile_shared(folder: Path) -> None:
     try:
         toolchain.compile("int warm;", name="warm", parts=product_parts("float32"))
         for name in LIBRARIES:
-            toolchain.compile((toolchain.HEADERS / f"{name}.c").read_text(encoding="utf-8"), name=name)
+            toolchain.compile(library_source(name), name=name)
     finally:
         if before is None:
             del os.environ["MIRAGE_CACHE_DIR"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import hashlib
 import importlib.util
 import math
 import os
@@ -30,22 +29,9 @@ from pathlib import Path
 
 from mirage.errors import CompilerError, MirageError, NoCompilerError
 from mirage.folders import build_folder, check_private, private_folder
+from mirage.kernels.cpu.compile import shipped
 from mirage.settings import extra_cflags
 
-HEADERS = Path(__file__).parents[1] / "csrc"
-
-# Not -ffast-math: it breaks the exponent arithmetic of exp.
-FLAGS = (
-    "-O3",
-    "-march=native",
-    "-ffp-contract=fast",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-fno-signed-zeros",
-    "-fPIC",
-    "-pthread",
-)
-LIBRARIES = ("-lm",)
 MESSAGE_LINES = 20
 # Lines of /proc/cpuinfo, on x86 and on ARM, that tell processors apart.
 CPU_LINES = {"vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part"}
@@ -79,7 +65,7 @@ def _find_compiler(cc: str, path: str) -> Compiler:
                 "set CC to a C compiler such as gcc or clang, or unset it"
             )
         return found
-    candidates = [["cc"], ["gcc"], ["clang"]]
+    candidates = [[c] for c in shipped.COMPILERS]
     if importlib.util.find_spec("ziglang") is not None:
         candidates.append([sys.executable, "-m", "ziglang", "cc"])
     for candidate in candidates:
@@ -115,16 +101,18 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
     Raises NoCompilerError, CompilerError if the compiler rejects the source or has no more time, and UnsafeCacheError if
     another user could have written the cache.
     """
+    if not parts and (ready := _shipped(source, ".so")) is not None:
+        return ready
     compiler = find_compiler()
     deadline = math.inf if seconds is None else time.monotonic() + seconds
-    objects = tuple(_place(compiler, part, "part", ".o") for part in parts)
+    objects = tuple(_object(compiler, part) for part in parts)
     path = _place(compiler, source, name, ".so", objects)
     if path.exists():
         check_private(path)
         return path
-    building = [_start(compiler, part) for part in parts]
+    building = [_start(compiler, part) for part in parts if _shipped(part, ".o") is None]
     with build_folder(path.parent) as build:
-        if not building:
+        if not parts:
             return _moved(_compiled(compiler, source, build, path, deadline, name), path)
         own = _compiled(compiler, source, build, path.with_suffix(".o"), deadline, name)
         for part in building:
@@ -133,9 +121,9 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
             except TimeoutError as e:
                 raise _no_time(name) from e
         for place in objects:
-            check_private(place)
+            _check(place)
         library = build / path.name
-        linked = [str(own), *map(str, objects), "-o", str(library), *LIBRARIES]
+        linked = [str(own), *map(str, objects), "-o", str(library), *shipped.LINKED]
         _run([*compiler.command, *_flags(".so"), *linked], deadline, name)
         return _moved(library, path)
 
@@ -148,7 +136,17 @@ def start(parts: Sequence[str]) -> None:
     with suppress(MirageError):
         compiler = find_compiler()
         for part in parts:
-            _start(compiler, part)
+            if _shipped(part, ".o") is None:
+                _start(compiler, part)
+
+
+def _shipped(source: str, suffix: str) -> Path | None:
+    """What came with the package, unless the user has flags of their own."""
+    return None if extra_cflags() else shipped.find(source, suffix)
+
+
+def _object(compiler: Compiler, part: str) -> Path:
+    return _shipped(part, ".o") or _place(compiler, part, "part", ".o")
 
 
 #: object files that threads are compiling, by compiler, source, flags and folder; one that has its file stays for a moment only
@@ -192,7 +190,7 @@ def _compile_part(key: tuple[object, ...], compiler: Compiler, part: str, result
 
 
 def _flags(suffix: str) -> tuple[str, ...]:
-    return *FLAGS, "-shared" if suffix == ".so" else "-c", *extra_cflags()
+    return *shipped.flags("native", suffix), *extra_cflags()
 
 
 def _place(compiler: Compiler, source: str, name: str, suffix: str, objects: Sequence[Path] = ()) -> Path:
@@ -206,8 +204,8 @@ def _compiled(compiler: Compiler, source: str, build: Path, path: Path, deadline
     """The file that the compiler makes of a source, in the folder `build`: a library or an object file, as `path` will be."""
     c_file, result = build / path.with_suffix(".c").name, build / path.name
     c_file.write_text(source, encoding="utf-8")
-    libraries = LIBRARIES if path.suffix == ".so" else ()
-    command = [*compiler.command, *_flags(path.suffix), f"-I{HEADERS}", str(c_file), "-o", str(result), *libraries]
+    libraries = shipped.LINKED if path.suffix == ".so" else ()
+    command = [*compiler.command, *_flags(path.suffix), f"-I{shipped.HEADERS}", str(c_file), "-o", str(result), *libraries]
     _run(command, deadline, name)
     return result
 
@@ -255,28 +253,28 @@ def load(path: Path) -> ctypes.CDLL:
     Raises UnsafeCacheError if another user owns or can write the file or its folder, and CompilerError if it
     does not load.
     """
-    # loading a library runs its code, so nobody else may have had a chance to write it
-    check_private(path.parent)
-    check_private(path)
+    _check(path)
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
         raise CompilerError(f"cannot load {path}: {error}; delete the file, and it is compiled again") from error
 
 
+def library(name: str) -> ctypes.CDLL:
+    """The library of this package that has this name (`shipped.LIBRARIES`); raises as `compile` and `load` do."""
+    return load(compile(shipped.library_source(name), name=name))
+
+
+def _check(path: Path) -> None:
+    """Machine code is run: nobody else may have had a chance to write it. What came with the package is as safe as its Python."""
+    if not path.is_relative_to(shipped.OBJECTS):
+        check_private(path.parent)
+        check_private(path)
+
+
 def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:
-    parts = [source, _headers(), *compiler.command, compiler.version, *flags, *LIBRARIES, _cpu()]
-    digest = hashlib.sha256()
-    for part in parts:
-        data = part.encode()
-        digest.update(len(data).to_bytes(8, "little") + data)
-    return digest.hexdigest()[:32]
-
-
-@functools.cache
-def _headers() -> str:
-    files = sorted(HEADERS.glob("*.[ch]"))
-    return "".join(f"{file.name}\n{file.read_text(encoding='utf-8')}" for file in files)
+    own = *compiler.command, compiler.version, *flags, *shipped.LINKED, _cpu()
+    return shipped.content_key([source, shipped.headers(), *own])
 
 
 @functools.cache

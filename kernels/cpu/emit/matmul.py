@@ -10,6 +10,7 @@ from math import prod
 import numpy as np
 
 from mirage.ir.types import DTYPES, compute_dtype
+from mirage.kernels.cpu.compile.shipped import MICRO_KERNELS, micro_kernel
 from mirage.kernels.cpu.emit.layout import BlockAxes, View
 from mirage.kernels.cpu.emit.loops import Nest, fill
 from mirage.kernels.cpu.emit.writer import Writer
@@ -30,9 +31,6 @@ _PANEL, _NARROW = 0.01, 8
 _OUTER = (0.4, 0.75, 0.7, 0.95)
 #: And of mi_gemm_dot where it adds up whole vectors, for one or two rows or few columns; of its other sums.
 _DOT_FEW, _DOT = 0.4, 0.95
-
-#: the products of mirage_gemm.h, each in a file of its own
-MICRO_KERNELS = ("outer", "stream", "dot")
 
 #: extents along an axis, of one plan or of many
 Extent = float | np.ndarray
@@ -185,7 +183,7 @@ def product_parts(dtype: str, wanted: Collection[str] = MICRO_KERNELS) -> tuple[
     real, *half = type_macros(dtype)
     # those of 16-bit elements call the others
     needed = [p for p in MICRO_KERNELS if half or p in wanted]
-    parts = [f'{real}\n#include "mirage_gemm_{p}.c"\n' for p in needed]
+    parts = [micro_kernel(p, [real]) for p in needed]
     return tuple(parts + [f'{real}\n{h}\n#include "mirage_half_gemm.c"\n' for h in half])
 
 

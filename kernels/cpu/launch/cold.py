@@ -19,8 +19,7 @@ from mirage.settings import num_threads
 
 @functools.cache
 def _library() -> ctypes.CDLL:
-    source = (toolchain.HEADERS / "cold.c").read_text(encoding="utf-8")
-    library = toolchain.load(toolchain.compile(source, name="cold"))
+    library = toolchain.library("cold")
     library.mi_flush.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.mi_flush.restype = None
     return library

@@ -150,8 +150,7 @@ def _library() -> _Library | None:
     if address is not address_by_field:
         return None
     try:
-        source = (toolchain.HEADERS / "direct.c").read_text(encoding="utf-8")
-        found = _Library(toolchain.load(toolchain.compile(source, name="direct")))
+        found = _Library(toolchain.library("direct"))
     except (NoCompilerError, CompilerError):
         return None
     return found if found.works() else None

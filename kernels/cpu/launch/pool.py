@@ -14,8 +14,7 @@ def library() -> ctypes.CDLL:
 
     Raises NoCompilerError, CompilerError or UnsafeCacheError, as `toolchain.compile` and `toolchain.load`.
     """
-    source = (toolchain.HEADERS / "pool.c").read_text(encoding="utf-8")
-    loaded = toolchain.load(toolchain.compile(source, name="pool"))
+    loaded = toolchain.library("pool")
     run = loaded.mi_pool_run
     run.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_long, ctypes.c_int, ctypes.c_size_t]
     run.restype = ctypes.c_int

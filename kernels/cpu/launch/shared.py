@@ -6,6 +6,7 @@ import threading
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.emit.matmul import product_parts
 
 #: the libraries of calls, by the names that they are compiled under
@@ -26,7 +27,6 @@ def prepare(dtype: str, *, products: bool) -> None:
 def _compile() -> None:
     try:
         for name in LIBRARIES:
-            source = (toolchain.HEADERS / f"{name}.c").read_text(encoding="utf-8")
-            toolchain.compile(source, name=name)
+            toolchain.compile(library_source(name), name=name)
     except (MirageError, OSError):
         return

@@ -91,8 +91,7 @@ class _Loops:
     """The loops of limits.c on the pool, on so many bytes of memory."""
 
     def __init__(self, target: Target, threads: int, size: int) -> None:
-        source = (toolchain.HEADERS / "limits.c").read_text(encoding="utf-8")
-        library = toolchain.load(toolchain.compile(source, name="limits"))
+        library = toolchain.library("limits")
         self._run = library.mi_limits_run
         self._run.argtypes = [
             *(ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p),

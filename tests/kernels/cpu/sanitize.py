@@ -30,7 +30,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.compile import shipped, toolchain
 from mirage.kernels.cpu.emit.mugraph import Emitted, Emitter
 from mirage.kernels.cpu.emit.stages import CodeStage
 from mirage.mugraph.degree import RunningMaximum, analyze
@@ -230,8 +230,8 @@ def building(build: str) -> Iterator[tuple[str, ...]]:
             if shutil.which(command) is None:
                 pytest.skip(f"{command} is not installed")
         patch.setenv("CC", foreign.command)
-        flags = (f"-march={foreign.processor}" if f == "-march=native" else f for f in toolchain.FLAGS)
-        patch.setattr(toolchain, "FLAGS", tuple(flags))
+        flags = functools.partial(shipped.flags, foreign.processor)
+        patch.setattr(shipped, "flags", lambda processor, suffix: flags(suffix))
         yield ("-O1", "-g")
 
 
@@ -245,9 +245,9 @@ def program(build: str, source: str) -> Path:
 def _program(source: str, own: tuple[str, ...], compiler: toolchain.Compiler) -> Path:
     folder = Path(tempfile.mkdtemp(dir=private_folder("sanitizers")))
     (folder / "main.c").write_text(source)
-    flags = [f for f in toolchain.FLAGS if f not in ("-shared", "-fPIC")]
-    command = [*compiler.command, *flags, *own, f"-I{toolchain.HEADERS}", "main.c"]
-    command += [str(toolchain.HEADERS / "pool.c"), "-o", "main", "-ldl", *toolchain.LIBRARIES]
+    flags = [f for f in shipped.flags("native", ".so") if f not in ("-shared", "-fPIC")]
+    command = [*compiler.command, *flags, *own, f"-I{shipped.HEADERS}", "main.c"]
+    command += [str(shipped.LIBRARIES["pool"]), "-o", "main", "-ldl", *shipped.LINKED]
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode:
         # a compiler may know the flag and lack the runtime

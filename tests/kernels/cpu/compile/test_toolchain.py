@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from mirage.errors import CompilerError, NoCompilerError, UnsafeCacheError
-from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.compile import shipped, toolchain
 from mirage.kernels.cpu.launch import pool
 
 ANSWER = "int answer(void) { return %d; }\n"
@@ -61,7 +61,7 @@ def test_the_key_covers_source_flags_headers_and_compiler(
         patch.setenv("MIRAGE_CFLAGS", "-DX")
         paths.append(toolchain.compile(ANSWER % 1, name="k"))
     with monkeypatch.context() as patch:
-        patch.setattr(toolchain, "_headers", lambda: "other headers")
+        patch.setattr(shipped, "headers", lambda: "other headers")
         paths.append(toolchain.compile(ANSWER % 1, name="k"))
     with monkeypatch.context() as patch:
         patch.setattr(toolchain, "_cpu", lambda: "another processor")
