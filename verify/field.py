@@ -1,9 +1,10 @@
 """Arithmetic over two finite fields (Mirage, section 5 and Table 3), many random tests at once.
 
 A value is a pair (x mod p, x mod q) with primes q | p - 1. `exp` maps x mod q to a power of a q-th root of
-unity mod p; what comes out of it has no part mod q. Any other function is a random one: equal arguments
-have equal results. Where an argument has no part mod q, one test tells different arguments apart too seldom: such a
-function takes the values of all tests together for its argument.
+unity mod p; what comes out of it has no part mod q. Any other function is a random one, another one in every test: equal
+arguments have equal results, and results that are equal by chance in one test are not in the next, of constants too. Where
+an argument has no part mod q, one test tells different arguments apart too seldom: such a function takes the values of all
+tests together for its argument.
 
 The arrays are those of a module `xp`, NumPy or CuPy: integers below 2^62 and sums of float64 that are exact, so that both
 find the same numbers. Primes, random values and tables are made by NumPy and copied to where `xp` keeps its arrays.
@@ -186,8 +187,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         return inverse(y, m, self.xp)
 
     def function(self, fn: ScalarFunction, x: Pair, *params: Fraction) -> Pair:
-        # a scalar constant has no dim of tests, so its power, which differs from test to test, can't be a
-        # root's
+        # the exp of a constant has no variable to be a polynomial in, so no power of a root tells it from others
         if fn is EXP and x.q is not None and x.q.ndim:
             return Pair(self._root_power(x.q), None)
         if fn is EXP:
@@ -197,13 +197,14 @@ class FieldArithmetic(Arithmetic[Pair]):
             self.outside_lax.add(f"{fn.name} is taken as a random function")
         text = f"{fn.name} {params} {self.seed} {x.q is None}"
         keys = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype=np.uint64)
-        h = _mix(x.p.astype(np.uint64) ^ keys[0])
+        # the root names the test, in whatever chunk it is run
+        salts = _mix(self.roots.astype(np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
+        h = _mix(x.p.astype(np.uint64) ^ keys[0] ^ salts)
         if x.q is not None:
             h = _mix(h ^ x.q.astype(np.uint64))
         else:
             self.joined = True
-            salts = _mix(self.xp.arange(self.tests, dtype=np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
-            h = _mix(_mix(h ^ salts).sum(axis=0, dtype=np.uint64) ^ salts)
+            h = _mix(h.sum(axis=0, dtype=np.uint64) ^ salts)
         low = (h % np.uint64(self.primes.p)).astype(np.int64)
         return Pair(low, (_mix(h ^ keys[1]) % np.uint64(self.primes.q)).astype(np.int64))
 

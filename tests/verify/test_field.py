@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.errors import FieldError
-from mirage.ir.functions import EXP, RELU, SQRT
+from mirage.ir.functions import EXP, LOG, RELU, SQRT
 from mirage.verify.field import FieldArithmetic, Pair, Primes, draw, draw_primes, inverse
 
 PRIMES = draw_primes(0)
@@ -224,3 +224,23 @@ def test_a_tensor_without_axes_broadcasts_by_test() -> None:
     total = ar.sum(x, (-1, -2))
     got = ar.sub(x, total)
     assert (got.p == (x.p - total.p[:, None, None]) % P).all()
+
+
+def test_functions_of_constants_are_other_ones_in_every_test() -> None:
+    """Two constants whose logarithms agree in one test do not agree in all: by chance in hardly any."""
+    primes = Primes(227, 113, 4)
+    roots = np.arange(113, dtype=np.int64)
+    ar = FieldArithmetic({}, primes, roots, 0)
+    one, same, other = (ar.function(LOG, ar.constant(Fraction(c))) for c in (5, 5, 7))
+    assert (one.p == same.p).all() and one.p.shape == (113,)
+    assert len(set(one.p.tolist())) > 50
+    assert (one.p == other.p).sum() < 10
+
+
+def test_a_test_has_its_functions_in_whatever_chunk_it_is_run() -> None:
+    roots = np.random.default_rng(1).integers(0, PRIMES.q, TESTS, dtype=np.int64)
+    x = values(3)
+    assert x.q is not None
+    whole = FieldArithmetic({}, PRIMES, roots, 0).function(SQRT, x)
+    part = FieldArithmetic({}, PRIMES, roots[2:], 0).function(SQRT, Pair(x.p[2:], x.q[2:]))
+    assert (whole.p[2:] == part.p).all()
