@@ -26,6 +26,7 @@ from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Certificate, Check, Draw
 from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, check_module, draw_primes
 from mirage.verify.lowering import check_lowering
+from mirage.verify.pairing import check_pair
 from mirage.verify.proof import prove
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
 from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, one_batch, summary, tests_needed
@@ -198,15 +199,11 @@ def verify_programs(
 ) -> Certificate:
     """Are two programs with inputs and outputs of equal types the same function?
 
-    They run as written, at symbol sizes of 2 and 3 and their own literal sizes, on arrays of the module `xp`. Raises
-    InputError if the types differ, `delta` is not a probability, or `xp` no module of arrays.
+    They run as written, at symbol sizes of 2 and 3 and their own literal sizes, on arrays of the module `xp`. Inputs are
+    paired by position. Raises InputError as `check_pair`, if `delta` is not a probability, or `xp` no module of arrays.
     """
     delta, xp = _probability(delta), check_module(xp)
-    if a.input_types != b.input_types or a.output_types != b.output_types:
-        raise InputError(
-            f"programs {a.name} and {b.name} differ in type: "
-            f"{_types(a)} and {_types(b)}; only programs of one type can be equal"
-        )
+    check_pair(a, b)
     primes = draw_primes(seed)
     draws: list[Draw] = []
     trials: list[Trial] = []
@@ -238,11 +235,6 @@ def verify_programs(
     check = Check(seed, primes.p, primes.q, tuple(draws), counterexample)
     outside = set().union(*(t.outside_lax | t.tests.outside_lax for t in trials))
     return _certificate((check,), outside, maximum, notes, delta)
-
-
-def _types(program: Program) -> str:
-    ins, outs = (", ".join(map(str, ts)) for ts in (program.input_types, program.output_types))
-    return f"({ins}) -> ({outs})"
 
 
 def _program_tests(

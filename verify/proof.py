@@ -6,17 +6,17 @@ the tile, an accumulator the loop, a sum over partial results the grid; only all
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from typing import Literal
 
 from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
-from mirage.ir.axes import AxisNode, AxisProgram, to_axes
+from mirage.ir.axes import AxisProgram
 from mirage.ir.operator import reduced_parts
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
 from mirage.verify.exact import ExactAlgebra, Form
+from mirage.verify.pairing import paired
 
 
 class _NotProved(Exception):
@@ -49,42 +49,18 @@ def _same_interface(program: AxisProgram, graph: MuGraph) -> bool:
 
 
 def prove_programs(a: Program, b: Program) -> Verdict:
-    """ "proved" if two programs with inputs of the same names are equal at every size, else "not proved"."""
+    """ "proved" if two programs of one type are equal at every size, else "not proved".
+
+    Inputs are paired by position; raises InputError as `mirage.verify.pairing.check_pair`.
+    """
     try:
-        x, y = to_axes(a), _renamed(to_axes(a), to_axes(b))
+        x, y = paired(a, b)
         reader = _Reader(ExactAlgebra({}, literal=True))
         wanted, found = reader.program(x), reader.program(y)
     except (AxisError, TermTooLarge, _NotProved):
         return "not proved"
     dims = [o.dims for o in x.outputs] == [o.dims for o in y.outputs]
     return "proved" if dims and all(f is g for f, g in zip(wanted, found, strict=True)) else "not proved"
-
-
-def _renamed(a: AxisProgram, b: AxisProgram) -> AxisProgram:
-    """`b` with its axes named as in `a`, matched through the dims of inputs with the same names."""
-    to: dict[str, str] = {}
-    theirs = {x.name: x for x in b.inputs}
-    for x in a.inputs:
-        y = theirs.get(x.name)
-        if y is None or y.argument != x.argument or [len(d) for d in x.dims] != [len(d) for d in y.dims]:
-            raise _NotProved("the inputs have different arguments or axes")
-        for mine, other in zip(x.axes, y.axes, strict=True):
-            if a.axes[mine] != b.axes[other] or to.setdefault(other, mine) != mine:
-                raise _NotProved("the inputs have different axes")
-    if len(set(to.values())) < len(to) or set(to) != set(b.axes):
-        raise _NotProved("the axes do not match one to one")
-
-    def names(axes: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(to[v] for v in axes)
-
-    nodes = tuple(replace(n, axes=names(n.axes), reduce=names(n.reduce), joined=_joined(n, to)) for n in b.nodes)
-    outputs = tuple(replace(o, dims=tuple(names(d) for d in o.dims)) for o in b.outputs)
-    inputs = tuple(replace(x, dims=tuple(names(d) for d in x.dims)) for x in b.inputs)
-    return AxisProgram(b.name, {to[v]: s for v, s in b.axes.items()}, inputs, nodes, outputs, b.dtype)
-
-
-def _joined(n: AxisNode, to: Mapping[str, str]) -> tuple[str, tuple[str, ...]] | None:
-    return None if n.joined is None else (to[n.joined[0]], tuple(to[v] for v in n.joined[1]))
 
 
 def _divided(graph: MuGraph) -> list[str]:
