@@ -245,7 +245,7 @@ def verify(
     seed: Annotated[int, typer.Option(help="Seed of the random tests.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print certificates as JSON.")] = False,
 ) -> None:
-    """Do two programs or graphs compute the same? Exit code 0 if so, 1 if not."""
+    """Do two programs or graphs compute the same? Exit code 0 if so, 1 if not or if it is unknown."""
     left, right = load_side(a), load_side(b)
     if isinstance(left, UpstreamFile):
         left, right = right, left

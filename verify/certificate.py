@@ -11,9 +11,10 @@ from typing import Any, Literal, get_args
 from mirage.errors import FormatError
 
 Proof = Literal["proved", "not proved", "not tried"]
+Verdict = Literal["proved equal", "tested equal", "unknown", "different"]
 
 #: of the JSON form; another version is refused
-SCHEMA = 2
+SCHEMA = 3
 
 
 @dataclass(frozen=True)
@@ -39,19 +40,20 @@ class Draw:
 class Check:
     """Random tests with one seed and one pair of primes, p and q with q | p - 1 (Mirage, section 5.2).
 
-    `counterexample` says in words which test told the graph from the program; "" where none did.
+    `difference` says in words which test told the graph from the program; "" where none did. Tests take functions for random
+    ones, and literal sizes for others: a difference is no counterexample.
     """
 
     seed: int
     p: int
     q: int
     draws: tuple[Draw, ...]
-    counterexample: str
+    difference: str
 
     @property
     def equal(self) -> bool:
         """Whether no test told them apart."""
-        return not self.counterexample
+        return not self.difference
 
     @property
     def tests(self) -> int:
@@ -74,7 +76,11 @@ class Certificate:
     - `checks`: the random tests. A graph that a fresh search returns has two, with primes and seeds of their own; one that is
       only proved, or was recalled and is proved anew, may have none.
     - `delta`: the error probability that each draw of each check was to reach.
-    - `proof`: whether a symbolic proof for all sizes was found ("not proved" is never "wrong").
+    - `proof`: whether a symbolic proof for all sizes was found, that the two are equal wherever both are defined ("not
+      proved" is never "wrong").
+    - `condition`: where one of the two is defined and the other may not be, in words that say where they are equal, such as
+      "x != 0"; None where both are defined in the same places, or where this was not looked at.
+    - `counterexample`: inputs and results in float64 that differ by more than all rounding, in words; "" where none is known.
     - `safe_maximum`: whether running maxima keep the exponents in range; `maximum_reason` says why not.
     - `factor_tests`: random tests in which a common factor on every exp of a row scaled every tensor as running
       maxima need it, and left the outputs as they are; 0 where there is no such exp, or it was not tried.
@@ -84,6 +90,8 @@ class Certificate:
     checks: tuple[Check, ...]
     delta: float
     proof: Proof
+    condition: str | None
+    counterexample: str
     safe_maximum: bool
     maximum_reason: str
     factor_tests: int
@@ -91,14 +99,38 @@ class Certificate:
     notes: tuple[str, ...]
 
     @property
-    def equal(self) -> bool:
-        """Whether there is evidence, a proof or tests, and no test told them apart."""
-        return (bool(self.checks) or self.proof == "proved") and all(c.equal for c in self.checks)
+    def verdict(self) -> Verdict:
+        """What the evidence comes to, where `condition` holds.
+
+        "different" takes a counterexample, "proved equal" a proof, and "tested equal" checks of which none found a difference.
+        All else is "unknown": a check found one in which a function is taken for a random one, or a literal size for another.
+        """
+        if self.counterexample:
+            return "different"
+        if self.proof == "proved":
+            return "proved equal"
+        return "tested equal" if self.checks and not self.difference else "unknown"
 
     @property
-    def counterexample(self) -> str:
-        """Where a test told them apart, in words; "" where none did."""
-        return next((c.counterexample for c in self.checks if not c.equal), "")
+    def equal(self) -> bool:
+        """Whether they are proved or tested equal without a condition: what may stand for the program."""
+        return self.verdict in ("proved equal", "tested equal") and self.condition is None
+
+    @property
+    def difference(self) -> str:
+        """Where a random test told them apart, in words; "" where none did."""
+        return next((c.difference for c in self.checks if not c.equal), "")
+
+    @property
+    def reason(self) -> str:
+        """Why they are not `equal`, in words; "" where they are."""
+        if self.equal:
+            return ""
+        if self.counterexample:
+            return self.counterexample
+        if self.verdict == "unknown":
+            return self.difference or "neither proved nor tested"
+        return f"equal only where {self.condition}"
 
     @property
     def tests(self) -> int:
@@ -112,9 +144,13 @@ class Certificate:
         known = [b for b in bounds if b is not None]
         return max(known, default=None) if len(known) == len(bounds) else None
 
-    def with_proof(self, proof: Proof) -> Certificate:
+    def with_proof(self, proof: Proof, condition: str | None = None) -> Certificate:
         """The same certificate after a proof was tried."""
-        return dataclasses.replace(self, proof=proof)
+        return dataclasses.replace(self, proof=proof, condition=condition)
+
+    def with_counterexample(self, counterexample: str) -> Certificate:
+        """The same certificate after a counterexample was looked for."""
+        return dataclasses.replace(self, counterexample=counterexample)
 
     def to_json(self) -> dict[str, Any]:
         """An object of JSON types that `from_json` reads back to an equal certificate."""
@@ -123,7 +159,7 @@ class Certificate:
             draws = [{**dataclasses.asdict(d), "sizes": dict(d.sizes)} for d in c.draws]
             checks.append({**dataclasses.asdict(c), "draws": draws, "equal": c.equal, "error_bound": c.error_bound})
         obj = {**dataclasses.asdict(self), "checks": checks, "notes": list(self.notes)}
-        return {"schema": SCHEMA, "equal": self.equal, "error_bound": self.error_bound, **obj}
+        return {"schema": SCHEMA, **{name: getattr(self, name) for name in _DERIVED}, **obj}
 
     @staticmethod
     def from_json(obj: Any) -> Certificate:
@@ -135,26 +171,26 @@ class Certificate:
         for c in fields.pop("checks"):
             own = _checked(c, _CHECK, "check of a certificate")
             draws = tuple(Draw(**_checked(d, _DRAW, "draw of a certificate")) for d in own["draws"])
-            check = Check(own["seed"], own["p"], own["q"], draws, own["counterexample"])
-            _agrees(own, check, "check of a certificate")
+            check = Check(own["seed"], own["p"], own["q"], draws, own["difference"])
+            _agrees({name: own[name] for name in ("equal", "error_bound")}, check, "check of a certificate")
             checks.append(check)
-        derived = {name: fields.pop(name) for name in ("schema", "equal", "error_bound")}
+        del fields["schema"]
+        derived = {name: fields.pop(name) for name in _DERIVED}
         fields["notes"] = tuple(fields["notes"])
         certificate = Certificate(tuple(checks), **fields)
         _agrees(derived, certificate, "certificate")
         return certificate
 
     def __str__(self) -> str:
-        tested = f"in {self.tests} random tests" if self.checks else "by proof, not tested"
-        lines = [f"{'equal' if self.equal else 'NOT EQUAL'} {tested}"]
+        lines = [self._headline()]
         for i, c in enumerate(self.checks):
             lines.append(f"  check {i + 1}, modulo p={c.p} and q={c.q}, seed {c.seed}:")
-            if c.counterexample:
-                lines.append(f"    counterexample: {c.counterexample}")
+            if c.difference:
+                lines.append(f"    difference: {c.difference}")
             for d in c.draws:
                 sizes = ", ".join(f"{a}={n}" for a, n in d.sizes.items())
                 lines.append(f"    {d.tests} tests at {sizes}: {_bound_text(d)}")
-        if self.equal:
+        if self.verdict in ("proved equal", "tested equal"):
             error = self.error_bound
             reached = "no error bound" if error is None else f"error at most {power_text(error)}"
             lines.append(f"  {reached} (asked for {power_text(self.delta)}); proof for all sizes: {self.proof}")
@@ -164,6 +200,19 @@ class Certificate:
         lines.append(f"  running maxima: {maximum}")
         lines.extend(f"  note: {n}" for n in self.notes)
         return "\n".join(lines)
+
+    def _headline(self) -> str:
+        tests = f"{self.tests} random tests"
+        match self.verdict:
+            case "proved equal":
+                text = f"proved equal, {f'and equal in {tests}' if self.checks else 'not tested'}"
+            case "tested equal":
+                text = f"tested equal in {tests}"
+            case "different":
+                return f"different: {self.counterexample}"
+            case _:
+                return f"unknown: {self.reason}"
+        return text if self.condition is None else f"{text}, but only where {self.condition}"
 
 
 def power_text(x: float) -> str:
@@ -227,6 +276,8 @@ _DRAW: dict[str, Test] = {
     "pairs": _is_count,
     "argument_k": _is_count,
 }
+#: what is written for the reader, and follows from the rest
+_DERIVED = ("verdict", "equal", "error_bound")
 _CHECK: dict[str, Test] = {
     "equal": _is_bool,
     "error_bound": _optional(_is_probability),
@@ -234,15 +285,18 @@ _CHECK: dict[str, Test] = {
     "p": _is_count,
     "q": _is_count,
     "draws": _list_of(_is_object),
-    "counterexample": _is_str,
+    "difference": _is_str,
 }
 _CERTIFICATE: dict[str, Test] = {
     "schema": _is_int,
+    "verdict": lambda v: v in get_args(Verdict),
     "equal": _is_bool,
     "error_bound": _optional(_is_probability),
     "checks": _list_of(_is_object),
     "delta": _is_probability,
     "proof": lambda v: v in get_args(Proof),
+    "condition": _optional(_is_str),
+    "counterexample": _is_str,
     "safe_maximum": _is_bool,
     "maximum_reason": _is_str,
     "factor_tests": _is_count,
@@ -262,7 +316,6 @@ def _checked(obj: Any, fields: Mapping[str, Test], what: str) -> dict[str, Any]:
 
 
 def _agrees(stated: Mapping[str, Any], evidence: Check | Certificate, what: str) -> None:
-    """`equal` and `error_bound` are written for the reader, and follow from the rest."""
-    for name in ("equal", "error_bound"):
-        if stated[name] != getattr(evidence, name):
-            raise FormatError(f"{what}: {name}={stated[name]!r} is not what its tests show; verify the graph again")
+    for name, value in stated.items():
+        if value != getattr(evidence, name):
+            raise FormatError(f"{what}: {name}={value!r} is not what its tests show; verify the graph again")

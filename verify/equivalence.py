@@ -115,14 +115,14 @@ class Verifier:
             if not certificate.equal:
                 raise VerificationError(
                     f"{name}: {proof} equal to the program, different in a random test (seed {self.seed}): "
-                    f"{certificate.counterexample}; please report this program and the seed"
+                    f"{certificate.difference}; please report this program and the seed"
                 )
         outcome = self._second.run(graph)
         seeds = f"seeds {self.seed} and {self._second.seed}"
         if not outcome.check.equal:
             raise VerificationError(
                 f"{name}: equal to the program in the first check, different in the second ({seeds}): "
-                f"{outcome.check.counterexample}; please report this program and both seeds"
+                f"{outcome.check.difference}; please report this program and both seeds"
             )
         maximum = analyze(graph)
         shifted = bool(maximum.sites)
@@ -169,6 +169,8 @@ def _certificate(
         checks=checks,
         delta=delta,
         proof="not tried",
+        condition=None,
+        counterexample="",
         safe_maximum=maximum.safe,
         maximum_reason=maximum.reason,
         factor_tests=0,

@@ -193,7 +193,7 @@ def summary(found: Sequence[Row]) -> Table:
     for file in dict.fromkeys(r.file for r in found):
         of_file = [r for r in found if r.file == file]
         words = Counter(r.found for r in of_file)
-        proved = sum(r.verdict == "proved" for r in of_file)
+        proved = sum(r.verdict == "proved equal" for r in of_file)
         cells.append(
             [file, *(str(n) for n in (len(of_file), proved, words["same"], words["better"], words["neither"]))]
         )

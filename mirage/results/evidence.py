@@ -14,6 +14,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
 from mirage.verify.certificate import Certificate
+from mirage.verify.counterexample import counterexample
 from mirage.verify.equivalence import Verifier, verify_programs
 from mirage.verify.proof import prove, prove_programs
 
@@ -27,8 +28,8 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
     Raises what `mirage.api.verify` raises.
     """
     if isinstance(a, Program) and isinstance(b, Program):
-        certificate = verify_programs(a, b, seed=seed)
-        return certificate.with_proof(prove_programs(a, b)) if certificate.equal else certificate
+        certificate = verify_programs(a, b, seed=seed).with_proof(prove_programs(a, b))
+        return _decided(certificate, a, b, seed)
     if isinstance(a, MuGraph) and isinstance(b, MuGraph):
         return compare_graphs(a, b, seed)
     program, graph = (a, b) if isinstance(b, MuGraph) else (b, a)
@@ -38,9 +39,17 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
 
 
 def certify(verifier: Verifier, graph: MuGraph) -> Certificate:
-    """The certificate of a muGraph after both checks, and a proof where they find it equal."""
+    """The certificate of a muGraph after both checks, a proof if there is one, and a counterexample where both fail."""
     certificate = verifier.confirm(graph, verifier.check(graph))
-    return certificate.with_proof(prove(verifier.axis_program, graph)) if certificate.equal else certificate
+    certificate = certificate.with_proof(prove(verifier.axis_program, graph))
+    return _decided(certificate, verifier.source, graph, verifier.seed)
+
+
+def _decided(certificate: Certificate, a: Program | AxisProgram, b: Program | MuGraph, seed: int) -> Certificate:
+    """The certificate, with a counterexample in floats where it is neither proved nor tested equal, and one is found."""
+    if certificate.verdict != "unknown":
+        return certificate
+    return certificate.with_counterexample(counterexample(a, b, seed))
 
 
 def compare_graphs(a: MuGraph, b: MuGraph, seed: int) -> Certificate:
@@ -50,7 +59,7 @@ def compare_graphs(a: MuGraph, b: MuGraph, seed: int) -> Certificate:
     own = certify(verifier, a)
     if not own.equal:
         raise VerificationError(
-            f"muGraph {a.name}: its result depends on its tiles ({own.counterexample}); please report this graph"
+            f"muGraph {a.name}: its result depends on its tiles ({own.reason}); please report this graph"
         )
     certificate = certify(verifier, b)
     if certificate.proof == "proved" and own.proof != "proved":
@@ -91,17 +100,15 @@ class Verdict:
 
     @property
     def verdict(self) -> str:
-        """ "proved", "tested equal", "WRONG", "malformed", or "no graph" where no muGraph of the program expresses it."""
+        """That of the certificate, "malformed", or "no graph" where no muGraph of the program expresses it."""
         if self.certificate is None:
             return "no graph" if isinstance(self.error, GraphError) else "malformed"
-        if not self.certificate.equal:
-            return "WRONG"
-        return "proved" if self.certificate.proof == "proved" else "tested equal"
+        return self.certificate.verdict
 
     @property
     def explanation(self) -> str:
-        """The counterexample or the error; "" where the candidate is equal."""
-        return str(self.error) if self.certificate is None else self.certificate.counterexample
+        """Why it is not equal, or the error; "" where the candidate is equal."""
+        return str(self.error) if self.certificate is None else self.certificate.reason
 
     def to_json(self) -> dict[str, Any]:
         certificate = None if self.certificate is None else self.certificate.to_json()

@@ -157,7 +157,7 @@ def test_a_second_check_that_disagrees_is_an_error(monkeypatch: pytest.MonkeyPat
 
     def disagree(self: RandomTester, graph: MuGraph) -> Outcome:
         outcome = run(self, graph)
-        return outcome if self.seed == 0 else replace(outcome, check=replace(outcome.check, counterexample="output 0"))
+        return outcome if self.seed == 0 else replace(outcome, check=replace(outcome.check, difference="output 0"))
 
     monkeypatch.setattr(RandomTester, "run", disagree)
     store = ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
@@ -522,7 +522,7 @@ def test_verify_tells_equal_from_different_programs() -> None:
     assert equal.proof == "proved"
     different = mi.verify(a, c)  # type: ignore[operator]
     assert not different.equal
-    assert different.counterexample
+    assert different.verdict == "different" and different.counterexample
     assert different.proof != "proved"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from typing import Any
 
@@ -25,13 +26,14 @@ def bad() -> Certificate:
 
 
 def test_round_trip_through_text(good: Certificate, bad: Certificate) -> None:
-    for c in (good, bad, good.with_proof("proved")):
+    under = good.with_proof("proved", "x != 0")
+    for c in (good, bad, good.with_proof("proved"), under, bad.with_counterexample("output 0")):
         assert Certificate.from_json(json.loads(json.dumps(c.to_json()))) == c
 
 
 def test_text_states_what_was_done(good: Certificate) -> None:
     text = str(good.with_proof("proved"))
-    assert text.startswith(f"equal in {sum(c.tests for c in good.checks)} random tests\n")
+    assert text.startswith(f"proved equal, and equal in {sum(c.tests for c in good.checks)} random tests\n")
     for i, c in enumerate(good.checks):
         assert f"\n  check {i + 1}, modulo p={c.p} and q={c.q}, seed {c.seed}:\n" in text
         for d in c.draws:
@@ -51,10 +53,32 @@ def test_the_bound_is_that_of_the_worst_draw(good: Certificate) -> None:
     assert good.error_bound == max(d.error for c in good.checks for d in c.draws if d.error is not None)
 
 
-def test_text_of_a_counterexample(bad: Certificate) -> None:
+def test_text_of_a_difference(bad: Certificate) -> None:
     lines = str(bad).splitlines()
-    assert lines[0].startswith("NOT EQUAL")
-    assert lines[2].startswith("    counterexample: output 0[0, 0, 0] in test 0 is ")
+    assert lines[0].startswith("unknown: output 0[0, 0, 0] in test 0 is ")
+    assert lines[2].startswith("    difference: output 0[0, 0, 0] in test 0 is ")
+    assert str(bad.with_counterexample("output 0 is 1.0")).startswith("different: output 0 is 1.0\n")
+
+
+def test_a_verdict_says_what_the_evidence_comes_to(good: Certificate, bad: Certificate) -> None:
+    untested = dataclasses.replace(good, checks=())
+    assert good.verdict == "tested equal" and good.equal and not good.reason
+    assert good.with_proof("proved").verdict == "proved equal"
+    assert untested.with_proof("proved").verdict == "proved equal" and untested.with_proof("proved").equal
+    assert bad.with_proof("proved").verdict == "proved equal" and bad.with_proof("proved").equal
+    for c in (bad, untested, bad.with_proof("not proved")):
+        assert c.verdict == "unknown" and not c.equal and c.reason
+    assert bad.reason == bad.difference and untested.reason == "neither proved nor tested"
+    found = bad.with_counterexample("output 0")
+    assert found.verdict == "different" and not found.equal and found.reason == "output 0"
+
+
+def test_what_is_equal_under_a_condition_does_not_stand_for_the_program(good: Certificate) -> None:
+    for proof, verdict in (("proved", "proved equal"), ("not proved", "tested equal")):
+        c = good.with_proof(proof, "x != 0")  # type: ignore[arg-type]
+        assert c.verdict == verdict and c.condition == "x != 0"
+        assert not c.equal and c.reason == "equal only where x != 0"
+        assert str(c).splitlines()[0].endswith(" random tests, but only where x != 0")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +87,12 @@ def test_text_of_a_counterexample(bad: Certificate) -> None:
         ("schema", SCHEMA + 1),
         ("schema", SCHEMA - 1),
         ("schema", str(SCHEMA)),
+        ("verdict", "equal"),
+        ("verdict", "different"),
+        ("condition", 1),
+        ("condition", "x != 0"),
+        ("counterexample", None),
+        ("counterexample", "output 0"),
         ("equal", 1),
         ("equal", False),
         ("error_bound", 2.0**-41),
@@ -95,8 +125,8 @@ def test_wrong_values_are_refused(good: Certificate, field: str, value: Any) -> 
         ("draws", {}),
         ("draws", [[]]),
         ("draws", [{}]),
-        ("counterexample", None),
-        ("counterexample", "a difference"),
+        ("difference", None),
+        ("difference", "a difference"),
         ("equal", False),
         ("error_bound", 0.5),
     ],

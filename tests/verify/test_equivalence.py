@@ -56,7 +56,7 @@ DELTA = 2.0**-40
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_hand_written_graphs_are_equal(program: Callable[[], Program], graph: Callable[[], MuGraph], seed: int) -> None:
     c = verify_graph(program(), graph(), seed=seed)
-    assert c.equal and not c.counterexample and c.safe_maximum and c.proof == "not tried"
+    assert c.equal and not c.difference and c.safe_maximum and c.proof == "not tried"
     assert c.error_bound is not None and c.error_bound <= DELTA
     (check,) = c.checks
     assert len(check.draws) == 3 and all(d.error is not None and d.error <= DELTA for d in check.draws)
@@ -93,7 +93,7 @@ def test_wrong_attention_is_rejected(error: str) -> None:
     assert re.match(
         r"output 0\[\d, \d, \d\] in test 0 is \d+ for the program and \d+ for the graph, modulo p; "
         r"axes h=\d, .*; schedule \[\{'tiles': \{'h': .*; seed 0$",
-        c.counterexample,
+        c.difference,
     )
 
 
@@ -115,7 +115,7 @@ def test_sums_over_the_wrong_axis_are_rejected() -> None:
     right, wrong = (b.finish([b.op("sub", x, b.op("sum", x, axes=(a,), keepdims=True))]) for a in (0, 1))
     assert verify_programs(right, right).equal
     c = verify_programs(right, wrong)
-    assert not c.equal and "output 0[0, 0] in test 0" in c.counterexample
+    assert not c.equal and "output 0[0, 0] in test 0" in c.difference
 
 
 def test_a_graph_for_another_program_is_refused() -> None:
@@ -237,7 +237,7 @@ def test_a_program_that_always_divides_by_zero_is_never_equal() -> None:
     x = b.input("x", tensor("m"))
     p = b.finish([b.op("div", x, b.op("sub", x, x))])
     c = verify_graph(p, reference_graph(to_axes(p)))
-    assert not c.equal and "divides by zero in every random test" in c.counterexample
+    assert not c.equal and "divides by zero in every random test" in c.difference
 
 
 def two_exps(extra: bool) -> Program:
@@ -301,7 +301,7 @@ def test_joined_tests_are_redrawn_together() -> None:
     v = Verifier(p)
     v.primes = Primes(227, 113, 4)
     c = v.check(reference_graph(to_axes(p)))
-    assert c.equal or "divides by zero" in c.counterexample
+    assert c.equal or "divides by zero" in c.difference
     assert sum(d.redrawn for d in c.checks[0].draws) > 0
 
 
@@ -432,7 +432,7 @@ def test_every_output_is_compared() -> None:
     right, wrong = b.finish([first, second]), b.finish([first, b.op("square", first)])
     assert verify_graph(right, reference_graph(to_axes(right))).equal
     c = verify_programs(right, wrong)
-    assert not c.equal and c.counterexample.startswith("output 1[0] in test 0 is ")
+    assert not c.equal and c.difference.startswith("output 1[0] in test 0 is ")
 
 
 def test_a_wrong_axis_form_is_an_error_of_ours() -> None:

@@ -38,7 +38,7 @@ def test_proved_equal_and_safe(name: str) -> None:
     p = to_axes(case.program)
     assert prove(p, case.graph) == "proved"
     found = Verifier(case.program).check(case.graph)
-    assert found.equal and found.safe_maximum and not found.counterexample
+    assert found.equal and found.safe_maximum and not found.difference
     assert degree_violation(p, case.graph, analyze(case.graph)) == ""
 
 

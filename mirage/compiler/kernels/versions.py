@@ -69,7 +69,7 @@ def compile_versions(
 def _certificate(verifier: Verifier, graph: MuGraph) -> Certificate:
     certificate = verifier.confirm(graph, verifier.check(graph))
     if not certificate.equal or not offered(verifier.program, graph):
-        why = certificate.counterexample or "its exponents may overflow"
+        why = certificate.reason or "its exponents may overflow"
         raise VerificationError(
             f"kernel {verifier.program.name}: the muGraph {graph.origin!r} is not the program: {why}; compile the program again"
         )

@@ -30,8 +30,8 @@ def test_candidates_that_the_search_finds_too(tmp_path: Path) -> None:
     path = up.write(tmp_path / "rmsnorm_bs1.json", up.norm(), up.norm(loop=1))
     found = list(rows(path, sized(NORM, b=2, k=16, n=24), 20.0))
     assert [(r.file, r.candidate, r.verdict, r.found) for r in found] == [
-        ("rmsnorm_bs1", 0, "proved", "same"),
-        ("rmsnorm_bs1", 1, "proved", "same"),
+        ("rmsnorm_bs1", 0, "proved equal", "same"),
+        ("rmsnorm_bs1", 1, "proved equal", "same"),
     ]
     assert all(r.theirs == r.ours for r in found)
 
@@ -59,7 +59,7 @@ def test_candidates_that_are_wrong_or_malformed(tmp_path: Path) -> None:
     texts = [json.dumps(up.norm()).replace("tb_div_op", op) for op in ("tb_mul_op", "tb_log_op")]
     path = up.write(tmp_path / "rmsnorm_bs1.json", *map(json.loads, texts))
     wrong, malformed = rows(path, sized(NORM, b=2, k=16, n=24), 20.0)
-    assert wrong.verdict == "WRONG"
+    assert wrong.verdict == "different"
     assert (malformed.verdict, malformed.kernels, malformed.found, malformed.theirs) == (
         "malformed",
         0,
@@ -98,13 +98,13 @@ def test_rows_are_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     main(tmp_path, ["lora"], as_json=True, budget=20.0)
     (row,) = json.loads(capsys.readouterr().out)
     # the products are added as one concat_matmul
-    assert (row["file"], row["verdict"], row["found"]) == ("lora", "proved", "better")
+    assert (row["file"], row["verdict"], row["found"]) == ("lora", "proved equal", "better")
 
 
 def test_the_table_counts_candidates_by_file() -> None:
     cost = Bounds(1, 2, 3.0, 4.0, 5.0)
     words = [("a", "same"), ("b", "better"), ("a", "neither"), ("a", "same")]
-    found = [Row(file, i, 1, "WRONG" if i == 2 else "proved", word, cost, cost) for i, (file, word) in enumerate(words)]
+    found = [Row(file, i, 1, "different" if i == 2 else "proved equal", word, cost, cost) for i, (file, word) in enumerate(words)]
     assert summary(found).rows == [["a", "3", "2", "2", "0", "1"], ["b", "1", "1", "0", "1", "0"]]
 
 
@@ -114,5 +114,5 @@ def test_every_stored_graph_is_found_or_bettered(name: str) -> None:
     folder = Path(os.environ["MIRAGE_UPSTREAM_MUGRAPHS"])
     found = list(rows(folder / f"{name}.json", PROGRAMS[name], 30.0))
     assert found
-    assert {r.verdict for r in found} == {"proved"}
+    assert {r.verdict for r in found} == {"proved equal"}
     assert {r.found for r in found} <= {"same", "better"}
