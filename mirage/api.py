@@ -34,16 +34,14 @@ from mirage.kernels.target import Target, get_target, memory_bytes
 from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
+from mirage.results import cuda
 from mirage.results.cpu.recall import CpuMemory, KeptDecision
 from mirage.results.cpu.result import Superoptimized, result_from_json
 from mirage.results.cpu.tune import Session
-from mirage.results.cuda.rank import rank_for_device
-from mirage.results.cuda.recall import CudaMemory
-from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json, device_shapes
 from mirage.results.evidence import Verdict, compare, verdicts
 from mirage.results.recall import Kept, Memory, search_key
 from mirage.results.records import SCHEMA
-from mirage.results.result import checked_budget, saved_from_json
+from mirage.results.result import Result, checked_budget, saved_from_json
 from mirage.results.work import Work
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
@@ -63,7 +61,7 @@ if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
 
 #: what a program becomes, as the target has it
-Result: TypeAlias = Superoptimized | CudaSuperoptimized
+TargetResult: TypeAlias = "Superoptimized | cuda.CudaSuperoptimized"
 #: the targets that begin with "cuda"
 CudaTarget: TypeAlias = Literal["cuda", "cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
 
@@ -95,9 +93,9 @@ def superoptimize(
 @overload
 def superoptimize(
     program: Program | TensorFunction, *, target: CudaTarget, **options: Unpack[Options]
-) -> CudaSuperoptimized: ...
+) -> cuda.CudaSuperoptimized: ...
 @overload
-def superoptimize(program: Program | TensorFunction, *, target: str, **options: Unpack[Options]) -> Result: ...
+def superoptimize(program: Program | TensorFunction, *, target: str, **options: Unpack[Options]) -> TargetResult: ...
 def superoptimize(
     program: Program | TensorFunction,
     *,
@@ -114,7 +112,7 @@ def superoptimize(
     more: bool = False,
     seed: int = 0,
     progress: Say | None = None,
-) -> Result:
+) -> TargetResult:
     """The fastest verified way to run a program, for every size of its symbolic dims.
 
     `sizes` (dim symbol -> elements) are those it is tuned at, or a list of up to 8 such sets; the default is the first set of
@@ -169,9 +167,9 @@ def superoptimize(
     whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
     if isinstance(machine, CudaDevice):
-        cuda_memory = CudaMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
+        cuda_memory = cuda.CudaMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
         work = _work(verifier, anchors, fixed, options, executor, cuda_memory, store, begun)
-        return rank_for_device(
+        return cuda.rank_for_device(
             work,
             machine,
             budget=budget,
@@ -338,14 +336,14 @@ class LazySuperoptimized:
     def __init__(self, function: TensorFunction, options: Mapping[str, Any]) -> None:
         self.function = function
         self.options = options
-        self.result: Result | None = None
+        self.result: TargetResult | None = None
 
     def __call__(self, *arrays: Any, out: Any = None) -> Any:
         """The result for these arrays, as of `Superoptimized`."""
         if self.result is None:
             program = self.function.trace()
             if is_cuda(str(self.options.get("target", "cpu"))):
-                shapes = device_shapes(program, arrays)
+                shapes = cuda.device_shapes(program, arrays)
             else:
                 shapes = [a.shape for a in check_inputs(program, arrays)]
             sizes = SizeBinder(program).bind(shapes)
@@ -368,8 +366,8 @@ def superoptimized(*, options: Mapping[str, Any] | None = None, **specs: Any) ->
 
 
 def verify(
-    a: Program | TensorFunction | MuGraph | Result,
-    b: Program | TensorFunction | MuGraph | Result,
+    a: Program | TensorFunction | MuGraph | TargetResult,
+    b: Program | TensorFunction | MuGraph | TargetResult,
     *,
     seed: int = 0,
 ) -> Certificate:
@@ -387,7 +385,7 @@ def verify(
     return compare(x, y, _seed(seed))
 
 
-def verify_file(program: Program | TensorFunction | Result, file: UpstreamFile, *, seed: int = 0) -> Iterator[Verdict]:
+def verify_file(program: Program | TensorFunction | TargetResult, file: UpstreamFile, *, seed: int = 0) -> Iterator[Verdict]:
     """A verdict per candidate of a file of the upstream project, in order.
 
     Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
@@ -397,7 +395,7 @@ def verify_file(program: Program | TensorFunction | Result, file: UpstreamFile, 
     return verdicts(source, file, _seed(seed))
 
 
-def load(path: str | os.PathLike[str], *, seed: int = 0) -> Result:
+def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
     """A saved result, verified again and compiled for this machine, or for the CUDA architecture that it was made for.
 
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
@@ -422,7 +420,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> Result:
         _anchors(saved.program, saved.anchors, {})
         machine = get_target(str(obj["target"]))
         if isinstance(machine, CudaDevice):
-            return cuda_result_from_json(obj, saved, machine, str(path), _seed(seed))
+            return cuda.cuda_result_from_json(obj, saved, machine, str(path), _seed(seed))
         result = result_from_json(obj, saved, machine, str(path), _seed(seed))
         result.go_on = partial(_go_on, saved.graphs, result)
         return result

@@ -28,10 +28,11 @@ from mirage.kernels.decision import leaves
 from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
+from mirage.results import cuda
 from mirage.results.cpu.result import Superoptimized
-from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.results.evidence import Verdict
 from mirage.results.records import accuracy_to_json
+from mirage.results.result import Result
 from mirage.search.checkpoint import remove_checkpoints
 from mirage.search.versions import Version
 from mirage.verify.certificate import power_text
@@ -48,7 +49,7 @@ def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the trace
     _debug["on"] = debug
 
 
-def load_target(text: str) -> Any:
+def load_target(text: str) -> TensorFunction | Program | api.TargetResult:
     """What `FILE.py:function`, a saved result, a program text file or a program's JSON names.
 
     A Python file is the user's own code and is imported; nothing else is run. Raises InputError naming the path.
@@ -72,9 +73,9 @@ def load_target(text: str) -> Any:
     return api.load(text) if obj is None else obj
 
 
-def result_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
+def result_json(result: api.TargetResult) -> dict[str, Any]:
     """The figures of a result, for programs."""
-    if isinstance(result, CudaSuperoptimized):
+    if not isinstance(result, Superoptimized):
         return _cuda_json(result)
     return {
         "program": result.program.name,
@@ -98,7 +99,7 @@ def result_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
     }
 
 
-def _search_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
+def _search_json(result: api.TargetResult) -> dict[str, Any]:
     """The figures of the search and the verification."""
     stats = result.stats
     return {
@@ -120,7 +121,7 @@ def _search_json(result: Superoptimized | CudaSuperoptimized) -> dict[str, Any]:
     }
 
 
-def _cuda_json(result: CudaSuperoptimized) -> dict[str, Any]:
+def _cuda_json(result: cuda.CudaSuperoptimized) -> dict[str, Any]:
     decision = result.decision
     return {
         "program": result.program.name,
@@ -184,7 +185,7 @@ def superoptimize(
     program = load_target(what)
     given = sizes_of("--set", set_ or [])
     sets: list[dict[str, int]] = [{}]
-    if isinstance(program, Superoptimized | CudaSuperoptimized):
+    if isinstance(program, Result):
         sets = program.anchors
         program = program.program
     if sizes:
@@ -224,7 +225,7 @@ def show(
     """Print a program, or the best graph of a saved result."""
     check_writable("--svg", svg)
     thing = load_target(what)
-    if isinstance(thing, Superoptimized | CudaSuperoptimized):
+    if isinstance(thing, Result):
         if svg is not None:
             drawing = thing._repr_svg_()
             if drawing is None:

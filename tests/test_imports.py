@@ -27,7 +27,7 @@ HEAVY = {
         "torch",
         "triton",
     ),
-    *("typer", "z3", "mirage.compiler", "mirage.kernels", "mirage.search"),
+    *("typer", "z3", "mirage.compiler", "mirage.kernels", "mirage.kernels.cuda.emit", "mirage.search", "mirage.search.cuda"),
 }
 
 
