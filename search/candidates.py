@@ -111,6 +111,8 @@ class Candidates:
         self.stopped = False
         self._seen: set[str] = set()
         self._waiting = deque(known)
+        #: how many of the search's graphs were taken from it
+        self._taken = 0
 
     @staticmethod
     def of(verifier: Verifier, found: Sequence[Candidate]) -> Candidates:
@@ -126,16 +128,19 @@ class Candidates:
         return self.stopped or (not self._waiting and ended)
 
     def stop(self) -> None:
-        """Look for no more, as an interrupt wants it."""
+        """Look for no more, as an interrupt wants it. If nothing was looked at yet, one graph of what the search has found is."""
         self.stopped = True
         if self.search is not None:
             self.search.interrupt()
+            self._take(self.search)
+        while self._waiting and not self.found:
+            self._admit()
 
     def resume(self) -> None:
         """Go on after `stop`, if need be with a search that begins again: what it finds a second time is not new."""
         self.stopped = False
-        if self.search is not None:
-            self.search = self.search.anew()
+        if self.search is not None and (search := self.search.anew()) is not self.search:
+            self.search, self._taken = search, 0
 
     def more(self, seconds: float) -> list[Candidate]:
         """What is found in about so many seconds, or sooner: the search goes on, or a graph is looked at, at least."""
@@ -149,16 +154,22 @@ class Candidates:
         start = time.perf_counter()
         fresh: list[Candidate] = []
         while self._waiting:
-            candidate = admitted(self.verifier, self._waiting[0])
-            self._waiting.popleft()
-            if candidate is not None and (key := structure_key(candidate.graph)) not in self._seen:
-                self._seen.add(key)
-                self.found.append(candidate)
-                fresh.append(candidate)
+            fresh += self._admit()
             if time.perf_counter() > end:
                 break
         self.seconds["verify"] += time.perf_counter() - start
         return fresh
+
+    def _admit(self) -> list[Candidate]:
+        """Look at the next graph that waits; the candidate that it is, if it is a new one."""
+        candidate = admitted(self.verifier, self._waiting[0])
+        # only now: an interrupt leaves it waiting
+        self._waiting.popleft()
+        if candidate is None or (key := structure_key(candidate.graph)) in self._seen:
+            return []
+        self._seen.add(key)
+        self.found.append(candidate)
+        return [candidate]
 
     def _search(self, seconds: float) -> None:
         """Let a search go on: that of the whole program until it has its own operators in one kernel, the pieces, the whole."""
@@ -169,8 +180,14 @@ class Candidates:
                 return
             self.pieces = None
         if self.search is not None:
-            for found in self.search.advance(seconds):
-                self._waiting.extend(Known(graph, found.cost) for graph in found.graphs)
+            self.search.advance(seconds)
+            self._take(self.search)
+
+    def _take(self, search: Search) -> None:
+        """What the search has found since it was last asked waits to be looked at."""
+        fresh = search.found[self._taken :]
+        self._taken += len(fresh)
+        self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)
 
     def all(self, seconds: float) -> list[Candidate]:
         """Everything that there is, or that is found in so many seconds."""

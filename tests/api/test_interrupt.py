@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mirage.progress import Step, bars
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.stream import Search
 from mirage.search.tune import Tuner
+from mirage.search.units import Found, Units
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from tests.api.small import BUDGET, adapter, arrays, check
@@ -126,6 +128,27 @@ def test_an_interrupt_of_the_tuning(store: ResultStore) -> None:
     assert not again.recalled
     assert again.tune_stop == again.stats.stop_reason == "complete"
     assert mi.superoptimize(adapter, budget=BUDGET, cache=store).recalled
+
+
+def test_an_interrupt_of_the_first_unit_gives_what_it_had_found(
+    store: ResultStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Units.run
+
+    def interrupting(self: Units, unit: str) -> Iterator[Found | None]:
+        for item in run(self, unit):
+            yield item
+            if item is not None:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Units, "run", interrupting)
+        r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
+    assert r.interrupted and r.stats.stop_reason == "interrupted (4 of 4 units)"
+    assert len(r.graphs) == 1 and r.compiled > 0
+    runs(r)
+    improved = r.improve(BUDGET)
+    assert improved.stats.stop_reason == "complete" and len(improved.graphs) > 1
 
 
 def test_an_interrupt_before_anything_was_found(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:

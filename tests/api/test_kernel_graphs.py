@@ -63,7 +63,8 @@ def found(monkeypatch: pytest.MonkeyPatch, chosen: list[MuGraph]) -> None:
     class Chosen(Search):
         def advance(self, seconds: float) -> list[Found]:
             self.done = True
-            return [Found([g], float(k), np.zeros(0), False, 0.0) for k, g in enumerate(chosen)]
+            self.found = [Found([g], float(k), np.zeros(0), False, 0.0) for k, g in enumerate(chosen)]
+            return self.found
 
     monkeypatch.setattr(api, "Search", Chosen)
     result = SearchResult(chosen, [float(k) for k in range(len(chosen))])
