@@ -5,52 +5,45 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from inspect import signature
-from typing import Any
+from typing import Any, TypeAlias
 
 from mirage.api import superoptimize as search_program
 from mirage.background import Background, Job
 from mirage.cache import ResultStore, check_cache
+from mirage.compiler.arguments import trial_arguments
+from mirage.compiler.build import (
+    COMPLETION,
+    OPTIMIZATIONS,
+    PIPELINE,
+    PREPARATION,
+    built,
+    passed,
+)
+from mirage.compiler.choice import PLAIN, fastest, form_of
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
-from mirage.compiler.kernels.choice import fastest
 from mirage.compiler.kernels.cpu_maker import CpuKernels
 from mirage.compiler.kernels.cuda_maker import CudaKernels
 from mirage.compiler.kernels.cuda_mugraph import cuda_mugraph_from_text
 from mirage.compiler.kernels.maker import KernelMaker
-from mirage.compiler.kernels.mugraph import MuGraphKernel, kernel_from_text
+from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.switching import SwitchingKernel
-from mirage.compiler.lower import Lowered, lower
-from mirage.compiler.passes import (
-    batch_matmuls,
-    canonicalize,
-    collect_constraints,
-    cse,
-    dead_code,
-    fold_constants,
-    fuse,
-    generate,
-    inline,
-    lift_constants,
-    lift_workspaces,
-    lower_libraries,
-    merge_matmuls,
-    partition,
-    superoptimize,
-)
-from mirage.compiler.pipeline import Pass, run_passes
+from mirage.compiler.passes import partition, superoptimize
+from mirage.compiler.pipeline import printed
 from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, SearchError, TraceError
 from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.graph.check import check
-from mirage.ir.graph.nodes import Module
+from mirage.ir.graph.nodes import Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
 from mirage.ir.loops.parse import parse_loops
+from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cuda.device import CudaDevice
@@ -58,51 +51,23 @@ from mirage.kernels.cuda.loops.kernel import cuda_loops_from_text
 from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
-from mirage.runtime.executable import Executable, Facts, Kernel, MemoryPlan, read_executable
+from mirage.runtime.executable import Executable, Kernel, read_executable
+from mirage.runtime.program import CallPacked
 from mirage.search.versions import MAX_VERSIONS
 
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
 #: seconds below which a search is not worth its start
 MIN_BUDGET = 1.0
-#: share of a subprogram's time, and seconds at most, for the race of what a search found against the fused kernels
-RACE_SHARE, RACE_SECONDS = 0.05, 0.5
+#: share of a subprogram's time, and seconds at least and at most, for the race of what a search found against what there is
+#: without one
+RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.05, 0.05, 0.5
+#: share of the budget, and seconds at most, for the race of the whole program against the same without a search
+PROGRAM_SHARE, PROGRAM_SECONDS = 0.05, 3.0
 
-#: optimizations that can be left out, for ablations, and the passes that make them
-OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
-    "merge": (merge_matmuls.run, batch_matmuls.run),
-    "superoptimize": (partition.run, superoptimize.run),
-    "libraries": (lower_libraries.run,),
-    "fuse": (fuse.run, generate.run),
-    "plan": (),
-}
-
-#: the one order of the passes
-PIPELINE: tuple[Pass, ...] = (
-    canonicalize.run,
-    inline.run,
-    collect_constraints.run,
-    canonicalize.run,
-    fold_constants.run,
-    cse.run,
-    dead_code.run,
-    merge_matmuls.run,
-    batch_matmuls.run,
-    lift_constants.run,
-    dead_code.run,
-    partition.run,
-    superoptimize.run,
-    inline.run,
-    collect_constraints.run,
-    lower_libraries.run,
-    dead_code.run,
-    fuse.run,
-    generate.run,
-    inline.run,
-    dead_code.run,
-    lift_workspaces.run,
-    collect_constraints.run,
-)
+#: forms of a subprogram: what a search found, and one kernel that is made without a search; and the whole program with what
+#: was chosen for each of its subprograms
+FOUND, FUSED, FULL = "found", "fused", "full"
 
 #: makers of kernels from their texts, by kind
 KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
@@ -136,11 +101,12 @@ def compile(
     intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
     between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
-    results store costs less. With `background` the executable is returned at once: subprograms run as library calls until a
-    process beside has found better (`Executable.wait`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture
-    such as "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is.
-    `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
-    and `progress` are as of `superoptimize`.
+    results store costs less. On the processor, what is found is raced against libraries and fusion, at `sizes` with random
+    arguments, so that the program is not slower than without a search. With `background` the executable is returned at once:
+    subprograms run as library calls until a process beside has found better (`Executable.wait`). `target` is "cpu", "cuda" for
+    the device at hand, or a CUDA architecture such as "cuda:sm_90", of which no device is needed but for calls: an executable may
+    be saved, and loaded where one is. `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse",
+    "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
 
     An interrupt (Ctrl-C) of a search ends the superoptimization: subprograms that are not searched are fused as they are, and
     the executable says so (`Executable.interrupted`). A second interrupt, or one elsewhere, raises KeyboardInterrupt.
@@ -160,21 +126,57 @@ def compile(
         sizes = sizes or list(program.sizes.values())[:MAX_SETS] or None
     context = _context(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
-    context.kernels, context.deadline, context.say = kernels, start + budget, say
+    race = min(PROGRAM_SHARE * budget, PROGRAM_SECONDS)
+    context.kernels, context.deadline, context.say = kernels, start + budget - race, say
+    context.printed = printed(PIPELINE)
     search = _Later(beside, kernels) if beside else _Searches(kernels, cache, seed, say)
     context.superoptimizer = search
-    given = len(module.functions[module.main].parameters)
-    left_out = {p for name in without for p in OPTIMIZATIONS[name]}
-    module = run_passes(module, context, [p for p in PIPELINE if p not in left_out])
-    lowered = lower(module, context, planned="plan" not in without)
-    made = _kernels(module)
-    kernels.finish(made.values())
-    say(Step("compiled"))
-    facts = replace(_facts(module, context, lowered, given), interrupted=search.interrupted)
-    executable = Executable(lowered.code, made, lowered.constants, facts, beside, kernels.target)
+    main = module.functions[module.main]
+
+    def finished(module: Module, context: Context) -> Executable:
+        module = passed(module, context, (superoptimize.run, *COMPLETION), without)
+        planned = "plan" not in without
+        return built(module, context, given=len(main.parameters), planned=planned, background=beside)
+
+    module = passed(module, context, PREPARATION, without)
+    unsearched = module, replace(context.copy(), superoptimizer=None)
+    module = passed(module, context, (partition.run,), without)
+    before = context.copy()
+    executable = finished(module, context)
     if beside:
         beside.start()
+    elif isinstance(search, _Searches) and search.may_lose:
+        forms = {FULL: executable, PLAIN: finished(*unsearched)}
+        if search.chosen != search.found:
+            forms[FOUND] = finished(module, replace(before, superoptimizer=search.again))
+        executable = _fastest(main, forms, context.sizes, race)
+    say(Step("compiled"))
+    facts = replace(executable.facts, seconds=dict(context.report.seconds), interrupted=search.interrupted)
+    executable.facts = facts
     return executable
+
+
+def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Sizes], seconds: float) -> Executable:
+    """The form of a program that is measured to be the fastest; the first one where it cannot be tried."""
+    full, arguments = forms[FULL], [trial_arguments(main, at) for at in sizes]
+    complete = [a for a in arguments if a is not None]
+    if len(complete) < len(arguments) or not _may_be_tried(full):
+        return full
+    try:
+        name = fastest(forms, complete, seconds)
+    except Exception:
+        # functions of the user may want other values
+        return full
+    if name == PLAIN:
+        why = "the kernels that searches found are not used: the program was measured to be slower with them"
+        forms[name].facts = replace(forms[name].facts, fallbacks=(*forms[name].facts.fallbacks, why))
+    return forms[name]
+
+
+def _may_be_tried(executable: Executable) -> bool:
+    """Whether calls have no effects but on their arguments."""
+    called = {i.function for f in executable.program for i in f.code if isinstance(i, CallPacked)}
+    return called <= EFFECTS.keys()
 
 
 def _check_options(budget: Any, without: Any) -> None:
@@ -280,22 +282,53 @@ class _Later:
         return kernel, kernel.outcome
 
 
+#: a kernel, or None for what libraries and fusion make of a subprogram, with what is said of it
+_Choice: TypeAlias = tuple[Kernel | None, str]
+
+
 @dataclass
 class _Searches:
-    """The kernels of subprograms that `mirage.superoptimize` finds; fused ones without time, or after an interrupt."""
+    """The fastest of what `mirage.superoptimize` finds for a subprogram, of one kernel that is made without a search, and of what
+    libraries and fusion make of it; after an interrupt, without measurements and searches.
+    """
 
     kernels: KernelMaker
     cache: ResultStore | bool
     seed: int
     say: Say
     interrupted: bool = False
+    #: what was chosen for each subprogram, and what a search found for it, or, without one, the same
+    chosen: dict[str, _Choice] = field(default_factory=dict)
+    found: dict[str, _Choice] = field(default_factory=dict)
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> tuple[Kernel, str]:
+    ) -> _Choice:
+        forms = self._forms(program, sizes, constants, budget)
+        name = next(iter(forms))
+        if len(forms) > 1 and not self.interrupted:
+            seconds = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS)
+            name = self._race(program, forms, sizes[:MAX_SETS], constants, seconds)
+        self.chosen[program.name], self.found[program.name] = forms[name], forms.get(FOUND, forms[name])
+        return forms[name]
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a program that runs what was chosen might be slower than without it."""
+        used = any(kernel is not None for kernel, _ in self.chosen.values())
+        return used and not self.interrupted and self.kernels.target == "cpu"
+
+    def again(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> _Choice:
+        """What the search found for a subprogram."""
+        return self.found[program.name]
+
+    def _forms(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> dict[str, _Choice]:
+        """The ways to run a subprogram, the one first that runs if none is measured."""
         if self.interrupted or budget < MIN_BUDGET:
             why = "as the compilation was interrupted" if self.interrupted else "for which no time was left"
-            return self._without_search(program, sizes, constants, why)
+            return self._unsearched(program, sizes, constants, why)
         try:
             result = search_program(
                 program, target=self.kernels.target, sizes=list(sizes)[:MAX_SETS], constants=constants,
@@ -303,56 +336,49 @@ class _Searches:
             )  # fmt: skip
         except SearchError as e:
             reason = str(e).partition("; ")[0]
-            return self._without_search(program, sizes, constants, f"as one found nothing that can be compiled ({reason})")
+            return self._unsearched(program, sizes, constants, f"as one found nothing that can be compiled ({reason})")
         self.interrupted = result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
-        found = self.kernels.superoptimized(result)
+        kernel = self.kernels.superoptimized(result)
+        if not isinstance(result, Superoptimized):
+            return {FOUND: (kernel, f"{result.best}; {where}")}
         gain = ""
-        if isinstance(result, Superoptimized):
-            fused = None if self.interrupted else self.kernels.fused(program, sizes, constants=constants)
-            if isinstance(found, MuGraphKernel) and isinstance(fused, MuGraphKernel):
-                seconds = min(RACE_SHARE * budget, RACE_SECONDS)
-                if fastest(program, {"found": found, "fused": fused}, result.anchors, seconds) == "fused":
-                    return fused, f"fused, which was measured to be faster than {result.best}; {where}"
-            if library := result.baselines.get("library"):
-                gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library"
-        return found, f"{result.best}{gain}; {where}"
+        if library := result.baselines.get("library"):
+            gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library"
+        slower = f"measured to be faster than {result.best}; {where}"
+        forms: dict[str, _Choice] = {
+            FOUND: (kernel, f"{result.best}{gain}; {where}"),
+            PLAIN: (None, f"libraries and fusion, which were {slower}"),
+        }
+        if (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
+            forms[FUSED] = fused, f"fused, which was {slower}"
+        return forms
 
-    def _without_search(
+    def _unsearched(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], why: str
-    ) -> tuple[Kernel, str]:
+    ) -> dict[str, _Choice]:
+        """The same without a search."""
         fused = self.kernels.fused(program, sizes, constants=constants)
-        if fused is not None:
-            return fused, f"fused without a search, {why}"
-        return self.kernels.library(program), f"library calls without a search, {why}"
+        if fused is None:
+            return {PLAIN: (None, f"libraries and fusion without a search, {why}")}
+        forms: dict[str, _Choice] = {FUSED: (fused, f"fused without a search, {why}")}
+        if self.kernels.target == "cpu":
+            forms[PLAIN] = None, f"libraries and fusion without a search, {why}"
+        return forms
 
-
-def _kernels(module: Module) -> dict[str, Kernel]:
-    """The kernels of a module, all of which can be called after the passes."""
-    found = {name: k for name, k in module.kernels.items() if isinstance(k, Kernel)}
-    if lost := sorted(module.kernels.keys() - found.keys()):
-        raise InputError(f"kernel {lost[0]!r} of the module cannot be called; pass kernels that run on arrays")
-    return found
-
-
-def _facts(module: Module, context: Context, lowered: Lowered, given: int) -> Facts:
-    """The facts of a compilation; `given` is how many parameters users give."""
-    main = module.functions[module.main]
-    parameters = ", ".join(f"{p.name}: {p.annotation}" for p in main.parameters[:given])
-    outcomes = {s.kernel: f"{s.operators} operator{'s' * (s.operators != 1)}, {s.outcome}" for s in context.report.subprograms}
-    texts = {name: outcomes.get(name, k.kind) for name, k in module.kernels.items()}
-    plans = {
-        name: MemoryPlan(p.arena, p.most_live, tuple(map(str, p.storages))) for name, p in lowered.plans.items()
-    }
-    return Facts(
-        f"{main.name}({parameters}) -> {main.returns}",
-        tuple(f"{g} ({g.reason})" for g in lowered.code.functions[module.main].guards),
-        texts,
-        tuple(context.report.fallbacks),
-        plans,
-        dict(context.report.seconds),
-        str(main.attr.get(lift_constants.PREPARE, "")),
-        len(main.parameters) - given,
-    )
-
-
+    def _race(
+        self,
+        program: Program,
+        forms: Mapping[str, _Choice],
+        sizes: Sequence[Sizes],
+        constants: Sequence[str],
+        seconds: float,
+    ) -> str:
+        """The name of the fastest form; of the first one where there is no memory to try them."""
+        module = module_of(program)
+        arguments = [trial_arguments(module.functions[module.main], at) for at in sizes]
+        complete = [a for a in arguments if a is not None]
+        if len(complete) < len(arguments):
+            return next(iter(forms))
+        made = {name: form_of(program, kernel, sizes, constants, self.kernels) for name, (kernel, _) in forms.items()}
+        return fastest(made, complete, seconds)

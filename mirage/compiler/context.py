@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from mirage.compiler.constraints import Constraints
@@ -18,14 +18,15 @@ Sizes = Mapping[str, int]
 
 
 class Superoptimizer(Protocol):
-    """Finds the fastest verified way to run a Lax subprogram, and says in words what it found.
+    """Finds the fastest verified way to run a Lax subprogram, and says in words what it found. None in place of a kernel leaves
+    it to the later passes, that is to libraries and fusion.
 
     `sizes` are sets of sizes to tune at, `constants` inputs whose contents never change, `budget` is in seconds.
     """
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> tuple[Kernel, str]: ...
+    ) -> tuple[Kernel | None, str]: ...
 
 
 @dataclass
@@ -56,7 +57,7 @@ class Context:
     `bounds` are the constraints on dims of the main function that the user gave; `constants` its parameters whose contents
     never change; `sizes` the sets of sizes of its dim symbols to tune at. `constraints` holds a store per function, which
     `collect_constraints` fills: symbols belong to functions. `deadline` is on the clock of `time.perf_counter`. `kernels` makes
-    kernels for the target, which no pass knows otherwise.
+    kernels for the target, which no pass knows otherwise. `printed` names the passes after which the module is printed.
     """
 
     bounds: Constraints = field(default_factory=Constraints)
@@ -66,6 +67,7 @@ class Context:
     kernels: KernelMaker = field(default_factory=CpuKernels)
     deadline: float = float("inf")
     say: Callable[[str], None] = lambda _: None
+    printed: Collection[str] = ()
     constraints: dict[str, Constraints] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
 
@@ -76,6 +78,11 @@ class Context:
     def inherit(self, function: str, caller: str) -> None:
         """A function outlined of another has its dims, under the same names, and what is known of them."""
         self.constraints[function] = self.of(caller).copy()
+
+    def copy(self) -> Context:
+        """The state from which another form of the same program can be compiled; the seconds of both are counted together."""
+        report = Report(list(self.report.subprograms), list(self.report.fallbacks), self.report.seconds)
+        return replace(self, constraints={name: c.copy() for name, c in self.constraints.items()}, report=report)
 
     @property
     def seconds_left(self) -> float:

@@ -27,26 +27,28 @@ def run_passes(
     *,
     check: Callable[[Module], None] | None = None,
 ) -> Module:
-    """The module after all passes, in order; `check`, where given, sees it after each.
-
-    Raises SettingError where `MIRAGE_PRINT_AFTER` names no pass.
+    """The module after all passes, in order; `check`, where given, sees it after each. It is printed to standard error after
+    those that `context.printed` names.
     """
-    dumped = _dumped([pass_name(p) for p in passes])
     for p in passes:
         start = time.perf_counter()
         module = p(module, context)
         name = pass_name(p)
         spent = context.report.seconds
         spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
-        if name in dumped:
+        if name in context.printed:
             print(f"# after {name}\n{module}", file=sys.stderr)
         if check is not None:
             check(module)
     return module
 
 
-def _dumped(names: Sequence[str]) -> Collection[str]:
-    wanted = print_after()
+def printed(passes: Sequence[Pass]) -> Collection[str]:
+    """Names of the passes after which `MIRAGE_PRINT_AFTER` wants to see the module.
+
+    Raises SettingError where it names no pass.
+    """
+    names, wanted = [pass_name(p) for p in passes], print_after()
     if wanted == ("all",):
         return names
     for name in wanted:

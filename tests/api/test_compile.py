@@ -14,7 +14,8 @@ import pytest
 
 import mirage as mi
 from benchmarks.graphs.programs import SMALL, GraphProgram
-from mirage.compilation import OPTIMIZATIONS, PIPELINE
+from mirage import compilation
+from mirage.compiler.build import OPTIMIZATIONS, PIPELINE
 from mirage.errors import (
     BudgetError,
     CacheError,
@@ -30,6 +31,7 @@ from mirage.errors import (
     UnknownTarget,
 )
 from tests.api.archives import saved_with
+from tests.api.small import BUDGET, limit_tuning
 from tests.kernels.kernels import in_threads
 
 #: without a search, so that a test takes a second
@@ -67,13 +69,98 @@ def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", ["llama_decode", "mixtral_moe"])
-def test_superoptimized_programs_compute_the_same(name: str, tmp_path: Path) -> None:
+def test_superoptimized_programs_compute_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compilation, "fastest", Judge("full", "found", "fused"))
     p = SMALL[name]
     executable = compiled(p, without=(), budget=4.0)
     assert "lax_kernel" in executable.explain()
     check_numbers(executable, p, 20)
     executable.save(tmp_path / "program.mirage")
     check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 5, seed=1)
+
+
+PARTS = {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8), "v": mi.tensor(8, 4)}
+
+
+def parts(x: Any, w: Any, v: Any) -> Any:
+    """Two subprograms."""
+    return mi.softmax(mi.sort(mi.relu(x @ w), axis=1) @ v)
+
+
+def check_parts(executable: mi.Executable) -> None:
+    x, w, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 8), (8, 8), (8, 4)))
+    want = np.exp(np.sort(np.maximum(x @ w, 0), axis=1) @ v)
+    np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
+
+
+class Judge:
+    """Stands for the races of a compilation: `wanted` wins where it takes part, else the first form."""
+
+    def __init__(self, *wanted: str) -> None:
+        self.wanted = wanted
+        self.asked: list[list[str]] = []
+
+    def __call__(self, forms: dict[str, mi.Executable], arguments: list[Any], seconds: float) -> str:
+        self.asked.append(list(forms))
+        for form in forms.values():
+            for given in arguments:
+                form(*given)
+        return next((name for name in self.wanted if name in forms), next(iter(forms)))
+
+
+@pytest.mark.parametrize("wanted", ["found", "fused", "plain"])
+def test_the_fastest_form_of_a_subprogram_runs(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
+    # of the whole program, what was chosen for each subprogram
+    judge = Judge("full", wanted)
+    monkeypatch.setattr(compilation, "fastest", judge)
+    executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
+    check_parts(executable)
+    subprograms = [{"found", "fused", "plain"}] * 2
+    # with the plain forms alone, there is nothing more to decide
+    program = {"found": ["full", "plain"], "fused": ["full", "plain", "found"]}
+    assert [set(a) for a in judge.asked[:2]] == subprograms
+    assert judge.asked[2:] == ([program[wanted]] if wanted in program else [])
+    text = executable.explain()
+    said = {"found": "times as fast as the library; complete", "fused": "fused, which was measured to be faster than"}
+    assert text.count(said.get(wanted, "libraries and fusion, which were measured to be faster than")) == 2
+
+
+@pytest.mark.parametrize("wanted", ["full", "plain", "found"])
+def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
+    monkeypatch.setattr(compilation, "fastest", lambda forms, *_: wanted if "full" in forms else "fused")
+    executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
+    check_parts(executable)
+    text = executable.explain()
+    assert ("the kernels that searches found are not used" in text) == (wanted == "plain")
+    assert ("lax_kernel" in text) == (wanted != "plain")
+    assert "superoptimize" in executable.facts.seconds
+
+
+def test_a_program_whose_calls_have_effects_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
+    judge = Judge("found")
+    monkeypatch.setattr(compilation, "fastest", judge)
+    called: list[int] = []
+
+    def note(x: np.ndarray) -> tuple[()]:
+        called.append(1)
+        return ()
+
+    mi.register_packed("tests.noted", note)
+
+    def noted(x: Any, w: Any) -> Any:
+        y = mi.softmax(x @ w)
+        mi.call_packed("tests.noted", y, result=())
+        return y
+
+    executable = mi.compile(noted, {"x": mi.tensor("n", 8), "w": mi.tensor(8, 8)}, budget=BUDGET, cache=False)
+    assert not called and all("full" not in forms for forms in judge.asked)
+    executable(np.ones((2, 8), np.float32), np.ones((8, 8), np.float32))
+    assert called == [1]
 
 
 @pytest.mark.parametrize("left_out", [(), *((name,) for name in OPTIMIZATIONS), tuple(OPTIMIZATIONS)])

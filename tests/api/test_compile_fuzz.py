@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import mirage as mi
-from mirage.compilation import OPTIMIZATIONS
+from mirage.compiler.build import OPTIMIZATIONS
 from mirage.errors import MirageError
 from mirage.ir.graph.nodes import Module
 from tests.random_graphs import Case, assert_close, random_case, shrink

@@ -2,7 +2,8 @@
 
 The function of a subprogram keeps its signature and calls the kernel; inlining then puts the call into its callers. Equal
 subprograms, as the layers of a model have them, share one kernel. The budget that is left is divided among those that are still
-to be searched by the square root of the time that each takes at least: large ones gain most, but small ones gain, too.
+to be searched by the square root of the time that each takes at least: large ones gain most, but small ones gain, too. Where no
+kernel is better than libraries and fusion, the subprogram becomes an ordinary function, which is left to these.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def run(module: Module, context: Context) -> Module:
     works = [_work(module, f, sizes, context) for f in found]
     # equal ones are one piece of work
     shares = {w.key: w.share for w in works}
-    kernels: dict[Any, str] = {}
+    kernels: dict[Any, str | None] = {}
     # the largest first: what takes longer than its share is missing at the end
     for k, w in enumerate(sorted(works, key=lambda w: -w.share)):
         if w.key not in kernels:
@@ -49,12 +50,22 @@ def run(module: Module, context: Context) -> Module:
             kernel, outcome = context.superoptimizer(
                 w.lax.program, w.anchors, [names[i] for i in w.constants], budget
             )
-            kernels[w.key] = builder.add_kernel(f"{w.function.name}_kernel", kernel)
             spent = time.perf_counter() - start
-            operators = sum(n.op not in ("input", "constant", "size") for n in w.lax.axes.nodes)
-            context.report.subprograms.append(Subprogram(kernels[w.key], operators, outcome, spent))
-        builder.add(calling(w.function, builder, kernels[w.key], w.lax.dims))
+            if kernel is None:
+                kernels[w.key] = None
+                context.report.fallbacks.append(f"{w.function.name}: {outcome}")
+            else:
+                name = kernels[w.key] = builder.add_kernel(f"{w.function.name}_kernel", kernel)
+                operators = sum(n.op not in ("input", "constant", "size") for n in w.lax.axes.nodes)
+                context.report.subprograms.append(Subprogram(name, operators, outcome, spent))
+        chosen = kernels[w.key]
+        builder.add(left(w.function) if chosen is None else calling(w.function, builder, chosen, w.lax.dims))
     return builder.finish(module.main)
+
+
+def left(function: Function) -> Function:
+    """The function without what says that it is a subprogram: inlining writes it out again."""
+    return replace(function, attrs=tuple(pair for pair in function.attrs if pair[0] != "origin"))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,65 @@
+"""Arguments to try a program with, of which nothing but the types is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from mirage.ir.annotations import Annotation, ShapeType, TupleType
+from mirage.ir.dims import evaluate
+from mirage.ir.graph.nodes import Function
+from mirage.ir.types import DTYPES, ELEMENTS, TensorType
+from mirage.kernels.target import memory_bytes
+from mirage.search.accuracy import random_input
+
+#: part of the memory that the arguments may take
+MEMORY_SHARE = 1 / 8
+
+
+def trial_arguments(function: Function, sizes: Mapping[str, int]) -> list[Any] | None:
+    """Arguments of the function's types at these sizes (dim symbol -> elements), the same every time: normal numbers, integers
+    that are 0, so that they are indices of whatever is not empty, and masks that leave nothing out.
+
+    None where the type of a parameter does not say enough, or the memory has no room for them.
+    """
+    rng = np.random.default_rng(0)
+    annotations = [p.annotation for p in function.parameters]
+    if not all(map(_is_complete, annotations)) or sum(_bytes(a, sizes) for a in annotations) > MEMORY_SHARE * memory_bytes():
+        return None
+    return [_argument(a, sizes, rng) for a in annotations]
+
+
+def _is_complete(annotation: Annotation) -> bool:
+    match annotation:
+        case TensorType(dtype=dtype):
+            return dtype in ELEMENTS
+        case ShapeType(dims=dims):
+            return dims is not None and None not in dims
+        case TupleType(fields=fields):
+            return all(map(_is_complete, fields))
+    return False
+
+
+def _argument(annotation: Annotation, sizes: Mapping[str, int], rng: np.random.Generator) -> Any:
+    match annotation:
+        case TensorType(dtype=dtype) if dtype in DTYPES:
+            return random_input(annotation, sizes, rng)
+        case TensorType(dtype=dtype):
+            return np.full(annotation.bind(sizes), dtype == "bool", ELEMENTS[dtype])
+        case ShapeType(dims=dims):
+            return tuple(evaluate(d, sizes) for d in dims or () if d is not None)
+        case TupleType(fields=fields):
+            return tuple(_argument(f, sizes, rng) for f in fields)
+    raise AssertionError(annotation)
+
+
+def _bytes(annotation: Annotation, sizes: Mapping[str, int]) -> int:
+    match annotation:
+        case TensorType(dtype=dtype):
+            return prod(annotation.bind(sizes)) * ELEMENTS[dtype].itemsize
+        case TupleType(fields=fields):
+            return sum(_bytes(f, sizes) for f in fields)
+    return 0

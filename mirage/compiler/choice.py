@@ -1,0 +1,91 @@
+"""Which of several compiled forms of one program runs: the fastest by measurement, of those that are never slower than the form
+without a search.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mirage.compiler.build import COMPLETION, PREPARATION, built, passed
+from mirage.compiler.constraints.bounds import from_bounds
+from mirage.compiler.context import Context, Sizes
+from mirage.compiler.kernels.maker import KernelMaker
+from mirage.compiler.passes.superoptimize import calling
+from mirage.ir.dims import symbol
+from mirage.ir.graph.builder import ModuleBuilder
+from mirage.ir.graph.nodes import Kernel
+from mirage.ir.graph.programs import module_of
+from mirage.ir.program import Program
+from mirage.kernels.profile import interleave, score, settle, wall_ns
+from mirage.runtime.executable import Executable
+
+#: the form of a program of library calls and fused kernels, made without a search
+PLAIN = "plain"
+#: how many times as long as that a form may take at any sizes: two measurements of the same differ by as much
+EQUAL = 1.02
+#: rounds of a race that may take up to twice its time
+ROUNDS = 3
+#: nanoseconds of calls in a turn, and the most of them; a call that takes so long finds in the caches what any other form left
+TURN_NS, TURN_CALLS = 2_000_000, 20
+LONG_NS = 50_000_000
+
+
+def fastest(forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float) -> str:
+    """The name of the form that takes the least time for these sets of arguments, in the geometric mean, of those that take no
+    longer than `PLAIN` for any set; by races of so many seconds together.
+
+    Each form is called as in a program that runs it alone: with its own threads awake, those of others asleep, and with what
+    its own calls leave in the caches.
+    """
+    ratios: dict[str, list[float]] = {name: [] for name in forms}
+    for given in arguments:
+        runs = {name: _Turns(partial(form, *given)) for name, form in forms.items()}
+        share = seconds / len(arguments)
+        timings = interleave(runs, seconds=share, min_runs=ROUNDS, measure=_Turns.nanoseconds, clear=True)
+        for name, t in timings.items():
+            ratios[name].append(score(t) / score(timings[PLAIN]))
+    for form in forms.values():
+        form.forget()
+        form.release()
+    allowed = [name for name, found in ratios.items() if max(found) <= EQUAL]
+    return min(allowed, key=lambda name: math.prod(ratios[name]))
+
+
+class _Turns:
+    """A form of a program in a race; `nanoseconds` are those of the fastest call of a turn."""
+
+    def __init__(self, run: Callable[[], object]) -> None:
+        self._run = run
+        self._last = 0
+
+    def __call__(self) -> None:
+        self._last = wall_ns(self._run)
+
+    def nanoseconds(self) -> int:
+        settle()
+        if self._last < LONG_NS:
+            self()
+        calls = min(max(TURN_NS // max(self._last, 1), 1), TURN_CALLS)
+        self._last = min(wall_ns(self._run) for _ in range(calls))
+        return self._last
+
+
+def form_of(
+    program: Program, kernel: Kernel | None, sizes: Sequence[Sizes], constants: Sequence[str], kernels: KernelMaker
+) -> Executable:
+    """A subprogram as an executable of its own, for these sizes: a call of this kernel, or without one the plain form."""
+    module = module_of(program)
+    most = {s: max(at[s] for at in sizes) for s in program.symbols()}
+    context = Context(from_bounds(most), tuple(constants), tuple(sizes), kernels=kernels)
+    if kernel is None:
+        module = passed(module, context, PREPARATION)
+    else:
+        builder = ModuleBuilder(module)
+        name = builder.add_kernel("kernel", kernel)
+        dims = {s: symbol(s) for s in program.symbols()}
+        builder.add(calling(module.functions[module.main], builder, name, dims))
+        module = builder.finish(module.main)
+    return built(passed(module, context, COMPLETION), context, given=len(program.input_names))

@@ -1,0 +1,81 @@
+"""Of several compiled forms of one program, the fastest runs of those that are nowhere slower than the plain one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+import mirage as mi
+from mirage.compiler import choice
+from mirage.compiler.choice import PLAIN, fastest, form_of
+from mirage.compiler.kernels.cpu_maker import CpuKernels
+from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.kernels.profile import Timing
+from mirage.runtime.executable import Executable
+from tests.api.small import arrays, check
+
+PROGRAM = mi.trace(lambda x, w: mi.relu(x @ w), "f", x=mi.tensor("b", 8), w=mi.tensor(8, 4))
+SIZES = [{"b": 1}, {"b": 16}]
+
+
+def forms() -> dict[str, Executable]:
+    kernel = MuGraphKernel.of_library(PROGRAM)
+    return {name: form_of(PROGRAM, k, SIZES, ("w",), CpuKernels()) for name, k in (("found", kernel), (PLAIN, None))}
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, us: Callable[[str, int], float]) -> str:
+    """The choice between two forms that take so long for so many rows, both of which run."""
+
+    def interleave(runs: Mapping[str, Any], **_: Any) -> dict[str, Timing]:
+        rows = {run._run.args[0].shape[0] for run in runs.values()}
+        assert len(rows) == 1 and all(run.nanoseconds() > 0 for run in runs.values())
+        return {name: Timing(t, t, 1) for name in runs for t in (us(name, *rows),)}
+
+    monkeypatch.setattr(choice, "interleave", interleave)
+    return fastest(forms(), [arrays(PROGRAM, sizes) for sizes in SIZES], 1.0)
+
+
+def test_the_faster_one_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    for wanted in ("found", PLAIN):
+        assert choose(monkeypatch, lambda name, _, wanted=wanted: 1.0 if name == wanted else 2.0) == wanted  # type: ignore[misc]
+
+
+def test_what_is_slower_at_some_sizes_is_not_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    # 9 times as fast at one size, a little slower at the other
+    times = {("found", 1): 1.0, (PLAIN, 1): 9.0, ("found", 16): 110.0, (PLAIN, 16): 100.0}
+    assert choose(monkeypatch, lambda name, rows: times[name, rows]) == PLAIN
+    # measurements of the same differ by as much
+    times["found", 16] = 101.0
+    assert choose(monkeypatch, lambda name, rows: times[name, rows]) == "found"
+
+
+def test_every_form_computes_the_program() -> None:
+    for form in forms().values():
+        for sizes in SIZES:
+            inputs = arrays(PROGRAM, sizes)
+            check(PROGRAM, [form(*inputs)], inputs, sizes)
+
+
+def test_a_race_leaves_no_memory_behind() -> None:
+    made = forms()
+    assert fastest(made, [arrays(PROGRAM, sizes) for sizes in SIZES], 1e-3) in made
+    assert all(form.idle_bytes == 0 for form in made.values())
+
+
+@pytest.mark.parametrize(
+    ("took", "calls"), [(choice.LONG_NS, 1 + 1), (choice.TURN_NS, 1 + 2), (1, 1 + 1 + choice.TURN_CALLS)]
+)
+def test_long_calls_are_not_repeated(took: int, calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def wall_ns(fn: Callable[[], object]) -> int:
+        fn()
+        return took
+
+    monkeypatch.setattr(choice, "settle", lambda: None)
+    monkeypatch.setattr(choice, "wall_ns", wall_ns)
+    turns = choice._Turns(lambda: made.append(1))
+    turns()
+    assert turns.nanoseconds() == took and len(made) == calls
