@@ -28,6 +28,7 @@ from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.cpu_maker import CpuKernels
 from mirage.compiler.kernels.cuda_maker import CudaKernels
 from mirage.compiler.kernels.cuda_mugraph import cuda_mugraph_from_text
+from mirage.compiler.kernels.loops import cuda_loops_from_text, loops_from_text
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.switching import SwitchingKernel
@@ -42,12 +43,9 @@ from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
-from mirage.ir.loops.parse import parse_loops
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import Program
-from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.cuda.loops.kernel import cuda_loops_from_text
 from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
@@ -72,7 +70,7 @@ FOUND, FUSED, FULL = "found", "fused", "full"
 #: makers of kernels from their texts, by kind
 KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
     "mugraph": kernel_from_text,
-    "loops": lambda text: LoopKernel(parse_loops(text)),
+    "loops": loops_from_text,
     "cuda_mugraph": cuda_mugraph_from_text,
     "cuda_loops": cuda_loops_from_text,
 }

@@ -14,10 +14,16 @@ from mirage.compiler.outline import is_scalar
 from mirage.errors import LoopError, MirageError
 from mirage.ir.dims import Dim, evaluate, substitute, symbol
 from mirage.ir.graph.nodes import Binding, Function, Kernel, MakeTuple, OpCall, Var
+from mirage.ir.graph.parse import parse_function
+from mirage.ir.graph.text import print_function
 from mirage.ir.loops.fuse import Call, can_stitch, fuse
-from mirage.ir.loops.program import LoopProgram
+from mirage.ir.loops.program import LoopProgram, extra_dims
 from mirage.ir.operator import PRODUCTS
+from mirage.ir.requirements import AtMost
 from mirage.ir.types import TensorType
+
+#: why a kernel needs two dims to be at most each other
+EQUAL_DIMS = "dims that are equal"
 
 
 def fusible(function: Function) -> bool:
@@ -64,6 +70,39 @@ def loop_program(function: Function, equal: Callable[[Dim, Dim], bool] | None = 
             types[p.name] = p.annotation
     inputs = tuple((p.name, types[p.name]) for p in function.parameters if p.name in types)
     return replace(program, inputs=inputs) if len(inputs) == len(types) else None
+
+
+def loops_of(function: Function, equal: Callable[[Dim, Dim], bool]) -> LoopProgram | None:
+    """The loop program of a function as `loop_program`, which says what it stands for: `operators` is the function's text, and
+    among the `needs` are the equalities of dims that it relies on. So a reader can make it again (`from_operators`).
+    """
+    assumed: dict[AtMost, None] = {}
+
+    def same(a: Dim, b: Dim) -> bool:
+        if a == b:
+            return True
+        found = equal(a, b)
+        if found:
+            assumed.update({AtMost(a, b, EQUAL_DIMS): None, AtMost(b, a, EQUAL_DIMS): None})
+        return found
+
+    program = loop_program(function, same)
+    if program is None:
+        return None
+    if assumed:
+        needs = (*program.needs, *assumed)
+        dims = extra_dims(program.input_types, [e for _, e in program.stages], needs)
+        program = replace(program, needs=needs, dims=dims)
+    return replace(program, operators=print_function(function))
+
+
+def from_operators(program: LoopProgram) -> LoopProgram | None:
+    """What `loops_of` makes of a program's operators and of the equalities among its needs: the program, unless it was altered.
+
+    Raises ParseError, and what the operators raise, for operators that are none.
+    """
+    known = {(n.small, n.large) for n in program.needs if n.what == EQUAL_DIMS}
+    return loops_of(parse_function(program.operators), lambda a, b: {(a, b), (b, a)} <= known)
 
 
 def _results(function: Function) -> list[str]:
@@ -135,7 +174,7 @@ def generate(
         if kernel is not None:
             return kernel, lax.dims
     own, dims = with_own_names(function)
-    program = loop_program(own, lambda a, b: constraints.equal(substitute(a, dims), substitute(b, dims)))
+    program = loops_of(own, lambda a, b: constraints.equal(substitute(a, dims), substitute(b, dims)))
     if program is None:
         raise LoopError(f"{function.name}: no kernel can compute it; it has operators without a loop-level definition")
     given = {s: dims.get(s, symbol(s)) for s in program.symbols}

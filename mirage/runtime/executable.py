@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from typing import Any, Protocol, runtime_checkable
@@ -35,9 +36,9 @@ from mirage.runtime.program import (
 from mirage.runtime.program_json import program_from_json, program_to_json
 from mirage.runtime.vm import VirtualMachine
 
-FORMAT, SCHEMA = "mirage executable", 1
+FORMAT, SCHEMA = "mirage executable", 2
 #: the members of a saved executable, beside the constants
-_CODE = "executable.json"
+_CODE, _DIGEST = "executable.json", "digest"
 
 
 @runtime_checkable
@@ -317,12 +318,26 @@ class Executable:
             "kernels": {name: {"kind": k.kind, "text": k.to_text()} for name, k in self.kernels.items()},
             "facts": asdict(replace(self.facts, kernels=self._outcomes())),
         }
+        members = {_CODE: json.dumps(head, indent=1).encode()}
+        members |= {f"constants/{k}": np.ascontiguousarray(a).tobytes() for k, a in enumerate(self._constants)}
         memory = BytesIO()
         with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
-            archive.writestr(_CODE, json.dumps(head, indent=1))
-            for k, a in enumerate(self._constants):
-                archive.writestr(f"constants/{k}", np.ascontiguousarray(a).tobytes())
+            for name, content in (*members.items(), (_DIGEST, digest(members.values()).encode())):
+                archive.writestr(name, content)
         save_file(path, memory.getvalue())
+
+
+def digest(contents: Iterable[bytes]) -> str:
+    """What tells a saved executable from an altered one: of its code, then of its constants in order.
+
+    It is not a signature: who alters a file can compute it anew. Then no kernel computes anything but its operators, nor reads
+    or writes outside of its tensors, but the program may be another one.
+    """
+    found = hashlib.sha256()
+    for content in contents:
+        found.update(len(content).to_bytes(8, "little"))
+        found.update(content)
+    return found.hexdigest()
 
 
 #: what reading a file that is no executable, or an altered one, may raise beside our own errors; RuntimeError is raised for
@@ -341,16 +356,20 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
     path = path_of(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            head = json.loads(archive.read(_CODE))
+            code = archive.read(_CODE)
+            head = json.loads(code)
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise FormatError(f"{path}: not a saved executable; pass a file that save() wrote")
             if head.get("schema") != SCHEMA:
                 raise FormatError(f"{path}: schema {head.get('schema')!r} is not {SCHEMA}; compile the program again")
             program = program_from_json(head["program"])
-            constants = []
-            for k, t in enumerate(program.constants):
-                dtype, shape = ELEMENTS[t.dtype], t.bind({})
-                constants.append(np.frombuffer(archive.read(f"constants/{k}"), dtype).reshape(shape))
+            contents = [archive.read(f"constants/{k}") for k in range(len(program.constants))]
+            if archive.read(_DIGEST) != digest([code, *contents]).encode():
+                raise FormatError(f"{path}: altered, or damaged, since it was saved; compile the program again")
+        constants = [
+            np.frombuffer(content, ELEMENTS[t.dtype]).reshape(t.bind({}))
+            for t, content in zip(program.constants, contents, strict=True)
+        ]
         kernels = {str(name): kinds[k["kind"]](k["text"]) for name, k in head["kernels"].items()}
         return Executable(program, kernels, constants, _facts(head["facts"]), target=str(head.get("target", "cpu")))
     except OSError as e:

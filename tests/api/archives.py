@@ -6,14 +6,27 @@ import zipfile
 from pathlib import Path
 
 import mirage as mi
+from mirage.runtime.executable import digest
+
+
+def members(file: Path) -> dict[str, bytes]:
+    """The contents of a saved executable, without its digest."""
+    with zipfile.ZipFile(file) as archive:
+        return {name: archive.read(name) for name in archive.namelist() if name != "digest"}
+
+
+def write(file: Path, contents: dict[str, bytes]) -> None:
+    """A saved executable with these contents, whose digest is made anew."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in (*contents.items(), ("digest", digest(contents.values()).encode())):
+            archive.writestr(name, content)
 
 
 def saved_with(executable: mi.Executable, old: str, new: str, folder: Path) -> Path:
-    """The executable in a file, `b.mirage`, in whose code one text stands for another."""
+    """The executable in a file, `b.mirage`, in whose code one text stands for another; its digest is made anew."""
     executable.save(folder / "a.mirage")
-    with zipfile.ZipFile(folder / "a.mirage") as archive:
-        text = archive.read("executable.json").decode()
+    contents = members(folder / "a.mirage")
+    text = contents["executable.json"].decode()
     assert old in text
-    with zipfile.ZipFile(folder / "b.mirage", "w") as archive:
-        archive.writestr("executable.json", text.replace(old, new))
+    write(folder / "b.mirage", contents | {"executable.json": text.replace(old, new).encode()})
     return folder / "b.mirage"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from mirage.errors import (
     TraceError,
     UnknownTarget,
 )
-from tests.api.archives import saved_with
+from tests.api.archives import members, saved_with, write
 from tests.api.small import BUDGET, limit_tuning
 from tests.kernels.kernels import in_threads
 
@@ -381,12 +380,11 @@ def test_altered_files_are_refused(old: str, new: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", [lambda items: items[:-1], lambda items: [*items, *items[-1:]]])
 def test_calls_that_do_not_fit_their_kernels_are_refused(part: str, change: Any, tmp_path: Path) -> None:
     mi.compile(double, TWICE, **QUICK).save(tmp_path / "a.mirage")
-    with zipfile.ZipFile(tmp_path / "a.mirage") as archive:
-        head = json.loads(archive.read("executable.json"))
+    contents = members(tmp_path / "a.mirage")
+    head = json.loads(contents["executable.json"])
     (call,) = (i for f in head["program"]["functions"] for i in f["code"] if part in i and "kernel" in i)
     call[part] = change(call[part])
-    with zipfile.ZipFile(tmp_path / "b.mirage", "w") as archive:
-        archive.writestr("executable.json", json.dumps(head))
+    write(tmp_path / "b.mirage", contents | {"executable.json": json.dumps(head).encode()})
     with pytest.raises(FormatError, match=r"b\.mirage.*kernel.*results, not"):
         mi.load_executable(tmp_path / "b.mirage")
 

@@ -24,7 +24,7 @@ from mirage.kernels.cuda.launch.plan import Launch
 from mirage.kernels.cuda.loops.compiled import CompiledLoops
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.ranges import value
-from mirage.kernels.cuda.loops.text import parts_from_text, parts_to_text
+from mirage.kernels.cuda.loops.text import parts_to_text
 from mirage.kernels.cuda.loops.versions import LoopVersions
 
 #: sizes whose launches are kept
@@ -101,7 +101,7 @@ class CudaLoopKernel:
         return 2 * len(self._checks)
 
     def to_text(self) -> str:
-        """JSON on one line, from which `cuda_loops_from_text` makes the kernel again; it holds no code."""
+        """JSON on one line, from which `mirage.compiler.kernels.loops` makes the kernel again; it holds no code."""
         return parts_to_text(self.program, self.device, self.hints)
 
     def workspace(self, sizes: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -249,15 +249,6 @@ class CudaLoopKernel:
             arguments += [np.uint64(0), np.uint64(0)]
             launches.append(Launch(kernel, programs, (WARP * kernel.num_warps, 1, 1), tuple(arguments)))
         return launches
-
-
-def cuda_loops_from_text(text: str) -> CudaLoopKernel:
-    """The kernel that `CudaLoopKernel.to_text` wrote, compiled for its target where that is not cached.
-
-    Raises FormatError for any other text, ParseError and LoopError for another program, UnknownTarget, and what
-    `CudaLoopKernel` raises.
-    """
-    return CudaLoopKernel(*parts_from_text(text))
 
 
 def _array(cupy: Any, x: Any, what: str) -> DeviceArray:

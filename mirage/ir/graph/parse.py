@@ -54,6 +54,14 @@ def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
     return module
 
 
+def parse_function(text: str) -> Function:
+    """The one function that the text describes, which calls no other; raises as `parse_module` does."""
+    match parse_statements(text, MAX_MODULE_TEXT):
+        case [ast.FunctionDef() as tree]:
+            return _FunctionParser(tree, {}, {}).parse()
+    raise ParseError("line 1: expected one function, def NAME(x: float32[n], ...) -> ...:")
+
+
 def parse_annotation(text: str) -> Annotation:
     """The annotation that a text such as `float32[n, _]` or `Tuple[Shape[n], Object]` describes; raises ParseError."""
     match parse_statements(text.strip(), 10_000):

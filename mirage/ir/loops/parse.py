@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from typing import TypeVar
@@ -46,12 +47,13 @@ def parse_loops(text: str) -> LoopProgram:
     Raises ParseError, with the line, where the text is not of the form, and LoopError where the program is wrong.
     """
     match parse_statements(text, MAX_TEXT):
-        case [ast.FunctionDef() as tree]:
+        case [ast.FunctionDef() as tree, *rest] if len(rest) <= 1:
             try:
-                return _Parser(tree).parse()
+                program = _Parser(tree).parse()
             except RecursionError:
                 raise ParseError("line 1: expected expressions without deep nesting; name their parts") from None
-    raise ParseError("line 1: expected one function, def NAME(x0: float32[n], ...):")
+            return replace(program, operators="".join(text.splitlines(True)[tree.end_lineno :]) if rest else "")
+    raise ParseError("line 1: expected one function, def NAME(x0: float32[n], ...):, and its operators as another one")
 
 
 #: a value, or a number that has no type yet

@@ -96,7 +96,8 @@ class LoopProgram:
 
     `outputs` are names of stages; the others are intermediate, local to the kernel. Every dim symbol is a dim of some
     input as it stands, or one of `dims`: extra shape parameters (Relax, Fig. 8). `needs` must hold of the sizes of a call:
-    reads and writes are within their tensors only then. Raises LoopError.
+    reads and writes are within their tensors only then. `operators` is what it stands for, as text of one function of the
+    graph IR: empty where it was written by hand. Raises LoopError.
     """
 
     name: str
@@ -105,6 +106,7 @@ class LoopProgram:
     stages: tuple[tuple[str, TensorExpr], ...]
     outputs: tuple[str, ...]
     needs: tuple[AtMost, ...] = ()
+    operators: str = ""
 
     kind = "loops"
 

@@ -14,8 +14,8 @@
 One function per stage, from the indices of an element to its value; a reduction combines what its loops yield. Names
 such as `t0` are values that are used several times. Extra dims follow a `*`; `dim(2*n)` is a dim as a value. A number
 takes the type of what it is combined with, or is written `float32(2.0)`. What sizes have to fulfil is written before the
-stages: `assert k <= n, "slice: the stop is within the dim"`. Text is read with `ast`; nothing in it is ever
-executed.
+stages: `assert k <= n, "slice: the stop is within the dim"`. The operators that the program stands for may follow, as a
+function of the graph IR (`mirage.ir.graph.text`). Text is read with `ast`; nothing in it is ever executed.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def print_loops(program: LoopProgram) -> str:
     for name, stage in program.stages:
         lines += [f"    {line}" for line in _stage_lines(name, stage, prefix)]
     lines.append(f"    return {', '.join(program.outputs)}")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" + program.operators
 
 
 def _stage_lines(name: str, stage: TensorExpr, prefix: str) -> list[str]:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from mirage.compiler.kernels.loops import cuda_loops_from_text
 from mirage.errors import FormatError, LoopError, ParseError, UnknownTarget
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.loops.kernel import CudaLoopKernel, cuda_loops_from_text
+from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from tests.ir.loops.programs import programs
 from tests.kernels.cuda.lab import Lab
 
