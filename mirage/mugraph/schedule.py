@@ -15,6 +15,8 @@ from mirage.mugraph.thread import inline_threads
 #: an axis is split into parts for threads to work on at once: more than there will be threads, few enough that partial
 #: results fit into memory
 MAX_SPLITS = 4096
+#: elements of a tile along one axis: no dim is larger, and sums of a few such numbers are C's
+MAX_TILE = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,9 @@ class Schedule:
                         raise ScheduleError(
                             f"kernel {k}: axis {axis} ({role.value}) needs a positive {what}, got {table.get(axis)}"
                         )
+            for axis, tile in s.tiles:
+                if tile > MAX_TILE:
+                    raise ScheduleError(f"kernel {k}: axis {axis} has tiles of {tile}; make them {MAX_TILE} at most")
             for axis, count in s.splits:
                 if count > MAX_SPLITS:
                     raise ScheduleError(

@@ -11,7 +11,9 @@ from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
 from mirage.runtime.guards import RELATIONS
 
-#: a source of memory that a call uses again
+#: more than any memory has: sums of such numbers are still C's
+_MOST_BYTES = 1 << 56
+#: a source of memory that a call uses again, with the number of its storage behind it
 ARENA = "arena"
 #: the memory that a value may be in: of a tuple made in the function, that of each item
 Memory: TypeAlias = "frozenset[int | str] | tuple[Memory, ...]"
@@ -29,7 +31,7 @@ def _whole(memory: Memory) -> frozenset[int | str]:
 class Facts:
     """What is known of a function: the memory that its result may be in, and how often it is the same tensor twice.
 
-    `sources` are positions of parameters, registers with fresh memory (as text), and `ARENA`. The caller owns the result if it
+    `sources` are positions of parameters, registers with fresh memory, and constants (as text). The caller owns the result if it
     is `owned`: fresh memory, each part its own.
     """
 
@@ -75,6 +77,9 @@ class _Checker:
         #: register -> memory of its value; None once it is freed
         self.memory: dict[int, Memory | None] = {}
         self.storages: dict[int, vm.AllocStorage] = {}
+        #: storage -> the first and the last instruction that read or write its memory, by number
+        self.spans: dict[int, tuple[int, int]] = {}
+        self.number = 0
 
     def wrong(self, why: str) -> NoReturn:
         raise FormatError(f"function {self.function.name!r}, {self.at}: {why}")
@@ -94,13 +99,14 @@ class _Checker:
             self.wrong(f"a guard has none of the relations {', '.join(RELATIONS)}")
         if not f.code or not isinstance(f.code[-1], vm.Return):
             self.wrong("the last instruction is not a Return")
-        for self.at in f.code[:-1]:
+        for self.number, self.at in enumerate(f.code[:-1]):
             self.instruction(self.at)
         self.at = f.code[-1]
         result = self.use(f.code[-1].value)
         sources = _whole(result)
-        if ARENA in sources:
+        if any(isinstance(s, str) and s.startswith(ARENA) for s in sources):
             self.wrong("it returns memory of the arena, which later calls write to")
+        self.apart()
         fresh = all(isinstance(s, str) and s.startswith("fresh") for s in sources)
         return Facts(sources, fresh and sum(map(len, _parts(result))) == len(sources))
 
@@ -117,7 +123,29 @@ class _Checker:
             self.wrong(
                 f"r{register} is used {'after it is freed' if register in self.memory else 'before it is written'}"
             )
+        for source in _whole(found):
+            if isinstance(source, str) and source.startswith(ARENA):
+                self.touch(int(source.removeprefix(ARENA)))
         return found
+
+    def touch(self, storage: int) -> None:
+        """Take down that the instruction reads or writes memory of a storage."""
+        self.spans[storage] = self.spans.get(storage, (self.number,))[0], self.number
+
+    def apart(self) -> None:
+        """Refuse storages of the arena that hold something at the same time, and share bytes."""
+        placed = sorted(
+            (i.offset, i.offset + int(i.bytes), number, i)
+            for number, i in self.storages.items()
+            if i.offset is not None and number in self.spans
+        )
+        for k, (_, end, number, _) in enumerate(placed):
+            first, last = self.spans[number]
+            for start, _, other, self.at in placed[k + 1 :]:
+                if start >= end:
+                    break
+                if self.spans[other][0] <= last and first <= self.spans[other][1]:
+                    self.wrong(f"its memory is that of storage {number}, which is in use at the same time")
 
     def used(self, registers: Sequence[int]) -> frozenset[int | str]:
         return _whole(tuple(self.use(r) for r in registers))
@@ -138,11 +166,11 @@ class _Checker:
                     self.wrong(f"it does not fit the arena of {self.function.arena} bytes at a multiple of 64")
                 self.storages[storage] = i
             case vm.MakeTensor(out, number, offset, _, dtype):
-                if dtype not in ELEMENTS or offset < 0 or (number is None and offset):
+                if dtype not in ELEMENTS or not 0 <= offset <= _MOST_BYTES or (number is None and offset):
                     self.wrong("its type or offset is not one of a tensor")
                 if number is not None:
                     self.storage(number)
-                self.define(out, frozenset({f"fresh {out}" if number is None else ARENA}))
+                self.define(out, frozenset({f"fresh {out}" if number is None else f"{ARENA}{number}"}))
             case vm.Reshape(out, value):
                 self.define(out, self.used((value,)))
             case vm.CallKernel(kernel, inputs, outputs, _, workspace):
@@ -188,8 +216,9 @@ class _Checker:
                     self.wrong(f"a tuple of {len(whole)} items has no item {index}")
                 self.define(out, whole[index] if isinstance(whole, tuple) else whole)
             case vm.Free(registers):
-                self.used(registers)
                 for r in registers:
+                    if self.memory.get(r) is None:
+                        self.use(r)
                     self.memory[r] = None
             case _:
                 self.wrong("it is not the last instruction, or no instruction at all")
@@ -205,6 +234,8 @@ class _Checker:
     ) -> None:
         """A call of one of these functions; the result may be in the memory of the arguments `through`, too."""
         storage = None if memory is None else self.storage(memory)
+        if memory is not None:
+            self.touch(memory)
         given = [frozenset() if r is None else self.used((r,)) for r in args]
         sources = {f"result {out}"} | self.used(through)
         for name in names:

@@ -7,7 +7,7 @@ import json
 import os
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from typing import Any, Protocol, runtime_checkable
@@ -322,20 +322,20 @@ class Executable:
         members |= {f"constants/{k}": np.ascontiguousarray(a).tobytes() for k, a in enumerate(self._constants)}
         memory = BytesIO()
         with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in (*members.items(), (_DIGEST, digest(members.values()).encode())):
+            for name, content in (*members.items(), (_DIGEST, digest(members).encode())):
                 archive.writestr(name, content)
         save_file(path, memory.getvalue())
 
 
-def digest(contents: Iterable[bytes]) -> str:
-    """What tells a saved executable from an altered one: of its code, then of its constants in order.
+def digest(members: Mapping[str, bytes]) -> str:
+    """What tells a saved executable from an altered one, of its members in order.
 
-    It is not a signature: who alters a file can compute it anew. Then no kernel computes anything but its operators, nor reads
-    or writes outside of its tensors, but the program may be another one.
+    It is no signature: who alters a file may compute it anew. Then still no kernel computes anything but its operators, nor
+    reads or writes outside of its tensors; but the program may be another one.
     """
     found = hashlib.sha256()
-    for content in contents:
-        found.update(len(content).to_bytes(8, "little"))
+    for name, content in members.items():
+        found.update(f"{name} {len(content)} ".encode())
         found.update(content)
     return found.hexdigest()
 
@@ -356,19 +356,18 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
     path = path_of(path)
     try:
         with zipfile.ZipFile(path) as archive:
-            code = archive.read(_CODE)
-            head = json.loads(code)
+            head = json.loads(archive.read(_CODE))
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise FormatError(f"{path}: not a saved executable; pass a file that save() wrote")
             if head.get("schema") != SCHEMA:
                 raise FormatError(f"{path}: schema {head.get('schema')!r} is not {SCHEMA}; compile the program again")
-            program = program_from_json(head["program"])
-            contents = [archive.read(f"constants/{k}") for k in range(len(program.constants))]
-            if archive.read(_DIGEST) != digest([code, *contents]).encode():
+            members = {name: archive.read(name) for name in archive.namelist() if name != _DIGEST}
+            if archive.read(_DIGEST) != digest(members).encode():
                 raise FormatError(f"{path}: altered, or damaged, since it was saved; compile the program again")
+        program = program_from_json(head["program"])
         constants = [
-            np.frombuffer(content, ELEMENTS[t.dtype]).reshape(t.bind({}))
-            for t, content in zip(program.constants, contents, strict=True)
+            np.frombuffer(members[f"constants/{k}"], ELEMENTS[t.dtype]).reshape(t.bind({}))
+            for k, t in enumerate(program.constants)
         ]
         kernels = {str(name): kinds[k["kind"]](k["text"]) for name, k in head["kernels"].items()}
         return Executable(program, kernels, constants, _facts(head["facts"]), target=str(head.get("target", "cpu")))

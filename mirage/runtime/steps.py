@@ -9,10 +9,11 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 import sympy
 
-from mirage.errors import GuardError, MirageError
+from mirage.errors import GuardError, LibraryError, MirageError
 from mirage.ir.dims import Dim, symbol, symbols_of, value_at
 from mirage.ir.program import AttrItems
 from mirage.ir.types import ELEMENTS
+from mirage.kernels import blas
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, Getter, TensorLayout, getter
 from mirage.runtime.packed import packed_function
@@ -127,10 +128,17 @@ class Steps:
     def library(self, i: vm.CallLibrary) -> Step:
         run, inputs, outputs = self.place.library(i.function), getter(i.inputs), getter(i.outputs)
         attrs = self._attrs(i.attrs)
+        own = i.function in blas.FUNCTIONS
 
         def step(registers: list[Any], frame: Frame) -> None:
-            with np.errstate(all="ignore"):
-                run(inputs(registers), outputs(registers), **attrs(frame.slots))
+            try:
+                with np.errstate(all="ignore"):
+                    run(inputs(registers), outputs(registers), **attrs(frame.slots))
+            except Exception as e:
+                # what a function of the user raises is for the user
+                if not own or isinstance(e, MirageError):
+                    raise
+                raise LibraryError(f"{self.owner}: {i.function} refuses its tensors: {e}; compile the program again") from None
 
         return step
 

@@ -18,7 +18,7 @@ def members(file: Path) -> dict[str, bytes]:
 def write(file: Path, contents: dict[str, bytes]) -> None:
     """A saved executable with these contents, whose digest is made anew."""
     with zipfile.ZipFile(file, "w") as archive:
-        for name, content in (*contents.items(), ("digest", digest(contents.values()).encode())):
+        for name, content in (*contents.items(), ("digest", digest(contents).encode())):
             archive.writestr(name, content)
 
 

@@ -359,6 +359,7 @@ def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
     ("old", "new"),
     [
         ("mirage executable", "something else"),
+        ('"schema": 2', '"schema": 99'),
         ('"schema": 1', '"schema": 99'),
         ("CallKernel", "CallAnything"),
         ('"kind": "loops"', '"kind": "python"'),
