@@ -228,7 +228,8 @@ def load_executable(path: str | os.PathLike[str]) -> Executable:
     """A saved executable: its kernels are verified again and compiled for this machine.
 
     Nothing of the file is run as code. Functions that it calls by name have to be registered before. Raises InputError if it
-    cannot be read, FormatError if it is no executable or damaged, VerificationError if a kernel was altered, UnknownFunction.
+    cannot be read, FormatError if it is no executable, altered or damaged, VerificationError if a kernel does not compute what
+    it stands for, UnknownFunction.
     """
     return read_executable(path, KERNEL_KINDS)
 

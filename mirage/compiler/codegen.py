@@ -106,6 +106,8 @@ def from_operators(program: LoopProgram) -> LoopProgram | None:
 
 
 def _results(function: Function) -> list[str]:
+    if not function.bindings:
+        raise LoopError(f"{function.name}: it computes nothing; give it an operator")
     last = function.bindings[-1]
     values = last.value.args if isinstance(last.value, MakeTuple) and last.var is function.result else (function.result,)
     return [v.name for v in values if isinstance(v, Var)]
@@ -127,9 +129,8 @@ def _calls(function: Function) -> list[Call] | None:
         if name not in made:
             b = scalars[v.name]
             program = lowered_binding(b, dtype)
-            assert isinstance(b.value, OpCall)
-            if program is None:
-                raise LoopError(f"{v.name}: {b.value.op} has no loop-level definition")
+            if program is None or not isinstance(b.value, OpCall):
+                raise LoopError(f"{v.name} has no loop-level definition")
             given = tuple(operand(a, dtype) for a in b.value.args if isinstance(a, Var))
             calls.append(Call(program, given, (name,)))
             made.add(name)

@@ -74,6 +74,8 @@ def _shown(
     """Whether an index is proved to be one of `extent` elements wherever it is read."""
     try:
         value = terms.of(index)
+        for loop, count in terms.extents.items():
+            terms.facts.add_range(count, 1, None, loop)
         for n in needs:
             terms.facts.add_range(n.large - n.small, 0, None, n.what)
         for condition, holds in sorted(path, key=str):

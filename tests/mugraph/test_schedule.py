@@ -33,6 +33,10 @@ def test_one_schedule_for_each_graph_defined_kernel() -> None:
         ({"splits": ()}, r"kernel 0: axis t \(split\) needs a positive number of splits, got None"),
         ({"splits": (("t", 0),)}, r"kernel 0: axis t \(split\) needs a positive number of splits, got 0"),
         ({"splits": (("t", 10**6),)}, "kernel 0: axis t is split 1000000 times; split it 4096 times at most"),
+        (
+            {"tiles": (("b", 1), ("h", 1), ("s", 2), ("t", 1 << 62))},
+            "kernel 0: axis t has tiles of 4611686018427387904; make them 1099511627776 at most",
+        ),
         ({"tiles": (("b", 1), ("h", 1), ("s", 2))}, r"kernel 0: axis t \(split\) needs a positive tile, got None"),
         ({"lanes": 0}, "kernel 0: lanes=0 must be positive"),
     ],

@@ -14,7 +14,14 @@ import numpy as np
 import pytest
 import sympy
 
-from mirage.errors import DuplicateFunction, FormatError, MirageError, UnknownFunction, UnknownOperator
+from mirage.errors import (
+    DuplicateFunction,
+    FormatError,
+    LibraryError,
+    MirageError,
+    UnknownFunction,
+    UnknownOperator,
+)
 from mirage.ir.annotations import Annotation, CallableType, ObjectType, PartialTensor, ShapeType, TupleType
 from mirage.ir.dims import to_dim
 from mirage.ir.types import tensor
@@ -212,6 +219,7 @@ IN_ARENA = vm.MakeTensor(1, 0, 0, dims("n"), "float32")
         ([ARENA, IN_ARENA, vm.CallPacked(2, "test.same", (1,), in_place=(0,)), vm.Return(2)], "memory of the arena"),
         ([replace(MADE, dtype="complex64"), vm.Return(1)], "its type or offset"),
         ([replace(MADE, offset=8), vm.Return(1)], "its type or offset"),
+        ([ARENA, replace(IN_ARENA, offset=(1 << 63) - 1), vm.Return(0)], "its type or offset"),
         ([vm.CallKernel(3, (0,), (0,)), vm.Return(0)], "there is no kernel 3"),
         (
             [vm.CallPacked(1, "test.same", (0,), in_place=(1,)), vm.Return(1)],
@@ -243,6 +251,41 @@ def test_code_that_is_not_well_formed(code: list[vm.Instruction], message: str) 
 
 
 MADE_2 = replace(MADE, out=2)
+
+
+def two_storages(offset: int) -> list[vm.Instruction]:
+    """x doubled twice, by way of two tensors that are needed at the same time."""
+    return [
+        replace(ARENA, bytes=to_dim(64)),
+        vm.AllocStorage(1, to_dim(64), offset),
+        IN_ARENA,
+        vm.MakeTensor(2, 1, 0, dims("n"), "float32"),
+        replace(MADE, out=3),
+        vm.CallKernel(DOUBLE, (0,), (1,)),
+        vm.CallKernel(DOUBLE, (1,), (2,)),
+        vm.CallKernel(DOUBLE, (2,), (3,)),
+        vm.Return(3),
+    ]
+
+
+def test_memory_that_is_in_use_is_not_given_to_another_storage() -> None:
+    assert np.array_equal(machine(function({"x": N}, *two_storages(64), arena=128))(ramp(3)), 8 * ramp(3))
+    with pytest.raises(FormatError, match="its memory is that of storage 0, which is in use at the same time"):
+        machine(function({"x": N}, *two_storages(0), arena=128))
+
+
+def test_memory_of_what_is_not_read_any_more_may_be_used_again() -> None:
+    code = [i for i in two_storages(0) if not isinstance(i, vm.CallKernel)]
+    calls = [vm.CallKernel(DOUBLE, (0,), (1,)), vm.CallKernel(DOUBLE, (0,), (2,)), vm.CallKernel(DOUBLE, (2,), (3,))]
+    run = machine(function({"x": N}, *code[:-1], *calls, code[-1], arena=128))
+    assert np.array_equal(run(ramp(3)), 4 * ramp(3))
+
+
+def test_our_library_functions_refuse_what_does_not_fit() -> None:
+    for attrs in ((("left", (0, 5)),), (("sideways", True),)):
+        code = [MADE, vm.CallLibrary("blas.matmul", (0, 0), (1,), attrs), vm.Return(1)]
+        with pytest.raises(LibraryError, match=r"main: blas\.matmul refuses its tensors: .*compile the program again"):
+            machine(function({"x": N}, *code))(ramp(3))
 
 
 def test_an_item_of_a_tuple_may_leave_where_another_is_in_the_arena() -> None:

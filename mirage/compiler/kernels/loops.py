@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from mirage.compiler.codegen import from_operators
 from mirage.compiler.loop_reads import with_reads_within
-from mirage.errors import LoopError, MirageError, VerificationError
+from mirage.errors import MirageError, VerificationError
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cpu.loops.kernel import LoopKernel
@@ -48,7 +48,8 @@ def verified(program: LoopProgram) -> LoopProgram:
         raise VerificationError(f"kernel {program.name}: its operators are none: {e}; compile the program again") from None
     if again != program:
         raise VerificationError(
-            f"kernel {program.name}: {_difference(program, again)}; it is not the kernel of its operators: compile the program again"
+            f"kernel {program.name}: {_difference(program, again)}; it is not the kernel of its operators: "
+            "compile the program again"
         )
     return program
 
