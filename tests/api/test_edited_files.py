@@ -26,7 +26,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     found = []
     for name in (*NAMES, "superoptimized"):
         searched = name == "superoptimized"
-        p = SMALL["two_functions" if searched else name]
+        p = SMALL["bert_encoder" if searched else name]
         executable = mi.compile(
             p.trace(), bounds=p.bounds, constants=p.constants, budget=2.0, without=() if searched else ("superoptimize",),
             cache=False,
