@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -34,6 +34,8 @@ MAX_FLOPS = 2e8
 ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
 #: different numbers in an input: larger ones repeat them, as they take long to draw. A prime: no two rows are alike
 DRAWN = 1_000_003
+#: inputs drawn for a small trial until something can be compared, as for a log of a single number
+REDRAWN = 4
 #: the name of a trial at the sizes that are tuned for
 GIVEN = "the given sizes"
 #: sizes of the dim symbols, and offset of the inputs, of the trials beside that
@@ -93,11 +95,24 @@ class Trial:
         own = library(inputs, sizes)
         return Trial(name, inputs, dict(sizes), own, own, COARSE_ULPS, in_float64=False)
 
+    @cached_property
+    def compared(self) -> list[np.ndarray]:
+        """Per output, the elements that are compared: those that are finite in the program's own run, and not too large."""
+        return [in_range(e, own.dtype) & np.isfinite(own) for e, own in zip(self.exact, self.own, strict=True)]
+
+    @property
+    def tells(self) -> bool:
+        """Whether something of every output is compared; an output of no elements has nothing to compare."""
+        return all(c.any() or not c.size for c in self.compared)
+
     def measure(self, run: Runner) -> tuple[Accuracy, bool]:
-        """The errors, and whether each result is about as near to float64 as the program's own, where that is finite."""
-        worst, own_worst, passed = 0.0, 0.0, True
-        for exact, own, found in zip(self.exact, self.own, run(self.inputs, self.sizes), strict=True):
-            finite = in_range(exact, own.dtype) & np.isfinite(own)
+        """The errors, and whether each result is about as near to float64 as the program's own, where that is finite.
+
+        Where an output has no element to compare, no result passes.
+        """
+        worst, own_worst, passed = 0.0, 0.0, self.tells
+        results = run(self.inputs, self.sizes)
+        for exact, own, finite, found in zip(self.exact, self.own, self.compared, results, strict=True):
             wanted = exact[finite].astype(np.float64)
             scale = float(np.max(np.abs(wanted), initial=0.0))
             own_error = float(np.max(np.abs(own[finite].astype(np.float64) - wanted), initial=0.0))
@@ -180,11 +195,12 @@ class Trials:
             self.made.insert(0, self._first())
         return self.made[0]
 
-    def next(self) -> Trial:
-        """Make one more."""
+    def next(self) -> None:
+        """Make one more, unless nothing can be compared in it, at sizes that are none of the user's."""
         _, make = self._pending.pop(0)
-        self.made.append(make())
-        return self.made[-1]
+        trial = make()
+        if trial.tells or trial.name == GIVEN:
+            self.made.append(trial)
 
     def share(self, others: Trials) -> None:
         """Have the trials at small sizes, which do not depend on the given ones, in common with those for other given sizes."""
@@ -203,7 +219,11 @@ def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], fl
 
 
 def _small(name: str, program: Program, sizes: Mapping[str, int], offset: float, seed: int) -> Trial:
-    return Trial.of(name, program, random_inputs(program, sizes, seed, offset), sizes)
+    for k in range(REDRAWN):
+        trial = Trial.of(name, program, random_inputs(program, sizes, seed + k, offset), sizes)
+        if trial.tells:
+            break
+    return trial
 
 
 def accuracy_trials(

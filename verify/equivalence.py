@@ -27,7 +27,7 @@ from mirage.verify.certificate import Certificate, Check, Draw
 from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, check_module, draw_primes
 from mirage.verify.lowering import check_lowering
 from mirage.verify.pairing import check_pair
-from mirage.verify.proof import prove
+from mirage.verify.proof import compare_graph
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
 from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, one_batch, summary, tests_needed
 from mirage.verify.trial import BLOCK, QUICK, Runner, Tests, Trial
@@ -66,7 +66,7 @@ class Verifier:
         return self.source
 
     def check(self, graph: MuGraph) -> Certificate:
-        """The certificate of a muGraph, equal or not, with one check; `proof` is left at "not tried".
+        """The certificate of a muGraph, equal or not, with one check; no proof and no condition are looked for.
 
         Raises GraphError if the graph is malformed or was made for another program.
         """
@@ -77,14 +77,16 @@ class Verifier:
         return _certificate((outcome.check,), outcome.outside_lax, analyze(graph), notes, self.delta)
 
     def admit(self, graph: MuGraph) -> Certificate:
-        """The certificate of a muGraph with a proof, and no check, where there is one; else with one check.
+        """The certificate of a muGraph with a proof, and no check, where there is one; else with one check. It says where the
+        graph is defined.
 
         This is what a kernel needs before it is first called; `confirm` adds what a graph needs to be returned. Raises as
         `check`.
         """
-        if prove(self.axis_program, graph) == "proved":
-            return _certificate((), set(), analyze(graph), (), self.delta).with_proof("proved")
-        return self.check(graph).with_proof("not proved")
+        found = compare_graph(self.axis_program, graph)
+        proved = found.proof == "proved"
+        certificate = _certificate((), set(), analyze(graph), (), self.delta) if proved else self.check(graph)
+        return certificate.with_proof(*found)
 
     def confirm(self, graph: MuGraph, certificate: Certificate) -> Certificate:
         """The certificate with both checks, which graphs pass before they are returned to a user.

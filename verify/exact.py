@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 
 import sympy
@@ -54,15 +54,24 @@ class ExactAlgebra:
     """The algebra of exact forms over the axis parts of one search or proof.
 
     `parts` maps an axis to the parts into which it is divided (one part if it is not); all forms that are to be compared
-    must come from one instance. With `literal`, a size that is a number counts as that number; else equal forms are equal even
-    where such an axis has another size, as it has in random tests. Operations raise TermTooLarge beyond `MAX_MONOMIALS`.
+    must come from one instance. With the `sizes` of axes that are not divided, a size that is a number counts as that number;
+    without, equal forms are equal even where such an axis has another size, as it has in random tests. Operations
+    raise TermTooLarge beyond `limit` monomials.
     """
 
-    def __init__(self, parts: Mapping[str, tuple[str, ...]], *, literal: bool = False) -> None:
+    def __init__(
+        self,
+        parts: Mapping[str, tuple[str, ...]],
+        *,
+        sizes: Mapping[str, sympy.Expr] | None = None,
+        limit: int = MAX_MONOMIALS,
+    ) -> None:
         self.parts = dict(parts)
-        self.literal = literal
+        self.sizes = sizes
+        self.limit = limit
         self._forms: dict[tuple[tuple[Monomial, Fraction], ...], Form] = {}
         self._payloads: dict[object, int] = {}
+        self._keys: list[object] = []
         self._payload_bound: list[frozenset[str]] = []
         self._insides: list[list[Form]] = []
         self._products: dict[tuple[Form, Form], Form] = {}
@@ -73,6 +82,7 @@ class ExactAlgebra:
         number = self._payloads.get(key)
         if number is None:
             number = self._payloads[key] = len(self._payload_bound)
+            self._keys.append(key)
             self._payload_bound.append(frozenset().union(*(f.bound for f in inside)))
             self._insides.append(list(inside))
         return number
@@ -81,9 +91,13 @@ class ExactAlgebra:
         """The forms inside a factor: a function's argument, a denominator, the parts of a concat."""
         return self._insides[payload]
 
+    def key(self, payload: int) -> object:
+        """What a factor is: a tuple of its kind, such as "input" or "function", and what tells it from others of this kind."""
+        return self._keys[payload]
+
     def _form(self, terms: Mapping[Monomial, Fraction]) -> Form:
-        if len(terms) > MAX_MONOMIALS:
-            raise TermTooLarge(f"a value has {len(terms)} monomials, more than {MAX_MONOMIALS}; split the program")
+        if len(terms) > self.limit:
+            raise TermTooLarge(f"a value has {len(terms)} monomials, more than {self.limit}; split the program")
         key = tuple(sorted((m, c) for m, c in terms.items() if c != 0))
         form = self._forms.get(key)
         if form is None:
@@ -142,7 +156,7 @@ class ExactAlgebra:
         return self._form({((), ()): value})
 
     def dim(self, size: sympy.Expr) -> Form:
-        if size.is_Integer and self.literal:
+        if size.is_Integer and self.sizes is not None:
             return self.constant(Fraction(int(size)))
         return self._atom(("size", str(size)), frozenset())
 
@@ -162,9 +176,9 @@ class ExactAlgebra:
         found = self._products.get((x, y))
         if found is not None:
             return found
-        if len(x.terms) * len(y.terms) > MAX_MONOMIALS:
+        if len(x.terms) * len(y.terms) > self.limit:
             raise TermTooLarge(
-                f"a product of {len(x.terms)} by {len(y.terms)} monomials exceeds {MAX_MONOMIALS}; split the program"
+                f"a product of {len(x.terms)} by {len(y.terms)} monomials exceeds {self.limit}; split the program"
             )
         terms: dict[Monomial, Fraction] = {}
         for m, c in x.terms:
@@ -175,9 +189,9 @@ class ExactAlgebra:
         return result
 
     def div(self, x: Form, y: Form) -> Form:
-        return self.mul(x, self._inverse(y))
+        return self.mul(x, self.inverse(y))
 
-    def _inverse(self, y: Form) -> Form:
+    def inverse(self, y: Form) -> Form:
         if len(y.terms) == 1:
             ((bound, factors), c) = y.terms[0]
             if not bound:
@@ -186,10 +200,34 @@ class ExactAlgebra:
         if not y.terms:
             return self._atom(("inverse of zero",), frozenset())
         # a sum is inverted as one factor, with its first coefficient moved out
-        lead = y.terms[0][1]
-        monic = self._form({m: c / lead for m, c in y.terms})
+        monic = self.monic(y)
         inverse = self._atom(("sum", monic), monic.free, [monic], -1)
-        return self._form({m: c / lead for m, c in inverse.terms})
+        return self._scaled(inverse, 1 / y.terms[0][1])
+
+    def _scaled(self, x: Form, by: Fraction) -> Form:
+        return self._form({m: c * by for m, c in x.terms})
+
+    def monic(self, x: Form, of: Callable[[Fraction], Fraction] = lambda c: c) -> Form:
+        """A form over its first coefficient, or over what `of` makes of it; 0 is left as it is."""
+        return self._scaled(x, 1 / of(x.terms[0][1])) if x.terms else x
+
+    def factor(self, payload: int, index: Index, power: int = 1) -> Form:
+        """One factor as a form."""
+        return self._form({((), ((payload, index, power),)): Fraction(1)})
+
+    def unknown(self, op: str, x: Form, y: Form) -> Form:
+        """A symmetric function of two forms, of which nothing else is known."""
+        return self._atom((op, frozenset((x, y))), x.free | y.free, [x, y])
+
+    def common_factors(self, x: Form) -> tuple[list[Factor], Form]:
+        """The factors that do not depend on summed indices, in the least powers in which monomials have them, and the rest."""
+        powers = [{(n, ix): e for n, ix, e in factors if all(i == 0 for _, i in ix)} for (_, factors), _ in x.terms]
+        keys = dict.fromkeys(k for p in powers for k in p)
+        common = [(n, ix, e) for n, ix in keys if (e := min(p.get((n, ix), 0) for p in powers))]
+        if not common:
+            return [], x
+        inverse = self._form({((), tuple(sorted((n, ix, -e) for n, ix, e in common))): Fraction(1)})
+        return common, self.mul(x, inverse)
 
     def function(self, fn: ScalarFunction, x: Form, *params: Fraction) -> Form:
         return self._atom(("function", fn.name, params, x), x.free, [x])
@@ -206,10 +244,18 @@ class ExactAlgebra:
                     new = counts[p]
                     found = [(n, tuple((q, new if q == p and i == 0 else i) for q, i in ix), e) for n, ix, e in found]
                 else:
-                    found = self._times(found, (self._payload(("part size", p)), (), 1))
+                    (((_, size), times),) = self._part_size(p).terms
+                    c *= times
+                    for factor in size:
+                        found = self._times(found, factor)
             m = self._canonical(counts, found)
             terms[m] = terms.get(m, Fraction(0)) + c
         return self._form(terms)
+
+    def _part_size(self, part: str) -> Form:
+        if self.sizes is not None and part in self.sizes:
+            return self.dim(self.sizes[part])
+        return self._atom(("part size", part), frozenset())
 
     @staticmethod
     def _times(factors: list[Factor], new: Factor) -> list[Factor]:

@@ -7,7 +7,7 @@ the tile, an accumulator the loop, a sum over partial results the grid; only all
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
 from mirage.ir.axes import AxisProgram
@@ -15,7 +15,8 @@ from mirage.ir.operator import reduced_parts
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
-from mirage.verify.exact import ExactAlgebra, Form
+from mirage.mugraph.whole import whole_program
+from mirage.verify.definedness import DefinedAlgebra, Term
 from mirage.verify.pairing import paired
 
 
@@ -26,21 +27,51 @@ class _NotProved(Exception):
 Verdict = Literal["proved", "not proved"]
 
 
+class Comparison(NamedTuple):
+    """What is proved of two results, for all sizes.
+
+    `proof` says whether they are equal wherever both are defined. `condition`, in words, says where both are, if one of them is
+    undefined elsewhere and the other may not be; it is None where they are defined in the same places.
+    """
+
+    proof: Verdict
+    condition: str | None
+
+    @property
+    def equal(self) -> bool:
+        """Whether they are proved equal without a condition."""
+        return self.proof == "proved" and self.condition is None
+
+
 def prove(program: AxisProgram, graph: MuGraph) -> Verdict:
-    """ "proved" if the muGraph is valid and equals the program at every size, else "not proved"."""
+    """ "proved" if the muGraph is valid, defined where the program is, and equal to it at every size, else "not proved"."""
+    return "proved" if compare_graph(program, graph).equal else "not proved"
+
+
+def compare_graph(program: AxisProgram, graph: MuGraph) -> Comparison:
+    """What is proved of a program and a muGraph; a graph that is not valid is not proved, and no condition helps."""
     if not _same_interface(program, graph):
-        return "not proved"
+        return _NOTHING
     try:
         validate(graph)
+    except (GraphError, DTypeError):
+        return _NOTHING
+    try:
         divided = _divided(graph)
         parts = {a: (f"{a}.grid", f"{a}.loop", f"{a}.tile") for a in divided}
-        al = ExactAlgebra(parts)
-        reader = _Reader(al)
-        wanted = reader.program(program)
-        found = reader.mugraph(graph)
-    except (GraphError, DTypeError, TermTooLarge, _NotProved):
-        return "not proved"
-    return "proved" if all(a is b for a, b in zip(wanted, found, strict=True)) else "not proved"
+        reader = _Reader(DefinedAlgebra(parts))
+        return reader.compared(reader.program(program), reader.mugraph(graph))
+    except (TermTooLarge, _NotProved):
+        return _conditions(program, whole_program(graph))
+
+
+def _conditions(a: AxisProgram, b: AxisProgram) -> Comparison:
+    """What is known of two programs over the same axes where a proof is given up: where they are defined."""
+    reader = _Reader(DefinedAlgebra({}, opaque=True))
+    return Comparison("not proved", reader.compared(reader.program(a), reader.program(b)).condition)
+
+
+_NOTHING = Comparison("not proved", None)
 
 
 def _same_interface(program: AxisProgram, graph: MuGraph) -> bool:
@@ -49,18 +80,26 @@ def _same_interface(program: AxisProgram, graph: MuGraph) -> bool:
 
 
 def prove_programs(a: Program, b: Program) -> Verdict:
-    """ "proved" if two programs of one type are equal at every size, else "not proved".
+    """ "proved" if two programs of one type are equal, and defined in the same places, at every size, else "not proved".
 
     Inputs are paired by position; raises InputError as `mirage.verify.pairing.check_pair`.
     """
+    return "proved" if compare_programs(a, b).equal else "not proved"
+
+
+def compare_programs(a: Program, b: Program) -> Comparison:
+    """What is proved of two programs of one type; pairs and raises as `prove_programs`."""
     try:
         x, y = paired(a, b)
-        reader = _Reader(ExactAlgebra({}, literal=True))
-        wanted, found = reader.program(x), reader.program(y)
-    except (AxisError, TermTooLarge, _NotProved):
-        return "not proved"
-    dims = [o.dims for o in x.outputs] == [o.dims for o in y.outputs]
-    return "proved" if dims and all(f is g for f, g in zip(wanted, found, strict=True)) else "not proved"
+    except AxisError:
+        return _NOTHING
+    if [o.dims for o in x.outputs] != [o.dims for o in y.outputs]:
+        return _NOTHING
+    try:
+        reader = _Reader(DefinedAlgebra({}, sizes=x.axes))
+        return reader.compared(reader.program(x), reader.program(y))
+    except TermTooLarge:
+        return _conditions(x, y)
 
 
 def _divided(graph: MuGraph) -> list[str]:
@@ -79,11 +118,15 @@ def _divided(graph: MuGraph) -> list[str]:
 
 
 class _Reader:
-    def __init__(self, al: ExactAlgebra) -> None:
+    def __init__(self, al: DefinedAlgebra) -> None:
         self.al = al
 
-    def program(self, program: AxisProgram) -> list[Form]:
-        values: list[Form] = []
+    def compared(self, wanted: Sequence[Term], found: Sequence[Term]) -> Comparison:
+        same = all(a.form is b.form for a, b in zip(wanted, found, strict=True))
+        return Comparison("proved" if same else "not proved", self.al.apart(wanted, found))
+
+    def program(self, program: AxisProgram) -> list[Term]:
+        values: list[Term] = []
         for n in program.nodes:
             if n.op == "input":
                 values.append(self.al.tensor(n.attr["name"], n.axes))
@@ -92,8 +135,8 @@ class _Reader:
                 values.append(self.al.operator(n, [values[i] for i in n.operands], over))
         return [values[o.value] for o in program.outputs]
 
-    def mugraph(self, graph: MuGraph) -> list[Form]:
-        values: dict[tuple[int, int], Form] = {}
+    def mugraph(self, graph: MuGraph) -> list[Term]:
+        values: dict[tuple[int, int], Term] = {}
         for i, n in enumerate(graph.kernel.nodes):
             args = [values[r.node, r.out] for r in n.operands]
             if n.op == "input":
@@ -111,8 +154,8 @@ class _Reader:
     def parts(self, axes: Sequence[str]) -> frozenset[str]:
         return frozenset(p for a in axes for p in self.al.parts.get(a, (a,)))
 
-    def block(self, graph: Graph, inputs: Sequence[Form]) -> list[Form]:
-        values: list[Form] = []
+    def block(self, graph: Graph, inputs: Sequence[Term]) -> list[Term]:
+        values: list[Term] = []
         for i, n in enumerate(graph.nodes):
             args = [values[r.node] for r in n.operands]
             after = i in graph.after_loop
@@ -129,7 +172,7 @@ class _Reader:
                 values.append(self.operator(graph, n, args, graph, after))
         return [values[r.node] for r in graph.outputs]
 
-    def operator(self, graph: Graph, n: Node, args: Sequence[Form], block: Graph, after: bool) -> Form:
+    def operator(self, graph: Graph, n: Node, args: Sequence[Term], block: Graph, after: bool) -> Term:
         """A predefined operator of a block graph, or of a thread graph inside it, in or `after` the block's loop."""
 
         def parts(axes: Sequence[str]) -> frozenset[str]:
@@ -137,7 +180,7 @@ class _Reader:
 
         return self.al.operator(n, args, reduced_parts(n.op, _operand_axes(graph, n), n.reduce, parts))
 
-    def check_partial(self, args: Sequence[Form]) -> None:
+    def check_partial(self, args: Sequence[Term]) -> None:
         """A partial index and the axis itself are different indices; a form cannot hold both."""
         for a, names in self.al.parts.items():
             if len(names) == 3:
@@ -162,9 +205,9 @@ class _Reader:
                 bound |= set(names)
         return frozenset(bound)
 
-    def thread(self, graph: Graph, block: Graph, after: bool, inputs: Sequence[Form]) -> list[Form]:
+    def thread(self, graph: Graph, block: Graph, after: bool, inputs: Sequence[Term]) -> list[Term]:
         """A thread graph's sums and accumulators together do what one block operator does."""
-        values: list[Form] = []
+        values: list[Term] = []
         for n in graph.nodes:
             args = [values[r.node] for r in n.operands]
             if n.op == "input":

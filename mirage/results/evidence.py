@@ -16,7 +16,7 @@ from mirage.mugraph.whole import whole_program
 from mirage.verify.certificate import Certificate
 from mirage.verify.counterexample import counterexample
 from mirage.verify.equivalence import Verifier, verify_programs
-from mirage.verify.proof import prove, prove_programs
+from mirage.verify.proof import compare_graph, compare_programs
 
 if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
@@ -28,7 +28,7 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
     Raises what `mirage.api.verify` raises.
     """
     if isinstance(a, Program) and isinstance(b, Program):
-        certificate = verify_programs(a, b, seed=seed).with_proof(prove_programs(a, b))
+        certificate = verify_programs(a, b, seed=seed).with_proof(*compare_programs(a, b))
         return _decided(certificate, a, b, seed)
     if isinstance(a, MuGraph) and isinstance(b, MuGraph):
         return compare_graphs(a, b, seed)
@@ -41,7 +41,7 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
 def certify(verifier: Verifier, graph: MuGraph) -> Certificate:
     """The certificate of a muGraph after both checks, a proof if there is one, and a counterexample where both fail."""
     certificate = verifier.confirm(graph, verifier.check(graph))
-    certificate = certificate.with_proof(prove(verifier.axis_program, graph))
+    certificate = certificate.with_proof(*compare_graph(verifier.axis_program, graph))
     return _decided(certificate, verifier.source, graph, verifier.seed)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,6 +64,32 @@ def test_what_overflows_in_the_program_is_left_out() -> None:
     for t in (trial([np.inf, 2.0], [1.0, 2.0]), trial([1.0, 2.0], [np.inf, 2.0])):
         found, passed = t.measure(kernel([7.0, 2.0]))
         assert passed and found.kernel == found.program == 0
+
+
+def test_a_trial_in_which_nothing_is_compared_is_failed() -> None:
+    t = trial([np.nan, np.inf], [np.nan, 1.0])
+    assert not t.tells and not t.measure(kernel([1.0, 1.0]))[1]
+    # of every output, as another one says nothing of it
+    some = Trial("two", [], {}, [np.array([1.0]), np.array([np.nan])], [np.array([1.0], np.float32)] * 2)
+    assert not some.tells and not some.measure(kernel([1.0], [1.0]))[1]
+    empty = trial([], [])
+    assert empty.tells and empty.measure(kernel([]))[1]
+
+
+def test_small_trials_compare_something_or_are_left_out() -> None:
+    """A sum of exps overflows around 1000, a log of one number is undefined for half of all."""
+    sizes = {"m": 64}
+    for f, names in (
+        (mi.log, ["the given sizes", "sizes of 1", "small sizes", "inputs around 1000"]),
+        (lambda x: mi.sum(mi.exp(x), axis=0), ["the given sizes", "sizes of 1", "small sizes"]),
+        (lambda x: x / (mi.relu(x) * mi.relu(-x)), ["the given sizes"]),
+    ):
+        p = mi.trace(f, "p", x=mi.tensor("m"))
+        run = partial(run_reference, p)
+        trials = accuracy_trials(p, random_inputs(p, sizes, 0), sizes, 1.0, run, 0)
+        assert [t.name for t in trials] == names
+        assert [t.tells for t in trials] == [True] * (len(trials) - 1) + [len(trials) > 1]
+        assert all(t.measure(run)[1] is t.tells for t in trials)
 
 
 def test_what_rounding_alone_may_make_overflow_is_left_out() -> None:

@@ -397,8 +397,11 @@ def test_sizes() -> None:
     n = sympy.Symbol("n", integer=True, positive=True)
     four = sympy.Integer(4)
     assert al.dim(four) is not al.constant(Fraction(4))
-    literal = ExactAlgebra({}, literal=True)
+    literal = ExactAlgebra({}, sizes={"b": four, "c": n})
     assert literal.dim(four) is literal.constant(Fraction(4))
+    one = literal.constant(Fraction(1))
+    assert literal.sum(one, frozenset({"b", "c"})) is literal.mul(literal.dim(n), literal.constant(Fraction(4)))
+    assert literal.sum(one, frozenset({"a"})) is not literal.sum(one, frozenset({"b"}))
     assert al.dim(n) is al.dim(n) is not al.dim(2 * n)
     total = read(sb(m), al)
     assert al.div(total, al.dim(n)) is al.sum(al.div(read(m, al), al.dim(n)), frozenset({"b"}))
@@ -433,9 +436,8 @@ def test_concats() -> None:
     assert al.inside(joined.terms[0][0][1][0][0]) == [p, q]
 
 
-def test_too_many_monomials_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(exact, "MAX_MONOMIALS", 10)
-    al = ExactAlgebra({})
+def test_too_many_monomials_are_refused() -> None:
+    al = ExactAlgebra({}, limit=10)
     names = [al.tensor(f"t{i}", ()) for i in range(11)]
     some = names[0]
     for t in names[1:10]:

@@ -65,3 +65,27 @@ def test_dims_that_no_axes_can_be_found_for_are_said() -> None:
     with pytest.raises(AxisError, match="f"):
         paired(a, b)
     assert prove_programs(a, b) == "not proved"
+
+
+def test_axes_that_only_one_of_them_relates_are_one_in_both() -> None:
+    a, b = traced(lambda x, y: 1 + x + 0 * y, *SQUARE), traced(lambda x, y: x + 1, *SQUARE)
+    for x, y in ((a, b), (b, a)):
+        p, q = paired(x, y)
+        assert p.axes == q.axes and p.inputs == q.inputs and len(p.axes) == 2
+        assert prove_programs(x, y) == "proved"
+    rows = traced(lambda x, y: mi.sum(x, axis=0) + mi.sum(y, axis=0), *SQUARE)
+    both = traced(lambda x, y: mi.sum(x + y, axis=0), *SQUARE)
+    assert prove_programs(rows, both) == prove_programs(both, rows) == "proved"
+
+
+def test_axes_of_one_tensor_are_never_one() -> None:
+    square, vector = T("n", "n"), T("n")
+    a = traced(lambda x, y: x * mi.reshape(y, ("n", 1)) + mi.transpose(x) * 0, square, vector)
+    b = traced(lambda x, y: x * mi.reshape(y, ("n", 1)), square, vector)
+    c = traced(lambda x, y: x * y, square, vector)
+    assert prove_programs(b, c) == prove_programs(c, b) == "not proved"
+    assert prove_programs(a, c) == "not proved"
+    # a product of two sums is no sum of products
+    sums = traced(lambda x, y: mi.sum(x) * mi.sum(y), vector, vector)
+    dot = traced(lambda x, y: mi.sum(x * y), vector, vector)
+    assert prove_programs(sums, dot) == prove_programs(dot, sums) == "not proved"

@@ -96,7 +96,7 @@ class CudaKernels:
 
 def _verified(verifier: Verifier, graph: MuGraph) -> Candidate | None:
     """The graph with evidence; None where it does not compute the program, or its exponents may overflow."""
-    certificate = verifier.check(graph)
+    certificate = verifier.admit(graph)
     if not certificate.equal or not offered(verifier.program, graph):
         return None
     return Candidate(graph, certificate, analyze(graph), 0.0)
