@@ -8,7 +8,8 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from mirage.kernels.profile import Timing, settle
+from benchmarks.fairness import Inputs, Referee, at_rest
+from mirage.kernels.profile import Timing
 
 #: a version: a function of no arguments
 Run = Callable[[], object]
@@ -19,12 +20,12 @@ _TURN, _CALLS = 0.003, 10
 _COLD_TURN, _COLD_CALLS = 0.015, 5
 #: seconds of a call that is not repeated before the race
 _LONG = 0.3
-#: versions so many times slower than the best in their first calls, and after some rounds, have no more turns
-_HOPELESS, _ROUNDS, _TOO_SLOW = 10.0, 3, 3.0
+#: versions so many times slower than the best in their first calls, or in their turns of the first rounds, have no more
+_HOPELESS, _TOO_SLOW = 10.0, 3.0
 #: seconds of first calls that are never hopeless: other processes may have held up threads that wait for each other
 _CHEAP = 0.1
-#: turns that everyone else has, if they fit in three times the given seconds
-_MIN_ROUNDS = 5
+#: rounds at least: fewer calls are no comparison
+ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -51,64 +52,90 @@ def each(run: Run, calls: int) -> float:
 
 
 def race(
-    versions: Mapping[str, Run], *, seconds: float, cold: Cold | None = None, beside: Collection[str] = ()
+    versions: Mapping[str, Run],
+    *,
+    seconds: float,
+    cold: Cold | None = None,
+    beside: Collection[str] = (),
+    referee: Referee | None = None,
 ) -> dict[str, Timing]:
     """Times of the versions, taking turns in an order shuffled with a fixed seed.
 
     A turn is a pause, so that the threads which the previous version left spinning are asleep (on few cores they slow
     down everyone else's), an untimed call that wakes this version's own, and timed calls: the state of a program that
     runs this version alone, and has in its caches what they hold of its memory. With `cold`, they hold nothing of it.
-    Ends after `seconds`, or up to three times that for 5 turns of each; a version much slower than the best keeps the times
-    it has, at least one; those `beside` the race, which do less than the others, are no best. Without `cold`, calls longer
-    than a turn are not preceded by an untimed one.
+    Without, calls longer than a turn are not preceded by an untimed one.
+
+    Ends after `seconds`, but not before 5 rounds; a version much slower than the best after these has no more, and one that is
+    hopeless in its first calls none, so that its timing is that of one call. Those `beside` the race, which do less than the
+    others, are no best, and compute nothing.
+
+    A `referee` has the inputs changed before every round and every call, and at the end examines one more call of each version
+    that has had turns, which is timed as the others are.
     """
     start = time.perf_counter()
-    once = {name: _once(name, run, cold) for name, run in versions.items()}
+    inputs = referee.inputs if referee else None
+    once = {name: _Once(run, inputs, cold, name) for name, run in versions.items()}
     turn = _hot_turn if cold is None else _cold_turn
     first = {name: _first(run) for name, run in once.items()}
     rated = [name for name in versions if name not in beside]
     hopeless = max(_HOPELESS * min(first[name] for name in rated), _CHEAP)
     turns = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in versions}
-    order = [name for name in versions if first[name] <= hopeless]
+    order = raced = [name for name in versions if first[name] <= hopeless]
     rounds = 0
-    while order and (not rounds or time.perf_counter() - start < seconds * (1 if rounds >= _MIN_ROUNDS else 3)):
-        turns.shuffle(order)
+    while rounds < ROUNDS or time.perf_counter() - start < seconds:
+        order = turns.sample(order, len(order))
+        if inputs:
+            inputs.renew()
         for name in order:
-            settle()
+            at_rest()
             times[name] += turn(once[name], first[name])
         rounds += 1
-        if rounds == _ROUNDS:
+        if rounds == ROUNDS:
             best = min(min(times[name]) for name in order if name in rated)
             order = [name for name in order if min(times[name]) <= _TOO_SLOW * best]
+    if referee:
+        referee.open()
+        for name in raced:
+            if name in rated:
+                at_rest()
+                referee.examine(name, once[name].call)
+                times[name].append(once[name].seconds)
+        referee.judge()
     return {name: _timing(t or [first[name]]) for name, t in times.items()}
 
 
-def _once(name: str, run: Run, cold: Cold | None) -> Callable[[], float]:
-    """A function that times one call of a version, in seconds."""
-    if cold is None:
-        return lambda: _timed(run)
-    evict, copy = cold.evict, cold.copies[name]
+class _Once:
+    """Times one call of a version, in `seconds`: of values that no call has had, where there are inputs."""
 
-    def evicted() -> float:
-        evict()
-        kept = copy()
-        seconds = _timed(run)
+    def __init__(self, run: Run, inputs: Inputs | None, cold: Cold | None, name: str) -> None:
+        self._run, self._inputs, self._cold = run, inputs, cold
+        self._copy = cold.copies[name] if cold else None
+        self.seconds = 0.0
+
+    def __call__(self) -> float:
+        if self._inputs:
+            self._inputs.vary()
+        self.call()
+        return self.seconds
+
+    def call(self) -> object:
+        """A call with the values that are there, and its result."""
+        kept = None
+        if self._cold and self._copy:
+            self._cold.evict()
+            kept = self._copy()
+        start = time.perf_counter()
+        result = self._run()
+        self.seconds = time.perf_counter() - start
         del kept
-        return seconds
-
-    return evicted
-
-
-def _timed(run: Run) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+        return result
 
 
 def _first(once: Callable[[], float]) -> float:
     """The best of a few calls: a single one may meet anything."""
-    settle()
+    at_rest()
     seconds = once()
     return seconds if seconds > _LONG else min(seconds, *(once() for _ in range(3)))
 

@@ -56,8 +56,8 @@ def wall_ns(fn: Callable[[], object]) -> int:
     return perf_counter_ns() - before
 
 
-def settle() -> None:
-    """Sleep until all threads of this process do, 0.2 s at most.
+def settle() -> bool:
+    """Sleep until all threads of this process do, 0.2 s at most; whether they do then.
 
     Threads of BLAS, OpenMP and the like spin for a while after a call, on the cores of whatever runs next: those of NumPy's
     OpenBLAS for 0.1 s and more, which makes a kernel on two cores half as slow again.
@@ -67,7 +67,8 @@ def settle() -> None:
         before, used = time.monotonic(), time.process_time()
         time.sleep(_STEP_S)
         if time.process_time() - used <= _IDLE_SHARE * (time.monotonic() - before):
-            return
+            return True
+    return False
 
 
 def interleave(

@@ -25,6 +25,7 @@ from benchmarks.compiler.dispatch import DispatchRow, dispatch_table
 from benchmarks.compiler.dispatch import measure as measure_dispatch
 from benchmarks.compiler.memory import MemoryRow, memory_table
 from benchmarks.compiler.memory import measure as measure_memory
+from benchmarks.fairness import impossible
 from benchmarks.graphs.programs import MEASURED, GraphProgram, Sizes
 from benchmarks.kernels.race import better
 from benchmarks.peers.peers import PEERS, complain, inference, installed
@@ -295,6 +296,11 @@ def summary(results: Results) -> str:
     return " ".join(lines)
 
 
+def check(rows: Sequence[CompilerRow]) -> None:
+    """Raises VerificationError where a row took less than its limit."""
+    impossible({f"{r.program} {r.sizes} {r.version}": r.limit_us / r.min_us for r in rows})
+
+
 def sections(results: Results) -> dict[str, str]:
     """The parts of the page of benchmarks, by the names of their markers, as Markdown."""
     return {
@@ -327,3 +333,4 @@ def main(
         memory_table(results.memory).show()
     dispatch_table(results.dispatch).show()
     print(summary(results))
+    check(results.programs)

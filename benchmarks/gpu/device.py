@@ -280,7 +280,8 @@ class Device:
 def _forms(name: str, tensors: Sequence[Any]) -> Mapping[str, Any]:
     from benchmarks.peers.in_torch import tensor_forms
 
-    return tensor_forms(name, tensors)
+    # in a CUDA graph, memory of results is allocated once
+    return {label: form for label, form in tensor_forms(name, tensors).items() if form.out is None}
 
 
 def _first(result: Any) -> Any:

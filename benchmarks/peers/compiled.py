@@ -22,21 +22,34 @@ def compiled_versions(
     """By label, compiled functions of no arguments that compute program `name` for these inputs, by name.
 
     Everything is tried that `mode="max-autotune"` knows, for these sizes alone. Programs with weights have a version with
-    weights as constants, which the compiler packs for matmuls of its own. All are compiled in here, by a first call in
-    `torch.inference_mode`; what cannot be compiled is left out, and `say` is told why.
+    weights as constants, which the compiler packs for matmuls of its own. Each is there twice: one allocates its result, one
+    writes it to memory that it is given, into which the compiler fuses what computes it. All are compiled in here, by a first
+    call in `torch.inference_mode`; what cannot be compiled is left out, and `say` is told why.
     """
-    forms = torch_forms(name, list(inputs.values()), threads)
+    forms = {label: f for label, f in torch_forms(name, list(inputs.values()), threads).items() if f.out is None}
+    if weights:
+        constant = [n in weights for n in inputs]
+        rest = tuple(a for a, fixed in zip(forms[""].arguments, constant, strict=True) if not fixed)
+        forms["constant weights"] = Form(Frozen(forms[""], constant).eval(), rest)
     versions: dict[str, Callable[[], Tensor]] = {}
     for label, form in forms.items():
-        versions[label] = Form(torch.compile(form.run, mode="max-autotune", dynamic=False), form.arguments)
-    if weights:
-        versions["constant weights"] = _with_constants(forms[""], [n in weights for n in inputs])
-    return {label: run for label, run in versions.items() if compiles(f"{name}: torch.compile {label}", run, say)}
+        out = torch.empty_like(form())
+        for kind, run in ((label, form.run), (f"{label}, out=".removeprefix(", "), into(form.run))):
+            # memory is the first argument
+            given = form.arguments if run is form.run else (out, *form.arguments)
+            version = Form(torch.compile(run, mode="max-autotune", dynamic=False), given)
+            if compiles(f"{name}: torch.compile {kind}".strip(), version, say):
+                versions[kind] = version
+    return versions
 
 
-def _with_constants(form: Form, constant: Sequence[bool]) -> Form:
-    arguments = tuple(a for a, is_constant in zip(form.arguments, constant, strict=True) if not is_constant)
-    return Form(torch.compile(Frozen(form, constant).eval(), mode="max-autotune", dynamic=False), arguments)
+def into(run: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function that writes what `run` returns to its first argument."""
+
+    def write(out: Tensor, *given: Tensor) -> Tensor:
+        return out.copy_(run(*given))
+
+    return write
 
 
 class Frozen(torch.nn.Module):  # type: ignore[misc]

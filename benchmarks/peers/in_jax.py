@@ -16,22 +16,46 @@ EPS = 1e-6
 _Forms = Mapping[str, tuple[Callable[..., Array], Callable[..., Sequence[Array]]]]
 
 
-def jax_versions(name: str, inputs: Sequence[np.ndarray], threads: int) -> Mapping[str, Callable[[], Array]]:
-    """By label, compiled functions of no arguments that compute program `name` for copies of these arrays.
+def jax_versions(
+    name: str, inputs: Mapping[str, np.ndarray], weights: Sequence[str], threads: int
+) -> Mapping[str, Callable[[], Array]]:
+    """By label, compiled functions of no arguments that compute program `name` for these inputs, by name.
 
-    The number of threads is that of the first call in a process.
+    They read the inputs where they lie; memory that XLA does not read (it has to begin at a cache line) raises ValueError.
+    Programs with weights have versions in which these are constants of the compiled function. The number of threads is that
+    of the first call in a process.
     """
     # what XLA's CPU client takes the number of its threads from
     os.environ["NPROC"] = str(threads)
-    cpu = jax.local_devices(backend="cpu")[0]
-    arrays = [jax.device_put(x.copy(), cpu) for x in inputs]
-    return {label: _version(run, prepare(*arrays)) for label, (run, prepare) in _FORMS[name].items()}
+    # weights are prepared once, and must not change
+    arrays = [jnp.array(a) if n in weights else jnp.from_dlpack(a, copy=False) for n, a in inputs.items()]
+    fixed = {id(a) for n, a in zip(inputs, arrays, strict=True) if n not in weights}
+    versions = {}
+    for label, (run, prepare) in _FORMS[name].items():
+        arguments = tuple(prepare(*arrays))
+        versions[label] = _version(run, arguments)
+        if weights:
+            constant = ", ".join(filter(None, [label, "constant weights"]))
+            versions[constant] = _version(*_with_constants(run, arguments, [id(a) not in fixed for a in arguments]))
+    return versions
 
 
 def _version(run: Callable[..., Array], arguments: Sequence[Array]) -> Callable[[], Array]:
     compiled = jax.jit(run)
     jax.block_until_ready((arguments, compiled(*arguments)))
     return lambda: compiled(*arguments).block_until_ready()
+
+
+def _with_constants(
+    run: Callable[..., Array], arguments: Sequence[Array], constant: Sequence[bool]
+) -> tuple[Callable[..., Array], Sequence[Array]]:
+    """A function of the other arguments, and these."""
+
+    def rest(*given: Array) -> Array:
+        others = iter(given)
+        return run(*(a if fixed else next(others) for a, fixed in zip(arguments, constant, strict=True)))
+
+    return rest, [a for a, fixed in zip(arguments, constant, strict=True) if not fixed]
 
 
 def _norm(x: Array) -> Array:
@@ -63,6 +87,11 @@ def _gated_mlp(x: Array, w1: Array, w2: Array) -> Array:
     return jax.nn.silu(x @ w1) * (x @ w2)
 
 
+def _gated_mlp_joined(x: Array, w: Array) -> Array:
+    gate, up = jnp.split(x @ w, 2, -1)
+    return jax.nn.silu(gate) * up
+
+
 def _gated_mlp_out_in(x: Array, w1: Array, w2: Array) -> Array:
     return jax.nn.silu(_linear(x, w1)) * _linear(x, w2)
 
@@ -85,6 +114,10 @@ def _lora_out_in(x: Array, w: Array, down: Array, up: Array) -> Array:
 
 def _moe(x: Array, w1: Array, w3: Array, w2: Array) -> Array:
     return (jax.nn.silu(x @ w1) * (x @ w3)) @ w2
+
+
+def _moe_joined(x: Array, w: Array, w2: Array) -> Array:
+    return _gated_mlp_joined(x, w) @ w2
 
 
 def _norm_transformer(x: Array, h: Array, alpha: Array) -> Array:
@@ -120,10 +153,16 @@ def _two_layouts(plain: Callable[..., Array], out_in: Callable[..., Array]) -> _
 
 _FORMS: dict[str, _Forms] = {
     "rmsnorm_linear": _two_layouts(_rmsnorm_linear, _rmsnorm_linear_out_in),
-    "gated_mlp": _two_layouts(_gated_mlp, _gated_mlp_out_in),
+    "gated_mlp": {
+        **_two_layouts(_gated_mlp, _gated_mlp_out_in),
+        "joined weights": (_gated_mlp_joined, lambda x, w1, w2: (x, jnp.concatenate([w1, w2], -1))),
+    },
     "adapter_mlp": _two_layouts(_adapter_mlp, _adapter_mlp_out_in),
     "lora": _two_layouts(_lora, _lora_out_in),
-    "moe": {"": (_moe, _same)},
+    "moe": {
+        "": (_moe, _same),
+        "joined weights": (_moe_joined, lambda x, w1, w3, w2: (x, jnp.concatenate([w1, w3], -1), w2)),
+    },
     "norm_transformer": {"": (_norm_transformer, _same)},
     "softmax": {"": (_softmax, _same)},
     "layer_norm": {"": (_layer_norm, _same)},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,8 @@ from benchmarks.programs import WEIGHTS
 EPS = 1e-6
 #: the first opset with RMSNormalization and Attention
 _OPSET, _IR_VERSION = 23, 11
+#: weights that are joined along their last axis
+_JOINED = {"w1_w2": ("w1", "w2"), "w1_w3": ("w1", "w3")}
 #: label and nodes, in ONNX's text form, of every version of a program; the result is `y`
 Bodies = dict[str, str]
 
@@ -56,9 +59,13 @@ def onnx_versions(
 def _session(
     name: str, body: str, arrays: Mapping[str, np.ndarray], weights: Sequence[str], shape: Sequence[int], threads: int
 ) -> OnnxVersion:
-    fed = {n: np.ascontiguousarray(a) for n, a in arrays.items() if n not in weights}
     ones = np.ones(next(iter(arrays.values())).shape[-1:], np.float32)
-    constants = {n: arrays[n] for n in weights} | ({"ones": ones} if "ones" in body else {})
+    joined = {both: np.concatenate([arrays[n] for n in of], -1) for both, of in _JOINED.items() if both in body}
+    # those that the body mentions
+    arrays = {n: a for n, a in {**arrays, **joined}.items() if re.search(rf"\b{n}\b", body)}
+    fixed = {*weights, *joined} if weights else set()
+    fed = {n: np.ascontiguousarray(a) for n, a in arrays.items() if n not in fixed}
+    constants = {n: a for n, a in arrays.items() if n in fixed} | ({"ones": ones} if "ones" in body else {})
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
@@ -99,13 +106,24 @@ def _rmsnorm_linear(_: Mapping[str, np.ndarray]) -> Bodies:
     return {"": _norm("n", "x", "g") + "y = MatMul(n, w)"}
 
 
-def _gated_mlp(_: Mapping[str, np.ndarray]) -> Bodies:
+def _gated(up: str, result: str) -> Bodies:
+    """The gated product of `x` with `w1` and another weight: by two matmuls, and by one of both weights."""
     return {
-        "": """a = MatMul(x, w1)
-               s = com.microsoft.QuickGelu<alpha = 1.0>(a)
-               b = MatMul(x, w2)
-               y = Mul(s, b)"""
+        "": f"""a = MatMul(x, w1)
+                s = com.microsoft.QuickGelu<alpha = 1.0>(a)
+                b = MatMul(x, {up})
+                {result} = Mul(s, b)
+             """,
+        "joined weights": f"""ab = MatMul(x, w1_{up})
+                              a, b = Split<axis = -1, num_outputs = 2>(ab)
+                              s = com.microsoft.QuickGelu<alpha = 1.0>(a)
+                              {result} = Mul(s, b)
+                           """,
     }
+
+
+def _gated_mlp(_: Mapping[str, np.ndarray]) -> Bodies:
+    return _gated("w2", "y")
 
 
 def _adapter_mlp(_: Mapping[str, np.ndarray]) -> Bodies:
@@ -117,13 +135,7 @@ def _lora(_: Mapping[str, np.ndarray]) -> Bodies:
 
 
 def _moe(_: Mapping[str, np.ndarray]) -> Bodies:
-    return {
-        "": """a = MatMul(x, w1)
-               s = com.microsoft.QuickGelu<alpha = 1.0>(a)
-               b = MatMul(x, w3)
-               m = Mul(s, b)
-               y = MatMul(m, w2)"""
-    }
+    return {label: body + "y = MatMul(m, w2)" for label, body in _gated("w3", "m").items()}
 
 
 def _norm_transformer(_: Mapping[str, np.ndarray]) -> Bodies:

@@ -75,7 +75,7 @@ def _versions(
         return onnx_versions(name, by_name, shape, threads)
     from benchmarks.peers.in_jax import jax_versions
 
-    return jax_versions(name, inputs, threads)
+    return jax_versions(name, by_name, WEIGHTS.get(name, ()), threads)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ pytest.importorskip("matplotlib")
 def pair(program: str, hot: float, cold: float) -> list[KernelRow]:
     return [
         KernelRow(
-            program, "batch8", 8, is_cold, 10.0, 9.0, "torch.compile nn.Linear layout", 10 * ratio, 9 * ratio, ratio, ratio,
-            5.0, 0.5, "mugraph", 1, {},
+            program, "batch8", 8, is_cold, 10.0, 9.0, "torch.compile nn.Linear layout", 10 * ratio, 9 * ratio, True, 5,
+            ratio, ratio, 5.0, 0.5, "mugraph", 1, {},
         )
         for is_cold, ratio in ((False, hot), (True, cold))
     ]  # fmt: skip

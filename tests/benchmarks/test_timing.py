@@ -19,7 +19,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> ByHand:
     """The clock of races, which wait for nothing."""
     found = ByHand()
     monkeypatch.setattr(timing, "time", found)
-    monkeypatch.setattr(timing, "settle", lambda: None)
+    monkeypatch.setattr(timing, "at_rest", lambda: True)
     return found
 
 

@@ -37,21 +37,37 @@ static void fill_cell(void *args, long index, int thread, void *scratch)
     for (long i = 0; i < j->n; i++) p[i] = 1;
 }
 
-static void read_cell(void *args, long index, int thread, void *scratch)
+/* The cell in `streams` parts side by side, each fetched `ahead` elements before it is needed, past the caches. */
+static inline __attribute__((always_inline)) void read_streams(
+    const job *j, long index, void *scratch, const int streams, const long ahead)
 {
-    const job *j = args;
     const mi_real *p = j->data + index * j->stride;
+    const long part = j->n / streams, step = PARTS / streams * MI_W;
     mi_vec sum[PARTS];
-    (void)thread;
     MI_UNROLL for (int i = 0; i < PARTS; i++) sum[i] = (mi_vec){0};
     const long start = nanoseconds();
-    MI_NO_UNROLL for (long at = 0; at < j->n; at += PARTS * MI_W)
+    MI_NO_UNROLL for (long at = 0; at < part; at += step)
     {
-        MI_UNROLL for (int i = 0; i < PARTS; i++) sum[i] += mi_load(p + at + i * MI_W);
+        MI_UNROLL for (int i = 0; i < PARTS; i++)
+        {
+            const mi_real *q = p + i % streams * part + at + i / streams * MI_W;
+            if (ahead) __builtin_prefetch(q + ahead, 0, 0);
+            sum[i] += mi_load(q);
+        }
     }
     keep(sum, scratch);
     j->times[index] = nanoseconds() - start;
 }
+
+#define AHEAD (2048 / (long)sizeof(mi_real))
+#define READER(name, streams, ahead)                                                                                   \
+    static void name(void *args, long index, int thread, void *scratch)                                                \
+    {                                                                                                                  \
+        (void)thread;                                                                                                  \
+        read_streams(args, index, scratch, streams, ahead);                                                            \
+    }
+READER(read_ahead, 1, AHEAD)
+READER(read_streams_4, 4, 0)
 
 static void multiply_cell(void *args, long index, int thread, void *scratch)
 {
@@ -75,7 +91,7 @@ long mi_limits_step(void) { return PARTS * MI_W; }
 int mi_limits_run(
     mi_pool_run_fn *run, int what, mi_real *data, long *times, long cells, long n, long stride, long repeats, int threads)
 {
-    mi_cell *const cell[] = {fill_cell, read_cell, multiply_cell};
+    mi_cell *const cell[] = {fill_cell, multiply_cell, read_ahead, read_streams_4};
     job j = {data, n, stride, repeats, times};
     return run(cell[what], &j, cells, threads, sizeof(mi_vec));
 }

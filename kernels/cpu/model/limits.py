@@ -6,10 +6,13 @@ multiply-adds (the roofline model, Williams et al., 2009).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import hashlib
 import json
 import math
+import mmap
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -40,7 +43,11 @@ _MAX_THREADS, _CELLS_PER_THREAD = 1024, 16
 _WINDOWS = 16
 #: multiply-adds of a cell in each register
 _REPEATS = 1 << 13
-_FILL, _READ, _MULTIPLY = range(3)
+_FILL, _MULTIPLY = range(2)
+#: the loops that read: one stream of memory, fetched ahead, or four side by side, left to the processor's own prefetching
+_READERS = {"1 stream": 2, "4 streams": 3}
+#: bytes of a huge page, where there are some
+_PAGE = 2 << 20
 
 
 @dataclass(frozen=True)
@@ -106,24 +113,35 @@ class _Loops:
         self._threads = min(threads, _MAX_THREADS)
         self._cells = self._threads * _CELLS_PER_THREAD
         self._cell = self._elements(size / self._cells)
-        self._data = np.empty(self._cells * self._cell, np.float32)
+        self._data = _huge_pages(self._cells * self._cell)
         self._times = np.zeros(self._cells, ctypes.c_long)
         # each thread touches its own pages first, as memory is next to the core that does
         self._call(_FILL, self._data.ctypes.data, self._cell, self._cell, 1)
 
-    def read(self) -> None:
-        """Read all of the memory once, in order."""
-        self._call(_READ, self._data.ctypes.data, self._cell, self._cell, 1)
+    def readers(self) -> dict[str, Callable[[], object]]:
+        """Functions that read all of the memory once, in order: by several loops, in blocks per thread and in smaller ones."""
+        run, data, times = pool.run_address(), self._data.ctypes.data, self._times.ctypes.data
+        found: dict[str, Callable[[], object]] = {}
+        for blocks in (1, _CELLS_PER_THREAD):
+            cells, n = self._threads * blocks, self._cell * (_CELLS_PER_THREAD // blocks)
+            for label, what in _READERS.items():
+                call = functools.partial(self._read, run, what, data, times, cells, n, n, 1, self._threads)
+                found[f"{label}, {blocks} per thread"] = call
+        return found
+
+    def _read(self, *arguments: int) -> None:
+        # a method, so that the memory lives as long as who reads it
+        self._run(*arguments)
 
     def measure(self) -> Limits:
         # a run reads one of the windows, which is out of the caches when its turn comes again
         n = self._elements(self._data.nbytes / self._cells / _WINDOWS)
-        run, _ = self._time(_READ, n, n, 1, 2 * _SECONDS, windows=_WINDOWS)
-        dram = self._cells * n * 4 / run
+        runs = [self._time(loop, n, n, 1, _SECONDS, windows=_WINDOWS)[0] for loop in _READERS.values()]
+        dram = self._cells * n * 4 / min(runs)
         # all cells read the same part, so that each core has it in its second-level cache
         n = self._elements(self._target.l2_bytes / 2)
-        _, cell = self._time(_READ, n, 0, 1, _SECONDS)
-        cache = self._threads * n * 4 / cell
+        cells = [self._time(loop, n, 0, 1, _SECONDS / 2)[1] for loop in _READERS.values()]
+        cache = self._threads * n * 4 / min(cells)
         # values that neither grow nor become subnormal
         self._data[:2] = 0.5, 1.0
         _, cell = self._time(_MULTIPLY, 0, 0, _REPEATS, _SECONDS)
@@ -153,20 +171,31 @@ class _Loops:
             cells.append(float(np.median(self._times)))
         return min(runs), max(statistics.median(cells), 1.0)
 
-
     def _call(self, what: int, address: int, n: int, stride: int, repeats: int) -> None:
         times, run = self._times.ctypes.data, pool.run_address()
         if self._run(run, what, address, times, self._cells, n, stride, repeats, self._threads):
             raise MirageError("no memory to measure the machine's limits; free some memory")
 
 
-def memory_reader(size: int) -> Callable[[], None]:
-    """A function that reads about `size` bytes, its own, once and in order with `num_threads()` threads, and does nothing else.
+def _huge_pages(n: int) -> np.ndarray:
+    """So many float32 elements from a page's first byte on, in huge pages where the system has them."""
+    memory = mmap.mmap(-1, 4 * n + 2 * _PAGE)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        # refused by systems without them
+        with contextlib.suppress(OSError):
+            memory.madvise(mmap.MADV_HUGEPAGE)
+    whole = np.frombuffer(memory, np.uint8)
+    start = -whole.ctypes.data % _PAGE
+    return whole[start : start + 4 * n].view(np.float32)
 
-    What a call that has to read as many takes at least, where they are raced in turns: the bandwidth that other processes
-    leave changes from one second to the next. Raises what `measure_limits` raises.
+
+def memory_readers(size: int) -> dict[str, Callable[[], object]]:
+    """By label, functions that read about `size` bytes, their own, once with `num_threads()` threads, and do nothing else.
+
+    The fastest of them tells what a call that has to read as many takes at least, where they are raced in turns: the bandwidth
+    that other processes leave changes from one second to the next. Raises what `measure_limits` raises.
     """
-    return _Loops(get_target("cpu"), num_threads(), size).read
+    return _Loops(get_target("cpu"), num_threads(), size).readers()
 
 
 def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target, cold: bool = False) -> float:
