@@ -11,21 +11,32 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mirage.api import load, superoptimize
+from mirage.api import TargetResult, superoptimize
 from mirage.cache import ResultStore
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
+from mirage.compiler.kernels.targets import kernels_for
+from mirage.errors import JobError
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
+from mirage.results.cpu.result import Superoptimized
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+
+#: seconds of a round at most; each is as long as all before it
+LONGEST_S = 300.0
+#: rounds in turn without a faster kernel or another graph, after which nothing more is expected
+PATIENCE = 3
+#: seconds in which a process that is told to end does
+END_S = 5.0
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Job:
     """One subprogram to superoptimize, and the kernel that waits for it."""
 
@@ -33,14 +44,19 @@ class Job:
     program: Program
     sizes: tuple[Mapping[str, int], ...]
     constants: tuple[str, ...]
+    #: seconds that its rounds have had, and how many of the last ones found nothing
+    spent: float = 0.0
+    idle: int = 0
+    done: bool = False
 
 
 class Background:
-    """Superoptimizes subprograms one after the other while the program runs on library calls.
+    """Superoptimizes subprograms while the program runs on library calls, and goes on improving what runs.
 
-    The search and tuning of each run in a child process, so that calls are not held up; a thread checks what it found
-    again, compiles it and switches the kernel over. `kernels` makes kernels, for the target that is searched for; `budget` is in
-    seconds, for all of them. The child ends with this process,
+    First, each subprogram gets its part of `budget`, in seconds; then the one in which most time was spent since it was last
+    worked on gets another round, until there is nothing left to try for any, or `close`.
+    The search and tuning run in a child process, so that calls are not held up; a thread checks what it found again, compiles it
+    and switches the kernel over. `kernels` makes kernels, for the target that is searched for. The child ends with this process,
     however that ends, and is not reached by Ctrl-C.
     """
 
@@ -51,11 +67,10 @@ class Background:
         self._environment = {"MIRAGE_CACHE_URL": cache.url} if isinstance(cache, ResultStore) else {}
         self._budget = budget
         self._jobs: list[Job] = []
-        self._done = threading.Event()
-        self._stopped = False
-        #: held while a child starts: none does once stopped
-        self._starting = threading.Lock()
-        self._child: subprocess.Popen[bytes] | None = None
+        self._first = threading.Event()
+        self._closed = False
+        self._child: _Child | None = None
+        self._thread = threading.Thread(target=self._run, name="mirage background", daemon=True)
 
     def add(self, job: Job) -> None:
         """Add a subprogram, before `start`."""
@@ -63,65 +78,140 @@ class Background:
 
     def start(self) -> None:
         """Begin; returns at once."""
-        atexit.register(self.stop)
-        threading.Thread(target=self._run, name="mirage background", daemon=True).start()
+        atexit.register(self._end)
+        self._thread.start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether all subprograms are done, within so many seconds if a timeout is given."""
-        return self._done.wait(timeout)
+        """Whether every subprogram has had its part of the budget, within so many seconds if a timeout is given."""
+        return self._first.wait(timeout)
 
-    def stop(self) -> None:
-        """Leave the subprograms that are not done on what they run now."""
-        with self._starting:
-            self._stopped = True
-            child = self._child
-        if child is not None and child.poll() is None:
-            child.terminate()
-            # it still has files in its folder, which goes next
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(5)
+    def join(self, timeout: float | None = None) -> bool:
+        """Whether it is over, within so many seconds if a timeout is given."""
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def close(self) -> None:
+        """Leave the subprograms on what they run now; returns at once."""
+        # without a lock, as the garbage collector may call it anywhere: whoever starts a child looks at this after it
+        self._closed = True
+        child = self._child
+        if child is not None:
+            child.end()
+
+    def _end(self) -> None:
+        """Close, and leave no process and no files."""
+        self.close()
+        child = self._child
+        if child is not None:
+            child.clear()
 
     def _run(self) -> None:
-        deadline = time.monotonic() + self._budget
         try:
+            deadline = time.monotonic() + self._budget
             for k, job in enumerate(self._jobs):
                 left = (deadline - time.monotonic()) / (len(self._jobs) - k)
-                if self._stopped or left <= 0:
-                    job.kernel.outcome = "library calls: " + ("stopped" if self._stopped else "no time was left for a search")
-                    continue
-                try:
-                    self._one(job, left)
-                except Exception as e:
-                    # nobody sees this thread's errors but in explain(), and the other subprograms go on
-                    why = "stopped" if self._stopped else f"the search in the background failed: {e}"
+                if self._closed or left <= 0:
+                    why = "closed" if self._closed else "no time was left for a search"
                     job.kernel.outcome = f"library calls: {why}"
+                    continue
+                self._round(job, left)
+            self._first.set()
+            while not self._closed and (best := self._next()) is not None:
+                self._round(best, min(max(best.spent, self._budget / len(self._jobs)), LONGEST_S))
         finally:
-            self._done.set()
-            atexit.unregister(self.stop)
+            self._first.set()
+            child = self._child
+            if child is not None:
+                child.end()
+                child.clear()
+            atexit.unregister(self._end)
 
-    def _one(self, job: Job, budget: float) -> None:
-        with tempfile.TemporaryDirectory(prefix="mirage-background-") as folder:
-            task, result = Path(folder) / "task.json", Path(folder) / "result.json"
-            text = {
-                "program": program_to_json(job.program), "sizes": [dict(s) for s in job.sizes],
-                "constants": list(job.constants), "budget": budget, "parent": os.getpid(), **self._options,
-            }  # fmt: skip
-            task.write_text(json.dumps(text))
-            with self._starting:
-                if self._stopped:
-                    raise ValueError("stopped")
-                child = self._child = subprocess.Popen(
-                    # it imports what this process does, and nothing that happens to lie in the working folder
-                    [sys.executable, "-P", "-m", "mirage.background", str(task), str(result)],
-                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
-                    env={**os.environ, **self._environment, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
-                )  # fmt: skip
-            _, errors = child.communicate()
-            if child.returncode:
-                last = (errors.decode(errors="replace").strip().splitlines() or ["no message"])[-1]
-                raise ValueError(f"its process ended with status {child.returncode}: {last}")
-            found = load(result)
-            job.kernel.switch(self._kernels.superoptimized(found), f"{found.best}, found in the background")
+    def _next(self) -> Job | None:
+        """The subprogram that promises most: in which most time went by since it was last worked on."""
+        left = [job for job in self._jobs if not job.done]
+        return max(left, key=lambda job: (job.kernel.nanoseconds, -job.spent), default=None)
+
+    def _round(self, job: Job, seconds: float) -> None:
+        try:
+            answer = self._ask({"job": self._jobs.index(job), "budget": seconds})
+            if "error" in answer:
+                raise JobError(answer["error"])
+            if (text := answer.pop("kernel", None)) is not None:
+                job.kernel.switch(self._kernels.from_text(text), answer["outcome"])
+            job.idle = 0 if answer["news"] else job.idle + 1
+            job.done = answer["complete"] or job.idle >= PATIENCE
+        except Exception as e:
+            # nobody sees this thread's errors but in explain(), and the other subprograms go on
+            why = "closed" if self._closed else f"the search in the background failed: {e}"
+            if not job.spent:
+                job.kernel.outcome = f"library calls: {why}"
+            job.done = True
+        job.spent += seconds
+        job.kernel.nanoseconds = 0
+
+    def _ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """What the child answers; a new one is started where there is none."""
+        child = self._child
+        if child is None:
+            programs = [
+                {"program": program_to_json(j.program), "sizes": [dict(s) for s in j.sizes], "constants": list(j.constants)}
+                for j in self._jobs
+            ]  # fmt: skip
+            child = self._child = _Child({"jobs": programs, **self._options}, self._environment)
+            if self._closed:
+                child.end()
+        try:
+            return child.ask(request)
+        except JobError:
+            self._child = None
+            child.clear()
+            raise
+
+
+class _Child:
+    """The process that searches, with the folder of its files."""
+
+    def __init__(self, task: dict[str, Any], environment: Mapping[str, str]) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="mirage-background-"))
+        self._errors = self._folder / "errors"
+        path = self._folder / "task.json"
+        path.write_text(json.dumps({**task, "parent": os.getpid()}))
+        with self._errors.open("wb") as errors:
+            self._process = subprocess.Popen(
+                # it imports what this process does, and nothing that happens to lie in the working folder
+                [sys.executable, "-P", "-m", "mirage.background", str(path)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, text=True,
+                env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
+            )  # fmt: skip
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The answer to a request; raises JobError where the process ends without one."""
+        assert self._process.stdin is not None and self._process.stdout is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            last = (self._errors.read_text(errors="replace").strip().splitlines() or ["no message"])[-1]
+            raise JobError(f"its process ended with status {status}: {last}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def end(self) -> None:
+        """Tell it to end; returns at once."""
+        with suppress(OSError):
+            self._process.terminate()
+
+    def clear(self) -> None:
+        """Wait for its end, and remove its files."""
+        # it still has files in its folder
+        with suppress(subprocess.TimeoutExpired, OSError):
+            self._process.wait(END_S)
+            for pipe in (self._process.stdin, self._process.stdout):
+                if pipe is not None:
+                    pipe.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def end_with(parent: int, folder: Path) -> None:
@@ -136,16 +226,69 @@ def end_with(parent: int, folder: Path) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+@dataclass
+class Rounds:
+    """The rounds of one program, of which `superoptimize` is the first: each goes on where the one before it was."""
+
+    first: Callable[[float], TargetResult]
+    kernels: KernelMaker
+    result: TargetResult | None = None
+    #: what is known of it: the kernel as text, and how many graphs
+    told: str = ""
+    graphs: int = 0
+    seconds: float = field(default=0.0)
+
+    def next(self, seconds: float) -> dict[str, Any]:
+        """What a round of so many seconds brings: the `kernel` as text where it is another one, and its `outcome` in words;
+        `news`, whether there is a kernel or a graph that was not known; `complete`, whether there is nothing left to try.
+        """
+        before = self.result
+        found = before.improve(seconds) if isinstance(before, Superoptimized) else self.first(seconds)
+        self.seconds += seconds
+        self.result = found
+        kernel = self.kernels.superoptimized(found).to_text()
+        other, more = kernel != self.told, len(found.graphs) > self.graphs
+        self.told, self.graphs = kernel, len(found.graphs)
+        answer = {
+            "outcome": f"{found.best}, found in the background in {self.seconds:.0f} s",
+            "news": other or more,
+            # what a model has ranked is not measured any more
+            "complete": not isinstance(found, Superoptimized) or not _cut(found),
+        }
+        return {**answer, "kernel": kernel} if other else answer
+
+
+def _cut(found: Superoptimized) -> bool:
+    """Whether time ended the search, or the choice among what it found."""
+    return any(why in reason for reason in (found.stats.stop_reason, found.tune_stop) for why in (OUT_OF_TIME, INTERRUPTED))
+
+
 def main(arguments: Sequence[str]) -> None:
-    """The child: superoptimizes the program of a task file, and saves the result."""
+    """The child: superoptimizes programs of a task file, a round of one of them for each line that it reads."""
     task: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
     end_with(task["parent"], Path(arguments[0]).parent)
     os.nice(5)
-    found = superoptimize(
-        program_from_json(task["program"]), target=task["target"], sizes=task["sizes"], constants=task["constants"],
-        budget=task["budget"], cache=task["cache"], seed=task["seed"],
-    )  # fmt: skip
-    found.save(arguments[1])
+    kernels = kernels_for(task["target"])
+
+    def rounds(job: Mapping[str, Any]) -> Rounds:
+        program = program_from_json(job["program"])
+
+        def first(seconds: float) -> TargetResult:
+            return superoptimize(
+                program, target=str(task["target"]), sizes=job["sizes"], constants=job["constants"], budget=seconds,
+                cache=task["cache"], seed=task["seed"],
+            )  # fmt: skip
+
+        return Rounds(first, kernels)
+
+    work = [rounds(job) for job in task["jobs"]]
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = work[request["job"]].next(request["budget"])
+        except Exception as e:
+            answer = {"error": f"{type(e).__name__}: {e}"}
+        print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":

@@ -25,13 +25,12 @@ from mirage.compiler.choice import PLAIN, fastest, form_of
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
-from mirage.compiler.kernels.cpu_maker import CpuKernels
-from mirage.compiler.kernels.cuda_maker import CudaKernels
 from mirage.compiler.kernels.cuda_mugraph import cuda_mugraph_from_text
 from mirage.compiler.kernels.loops import cuda_loops_from_text, loops_from_text
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.switching import SwitchingKernel
+from mirage.compiler.kernels.targets import kernels_for
 from mirage.compiler.passes import partition, superoptimize
 from mirage.compiler.pipeline import printed
 from mirage.compiler.sizes import DEFAULT_SIZE
@@ -45,8 +44,6 @@ from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import Program
-from mirage.kernels.cuda.device import CudaDevice
-from mirage.kernels.target import get_target
 from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Executable, Kernel, read_executable
@@ -101,10 +98,11 @@ def compile(
     between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
     results store costs less. On the processor, what is found is raced against libraries and fusion, at `sizes` with random
     arguments, so that the program is not slower than without a search. With `background` the executable is returned at once:
-    subprograms run as library calls until a process beside has found better (`Executable.wait`). `target` is "cpu", "cuda" for
-    the device at hand, or a CUDA architecture such as "cuda:sm_90", of which no device is needed but for calls: an executable may
-    be saved, and loaded where one is. `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse",
-    "plan"), for ablations. `cache`, `seed` and `progress` are as of `superoptimize`.
+    subprograms run as library calls until a process beside has found better, which it goes on to improve until there is nothing
+    left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture
+    such as "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is.
+    `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
+    and `progress` are as of `superoptimize`.
 
     An interrupt (Ctrl-C) of a search ends the superoptimization: subprograms that are not searched are fused as they are, and
     the executable says so (`Executable.interrupted`). A second interrupt, or one elsewhere, raises KeyboardInterrupt.
@@ -197,12 +195,6 @@ def _context(module: Module, bounds: Any, sizes: Any, constants: Collection[str]
         constants=check_constants(main.name, constants, names),
         sizes=tuple(_anchors(sizes, symbols, store, main.name)),
     )
-
-
-def kernels_for(target: str) -> KernelMaker:
-    """What makes kernels for the target of that name; raises UnknownTarget."""
-    machine = get_target(target)
-    return CudaKernels(machine) if isinstance(machine, CudaDevice) else CpuKernels()
 
 
 def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:

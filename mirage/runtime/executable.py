@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import weakref
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +59,11 @@ class Background(Protocol):
     """Work that goes on beside calls."""
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether it is done, within so many seconds if a timeout is given."""
+        """Whether all of it has had its turn, within so many seconds if a timeout is given."""
+        ...
+
+    def close(self) -> None:
+        """End it; returns at once."""
         ...
 
 
@@ -114,6 +119,9 @@ class Executable:
         self.facts = facts
         self.target = target
         self._background = background
+        if background is not None:
+            # at the end of the process it ends by itself
+            weakref.finalize(self, background.close).atexit = False
         self._constants = tuple(constants)
         _check_kernels(self.kernels, target)
         _check_calls(program, self.kernels)
@@ -218,8 +226,15 @@ class Executable:
         self._machine.release()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""
+        """Whether superoptimization in the background has given every subprogram its part of the budget, within so many seconds
+        if a timeout is given. It goes on after that, until there is nothing left to try.
+        """
         return self._background is None or self._background.wait(timeout)
+
+    def close(self) -> None:
+        """End superoptimization in the background, as the end of this object does; calls run the kernels that there are."""
+        if self._background is not None:
+            self._background.close()
 
     @property
     def interrupted(self) -> bool:

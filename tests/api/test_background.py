@@ -7,14 +7,17 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import mirage as mi
+from mirage import background
 from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compilation import to_module
@@ -23,7 +26,8 @@ from mirage.compiler.kernels.fused import fused_kernel, machine_model
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.ir.graph.interpret import run_module
-from tests.api.small import BUDGET, adapter, arrays, check
+from tests.api.small import BUDGET, adapter, arrays, check, limit_tuning
+from tests.api.test_interrupt import Interrupter
 from tests.kernels.kernels import in_threads
 
 ROOT = Path(__file__).parents[2]
@@ -49,6 +53,9 @@ from mirage.cache import ResultStore
 from tests.api.test_background import SPECS, block
 executable = mi.compile(block, SPECS, background=True, budget=60, cache=ResultStore(f"sqlite:///{sys.argv[1]}"))
 print("compiled", flush=True)
+sys.stdin.readline()
+if sys.argv[2] == "dropped":
+    del executable
 sys.stdin.read()
 """
 
@@ -103,15 +110,18 @@ def started(tmp_path: Path) -> Iterator[Any]:
         pytest.skip("needs the processes in /proc")
     processes: list[subprocess.Popen[str]] = []
 
-    def start() -> subprocess.Popen[str]:
+    def start(then: str = "kept") -> subprocess.Popen[str]:
         p = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, str(tmp_path / "r.sqlite")],
+            [sys.executable, "-c", SCRIPT, str(tmp_path / "r.sqlite"), then],
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
             env={**os.environ, "TMPDIR": str(tmp_path)},
         )  # fmt: skip
         processes.append(p)
         assert p.stdout is not None and p.stdout.readline() == "compiled\n"
         assert until(lambda: children(tmp_path))
+        assert p.stdin is not None
+        p.stdin.write("\n")
+        p.stdin.flush()
         return p
 
     yield start
@@ -161,6 +171,7 @@ def test_files_in_the_working_folder_are_not_imported(
     beside.add(job)
     beside.start()
     assert beside.wait(PATIENCE)
+    beside.close()
     assert "found in the background" in kernel.outcome
     assert len(store.list()) > 0
     inputs = arrays(PROGRAM, {"b": 4, "n": 4})
@@ -179,25 +190,152 @@ def test_a_search_that_fails_says_why(store: ResultStore) -> None:
 
 
 def test_an_unexpected_error_is_explained(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(self: Background, job: Job, budget: float) -> None:
+    def broken(self: Background, request: Any) -> None:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr(Background, "_one", broken)
+    monkeypatch.setattr(Background, "_ask", broken)
     executable = mi.compile(block, SPECS, background=True, cache=store)
     assert executable.wait(PATIENCE)
     assert "the search in the background failed: out of luck" in executable.explain()
     right(executable, 1)
 
 
-def test_stopping_leaves_the_rest_on_library_calls(store: ResultStore) -> None:
+def test_closing_leaves_the_rest_on_library_calls(store: ResultStore) -> None:
     executable = mi.compile(block, SPECS, background=True, budget=60, cache=store)
     assert not executable.wait(0)
-    background = executable._background
-    assert isinstance(background, Background)
-    background.stop()
+    executable.close()
     assert executable.wait(PATIENCE)
-    assert "library calls: stopped" in executable.explain()
+    assert "library calls: closed" in executable.explain()
     right(executable, 1)
+
+
+def test_the_end_of_an_executable_ends_its_search(started: Any, tmp_path: Path) -> None:
+    p = started("dropped")
+    assert until(lambda: not left_over(tmp_path)), left_over(tmp_path)
+    assert p.poll() is None
+
+
+class Asked:
+    """Answers in place of the process: per subprogram, what each of its rounds brings, the last of these again and again."""
+
+    def __init__(self, *answers: Sequence[Mapping[str, Any]]) -> None:
+        self.answers = [list(a) for a in answers]
+        self.rounds: list[int] = []
+        self.seconds: list[float] = []
+        #: nanoseconds of calls before each round, by subprogram
+        self.calls: list[tuple[int, ...]] = []
+        self.jobs: list[Job] = []
+
+    def __call__(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        k = request["job"]
+        self.rounds.append(k)
+        self.seconds.append(request["budget"])
+        if self.calls:
+            for job, ns in zip(self.jobs, self.calls.pop(0), strict=True):
+                job.kernel.nanoseconds += ns
+        answers = self.answers[k]
+        return dict(answers.pop(0) if len(answers) > 1 else answers[0])
+
+
+def answered(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> list[SwitchingKernel]:
+    """The kernels of a superoptimization in the background with these answers, after its end."""
+    beside = Background(budget=9.0, kernels=CpuKernels(), cache=False, seed=0)
+    monkeypatch.setattr(beside, "_ask", asked)
+    kernels = [SwitchingKernel(MuGraphKernel.of_library(PROGRAM)) for _ in asked.answers]
+    asked.jobs = [Job(kernel, PROGRAM, ({"b": 4, "n": 4},), ()) for kernel in kernels]
+    for job in asked.jobs:
+        beside.add(job)
+    beside.start()
+    assert beside.join(PATIENCE) and beside.wait(0)
+    return kernels
+
+
+NOTHING = {"outcome": "as it was", "news": False, "complete": False}
+NEWS = {**NOTHING, "news": True}
+LAST = {**NOTHING, "complete": True}
+
+
+def test_rounds_go_on_until_there_is_nothing_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    fused = fused_kernel(PROGRAM, [{"b": 4, "n": 4}], machine_model())
+    assert fused is not None
+    better = {"outcome": "a better one", "news": True, "complete": False, "kernel": fused.to_text()}
+    asked = Asked([NEWS, NEWS, better, NEWS, LAST])
+    (kernel,) = answered(asked, monkeypatch)
+    assert asked.rounds == [0] * 5
+    # each is as long as all before it
+    assert 0 < asked.seconds[0] <= 9.0
+    assert asked.seconds[1:] == pytest.approx([max(sum(asked.seconds[:k]), 9.0) for k in range(1, 5)])
+    assert kernel.outcome == "a better one" and isinstance(kernel.current, MuGraphKernel)
+    assert kernel.current.origin == "fused"
+
+
+def test_rounds_without_news_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked([NEWS, NOTHING, NEWS, NOTHING])
+    answered(asked, monkeypatch)
+    assert len(asked.rounds) == 3 + background.PATIENCE
+
+
+def test_no_round_is_longer_than_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(background, "LONGEST_S", 20.0)
+    asked = Asked([NEWS, NEWS, NEWS, NEWS, LAST])
+    answered(asked, monkeypatch)
+    assert asked.seconds[-2:] == [20.0, 20.0]
+
+
+def test_where_calls_spend_most_time_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked([NEWS, NEWS, LAST], [NEWS, NEWS, LAST], [NEWS, LAST])
+    # what a round was of counts from its end on
+    asked.calls = [(0, 0, 0), (0, 0, 0), (5, 9, 2), (0, 0, 0), (0, 8, 3), (1, 0, 1)]
+    answered(asked, monkeypatch)
+    assert asked.rounds == [0, 1, 2, 1, 0, 1, 2, 0]
+
+
+def test_a_failure_in_a_later_round_leaves_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked([{**NEWS, "outcome": "x"}, {"error": "SearchError: out of luck"}], [LAST])
+    kernel, _ = answered(asked, monkeypatch)
+    assert asked.rounds == [0, 1, 0] and "failed" not in kernel.outcome
+
+
+def test_rounds_tell_what_is_new() -> None:
+    @dataclass
+    class Found:
+        """Stands for a result."""
+
+        graphs: list[int]
+        best: str = "the best"
+
+    class Kernels:
+        def superoptimized(self, found: Found) -> Any:
+            return SimpleNamespace(to_text=lambda: found.best)
+
+    budgets: list[float] = []
+
+    def first(seconds: float) -> Any:
+        budgets.append(seconds)
+        return results.pop(0)
+
+    results = [Found([1]), Found([1]), Found([1, 2]), Found([1, 2], "another")]
+    rounds = background.Rounds(first, Kernels())  # type: ignore[arg-type]
+    answers = [rounds.next(2.0) for _ in range(4)]
+    assert [a["news"] for a in answers] == [True, False, True, True]
+    assert [a.get("kernel") for a in answers] == ["the best", None, None, "another"]
+    assert answers[1]["outcome"] == "the best, found in the background in 4 s"
+
+
+def test_a_result_goes_on_where_it_was(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
+    calls = 0
+
+    def first(seconds: float) -> Any:
+        nonlocal calls
+        calls += 1
+        # as cut short as can be
+        return mi.superoptimize(adapter, budget=BUDGET, cache=store, progress=Interrupter("graphs, searching"))
+
+    rounds = background.Rounds(first, CpuKernels())
+    assert not rounds.next(BUDGET)["complete"]
+    answer = rounds.next(BUDGET)
+    assert calls == 1 and answer["complete"] and answer["news"]
 
 
 def test_kernels_switch_while_calls_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,5 +390,6 @@ def test_what_is_found_in_the_background_computes_the_same(store: ResultStore, t
         in_threads(lambda seed: right(executable, seed))
     assert "found in the background" in executable.explain()
     in_threads(lambda seed: right(executable, seed))
+    executable.close()
     executable.save(tmp_path / "a.mirage")
     right(mi.load_executable(tmp_path / "a.mirage"), 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mirage.compiler.kernels.fused import fused_kernel, machine_model
-from mirage.compiler.kernels.mugraph import MuGraphKernel
+from mirage.compiler.kernels.mugraph import MuGraphKernel, kernel_from_text
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
@@ -20,6 +20,9 @@ class CpuKernels:
 
     def superoptimized(self, result: Superoptimized) -> MuGraphKernel:
         return MuGraphKernel.of_result(result)
+
+    def from_text(self, text: str) -> MuGraphKernel:
+        return kernel_from_text(text)
 
     def fused(
         self,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 from mirage.compiler.fused_graph import fused_graphs
-from mirage.compiler.kernels.cuda_mugraph import CudaMuGraphKernel
+from mirage.compiler.kernels.cuda_mugraph import CudaMuGraphKernel, cuda_mugraph_from_text
 from mirage.compiler.kernels.fused import anchor_sizes
 from mirage.compiler.staged_graph import staged_graphs
 from mirage.errors import AxisError, SearchError
@@ -42,6 +42,9 @@ class CudaKernels:
 
     def superoptimized(self, result: CudaSuperoptimized) -> CudaMuGraphKernel:
         return CudaMuGraphKernel(result.program, self.device, "superoptimized", result)
+
+    def from_text(self, text: str) -> CudaMuGraphKernel:
+        return cuda_mugraph_from_text(text)
 
     def fused(
         self,

@@ -20,6 +20,12 @@ class KernelMaker(Protocol):
         """The kernel of what `mirage.superoptimize` found for this target."""
         ...
 
+    def from_text(self, text: str) -> Kernel:
+        """The kernel of what `superoptimized` gave, of its text: verified, and compiled for this machine. Raises as
+        `kernel_from_text`.
+        """
+        ...
+
     def fused(
         self,
         program: Program,
