@@ -182,15 +182,15 @@ def superoptimize(
 
     def session(kept: Kept[KeptDecision] | None) -> Session:
         work = _work(verifier, anchors, fixed, options, executor, memory, store, begun, kept)
-        return Session(work, machine, seed=seed, memory=memory)
+        return Session(work, machine, seed=seed, memory=memory, kept=kept.value if kept else None)
 
     kept = memory.tuned(anchors) if memory is not None else None
-    if not more and kept is not None and kept.enough(budget) and (kept.complete or kept.value.has_kernel):
+    if not more and kept is not None and kept.enough(budget) and (kept.complete or kept.value.kernels):
         recalled = _recalled(kept, verifier, anchors, fixed, machine, memory, lambda: session(kept))
         if recalled is not None:
             return recalled
         kept = None
-    spent = kept.spent if kept is not None and kept.value.has_kernel and not more else 0.0
+    spent = kept.spent if kept is not None and kept.value.kernels and not more else 0.0
     left = budget - spent - (time.perf_counter() - begun)
     say(Step("searching"))
     return session(kept).run(max(left, LEAST_SHARE * budget), say)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from mirage.search.checkpoint import Checkpoint
 
 #: seconds that a search runs before its units are written to the checkpoint
-PATIENCE_S = 3.0
+PATIENCE_S = 0.5
 
 #: why a unit or a run stopped, where it is not complete
 OUT_OF_TIME = "budget spent"

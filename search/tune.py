@@ -104,7 +104,7 @@ class Tuner:
         budget: float,
         seed: int,
         progress: Callable[[str], None] = lambda _: None,
-        better: Callable[[Tuner], None] = lambda _: None,
+        measured_more: Callable[[Tuner], None] = lambda _: None,
         inputs: list[np.ndarray] | None = None,
         trials: Trials | None = None,
         constants: Collection[str] = (),
@@ -121,7 +121,7 @@ class Tuner:
         self.baselines = baselines
         self.constants = constants
         self.progress = progress
-        self.better = better
+        self.measured_more = measured_more
         self.rejected: list[str] = []
         self.compiled = 0
         self.ready: list[Candidate] = []
@@ -200,17 +200,19 @@ class Tuner:
                 interrupted = True
         order = sorted(range(len(final)), key=lambda i: times[str(i)])
         self.final = final = [replace(final[i], timing=timings[str(i)]) for i in order]
-        done = {id(c.graph) for c in final}
-        others = [c for c in ranked if id(c.graph) not in done]
-        seen = done | {id(c.graph) for c in others}
-        rest = [c for c in source.found if id(c.graph) not in seen]
         reason = INTERRUPTED if interrupted else OUT_OF_TIME if self.cut else "complete"
         if reason == OUT_OF_TIME and not self.ready:
             reason = f"{OUT_OF_TIME} {UNCOMPILED}"
         baselines = {name: timings[name] for name in self.baselines if name in timings}
+        return Tuned(self.told([*final, *ranked], source), baselines, self.compiled, self.rejected, reason)
+
+    def told(self, ranked: Sequence[Candidate], source: Candidates) -> list[Candidate]:
+        """A candidate per graph, with the schedules that were measured: those that are ranked, then the others."""
         tried = self.explorer.tried()
-        measured = [replace(c, tried=tried.get(id(c.graph), ())) for c in (*_distinct(final), *_distinct(others))]
-        return Tuned([*measured, *rest], baselines, self.compiled, self.rejected, reason)
+        first = _distinct(ranked)
+        seen = {id(c.graph) for c in first}
+        measured = [replace(c, tried=tried.get(id(c.graph), ())) for c in first]
+        return [*measured, *(c for c in source.found if id(c.graph) not in seen)]
 
     def rank(self, source: Candidates, waves: float = math.inf) -> None:
         """Compile and race candidates in so many waves; `ready` holds them at any time, the fastest so far first."""
@@ -221,8 +223,7 @@ class Tuner:
             # the program's own operators, whatever time is left
             self._search(source)
         stale, size = 0, self.target.cores
-        # what an earlier run found the fastest is built again, to race with what is new
-        pairs = explorer.fastest[:size]
+        pairs = explorer.leaders(size)
         try:
             while waves > 0:
                 left = self.left() - reserve * bool(self.measured)
@@ -246,7 +247,8 @@ class Tuner:
                 pairs, size, waves = [], WAVE * self.target.cores, waves - 1
                 if self.fastest_us < before:
                     self.progress(self._so_far())
-                    self.better(self)
+                if self.ready:
+                    self.measured_more(self)
         finally:
             self._forget([*self.measured.values(), *self.ready])
             keep(self.target, explorer.samples)

@@ -156,8 +156,8 @@ class _Visit:
 class VersionTuner:
     """Tunes the candidates of a program at the given sizes (`anchors`), and chooses versions for all others.
 
-    `baselines` are what competes besides, "library" among them. `budget` is in seconds. `better` is called with the best so far
-    whenever a kernel is the fastest at the first of the given sizes.
+    `baselines` are what competes besides, "library" among them. `budget` is in seconds. `keep` is called with what is known so
+    far, again and again, while kernels are measured at the first of the given sizes.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class VersionTuner:
         seed: int,
         constants: Collection[str] = (),
         progress: Callable[[str], None] = lambda _: None,
-        better: Callable[[Tuned, Decision], None] = lambda *_: None,
+        keep: Callable[[Tuned, Decision], None] = lambda *_: None,
     ) -> None:
         self.program = program
         self.axis_program = axis_program
@@ -184,7 +184,7 @@ class VersionTuner:
         self.deadline = start + budget
         self.seed = seed
         self.progress = progress
-        self.better = better
+        self.keep = keep
         #: whether there is only one point
         self.alone = not self.anchors[0]
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
@@ -216,12 +216,11 @@ class VersionTuner:
             last=self.deadline,
         )  # fmt: skip
 
-    def _so_far(self, tuner: Tuner) -> None:
-        """Tell of the fastest kernel at the first given sizes, if it is faster than a call of the library was."""
-        best, library = tuner.ready[0], Timing.once(tuner.expected["library"])
-        if best.timing is not None and score(best.timing) < score(library):
-            tuned = Tuned(tuner.ready[:1], {"library": library}, tuner.compiled, [], OUT_OF_TIME)
-            self.better(tuned, fastest(tuned, tuner.sizes))
+    def _so_far(self, source: Candidates, tuner: Tuner) -> None:
+        """Tell what was measured at the first given sizes, where only the library's first call was timed."""
+        library = {"library": Timing.once(tuner.expected["library"])}
+        tuned = Tuned(tuner.told(tuner.ready, source), library, tuner.compiled, [], OUT_OF_TIME)
+        self.keep(tuned, fastest(tuned, tuner.sizes))
 
     def _inputs(self, sizes: Sizes) -> list[np.ndarray]:
         """Arguments; those that are as large at another point are the same arrays."""
@@ -242,7 +241,7 @@ class VersionTuner:
         An interrupt ends what is being done; what was measured by then decides. Raises NoCompilerError, and KeyboardInterrupt as
         `Tuner.run`.
         """
-        self.first.better = self._so_far
+        self.first.measured_more = partial(self._so_far, source)
         tuned = self.first.run(source)
         if self.alone or tuned.stop_reason == INTERRUPTED:
             return tuned, fastest(tuned, self.anchors[0])

@@ -171,3 +171,16 @@ def test_what_an_earlier_run_measured_is_not_proposed_again() -> None:
     elsewhere = Explorer({**SIZES, "m": 64}, CostModel(MACHINE), [])
     elsewhere.add([replace(candidate(gated().graph), tried=tried, sizes=SIZES)])
     assert elsewhere.fastest == []
+
+
+def test_the_answer_of_an_earlier_run_leads() -> None:
+    graph, other = variants()[:2]
+    a, b, c = explorer(graph, sizes={"b": 8}).wave(3)
+    tried = ((a[1], 10.0), (b[1], 8.0), (c[1], 9.0))
+    # the race that decided was another one than those of the waves
+    answer = replace(candidate(graph), schedule=c[1], sizes={"b": 8}, timing=timing(7.0), tried=tried)
+    found = Explorer({"b": 8}, CostModel(MACHINE), [])
+    found.add([candidate(other), answer])
+    assert found.leaders(2) == [(1, c[1]), (1, b[1])]
+    assert found.leaders(9) == [(1, c[1]), (1, b[1]), (1, a[1])]
+    assert not {s for i, s in found.wave(20) if i == 1} & {s for s, _ in tried}

@@ -39,9 +39,9 @@ class KeptDecision:
     stats: SearchStats
 
     @property
-    def has_kernel(self) -> bool:
-        """Whether some version is a kernel."""
-        return any(v.graph is not None for v in self.decision.versions)
+    def kernels(self) -> int:
+        """How many of the versions are kernels."""
+        return sum(v.graph is not None for v in self.decision.versions)
 
     def restored(self, verifier: Verifier, constants: Collection[str]) -> tuple[Tuned, Decision]:
         """The decision with compiled kernels: of the graphs, only what it runs is verified.

@@ -9,7 +9,7 @@ from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Target
 from mirage.progress import Say, Step
-from mirage.results.cpu.recall import CpuMemory
+from mirage.results.cpu.recall import CpuMemory, KeptDecision
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.work import Work
 from mirage.search.tune import Tuned
@@ -24,16 +24,21 @@ KEEP_S = 2.0
 class Session:
     """The superoptimization of one program for this machine, which can go on after it has given a result.
 
-    What it finds is kept in `memory`, if there is one: also while it runs, so that a process that is killed loses little.
+    What it finds is kept in `memory`, if there is one, in the place of what an earlier one `kept`: also while it runs, so that
+    a process that is killed loses little.
     """
 
-    def __init__(self, work: Work, target: Target, *, seed: int, memory: CpuMemory | None) -> None:
+    def __init__(
+        self, work: Work, target: Target, *, seed: int, memory: CpuMemory | None, kept: KeptDecision | None = None
+    ) -> None:
         self.work = work
         self.target = target
         self.seed = seed
         self.memory = memory
         self.library = LibraryProgram(work.verifier.axis_program)
         self._kept = time.perf_counter()
+        #: kernels of the decision that is kept
+        self._kernels = kept.kernels if kept else 0
 
     def run(self, budget: float, say: Say) -> Superoptimized:
         """Search, verify and tune for so many seconds; what an earlier call found competes.
@@ -58,7 +63,7 @@ class Session:
         tuner = VersionTuner(
             program, verifier.axis_program, work.anchors, self.target, baselines,
             budget=budget - min(FINISH_S, FINISH_SHARE * budget), seed=self.seed,
-            constants=work.constants, progress=progress, better=self._better,
+            constants=work.constants, progress=progress, keep=self._keep_so_far,
         )  # fmt: skip
         tuned, decision = tuner.run(source)
         seconds, stats = work.seconds, work.stats
@@ -73,8 +78,7 @@ class Session:
         spent = work.elapsed() if answer.interrupted else max(work.elapsed(), deadline)
         if self.memory is not None:
             self._keep(replace(tuned, candidates=answer.graphs), answer.decision, spent)
-            if source.search is not None:
-                self.memory.keep_graphs(source.found, stats, complete=work.complete, spent=spent)
+            self._keep_graphs(spent)
         work.save()
         # with what was measured, which the next call does not measure again
         source.found = tuned.candidates
@@ -87,13 +91,25 @@ class Session:
         self.work.candidates.resume()
         return self.run(budget, say)
 
-    def _better(self, tuned: Tuned, decision: Decision) -> None:
-        if self.memory is not None and time.perf_counter() - self._kept > KEEP_S:
-            for c in tuned.candidates:
-                self.work.verifier.confirm(c.graph, c.certificate)
-            self._keep(tuned, decision, self.work.elapsed())
+    def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
+        """Keep what is known, every few seconds, unless a decision with more kernels is kept."""
+        kernels = [v.candidate for v in decision.versions if v.candidate]
+        if self.memory is None or time.perf_counter() - self._kept <= KEEP_S or len(kernels) < self._kernels:
+            return
+        for c in kernels:
+            self.work.verifier.confirm(c.graph, c.certificate)
+        self._keep(tuned, decision, self.work.elapsed())
+        if self.work.complete:
+            self._keep_graphs(self.work.elapsed())
+            self.work.save()
 
     def _keep(self, tuned: Tuned, decision: Decision, spent: float) -> None:
         assert self.memory is not None
         self.memory.keep_tuned(self.work.anchors, tuned, decision, self.work.stats, spent)
         self._kept = time.perf_counter()
+        self._kernels = sum(v.candidate is not None for v in decision.versions)
+
+    def _keep_graphs(self, spent: float) -> None:
+        source = self.work.candidates
+        if self.memory is not None and source.search is not None:
+            self.memory.keep_graphs(source.found, self.work.stats, complete=self.work.complete, spent=spent)
