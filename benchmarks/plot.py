@@ -14,6 +14,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from benchmarks.compiler.memory import MemoryRow
 from benchmarks.compiler.race import MODELS, CompilerRow
 from benchmarks.kernels.race import KernelRow
+from benchmarks.page import processor
 from benchmarks.peers.peers import PEERS
 from benchmarks.search.pruning import PruningRow
 from benchmarks.search.scaling import PANELS, ScalingRow
@@ -198,5 +199,6 @@ def _bars(
 
 
 def _save(figure: Figure, path: Path) -> None:
+    figure.suptitle(f"measured on {processor()}", fontsize=8, color="dimgray")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="svg", metadata={"Date": None})

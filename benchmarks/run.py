@@ -1,21 +1,25 @@
-"""Measures everything and writes docs/benchmarks.md, its data and its charts: `make bench`."""
+"""Measures everything, or parts of it, and writes docs/benchmarks.md, its data and its charts: `make bench`.
+
+`python -m benchmarks.run [PART ...]` measures and writes these parts (`PARTS`).
+"""
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import os
 import platform
 import sys
 import time
-from collections.abc import Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from benchmarks.compiler.race import as_data, sections
+from benchmarks.compiler.race import check as check_compiler
 from benchmarks.compiler.race import measure as measure_compiler
 from benchmarks.imports import import_table
 from benchmarks.imports import measure as measure_imports
@@ -26,8 +30,10 @@ from benchmarks.kernels.model import model_table
 from benchmarks.kernels.model import rows as model_rows
 from benchmarks.kernels.overhead import measure as measure_overhead
 from benchmarks.kernels.overhead import overhead_table
-from benchmarks.kernels.race import BUDGET, kernel_table, measure, summary
+from benchmarks.kernels.race import BUDGET, KernelRow, better, check, kernel_table, measure, summary
+from benchmarks.page import Page, processor
 from benchmarks.plot import plot_compiler, plot_memory, plot_pruning, plot_ratios, plot_scaling, plot_search
+from benchmarks.programs import KERNELS
 from benchmarks.search.anytime import anytime_table
 from benchmarks.search.anytime import measure as measure_anytime
 from benchmarks.search.pruning import ablation, pruning_table
@@ -35,7 +41,7 @@ from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
 from benchmarks.search.searches import phase_table, search_table
 from benchmarks.tables import as_rows
-from mirage.folders import save_file
+from mirage.errors import InputError, VerificationError
 from mirage.kernels.cpu.model.limits import Limits
 from mirage.kernels.target import get_target
 
@@ -49,15 +55,13 @@ _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z
 
 
 def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
-    """The machine with its measured limits and its load average, the date, the versions and the budgets, as Markdown."""
+    """The machine with its measured limits and its load average, the versions and the budgets, as Markdown."""
     target = get_target("cpu")
     versions = ", ".join(f"{p} {v}" for p in _PACKAGES if (v := _version(p)))
-    cores = "core" if target.cores == 1 else "cores"
     return (
-        f"{datetime.now(UTC):%Y-%m-%d}, {target.cpu}, {target.cores} {cores}, {target.l2_bytes >> 10} KiB L2 per core, "
-        f"{target.l3_bytes >> 20} MiB L3, vectors of {target.vector_bytes} bytes; measured limits: memory {limits.dram_gbs:.0f} "
-        f"GB/s, cache {limits.cache_gbs:.0f} GB/s, {limits.gflops:.0f} GFLOP/s with {limits.threads} threads; "
-        f"load average {load:.1f} before the run. Python {platform.python_version()}, {versions}. "
+        f"{target.l2_bytes >> 10} KiB L2 per core, {target.l3_bytes >> 20} MiB L3, vectors of {target.vector_bytes} bytes; "
+        f"measured limits: memory {limits.dram_gbs:.0f} GB/s, cache {limits.cache_gbs:.0f} GB/s, {limits.gflops:.0f} GFLOP/s "
+        f"with {limits.threads} threads; load average {load:.1f} before the run. Python {platform.python_version()}, {versions}. "
         f"Latencies are those of a search, verification and tuning within {budget:g} s per set of sizes; searches of the "
         f"ablation and of the scaling were cut after {cut:g} s."
     )
@@ -71,33 +75,105 @@ def _version(package: str) -> str:
         return ""
 
 
-def fill(text: str, name: str, body: str) -> str:
-    """The text with what is between the markers of that name replaced; raises ValueError where they are missing."""
-    begin, end = f"<!-- {name}: written by make bench -->", f"<!-- end of {name} -->"
-    before, found, rest = text.partition(begin)
-    _, closed, after = rest.partition(end)
-    if not found or not closed:
-        raise ValueError(f"docs/benchmarks.md lacks the lines {begin!r} and {end!r}; put them where {name} belongs")
-    return f"{before}{begin}\n{body}\n{end}{after}"
+@dataclass(frozen=True)
+class _Run:
+    """What parts are measured with."""
+
+    page: Page
+    figures: Path
+    names: list[str]
+    budget: float
+    cut: float
+    load: float
 
 
-class Page:
-    """benchmarks.md and benchmarks.json of a folder, where each part is written as soon as it is measured."""
+def _kernels(run: _Run) -> None:
+    """Writes the rows of each program when they are measured; those of other programs stay, where they tell as much."""
+    best, refused = None, []
+    fields = {f.name for f in dataclasses.fields(KernelRow)}
+    for name in run.names or KERNELS:
+        latency, limits = measure([name], run.budget, _say)
+        best = limits if best is None else better(best, limits)
+        try:
+            check(latency)
+        except VerificationError as e:
+            refused.append(str(e))
+            continue
+        kept = [KernelRow(**r) for r in run.page.rows("latency") if set(r) == fields and r["program"] != name]
+        rows = sorted(kept + latency, key=lambda r: list(KERNELS).index(r.program))
+        means = f"{kernel_table(rows).markdown()}\n\n{summary(rows)}"
+        about = conditions(best, run.load, run.budget, run.cut)
+        run.page.write({"conditions": about, "latency": means}, {"latency": as_rows(rows)})
+        plot_ratios(rows, run.figures / "latency.svg")
+    if refused:
+        raise VerificationError("; ".join(refused))
 
-    def __init__(self, docs: Path) -> None:
-        self.page, self.data = docs / "benchmarks.md", docs / "benchmarks.json"
 
-    def write(self, parts: Mapping[str, str], rows: Mapping[str, list[dict[str, Any]]]) -> None:
-        """Replace what is between the markers of these names, and the rows of these names in the JSON object.
+def _micro(run: _Run) -> None:
+    micro = list(measure_micro())
+    run.page.write({"micro": micro_table(micro).markdown()}, {"micro": as_rows(micro)})
 
-        Raises ValueError where markers are missing.
-        """
-        text = self.page.read_text(encoding="utf-8")
-        for name, body in parts.items():
-            text = fill(text, name, body)
-        data = json.loads(self.data.read_text(encoding="utf-8")) if self.data.exists() else {}
-        save_file(self.page, text)
-        save_file(self.data, json.dumps(data | dict(rows), indent=1) + "\n")
+
+def _model(run: _Run) -> None:
+    model = model_rows(list(measure_model(run.names, _say)))
+    run.page.write({"model": model_table(model).markdown()}, {"model": as_rows(model)})
+
+
+def _overhead(run: _Run) -> None:
+    overhead = list(measure_overhead(_say))
+    run.page.write({"overhead": overhead_table(overhead).markdown()}, {"overhead": as_rows(overhead)})
+
+
+def _compiler(run: _Run) -> None:
+    whole = measure_compiler([], say=_say)
+    check_compiler(whole.programs)
+    run.page.write(sections(whole), as_data(whole))
+    plot_compiler(whole.programs, run.figures / "compiler.svg")
+    plot_memory(whole.memory, run.figures / "activation-memory.svg")
+
+
+def _imports(run: _Run) -> None:
+    imports = list(measure_imports(IMPORTS))
+    run.page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
+
+
+def _search(run: _Run) -> None:
+    search = list(measure_searches(run.names, say=_say))
+    tables = {"search": search_table(search).markdown(), "phases": phase_table(search).markdown()}
+    run.page.write(tables, {"search": as_rows(search)})
+    plot_search(search, run.figures / "search.svg")
+
+
+def _pruning(run: _Run) -> None:
+    pruning = list(ablation(run.cut, _say))
+    run.page.write({"pruning": pruning_table(pruning).markdown()}, {"pruning": as_rows(pruning)})
+    plot_pruning(pruning, run.figures / "pruning.svg")
+
+
+def _scaling(run: _Run) -> None:
+    scaled = list(scaling(run.cut, _say))
+    run.page.write({"scaling": scaling_table(scaled).markdown()}, {"scaling": as_rows(scaled)})
+    plot_scaling(scaled, run.figures / "scaling.svg")
+
+
+def _anytime(run: _Run) -> None:
+    anytime = list(measure_anytime(run.names, ANYTIME_BUDGETS, best_budget=ANYTIME_BEST, say=_say))
+    run.page.write({"anytime": anytime_table(anytime).markdown()}, {"anytime": as_rows(anytime)})
+
+
+#: what measures a part of the page and writes it, by name, in the order in which all are measured
+PARTS: Mapping[str, Callable[[_Run], None]] = {
+    "kernels": _kernels,
+    "micro": _micro,
+    "model": _model,
+    "overhead": _overhead,
+    "compiler": _compiler,
+    "imports": _imports,
+    "search": _search,
+    "pruning": _pruning,
+    "scaling": _scaling,
+    "anytime": _anytime,
+}
 
 
 def _say(line: str) -> None:
@@ -105,42 +181,32 @@ def _say(line: str) -> None:
 
 
 def main(
-    names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
+    parts: Annotated[list[str] | None, typer.Argument(help=f"All if none is named: {', '.join(PARTS)}.")] = None,
+    programs: Annotated[
+        list[str] | None, typer.Option("--program", help="A program, of parts that have some; all if none is named.")
+    ] = None,
     budget: Annotated[float, typer.Option(help="Seconds to superoptimize, per set of sizes.")] = BUDGET,
     cut: Annotated[
         float, typer.Option(help="Seconds after which searches of the ablation and the scaling are cut.")
     ] = CUT,
     docs: Annotated[Path, typer.Option(help="Folder with benchmarks.md, where everything is written.")] = DOCS,
 ) -> None:
-    page, figures, load = Page(docs), docs / "figures", os.getloadavg()[0]
-    latency, limits = measure(names or [], budget, _say)
-    means = f"{kernel_table(latency).markdown()}\n\n{summary(latency)}"
-    page.write({"conditions": conditions(limits, load, budget, cut), "latency": means}, {"latency": as_rows(latency)})
-    plot_ratios(latency, figures / "latency.svg")
-    micro = list(measure_micro())
-    page.write({"micro": micro_table(micro).markdown()}, {"micro": as_rows(micro)})
-    model = model_rows(list(measure_model(names or [], _say)))
-    page.write({"model": model_table(model).markdown()}, {"model": as_rows(model)})
-    overhead = list(measure_overhead(_say))
-    page.write({"overhead": overhead_table(overhead).markdown()}, {"overhead": as_rows(overhead)})
-    whole = measure_compiler([], say=_say)
-    page.write(sections(whole), as_data(whole))
-    plot_compiler(whole.programs, figures / "compiler.svg")
-    plot_memory(whole.memory, figures / "activation-memory.svg")
-    imports = list(measure_imports(IMPORTS))
-    page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
-    search = list(measure_searches(names or [], say=_say))
-    tables = {"search": search_table(search).markdown(), "phases": phase_table(search).markdown()}
-    page.write(tables, {"search": as_rows(search)})
-    plot_search(search, figures / "search.svg")
-    pruning = list(ablation(cut, _say))
-    page.write({"pruning": pruning_table(pruning).markdown()}, {"pruning": as_rows(pruning)})
-    plot_pruning(pruning, figures / "pruning.svg")
-    scaled = list(scaling(cut, _say))
-    page.write({"scaling": scaling_table(scaled).markdown()}, {"scaling": as_rows(scaled)})
-    plot_scaling(scaled, figures / "scaling.svg")
-    anytime = list(measure_anytime(names or [], ANYTIME_BUDGETS, best_budget=ANYTIME_BEST, say=_say))
-    page.write({"anytime": anytime_table(anytime).markdown()}, {"anytime": as_rows(anytime)})
+    """Measure parts of the page, and write each when it is measured.
+
+    A part in which a result is wrong, or faster than the machine's limit, is not written, and the exit status is 1.
+    """
+    unknown = [p for p in parts or () if p not in PARTS]
+    if unknown:
+        raise InputError(f"no part is named {', '.join(unknown)}; choose from {', '.join(PARTS)}")
+    run = _Run(Page(docs, processor()), docs / "figures", programs or [], budget, cut, os.getloadavg()[0])
+    refused = []
+    for name in parts or PARTS:
+        try:
+            PARTS[name](run)
+        except VerificationError as e:
+            refused.append(name)
+            _say(f"{name} is not written: {e}")
+    raise SystemExit(bool(refused))
 
 
 if __name__ == "__main__":
