@@ -26,7 +26,8 @@ from mirage.verify.sizes import draw_schedule
 #: elements of a tensor, above which nothing is tried
 MAX_ELEMENTS = 1 << 20
 
-_Side = Callable[[Sequence[Interval], IntervalArithmetic], list[Interval]]
+#: what is run over intervals
+Side = Callable[[Sequence[Interval], IntervalArithmetic], list[Interval]]
 
 #: by name, what inputs are made of normal numbers
 _INPUTS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -45,22 +46,31 @@ def counterexample(a: Program | AxisProgram, b: Program | MuGraph, seed: int = 0
     """
     other = "other program" if isinstance(b, Program) else "graph"
     for sizes in _sizes(a, seed):
-        for name, make in _INPUTS.items():
-            rng = np.random.default_rng(seed)
-            inputs = [make(rng.standard_normal(shape)) for shape in _shapes(a, sizes)]
-            ar = IntervalArithmetic(sizes)
-            with np.errstate(all="ignore"):
-                results = [_side(x, sizes, seed)([ar.exactly(x) for x in inputs], ar) for x in (a, b)]
-            for k, (x, y) in enumerate(zip(*results, strict=True)):
-                wrong = apart(x, y)
-                if wrong.any():
-                    at = tuple(int(i) for i in np.argwhere(wrong)[0])
-                    values = [float((r.lo + r.hi)[at] / 2) for r in (x, y)]
-                    where = ", ".join(f"{s}={n}" for s, n in sizes.items())
-                    return (
-                        f"output {k}{list(at)} is {values[0]!r} for the program and {values[1]!r} for the {other} in float64, "
-                        f"for {name} of seed {seed}{f' at {where}' if where else ''}"
-                    )
+        if found := difference_at(_side(a, sizes, seed), _side(b, sizes, seed), _shapes(a, sizes), sizes, other, seed):
+            return found
+    return ""
+
+
+def difference_at(
+    a: Side, b: Side, shapes: Sequence[tuple[int, ...]], sizes: Mapping[str, int], other: str, seed: int
+) -> str:
+    """The first inputs of these shapes, in words, for which `b`, called `other`, is not `a`, the program at these sizes."""
+    for name, make in _INPUTS.items():
+        rng = np.random.default_rng(seed)
+        inputs = [make(rng.standard_normal(shape)) for shape in shapes]
+        ar = IntervalArithmetic(sizes)
+        with np.errstate(all="ignore"):
+            results = [side([ar.exactly(x) for x in inputs], ar) for side in (a, b)]
+        for k, (x, y) in enumerate(zip(*results, strict=True)):
+            wrong = apart(x, y)
+            if wrong.any():
+                at = tuple(int(i) for i in np.argwhere(wrong)[0])
+                values = [float((r.lo + r.hi)[at] / 2) for r in (x, y)]
+                where = ", ".join(f"{s}={n}" for s, n in sizes.items())
+                return (
+                    f"output {k}{list(at)} is {values[0]!r} for the program and {values[1]!r} for the {other} in float64, "
+                    f"for {name} of seed {seed}{f' at {where}' if where else ''}"
+                )
     return ""
 
 
@@ -95,7 +105,7 @@ def _shapes(a: Program | AxisProgram, sizes: Mapping[str, int]) -> list[tuple[in
     return list(shapes.values())
 
 
-def _side(x: Program | AxisProgram | MuGraph, sizes: Mapping[str, int], seed: int) -> _Side:
+def _side(x: Program | AxisProgram | MuGraph, sizes: Mapping[str, int], seed: int) -> Side:
     if isinstance(x, Program):
         return lambda inputs, ar: evaluate(x, inputs, ar)
     if isinstance(x, AxisProgram):

@@ -180,7 +180,7 @@ def rows(path: Path, program: TensorFunction, budget: float) -> Iterator[Row]:
     keys = structures(ours)
     file = UpstreamFile(path)
     for verdict in verdicts(traced, file, 0):
-        if verdict.certificate is None:
+        if verdict.certificate is None or verdict.executed:
             yield Row(path.stem, verdict.index, 0, verdict.verdict, "neither", None, None)
         else:
             yield compare(path.stem, file.load(verdict.index, traced), ours, keys, verdict.verdict)

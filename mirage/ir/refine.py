@@ -1,4 +1,4 @@
-"""The same program with dims seen as products of smaller factors.
+"""The same program with dims seen as products of smaller factors, or at some of its sizes only.
 
 A program over named axes has the coarsest axes that its operators allow. A graph that keeps part of an axis needs finer
 ones: the inputs are reshaped to the factors and back, which changes no value.
@@ -6,10 +6,14 @@ ones: the inputs are reshaped to the factors and back, which changes no value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from mirage.ir.dims import Dim
+import sympy
+
+from mirage.ir.dims import Dim, substitute
 from mirage.ir.program import Program, ProgramBuilder
+from mirage.ir.types import TensorType
 
 #: per input, per dim, the factors of the dim, outermost first
 Factors = Sequence[Sequence[Sequence[Dim]]]
@@ -34,3 +38,23 @@ def with_factors(program: Program, factors: Factors) -> Program:
         if n.op != "input":
             new[i] = b.op(n.op, *(new[j] for j in n.inputs), where=n.where, **n.attr)
     return b.finish([new[i] for i in program.outputs])
+
+
+def substituted(program: Program, dims: Mapping[str, Dim]) -> Program:
+    """The program with dims in the place of some of its dim symbols, by name."""
+    b = ProgramBuilder(program.name)
+    new: list[int] = []
+    for n in program.nodes:
+        if n.op == "input":
+            shape = tuple(substitute(d, dims) for d in n.type.shape)
+            new.append(b.input(n.attr["name"], TensorType(shape, n.type.dtype)))
+        else:
+            attrs = {name: _in_attr(value, dims) for name, value in n.attr.items()}
+            new.append(b.op(n.op, *(new[j] for j in n.inputs), where=n.where, **attrs))
+    return b.finish([new[i] for i in program.outputs])
+
+
+def _in_attr(value: Any, dims: Mapping[str, Dim]) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_in_attr(v, dims) for v in value)
+    return substitute(value, dims) if isinstance(value, sympy.Expr) else value

@@ -13,6 +13,7 @@ from mirage.ir.refine import with_factors
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
+from mirage.verify.at_sizes import verify_at
 from mirage.verify.certificate import Certificate
 from mirage.verify.counterexample import counterexample
 from mirage.verify.equivalence import Verifier, verify_programs
@@ -86,7 +87,8 @@ def _axes(x: AxisProgram | MuGraph) -> tuple[Any, ...]:
 class Verdict:
     """What was found of one candidate of a file: a certificate, or the error for which it has none.
 
-    `kernels` is the number of kernels, 0 where the candidate could not be read.
+    `kernels` is the number of kernels, 0 where the candidate could not be read. Where no muGraph of the program expresses it,
+    but it was `executed` as it is written, the certificate is of that, and `error` says why there is no graph.
     """
 
     index: int
@@ -95,14 +97,22 @@ class Verdict:
     error: FormatError | GraphError | None = None
 
     @property
+    def executed(self) -> bool:
+        return self.certificate is not None and self.error is not None
+
+    @property
     def equal(self) -> bool:
         return self.certificate is not None and self.certificate.equal
 
     @property
     def verdict(self) -> str:
-        """That of the certificate, "malformed", or "no graph" where no muGraph of the program expresses it."""
+        """That of the certificate, "equal at these sizes" where it was executed; "malformed", or "no graph" where no muGraph of
+        the program expresses it, nor can it be executed.
+        """
         if self.certificate is None:
             return "no graph" if isinstance(self.error, GraphError) else "malformed"
+        if self.executed and self.certificate.verdict == "tested equal":
+            return "equal at these sizes"
         return self.certificate.verdict
 
     @property
@@ -128,11 +138,30 @@ def verdicts(program: Program, file: UpstreamFile, seed: int) -> Iterator[Verdic
     for index in file.indices:
         try:
             found = file.load(index, program)
-        except (FormatError, GraphError) as e:
+        except GraphError as e:
+            yield _executed(program, file, index, e, seed)
+            continue
+        except FormatError as e:
             yield Verdict(index, 0, None, e)
             continue
         if found.program not in verifiers:
             verifiers[found.program] = Verifier(found.program, seed)
         certificate = certify(verifiers[found.program], found.graph)
-        certificate = replace(certificate, notes=(*certificate.notes, *found.cuts))
+        conditions = [c for c in (certificate.condition, found.condition) if c]
+        certificate = replace(
+            certificate, condition=" and ".join(conditions) or None, notes=(*certificate.notes, *found.cuts)
+        )
         yield Verdict(index, len(found.graph.kernel.compute_nodes()), certificate)
+
+
+def _executed(program: Program, file: UpstreamFile, index: int, error: GraphError, seed: int) -> Verdict:
+    """The verdict on a candidate that no graph expresses, from what it computes at its own sizes as it is written."""
+    try:
+        execution = file.execution(index, program)
+        certificate = verify_at(program, execution, execution.sizes, "candidate", seed)
+    except FormatError as e:
+        return Verdict(index, 0, None, e)
+    except GraphError:
+        return Verdict(index, 0, None, error)
+    certificate = replace(certificate, notes=(*certificate.notes, f"executed as it is written: {error}"))
+    return Verdict(index, execution.kernels, certificate, error)

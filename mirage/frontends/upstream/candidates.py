@@ -7,6 +7,8 @@ sizes. Where a candidate keeps part of an axis apart (an accumulator that adds u
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +17,14 @@ from typing import Any
 import sympy
 
 from mirage.errors import AxisError, FormatError, GraphError, MirageError
+from mirage.frontends.upstream.execute import Execution
 from mirage.frontends.upstream.kernel import KernelBuilder
 from mirage.frontends.upstream.partition import Cut
 from mirage.frontends.upstream.read import Candidate, raw_candidates, read_candidate
 from mirage.ir.axes import to_axes
-from mirage.ir.dims import Dim, divide
+from mirage.ir.dims import Dim, divide, symbol
 from mirage.ir.program import Program
-from mirage.ir.refine import with_factors
+from mirage.ir.refine import substituted, with_factors
 from mirage.mugraph.files import read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
@@ -36,7 +39,8 @@ MAX_CUTS = 16
 class Imported:
     """A candidate as a muGraph of `program`: the given one, or the same with axes divided as `cuts` says in words.
 
-    `schedule` holds the grid, loop and tile sizes of the file, at these `sizes` of the program's dim symbols.
+    `schedule` holds the grid, loop and tile sizes of the file, at these `sizes` of the program's dim symbols. Where a dim symbol
+    has to be a multiple, the program's symbol counts these, and `condition` says so; it is empty otherwise.
     """
 
     index: int
@@ -45,6 +49,7 @@ class Imported:
     schedule: Schedule
     sizes: dict[str, int]
     cuts: tuple[str, ...]
+    condition: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,11 +81,19 @@ class UpstreamFile:
         candidate = read_candidate(self.raw[index], index, str(self.path))
         return import_candidate(candidate, program)
 
+    def execution(self, index: int, program: Program) -> Execution:
+        """Candidate `index` as something that is executed as it is written; raises as `load`, and as `Execution.check`."""
+        candidate = read_candidate(self.raw[index], index, str(self.path))
+        found = Execution(candidate, program, _sizes(candidate, program))
+        found.check()
+        return found
+
 
 def import_candidate(candidate: Candidate, program: Program) -> Imported:
     """See `UpstreamFile.load`."""
     sizes = _sizes(candidate, program)
     cuts: list[str] = []
+    multiples: list[str] = []
     current = program
     if len(to_axes(program).inputs) != len(program.inputs):
         raise GraphError(
@@ -92,12 +105,18 @@ def import_candidate(candidate: Candidate, program: Program) -> Imported:
             graph, schedule = KernelBuilder(candidate, to_axes(current), sizes).run()
             validate(graph)
         except Cut as cut:
-            if len(cuts) == MAX_CUTS:
+            if len(cuts) + len(multiples) == MAX_CUTS:
                 raise GraphError(f"{candidate.where}: divides more than {MAX_CUTS} axes; import it in parts") from None
+            if (multiple := _multiple(current, cut, sizes)) is not None:
+                name, count = multiple
+                current, sizes = _in_multiples(current, sizes, name, count)
+                multiples.append(f"{name} is a multiple of {count}")
+                # its axes may have other names
+                continue
             current, words = _divided(current, cut)
             cuts.append(words)
             continue
-        return Imported(candidate.index, current, graph, schedule, sizes, tuple(cuts))
+        return Imported(candidate.index, current, graph, schedule, sizes, tuple(cuts), " and ".join(multiples))
 
 
 def _sizes(candidate: Candidate, program: Program) -> dict[str, int]:
@@ -121,6 +140,25 @@ def _sizes(candidate: Candidate, program: Program) -> dict[str, int]:
         return SizeBinder(program).bind([o.outputs[0].shape for o in inputs])
     except MirageError as e:
         raise FormatError(f"{candidate.where}: its inputs are not those of the program: {e}") from None
+
+
+def _multiple(program: Program, cut: Cut, sizes: Mapping[str, int]) -> tuple[str, int] | None:
+    """A dim symbol, and of what it has to be a multiple for a cut: one that it is at the sizes of the file."""
+    whole = to_axes(program).axes.get(cut.axis)
+    if whole is None or divide(whole, sympy.Integer(cut.size)) is not None:
+        return None
+    factor, rest = whole.as_coeff_Mul()
+    count = cut.size // math.gcd(cut.size, int(factor))
+    found = [s.name for s in sympy.Mul.make_args(rest) if s.is_Symbol and sizes[s.name] % count == 0]
+    return (found[0], count) if found else None
+
+
+def _in_multiples(
+    program: Program, sizes: Mapping[str, int], name: str, count: int
+) -> tuple[Program, dict[str, int]]:
+    """The program with a dim symbol that counts so many elements at once, of the same name, and its sizes."""
+    found = substituted(program, {name: count * symbol(name)})
+    return found, {**sizes, name: sizes[name] // count}
 
 
 def _divided(program: Program, cut: Cut) -> tuple[Program, str]:
