@@ -6,6 +6,9 @@ definition, read over the algebra of degrees. Where all outputs have degree 0, a
 cancels, so that each tensor of degree 1 can be kept as a pair (value, maximum of its row): online
 softmax, derived. An exp whose scale reaches an output, or breaks a rule, is left plain; others are
 shifted all the same.
+
+A shift may make all but the largest exp of a row vanish, so what is divided by has to hold that one, with a factor that is
+bounded away from 0: a sum of exps does, one of exps times weights does not.
 """
 
 from __future__ import annotations
@@ -15,11 +18,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from functools import reduce as fold
+from typing import NamedTuple
 
 import sympy
 
 from mirage.errors import GraphError
-from mirage.ir.functions import EXP, ScalarFunction
+from mirage.ir.functions import EXP, Range, ScalarFunction
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -61,6 +65,26 @@ class RunningMaximum:
         return not self.reason
 
 
+class _Value(NamedTuple):
+    """What is known of a tensor: its axes, its degree, and what a shift leaves of it.
+
+    `nonnegative`: no element is below 0. `attained`: besides, where all exps on which it depends are largest in their rows, it
+    is at least a positive constant once these are shifted. Two exps may be so at different places along an axis over which
+    the maxima of both are taken: `together` are the pairs of exps that were multiplied elementwise, and the axis.
+    """
+
+    axes: frozenset[str]
+    degree: Degree
+    nonnegative: bool = False
+    attained: bool = False
+    constant: bool = False
+    together: frozenset[tuple[int, int, str]] = frozenset()
+
+    @property
+    def key(self) -> Hashable:
+        return (*self[:1], tuple(sorted(self.degree.items())), *self[2:])
+
+
 class _Broken(Exception):
     """A rule of degrees that a tensor breaks, in words, and the sites whose degrees break it."""
 
@@ -75,37 +99,75 @@ class _Degrees:
     def __init__(self, first_site: int, plain: bool = False) -> None:
         self.next = first_site
         self.plain = plain
+        #: what something is divided by
+        self.divisors: list[_Value] = []
+        #: of its own sites: exps of one argument are largest at the same places
+        self.arguments: dict[int, _Value] = {}
 
-    def constant(self, value: Fraction) -> Degree:
-        return {}
+    def constant(self, value: Fraction) -> _Value:
+        return _Value(frozenset(), {}, value >= 0, value > 0, constant=True)
 
-    def dim(self, size: sympy.Expr) -> Degree:
-        return {}
+    def dim(self, size: sympy.Expr) -> _Value:
+        return self.constant(Fraction(1))
 
-    def add(self, x: Degree, y: Degree) -> Degree:
-        if x != y:
-            apart = [s for s in {*x, *y} if x.get(s) != y.get(s)]
-            raise _Broken(f"adds terms of degrees {_text(x)} and {_text(y)}, which scale differently", apart)
-        return x
+    def add(self, x: _Value, y: _Value) -> _Value:
+        nonnegative = x.nonnegative and y.nonnegative
+        attained = nonnegative and (x.attained or y.attained)
+        constant = x.constant and y.constant
+        return _Value(x.axes | y.axes, _same(x, y), nonnegative, attained, constant, x.together | y.together)
 
-    sub = add
+    def sub(self, x: _Value, y: _Value) -> _Value:
+        return _Value(x.axes | y.axes, _same(x, y))
 
-    def mul(self, x: Degree, y: Degree) -> Degree:
-        return _plain({s: x.get(s, 0) + y.get(s, 0) for s in (*x, *y)})
+    def mul(self, x: _Value, y: _Value) -> _Value:
+        degree = _plain({s: x.degree.get(s, 0) + y.degree.get(s, 0) for s in (*x.degree, *y.degree)})
+        pairs = {(min(s, t), max(s, t)) for s in x.degree for t in y.degree if s != t}
+        together = {
+            (s, t, a)
+            for s, t in pairs
+            if s not in self.arguments or self.arguments[s] is not self.arguments.get(t)
+            for a in x.axes & y.axes
+        }
+        return _Value(
+            x.axes | y.axes,
+            degree,
+            x is y or (x.nonnegative and y.nonnegative),
+            x.attained and y.attained,
+            x.constant and y.constant,
+            x.together | y.together | together,
+        )
 
-    def div(self, x: Degree, y: Degree) -> Degree:
-        return _plain({s: x.get(s, 0) - y.get(s, 0) for s in (*x, *y)})
+    def div(self, x: _Value, y: _Value) -> _Value:
+        self.divisors.append(y)
+        degree = _plain({s: x.degree.get(s, 0) - y.degree.get(s, 0) for s in (*x.degree, *y.degree)})
+        nonnegative = x.nonnegative and y.nonnegative
+        # only a constant is known to be bounded above
+        attained = x.attained and y.attained and y.constant
+        return _Value(x.axes | y.axes, degree, nonnegative, attained, x.constant and y.constant, x.together)
 
-    def neg(self, x: Degree) -> Degree:
-        return x
+    def neg(self, x: _Value) -> _Value:
+        return _Value(x.axes, x.degree)
 
-    def function(self, fn: ScalarFunction, x: Degree, *params: Fraction) -> Degree:
-        if x:
-            raise _Broken(f"applies {fn.name} to a term of degree {_text(x)}, not 0", x)
+    def function(self, fn: ScalarFunction, x: _Value, *params: Fraction) -> _Value:
+        if x.degree:
+            raise _Broken(f"applies {fn.name} to a term of degree {_text(x.degree)}, not 0", x.degree)
         if fn is not EXP or self.plain:
-            return {}
+            return _Value(x.axes, {}, fn.range is not Range.ANY)
+        self.arguments[self.next] = x
         self.next += 1
-        return {self.next - 1: 1}
+        return _Value(x.axes, {self.next - 1: 1}, True, True)
+
+    def sum(self, x: _Value, axes: Iterable[str]) -> _Value:
+        return x._replace(axes=x.axes.difference(axes))
+
+
+def _same(x: _Value, y: _Value) -> Degree:
+    if x.degree != y.degree:
+        apart = [s for s in {*x.degree, *y.degree} if x.degree.get(s) != y.degree.get(s)]
+        raise _Broken(
+            f"adds terms of degrees {_text(x.degree)} and {_text(y.degree)}, which scale differently", apart
+        )
+    return x.degree
 
 
 def _plain(x: Degree) -> Degree:
@@ -119,7 +181,7 @@ def _text(x: Mapping[int, int]) -> str:
 class _Kernel:
     """The degrees within one operator of a kernel graph.
 
-    `inputs` and `operands` are the degrees and the axes of its operands, `exps` the axes of the sites of earlier operators.
+    `inputs` and `operands` are the values and the axes of its operands, `exps` the axes of the sites of earlier operators.
     What it finds holds in every graph in which these are the same; only its own path, which messages name, is the graph's.
     """
 
@@ -127,7 +189,7 @@ class _Kernel:
         self,
         node: Node,
         path: Path,
-        inputs: Sequence[Degree],
+        inputs: Sequence[_Value],
         operands: Sequence[Axes],
         exps: Sequence[Axes],
         plain: Collection[Path] = (),
@@ -144,32 +206,32 @@ class _Kernel:
         self.paths: list[Path] = []
         #: axes that are reduced or joined here while a tensor depends on a site
         self.removed: dict[int, set[str]] = {}
-        self.degree: dict[tuple[Path, int], Degree] = {}
+        self.values: dict[tuple[Path, int], _Value] = {}
         self.axes: dict[tuple[Path, int], Axes] = {}
         self.current: Path = path
-        #: name, axes and degree of every tensor that something is divided by
-        self.divisors: list[tuple[str, Axes, Degree]] = []
+        #: name, axes and value of every tensor that something is divided by
+        self.divisors: list[tuple[str, Axes, _Value]] = []
 
     @property
-    def results(self) -> list[Degree]:
-        return [self.degree[self.path, out] for out in range(len(self.of.dims))]
+    def results(self) -> list[_Value]:
+        return [self.values[self.path, out] for out in range(len(self.of.dims))]
 
     def run(self) -> None:
         """Find the degrees; raises _Broken."""
-        inputs = [{}] if self.of.op == "input" else self.inputs
+        inputs = [_Value(frozenset(self.of.axes()), {})] if self.of.op == "input" else self.inputs
         self.node(self.of, self.path, inputs, self.operands, ())
 
-    def graph(self, graph: Graph, at: Path, inputs: Sequence[Degree]) -> list[Degree]:
+    def graph(self, graph: Graph, at: Path, inputs: Sequence[_Value]) -> list[_Value]:
         for i, n in enumerate(graph.nodes):
-            args = [self.degree[(*at, r.node), r.out] for r in n.operands]
+            args = [self.values[(*at, r.node), r.out] for r in n.operands]
             if n.op == "input":
                 args = [inputs[n.attr["index"]]]
             operands = [graph.nodes[r.node].axes(r.out) for r in n.operands]
             self.node(n, (*at, i), args, operands, graph.loop)
-        return [self.degree[(*at, r.node), r.out] for r in graph.outputs]
+        return [self.values[(*at, r.node), r.out] for r in graph.outputs]
 
-    def node(self, n: Node, path: Path, args: Sequence[Degree], operands: Sequence[Axes], loop: Axes) -> None:
-        """Note the degrees of a node, of whose operands these are the degrees and the axes. An input's are its argument's."""
+    def node(self, n: Node, path: Path, args: Sequence[_Value], operands: Sequence[Axes], loop: Axes) -> None:
+        """Note the values of a node, of whose operands these are the values and the axes. An input's are its argument's."""
         self.current = path
         try:
             if n.op == "input":
@@ -182,40 +244,44 @@ class _Kernel:
         except _Broken as e:
             # that of an inner node is named already
             raise e if n.op == "graph" else _Broken(f"{_name(path, n)} {e}", e.sites) from None
-        for out, d in enumerate(results):
-            self.degree[path, out] = d
+        for out, value in enumerate(results):
+            self.values[path, out] = value
             self.axes[path, out] = n.axes(out)
 
-    def apply(self, n: Node, path: Path, args: Sequence[Degree], operands: Sequence[Axes], loop: Axes) -> Degree:
-        """The degree of an operator's result, by the rule of the operator."""
-        self.check_partial(args, operands)
+    def apply(self, n: Node, path: Path, args: Sequence[_Value], operands: Sequence[Axes], loop: Axes) -> _Value:
+        """The value of an operator's result, by the rule of the operator."""
+        self.check_partial([x.degree for x in args], operands)
         algebra = _Degrees(len(self.exps), path in self.plain)
         if n.op in PRODUCTS:
             terms = []
             for (i, j), axes in zip(PRODUCTS[n.op], reduced_axes(n.op, operands, n.reduce), strict=True):
                 terms.append(algebra.mul(args[i], args[j]))
                 self.remove(axes, [args[i], args[j], terms[-1]])
+                terms[-1] = algebra.sum(terms[-1], axes)
             return fold(algebra.add, terms)
-        if n.op in ("sum", "accumulator", "concat"):
-            result: Degree = fold(algebra.add, args)
-            gone = {"accumulator": loop, "concat": n.joined[1] if n.joined else ()}
-            self.remove(gone.get(n.op, n.reduce), [*args, result])
+        if n.op == "concat":
+            result = fold(algebra.add, args)
+            self.remove(n.joined[1] if n.joined else (), [*args, result])
+            return result._replace(axes=frozenset(n.axes()), attained=all(x.attained for x in args))
+        if n.op in ("sum", "accumulator"):
+            (x,) = args
+            axes = loop if n.op == "accumulator" else n.reduce
+            self.remove(axes, args)
             if n.op == "accumulator":
-                _check_stored(result, "accumulates a tensor")
-            return result
+                _check_stored(x.degree, "accumulates a tensor")
+            return algebra.sum(x, axes if n.op == "sum" or n.attr["mode"] == "sum" else ())
         op = get_operator(n.op)
         if not isinstance(op, Elementwise):
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")
-        result = op.apply(algebra, args, n.attr)
-        if n.op == "div":
-            self.divisors.append((_name(path, n), operands[1], args[1]))
+        value: _Value = op.apply(algebra, args, n.attr)
+        self.divisors += [(_name(path, n), tuple(y.axes), y) for y in algebra.divisors if y.degree]
         for _ in range(algebra.next - len(self.exps)):
             self.paths.append(path)
             self.exps.append(n.axes())
-        return result
+        return value
 
-    def remove(self, axes: Sequence[str], degrees: Sequence[Degree]) -> None:
-        for s in {s for d in degrees for s in d}:
+    def remove(self, axes: Sequence[str], values: Sequence[_Value]) -> None:
+        for s in {s for x in values for s in x.degree}:
             self.removed.setdefault(s, set()).update(axes)
 
     def check_partial(self, args: Sequence[Degree], operands: Sequence[Axes]) -> None:
@@ -227,9 +293,9 @@ class _Kernel:
                 raise _Broken(f"combines a partial result of exp {s} with a whole one: two maxima", [s])
 
     def check_results(self) -> None:
-        for degree in self.results:
+        for value in self.results:
             try:
-                _check_stored(degree, "hands other kernels a tensor")
+                _check_stored(value.degree, "hands other kernels a tensor")
             except _Broken as e:
                 raise _Broken(f"{_name(self.path, self.of)} {e}", e.sites) from None
 
@@ -239,11 +305,11 @@ class _Kernel:
         if graph is None:
             return
         for s, path in enumerate(self.paths, self.first):
-            for out, degree in enumerate(self.results):
+            for out, value in enumerate(self.results):
                 side_by_side = [
                     a for a, r in graph.roles if r is Role.SPLIT and partial_axis(a) not in self.of.axes(out)
                 ]
-                if degree.get(s) and side_by_side:
+                if value.degree.get(s) and side_by_side:
                     raise _Broken(
                         f"output {out} of kernel {self.path[0]} scales with exp {s} and holds the parts of all blocks along "
                         f"{side_by_side[0]}, which have maxima of their own",
@@ -259,9 +325,9 @@ class _Kernel:
                     raise _Broken(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum", [s])
 
     def check_divisors(self, removed: Sequence[Collection[str]]) -> None:
-        """A sum of an exp contains the largest term of its row, unless the maximum is that of several rows."""
-        for name, axes, degree in self.divisors:
-            for s in degree:
+        """What is divided by has the largest exp of its row, with a factor that is not 0, and of no other row."""
+        for name, axes, value in self.divisors:
+            for s in value.degree:
                 apart = [a for a in axes if a in self.exps[s] and a in removed[s]]
                 if apart:
                     raise _Broken(
@@ -269,11 +335,17 @@ class _Kernel:
                         f"{apart[0]} too: a sum far below it would be 0",
                         [s],
                     )
+            where = [a for s, t, a in value.together if a in removed[s] and a in removed[t]]
+            if not value.attained or where:
+                why = f"two exps are largest at other places along {where[0]}" if where else "no factor is known not to be"
+                raise _Broken(
+                    f"{name} divides by a tensor that may be 0 where exponents are shifted by their maximum: {why}", value.degree
+                )
 
     def check_rows(self, removed: Sequence[Collection[str]]) -> None:
         """A tensor that is kept beside its maximum has a place for the maximum of every row."""
-        for (path, out), degree in self.degree.items():
-            for s, d in degree.items():
+        for (path, out), value in self.values.items():
+            for s, d in value.degree.items():
                 if d != 1:
                     continue
                 missing = set(self.exps[s]).difference(removed[s], self.axes[path, out])
@@ -302,7 +374,7 @@ class _Analysis:
             operands = [self.graph.nodes[r.node].axes(r.out) for r in n.operands]
             exps = self.kernels[-1].exps if self.kernels else ()
             self.kernels.append(self.make(n, (i,), inputs, operands, exps))
-            if not self.kernels[-1].degree:
+            if not self.kernels[-1].values:
                 self.kernels[-1].run()
 
     def path(self, site: int) -> Path:
@@ -331,7 +403,7 @@ class _Analysis:
     def check(self) -> None:
         """The rules that need the whole graph; raises _Broken."""
         for k, r in enumerate(self.graph.outputs):
-            if degree := self.kernels[r.node].results[r.out]:
+            if degree := self.kernels[r.node].results[r.out].degree:
                 raise _Broken(f"output {k} has degree {_text(degree)}, not 0: a shifted exponent changes it", degree)
         removed = self.removed
         for kernel in self.kernels:
@@ -379,7 +451,7 @@ def _analyze(graph: MuGraph, whole: bool) -> RunningMaximum:
             reason = reason or str(e)
             # exps of one node are shifted all, or none
             plain += dict.fromkeys(analysis.path(s) for s in sorted(e.sites))
-    degree = {at: d for k in analysis.kernels for at, d in k.degree.items()}
+    degree = {at: value.degree for k in analysis.kernels for at, value in k.values.items()}
     return RunningMaximum(tuple(plain), reason, analysis.sites(), degree)
 
 
@@ -402,11 +474,11 @@ class SafetyCheck:
         return True
 
     def _kernel(
-        self, node: Node, path: Path, inputs: Sequence[Degree], operands: Sequence[Axes], exps: Sequence[Axes]
+        self, node: Node, path: Path, inputs: Sequence[_Value], operands: Sequence[Axes], exps: Sequence[Axes]
     ) -> _Kernel:
         if node.graph is None:
             return _Kernel(node, path, inputs, operands, exps)
-        key = id(node.graph), node.dims, tuple(tuple(sorted(d.items())) for d in inputs), tuple(exps)
+        key = id(node.graph), node.dims, tuple(x.key for x in inputs), tuple(exps)
         found = self._kernels.get(key)
         if found is None:
             kernel = _Kernel(node, path, inputs, operands, exps)
@@ -437,7 +509,7 @@ def program_is_stable(program: Program) -> bool:
 def _has_exp(op: Elementwise, attrs: Mapping[str, object], arity: int) -> bool:
     algebra = _Degrees(0)
     try:
-        op.apply(algebra, [{}] * arity, attrs)
+        op.apply(algebra, [_Value(frozenset(), {})] * arity, attrs)
     except _Broken:
         # only an exp gives a term a degree that a rule could reject
         return True

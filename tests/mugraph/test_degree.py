@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
+import numpy as np
 import pytest
 
+import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.functions import EXP
 from mirage.ir.operator import REGISTRY, elementwise
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
-from mirage.mugraph.degree import Site, analyze, program_is_stable
+from mirage.mugraph.degree import RunningMaximum, SafetyCheck, Site, analyze, program_is_stable
 from mirage.mugraph.graph import MuGraph, Ref, Role
 from mirage.mugraph.reference import reference_graph
 from tests.verify.graphs import (
@@ -188,8 +191,85 @@ def user_operators() -> Iterator[None]:
 @pytest.mark.usefixtures("user_operators")
 def test_users_operators_follow_from_their_definition() -> None:
     g = flash()
-    assert analyze(replace_node(g, (3, 11), op="test_shrink", operands=(Ref(10),))).safe
+    assert analyze(replace_node(g, (3, 11), op="test_shrink", operands=(Ref(8),))).safe
+    # exps times values may be 0 once they are shifted
+    assert not analyze(replace_node(g, (3, 11), op="test_shrink", operands=(Ref(10),))).safe
     assert not analyze(replace_node(g, (3, 11), op="test_soft", operands=(Ref(10),))).safe
+
+
+def reduced(divisor: Callable[[Any, Any, Any], Any], numerator: Callable[..., Any] = lambda e, z, w: e * z) -> MuGraph:
+    """The sum of exps times values over a divisor, of which the exps, the values and weights are given."""
+
+    def f(x: Any, z: Any, w: Any) -> Any:
+        e = mi.exp(x)
+        return mi.sum(numerator(e, z, w), axis=1, keepdims=True) / divisor(e, z, w)
+
+    xs = {name: tensor("m", "n") for name in "xzw"}
+    return reference_graph(to_axes(mi.trace(f, "reduced", **xs)))
+
+
+def row(x: Any) -> Any:
+    return mi.sum(x, axis=1, keepdims=True)
+
+
+#: divisors that hold the largest exp of a row with a factor that is bounded away from 0
+SAFE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "a sum": lambda e, z, w: row(e),
+    "a constant factor": lambda e, z, w: row(0.5 * e),
+    "a mean": lambda e, z, w: mi.mean(e, axis=1, keepdims=True),
+    "more than the exps": lambda e, z, w: row(e + e * mi.relu(w)),
+    "and squares": lambda e, z, w: row(e) + row(e * mi.square(w)),
+    "over a constant": lambda e, z, w: row(e / 7),
+}
+UNSAFE: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "weights": lambda e, z, w: row(e * w),
+    "weights that are not below 0": lambda e, z, w: row(e * mi.relu(w)),
+    "weights as small as they like": lambda e, z, w: row(e * mi.sigmoid(w)),
+    "a difference": lambda e, z, w: row(e) - row(e * mi.square(w)),
+    "a negative constant": lambda e, z, w: row(e) + row(-2 * e),
+    "over weights": lambda e, z, w: row(e / (mi.square(w) + 1)),
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_a_divisor_may_hold_the_largest_exp_whole(name: str) -> None:
+    found = analyze(reduced(SAFE[name]))
+    assert found.safe and len(found.sites) == 1 and SafetyCheck().safe(reduced(SAFE[name]))
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_a_divisor_whose_largest_exp_may_be_multiplied_by_0_is_plain(name: str) -> None:
+    graph = reduced(UNSAFE[name])
+    found = analyze(graph)
+    assert not found.safe and len(found.plain) == 1 and not SafetyCheck().safe(graph)
+    assert "divides by a tensor that may be 0 where exponents are shifted by their maximum" in found.reason
+
+
+def test_exps_of_two_rows_are_divided_by_one_after_the_other_or_together() -> None:
+    def two(divide: Callable[[Any, Any], Any]) -> RunningMaximum:
+        xs = {name: tensor("m", "n") for name in "xy"}
+        f = mi.trace(lambda x, y: divide(mi.exp(x), mi.exp(y)), "two", **xs)
+        return analyze(reference_graph(to_axes(f)))
+
+    assert two(lambda e, f: e / row(e) * (f / row(f))).safe
+    assert two(lambda e, f: e * f / (row(e) * row(f))).safe
+    # the largest of both may be at different places, so that all products vanish
+    found = two(lambda e, f: e * f / row(e * f))
+    assert not found.safe and "two exps are largest at other places along n" in found.reason
+
+
+@pytest.mark.parametrize("weights", [0.0, 1.0])
+def test_weights_that_are_0_at_the_largest_exponent_give_what_the_program_gives(weights: float) -> None:
+    def f(x: Any, z: Any, w: Any) -> Any:
+        return row(mi.exp(x) * z) / row(mi.exp(x) * w)
+
+    p = mi.trace(f, "weighted", **{name: tensor("m", "n") for name in "xzw"})
+    x = np.zeros((4, 8), np.float32)
+    x[:, 3] = 80
+    z = w = np.where(x > 0, np.float32(weights), np.float32(1))
+    r = mi.superoptimize(p, sizes={"m": 4, "n": 8}, budget=0.5, cache=False)
+    assert all(not c.maximum.safe for c in r.graphs)
+    assert np.array_equal(r(x, z, w), np.ones((4, 1), np.float32))
 
 
 def unary(op: str) -> Program:
