@@ -110,6 +110,10 @@ class FieldError(MirageError):
     """Finite-field parameters for which no primes or no error bound exist."""
 
 
+class ConstantsCollide(FieldError):
+    """Two constants of a comparison are equal modulo a prime: others have to be drawn."""
+
+
 class NoCompilerError(MirageError):
     """No compiler was found: of C, or of Triton for a CUDA target."""
 

@@ -18,6 +18,8 @@ differ, by a sum of k' such terms, are equal in all n tests with probability at 
 C(calls, 2) pairs of arguments, a batch of n tests misses a difference with probability at most C(calls, 2) (1 - 1/k' + ...)^n
 + (1 - 1/k + ...)^n. The results are then as good as inputs, and Theorem 2 holds for what is made of them.
 
+Sizes of dims and weights of sums (`mirage.verify.field.Measure`) are random values as inputs are: they count in the degrees.
+
 The last two summands are the o(1/k) of Theorem 2, which needs d k^4 < q. For k <= 1 the bound is d / p. Tests in
 which a denominator is zero are drawn again, and `Bound.error` accounts for them.
 """
@@ -28,6 +30,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass, field
 from fractions import Fraction
+from functools import lru_cache
 from functools import reduce as fold
 
 import sympy
@@ -136,15 +139,16 @@ class Facts:
 class Fractions:
     """The algebra of `Quotient`s."""
 
-    def __init__(self, facts: Facts, sizes: Mapping[str, int]) -> None:
+    def __init__(self, facts: Facts, sizes: Mapping[str, int], weighted: bool) -> None:
         self.facts = facts
         self.sizes = sizes
+        self.weighted = weighted
 
     def constant(self, value: Fraction) -> Quotient:
         return Quotient(ONE)
 
     def dim(self, size: sympy.Expr) -> Quotient:
-        return Quotient(ONE)
+        return Quotient(Terms(1, total_degree(size)) if self.weighted else ONE)
 
     def add(self, x: Quotient, y: Quotient) -> Quotient:
         below = {f: max(x.below.get(f, 0), y.below.get(f, 0)) for f in (*x.below, *y.below)}
@@ -200,13 +204,21 @@ class Fractions:
         return Quotient(above, below, x.axes - gone)
 
 
-class _Reading:
-    """Reads a muGraph over `Fractions`."""
+@lru_cache(maxsize=4096)
+def total_degree(size: sympy.Expr) -> int:
+    """The degree of a polynomial dim in all symbols together."""
+    return max(sum(int(n) for b, n in m.as_powers_dict().items() if b.is_Symbol) for m in size.as_coefficients_dict())
 
-    def __init__(self, graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> None:
+
+class _Reading:
+    """Reads a muGraph over `Fractions`, whose sums are weighted or not."""
+
+    def __init__(self, graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int], weighted: bool) -> None:
         self.sizes = dict(sizes)
         self.facts = Facts()
-        self.algebra = Fractions(self.facts, self.sizes)
+        self.algebra = Fractions(self.facts, self.sizes, weighted)
+        # the last weight of an axis is its size less the others
+        self.weights = {a: max(1, total_degree(d)) for a, d in graph.axes.items()} if weighted else {}
         schedules = iter(schedule.kernels)
         values: dict[tuple[int, int], Quotient] = {}
         for i, n in enumerate(graph.kernel.nodes):
@@ -264,10 +276,11 @@ class _Reading:
         if n.op in REDUCTIONS:
             products = [al.mul(args[i], args[j]) for i, j in PRODUCTS.get(n.op, ())] or args
             groups = reduced_axes(n.op, axes, n.reduce)
-            return fold(
-                al.add,
-                [al.sum(x, g, math.prod(sizes[a] for a in g)) for x, g in zip(products, groups, strict=True)],
-            )
+            sums = []
+            for x, group in zip(products, groups, strict=True):
+                weight = Quotient(Terms(1, sum(self.weights.get(a, 0) for a in group)))
+                sums.append(al.sum(al.mul(x, weight), group, math.prod(sizes[a] for a in group)))
+            return fold(al.add, sums)
         if n.op == "concat":
             # an entry is one of the operands': no more than their sum
             total = args[0]
@@ -312,9 +325,12 @@ class GraphTerms:
     facts: Facts
 
 
-def read_terms(graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int]) -> GraphTerms:
-    """Numerator and denominator of every output; `sizes` of all axes, partial ones included."""
-    r = _Reading(graph, schedule, sizes)
+def read_terms(graph: MuGraph, schedule: Schedule, sizes: Mapping[str, int], weighted: bool = True) -> GraphTerms:
+    """Numerator and denominator of every output; `sizes` of all axes, partial ones included.
+
+    `weighted` says whether sizes of dims and weights of sums are random values, or these sizes and ones.
+    """
+    r = _Reading(graph, schedule, sizes, weighted)
     outputs = tuple((v.above, v.denominator()) for v in r.outputs)
     return GraphTerms(outputs, r.facts)
 

@@ -24,12 +24,21 @@ from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Certificate, Check, Draw
-from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, check_module, draw_primes
+from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, Residues, check_module, with_primes
 from mirage.verify.lowering import check_lowering
-from mirage.verify.pairing import check_pair
+from mirage.verify.pairing import check_pair, paired
 from mirage.verify.proof import compare_graph
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
-from mirage.verify.tester import DRAWS, UNBOUNDED, RandomTester, first_difference, one_batch, summary, tests_needed
+from mirage.verify.tester import (
+    DRAWS,
+    UNBOUNDED,
+    Outcome,
+    RandomTester,
+    first_difference,
+    one_batch,
+    summary,
+    tests_needed,
+)
 from mirage.verify.trial import BLOCK, QUICK, Runner, Tests, Trial
 
 DELTA = 2.0**-40
@@ -55,7 +64,6 @@ class Verifier:
         self.xp = check_module(xp)
         self.axis_program = to_axes(program) if isinstance(program, Program) else program
         self.reference = reference_graph(self.axis_program)
-        self.primes = draw_primes(seed)
         #: graphs that have passed both checks, and their certificates, by the ids of the graphs
         self._confirmed: dict[int, tuple[MuGraph, Certificate]] = {}
 
@@ -142,17 +150,16 @@ class Verifier:
         """How the axis form was compared with the program; raises VerificationError if they differ."""
         if isinstance(self.source, AxisProgram):
             return "the program was given over named axes"
-        return check_lowering(self.source, self.reference, self.primes, self.seed, self.xp)
+        return check_lowering(self.source, self.reference, self.seed, self.xp)
 
     @cached_property
     def _first(self) -> RandomTester:
-        return RandomTester(self.axis_program, self.reference, self.seed, self.primes, self.delta, self.xp)
+        return RandomTester(self.axis_program, self.reference, self.seed, self.delta, self.xp)
 
     @cached_property
     def _second(self) -> RandomTester:
         seed = Random(f"second check {self.seed}").getrandbits(32)
-        primes = draw_primes(seed, apart_from=self.primes)
-        return RandomTester(self.axis_program, self.reference, seed, primes, self.delta, self.xp)
+        return RandomTester(self.axis_program, self.reference, seed, self.delta, self.xp)
 
     def _check_interface(self, graph: MuGraph) -> None:
         ap = self.axis_program
@@ -203,12 +210,42 @@ def verify_programs(
 ) -> Certificate:
     """Are two programs with inputs and outputs of equal types the same function?
 
-    They run as written, at symbol sizes of 2 and 3 and their own literal sizes, on arrays of the module `xp`. Inputs are
-    paired by position. Raises InputError as `check_pair`, if `delta` is not a probability, or `xp` no module of arrays.
+    They are compared over named axes, with tests that speak for all sizes. Where they have no form over the same axes, they
+    run as written, at symbol sizes of 2 and 3 and their own literal sizes, and the certificate says so. Inputs are paired by
+    position. The tests run on arrays of the module `xp`. Raises InputError as `check_pair`, if `delta` is not a probability,
+    or `xp` no module of arrays.
     """
     delta, xp = _probability(delta), check_module(xp)
     check_pair(a, b)
-    primes = draw_primes(seed)
+    try:
+        outcome = _over_axes(a, b, seed, delta, xp)
+    except AxisError as e:
+        outcome = with_primes(f"{seed} {a} {b}", lambda residues: _as_written(a, b, seed, delta, xp, residues))
+        outcome.notes.append(f"the tests do not speak for all sizes: {e}")
+    try:
+        maximum = analyze(reference_graph(to_axes(b)))
+    except AxisError as e:
+        maximum = RunningMaximum((), f"{b.name} has no axis form: {e}", (), {})
+    return _certificate((outcome.check,), outcome.outside_lax, maximum, outcome.notes, delta)
+
+
+def _over_axes(a: Program, b: Program, seed: int, delta: float, xp: ArrayModule) -> Outcome:
+    """Tests over axes that both programs have; raises AxisError where they have none in common."""
+    x, y = paired(a, b)
+    if [o.dims for o in x.outputs] != [o.dims for o in y.outputs]:
+        raise AxisError(f"the results of {a.name} and {b.name} have different axes")
+    if len(x.inputs) > len(a.inputs):
+        raise AxisError(f"{a.name} reads an argument under several axes")
+    reference = reference_graph(x)
+    outcome = RandomTester(x, reference, seed, delta, xp, [y]).run(reference_graph(y))
+    if outcome.check.equal:
+        lowered = (check_lowering(p, reference_graph(to_axes(p)), seed, xp) for p in (a, b))
+        outcome.notes.extend(dict.fromkeys(lowered))
+    return outcome
+
+
+def _as_written(a: Program, b: Program, seed: int, delta: float, xp: ArrayModule, residues: Residues) -> Outcome:
+    primes = residues.primes
     draws: list[Draw] = []
     trials: list[Trial] = []
     notes: list[str] = []
@@ -224,7 +261,7 @@ def verify_programs(
             notes.append(f"{most} tests of {needed} at {sizes}: {largest} elements in a tensor")
         if isinstance(bound, str):
             notes.append(f"no error bound: {bound}")
-        tests = _program_tests(a, sizes, primes, seed + i, min(most, BLOCK), xp)
+        tests = _program_tests(a, sizes, residues, seed + i, min(most, BLOCK), xp)
         trials.append(Trial(tests, _program_runner(b), tests_needed(bound, delta, most), one_batch(bound)))
         if first_difference(trials[-1:]) is not None:
             at = ", ".join(f"{s}={n}" for s, n in sizes.items())
@@ -232,24 +269,19 @@ def verify_programs(
         draws.append(summary(sizes, trials[-1], bound))
         if counterexample:
             break
-    try:
-        maximum = analyze(reference_graph(to_axes(b)))
-    except AxisError as e:
-        maximum = RunningMaximum((), f"{b.name} has no axis form: {e}", (), {})
     check = Check(seed, primes.p, primes.q, tuple(draws), counterexample)
-    outside = set().union(*(t.outside_lax | t.tests.outside_lax for t in trials))
-    return _certificate((check,), outside, maximum, notes, delta)
+    return Outcome(check, notes, set().union(*(t.outside_lax | t.tests.outside_lax for t in trials)))
 
 
 def _program_tests(
-    program: Program, sizes: dict[str, int], primes: Primes, seed: int, block: int, xp: ArrayModule
+    program: Program, sizes: dict[str, int], residues: Residues, seed: int, block: int, xp: ArrayModule
 ) -> Tests:
     shapes = [t.bind(sizes) for t in program.input_types]
 
     def arithmetic(roots: np.ndarray) -> FieldArithmetic:
-        return FieldArithmetic(sizes, primes, roots, seed, xp=xp)
+        return FieldArithmetic(sizes, residues.primes, roots, seed, xp=xp, residues=residues)
 
-    return Tests(shapes, primes, seed, arithmetic, _program_runner(program), block, xp)
+    return Tests(shapes, residues.primes, seed, arithmetic, _program_runner(program), block, xp)
 
 
 def _program_bound(a: Program, b: Program, sizes: Mapping[str, int], primes: Primes) -> Bound | str:
@@ -260,5 +292,5 @@ def _program_bound(a: Program, b: Program, sizes: Mapping[str, int], primes: Pri
         except AxisError as e:
             return f"{program.name} has no axis form: {e}"
         axes = {x: dim_value(d, sizes) for x, d in ap.axes.items()}
-        terms.append(read_terms(reference_graph(ap), Schedule(()), axes))
+        terms.append(read_terms(reference_graph(ap), Schedule(()), axes, weighted=False))
     return compare(terms[0], terms[1], primes)

@@ -15,18 +15,22 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import sympy
 
-from mirage.errors import FieldError, InputError
+from mirage.errors import ConstantsCollide, FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
+from mirage.ir.dims import Dim
 from mirage.ir.functions import EXP, ScalarFunction
+
+T = TypeVar("T")
 
 #: NumPy, or a module with its functions
 ArrayModule = Any
@@ -64,18 +68,18 @@ class Primes:
             )
 
 
-@lru_cache(maxsize=64)
-def draw_primes(seed: int, apart_from: Primes | None = None) -> Primes:
-    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow.
+#: their product: most numbers with such a factor need no other test
+_SMALL_PRIMES = math.prod(sympy.primerange(3, 50))
 
-    Neither is one of `apart_from`.
-    """
-    rng = Random(f"primes {seed}")
-    taken = set() if apart_from is None else {apart_from.p, apart_from.q}
+
+@lru_cache(maxsize=64)
+def draw_primes(key: int | str) -> Primes:
+    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow. `key` decides which."""
+    rng = Random(f"primes {key}")
     while True:
         q = rng.randrange(1 << 29, 1 << 30) | 1
         p = 2 * q + 1
-        if sympy.isprime(q) and sympy.isprime(p) and not taken & {p, q}:
+        if math.gcd(p * q, _SMALL_PRIMES) == 1 and sympy.isprime(q) and sympy.isprime(p):
             # every square other than 1 has order q
             return Primes(p, q, pow(rng.randrange(2, p - 1), 2, p))
 
@@ -94,16 +98,78 @@ def _power_tables(primes: Primes) -> list[IntArray]:
     return tables
 
 
-@lru_cache(maxsize=1024)
-def _residues(value: Fraction, primes: Primes) -> tuple[IntArray, IntArray]:
-    """A constant mod p and mod q; raises FieldError where it has none."""
-    parts = []
-    for m in (primes.p, primes.q):
-        if value.denominator % m == 0:
-            raise FieldError(f"constant {value}: its denominator is 0 modulo {m}; choose another seed")
-        parts.append(np.asarray(value.numerator * pow(value.denominator, -1, m) % m, dtype=np.int64))
-        parts[-1].flags.writeable = False
-    return parts[0], parts[1]
+class Residues:
+    """Constants modulo p and q, each of which has residues of its own.
+
+    Primes that do not tell two constants apart would take programs for equal that are not.
+    """
+
+    def __init__(self, primes: Primes) -> None:
+        self.primes = primes
+        self._found: dict[Fraction, tuple[IntArray, IntArray]] = {}
+        self._by_residue: dict[tuple[int, int], Fraction] = {}
+        self.of(Fraction(0))
+
+    def of(self, value: Fraction) -> tuple[IntArray, IntArray]:
+        """A constant mod p and mod q; raises ConstantsCollide where it has none, or that of another constant."""
+        if value not in self._found:
+            parts = []
+            for m in (self.primes.p, self.primes.q):
+                if value.denominator % m == 0:
+                    raise ConstantsCollide(f"constant {value}: its denominator is 0 modulo {m}; draw other primes")
+                residue = value.numerator * pow(value.denominator, -1, m) % m
+                other = self._by_residue.setdefault((m, residue), value)
+                if other != value:
+                    raise ConstantsCollide(f"constants {value} and {other} are equal modulo {m}; draw other primes")
+                parts.append(np.asarray(residue, dtype=np.int64))
+                parts[-1].flags.writeable = False
+            self._found[value] = parts[0], parts[1]
+        return self._found[value]
+
+
+#: primes that are drawn before constants are found to collide modulo any
+_PRIMES = 32
+
+
+def with_primes(key: str, run: Callable[[Residues], T]) -> T:
+    """What `run` returns with random primes, or others where constants collide. `key` decides which primes are drawn.
+
+    The key holds the seed and the text of all that is compared, so that a run can be repeated, and nobody can write constants
+    that vanish modulo primes known beforehand. Raises ConstantsCollide where they collide modulo all that are tried.
+    """
+    for k in range(_PRIMES - 1):
+        with suppress(ConstantsCollide):
+            return run(Residues(draw_primes(f"{key} {k}")))
+    return run(Residues(draw_primes(key)))
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How often the elements of axes count in sums, so that a few elements stand for an axis of any size.
+
+    `axes` maps an axis to its size and to the number of its elements in the arrays. In every test each dim symbol is a random
+    value of the fields, and an axis' elements have random weights that add up to its size. With natural numbers as weights, that
+    is the program on larger arrays, in which elements are repeated. An axis of as many elements as its literal size has no
+    weights. `joined` maps an axis that puts others side by side to these, in order: its weights are theirs.
+    """
+
+    axes: Mapping[str, tuple[Dim, int]] = field(default_factory=dict)
+    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def is_exact(size: Dim, elements: int) -> bool:
+    """Whether an axis of that size has so many elements, each of which counts once."""
+    return bool(size == elements)
+
+
+@lru_cache(maxsize=4096)
+def _monomials(size: Dim) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """A polynomial dim as coefficients and symbols, each as often as its power says."""
+    found = []
+    for monomial, c in size.as_coefficients_dict().items():
+        powers = monomial.as_powers_dict().items()
+        found.append((int(c), tuple(b.name for b, n in powers if b.is_Symbol for _ in range(int(n)))))
+    return tuple(found)
 
 
 class Pair:
@@ -125,10 +191,12 @@ class FieldArithmetic(Arithmetic[Pair]):
     `roots` are the exponents (one per test, mod q) that make the generator each test's root of unity.
     Division by zero is recorded per test in `invalid`, and means nothing there; where a function took all tests
     together (`joined`), it spoils them all. `outside_lax` collects in
-    words what the theorem of the paper does not cover. `dims` maps size expressions to values; others come
-    from `sizes`. `xp` is the module of the arrays; `roots` may be NumPy's.
+    words what the theorem of the paper does not cover. `measure` gives dims their values and axes their weights; without it, dims
+    are what `sizes` says, and every element counts once. `residues` are shared by the sides of a comparison. `xp` is the module
+    of the arrays; `roots` are NumPy's.
 
-    Raises InputError if `xp` is no module of arrays.
+    Raises InputError if `xp` is no module of arrays; operations raise ConstantsCollide where two constants are equal modulo
+    p or q.
     """
 
     lead = 1
@@ -139,26 +207,89 @@ class FieldArithmetic(Arithmetic[Pair]):
         primes: Primes,
         roots: IntArray,
         seed: int,
-        dims: Callable[[sympy.Expr], int] | None = None,
+        measure: Measure | None = None,
         xp: ArrayModule = np,
+        residues: Residues | None = None,
     ) -> None:
         super().__init__(sizes)
         self.xp = check_module(xp)
         self.primes = primes
+        self.residues = residues or Residues(primes)
         self.tests = len(roots)
+        self.numbers = np.asarray(roots).astype(np.uint64)
         self.roots = xp.asarray(roots)
         self.seed = seed
-        self.dims = dims
+        self.measure = measure
         self.invalid = xp.zeros(self.tests, dtype=bool)
         self.joined = False
         self.outside_lax: set[str] = set()
+        self._symbols: dict[str, Pair] = {}
 
     def constant(self, value: Fraction) -> Pair:
-        p, q = _residues(value, self.primes)
+        p, q = self.residues.of(value)
         return Pair(self.xp.asarray(p), self.xp.asarray(q))
 
-    def dim(self, size: sympy.Expr) -> Pair:
-        return super().dim(size) if self.dims is None else self.constant(Fraction(self.dims(size)))
+    def dim(self, size: Dim) -> Pair:
+        if self.measure is None or size.is_Integer:
+            return super().dim(size)
+        return self._on_device(self._size(size))
+
+    @cached_property
+    def weights(self) -> Mapping[str, Pair]:
+        if self.measure is None:
+            return {}
+        found: dict[str, Pair] = {}
+        whole = {a for a, (size, n) in self.measure.axes.items() if is_exact(size, n)}
+        for a, (size, n) in self.measure.axes.items():
+            if a not in whole and a not in self.measure.joined:
+                found[a] = self._weights(a, self._size(size), n)
+        for a, parts in self.measure.joined.items():
+            if any(v in found for v in parts):
+                ones = np.ones((self.tests, 1), dtype=np.int64)
+                each = [found.get(v) or Pair(*[ones.repeat(self.measure.axes[v][1], 1)] * 2) for v in parts]
+                p, q = (np.concatenate(xs, axis=1) for xs in ([x.p for x in each], [x.q for x in each]))
+                found[a] = Pair(p, q)
+        return {a: self._on_device(w) for a, w in found.items()}
+
+    def _on_device(self, x: Pair) -> Pair:
+        return Pair(self.xp.asarray(x.p), None if x.q is None else self.xp.asarray(x.q))
+
+    def _weights(self, axis: str, size: Pair, count: int) -> Pair:
+        """Random weights that add up to the size, of shape [tests, count]; on the host, as all that is drawn."""
+        drawn = self._random(f"weights of {axis}", count)
+        for w, n, m in ((drawn.p, size.p, self.primes.p), (drawn.q, size.q, self.primes.q)):
+            w[:, -1] = (n - w[:, :-1].sum(axis=1)) % m
+        return drawn
+
+    def _size(self, size: Dim) -> Pair:
+        """A polynomial of the sizes of symbols, of shape [tests]."""
+        p, q = self.primes.p, self.primes.q
+        total = Pair(np.zeros(self.tests, dtype=np.int64), np.zeros(self.tests, dtype=np.int64))
+        for c, names in _monomials(size):
+            term = Pair(np.int64(c % p), np.int64(c % q))
+            for name in names:
+                x = self._symbol(name)
+                term = Pair(term.p * x.p % p, term.q * x.q % q)
+            total = Pair((total.p + term.p) % p, (total.q + term.q) % q)
+        return total
+
+    def _symbol(self, name: str) -> Pair:
+        if name not in self._symbols:
+            x = self._random(f"size {name}", 1)
+            assert x.q is not None
+            self._symbols[name] = Pair(x.p[:, 0], x.q[:, 0])
+        return self._symbols[name]
+
+    def _random(self, what: str, count: int) -> Pair:
+        """Random values that both sides of a test find, of shape [tests, count]: the root names the test."""
+        keys = self._keys(what)
+        h = _mix(_mix(self.numbers ^ keys[0])[:, None] + np.arange(count, dtype=np.uint64))
+        p, q = h % np.uint64(self.primes.p), _mix(h ^ keys[1]) % np.uint64(self.primes.q)
+        return Pair(p.astype(np.int64), q.astype(np.int64))
+
+    def _keys(self, what: str) -> IntArray:
+        digest = hashlib.blake2b(f"{what} {self.seed}".encode(), digest_size=16).digest()
+        return np.frombuffer(digest, dtype=np.uint64)
 
     def _both(self, f: Callable[[Any, Any, int], IntArray], x: Pair, y: Pair) -> Pair:
         q = None if x.q is None or y.q is None else f(*_aligned(x.q, y.q), self.primes.q)
@@ -195,8 +326,7 @@ class FieldArithmetic(Arithmetic[Pair]):
             self.outside_lax.add(f"the exp of {what} is taken as a random function")
         else:
             self.outside_lax.add(f"{fn.name} is taken as a random function")
-        text = f"{fn.name} {params} {self.seed} {x.q is None}"
-        keys = np.frombuffer(hashlib.blake2b(text.encode(), digest_size=16).digest(), dtype=np.uint64)
+        keys = self._keys(f"{fn.name} {params} {x.q is None}")
         # the root names the test, in whatever chunk it is run
         salts = _mix(self.roots.astype(np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
         h = _mix(x.p.astype(np.uint64) ^ keys[0] ^ salts)
@@ -330,12 +460,14 @@ def _matmul(x: IntArray, y: IntArray, m: int, xp: ArrayModule) -> IntArray:
     """x @ y^T mod m for [..., i, k] and [..., j, k], batches broadcasting."""
     k = x.shape[-1]
     if k <= 16:
-        r = xp.zeros(
-            (*np.broadcast_shapes(x.shape[:-2], y.shape[:-2]), x.shape[-2], y.shape[-2]), dtype=np.int64
-        )
-        for i in range(k):
-            r += x[..., :, None, i] * y[..., None, :, i] % m
-        return r % m
+        products = (x[..., :, None, i] * y[..., None, :, i] % m for i in range(k))
+        r = next(products, None)
+        if r is None:
+            batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
+            return xp.zeros((*batch, x.shape[-2], y.shape[-2]), dtype=np.int64)
+        for product in products:
+            r += product
+        return r % m if k > 1 else r
     # digits of 16 bits: sums of up to 2^21 products are exact in float64
     if k > 1 << 21:
         raise FieldError(f"a contraction over {k} elements is too long to be exact; verify at smaller sizes")

@@ -15,7 +15,7 @@ from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
-from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, draw
+from mirage.verify.field import ArrayModule, FieldArithmetic, Residues, draw, with_primes
 from mirage.verify.trial import QUICK, difference, valid_tests
 
 A = TypeVar("A")
@@ -26,7 +26,7 @@ _FLOAT_ELEMENTS = 20_000_000
 _TOLERANCE = 1e-9
 
 
-def check_lowering(program: Program, reference: MuGraph, primes: Primes, seed: int, xp: ArrayModule = np) -> str:
+def check_lowering(program: Program, reference: MuGraph, seed: int, xp: ArrayModule = np) -> str:
     """How `reference`, the program over named axes, was compared with the program's own operators, in words.
 
     Symbols get sizes 2 and 3, literal dims their own; the fields' arrays are those of the module `xp`. Raises
@@ -37,7 +37,9 @@ def check_lowering(program: Program, reference: MuGraph, primes: Primes, seed: i
     at = ", ".join(f"{a}={n}" for a, n in sizes.items()) or "its sizes"
     if elements <= _FIELD_ELEMENTS:
         tests = max(1, min(QUICK, _FIELD_ELEMENTS // max(elements, 1)))
-        wrong, how = _field(program, reference, sizes, primes, seed, tests, xp), f"{tests} random tests"
+        key = f"lowering {seed} {program} {reference!r}"
+        wrong = with_primes(key, lambda residues: _field(program, reference, sizes, residues, seed, tests, xp))
+        how = f"{tests} random tests"
     elif elements <= _FLOAT_ELEMENTS:
         wrong, how = _floats(program, reference, sizes, seed), "float64"
     else:
@@ -56,15 +58,16 @@ def _field(
     program: Program,
     reference: MuGraph,
     sizes: dict[str, int],
-    primes: Primes,
+    residues: Residues,
     seed: int,
     tests: int,
     xp: ArrayModule,
 ) -> str:
+    primes = residues.primes
     rng = np.random.default_rng(seed)
     roots = rng.integers(0, primes.q, tests, dtype=np.int64)
     inputs = [draw(t.bind(sizes), tests, primes, rng, xp) for t in program.input_types]
-    ars = [FieldArithmetic(sizes, primes, roots, seed, xp=xp) for _ in range(2)]
+    ars = [FieldArithmetic(sizes, primes, roots, seed, xp=xp, residues=residues) for _ in range(2)]
     wanted = evaluate(program, inputs, ars[0])
     found = run_mugraph(reference, Schedule(()), _read(reference, inputs), ars[1])
     valid = valid_tests(ars[0].invalid | ars[1].invalid, ars[0].joined or ars[1].joined)

@@ -20,8 +20,8 @@ from mirage.ir.program import Program
 from mirage.mugraph.degree import Path, RunningMaximum, analyze, program_is_stable
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.interpret import run_mugraph
-from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, draw, draw_primes
-from mirage.verify.sizes import AxisSizes, draw_schedule
+from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, Residues, draw, with_primes
+from mirage.verify.sizes import AxisSizes, axis_symbol, draw_schedule
 from mirage.verify.trial import valid_tests
 
 #: random tests of the degrees
@@ -42,10 +42,17 @@ def degree_violation(
 
     Outputs are tested, and all values of block graphs that exist outside the loop, on arrays of the module `xp`.
     """
-    primes = draw_primes(seed)
+    key = f"safety {seed} {program} {graph!r}"
+    return with_primes(key, lambda residues: _violation(program, graph, maximum, seed, xp, residues))
+
+
+def _violation(
+    program: AxisProgram, graph: MuGraph, maximum: RunningMaximum, seed: int, xp: ArrayModule, residues: Residues
+) -> str:
+    primes = residues.primes
     rng = np.random.default_rng(seed)
-    of_axes = AxisSizes(program)
-    sizes = of_axes.draw(1, 3, Random(f"safety {seed}"))[0]
+    table = AxisSizes(program).draw(1, 3, Random(f"safety {seed}"))[0]
+    sizes = table.elements
     schedule, full = draw_schedule(graph, sizes, Random(f"safety schedule {seed}"))
     scaled = _Scaled(graph, maximum)
     roots = rng.integers(0, primes.q, FACTOR_TESTS, dtype=np.int64)
@@ -55,9 +62,9 @@ def degree_violation(
     shapes = [[full[a] for a in s.rows] for s in maximum.sites]
     factors = [draw(shape, FACTOR_TESTS, primes, rng, xp) for shape in shapes]
     ones = [Pair(np.ones_like(f.p), np.ones_like(f.p)) for f in factors]
-    symbols = {f"axis{i}": n for i, n in enumerate(sizes.values())}
-    own = replace(scaled.graph, axes={a: symbol(f"axis{i}") for i, a in enumerate(sizes)})
-    ar = FieldArithmetic(symbols, primes, roots, seed, lambda dim: of_axes.value(dim, sizes, seed), xp)
+    symbols = {axis_symbol(i): n for i, n in enumerate(sizes.values())} | dict(table.symbols)
+    own = replace(scaled.graph, axes={a: symbol(axis_symbol(i)) for i, a in enumerate(sizes)})
+    ar = FieldArithmetic(symbols, primes, roots, seed, table.measure, xp, residues)
     plain, changed = (run_mugraph(own, schedule, [*inputs, *f], ar) for f in (ones, factors))
     for (path, out, axes), x, y in zip(scaled.shown, plain, changed, strict=True):
         wanted = x

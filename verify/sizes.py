@@ -2,100 +2,104 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from random import Random
 
-import sympy
-
 from mirage.ir.axes import AxisProgram
-from mirage.ir.dims import Dim, divide
 from mirage.ir.dims import evaluate as dim_value
 from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
+from mirage.verify.field import Measure, is_exact
 
 #: elements of the largest tensor, or four times as many as with sizes of 2: larger draws are replaced
 _MAX_ELEMENTS = 256
 _ATTEMPTS = 50
+#: elements of an axis, unless more are needed
+_LARGEST = 3
 #: blocks of one kernel
 _MAX_CELLS = 4
 
 
-class AxisSizes:
-    """Draws a small size for every axis, literal dims included, and says what `size` nodes are then worth.
+def axis_symbol(i: int) -> str:
+    """The dim symbol that stands for the i-th axis while axes have sizes of their own."""
+    return f"_axis{i}"
 
-    Axes whose size occurs in a `size` node (the n of a mean) and have equal expressions get equal sizes;
-    the others are independent, because over named axes nothing else relates them.
+
+@dataclass(frozen=True)
+class SizeTable:
+    """Elements of every axis in the arrays of some tests, and how often these count (see `Measure`).
+
+    `symbols` are sizes of dim symbols where the axes have the sizes that follow from these, and no weights.
     """
 
-    def __init__(self, program: AxisProgram) -> None:
+    elements: Mapping[str, int]
+    measure: Measure | None
+    symbols: Mapping[str, int] = field(default_factory=dict)
+
+    def speaks_for(self, axis: str, needed: int) -> bool:
+        """Whether tests with these elements speak for all sizes of an axis that needs so many."""
+        if self.measure is None:
+            return False
+        size, n = self.measure.axes[axis]
+        return n >= needed or is_exact(size, n)
+
+
+class AxisSizes:
+    """Draws a small number of elements for every axis, literal dims included.
+
+    Axes are independent, because over named axes nothing but their weights relates them. `others` are programs over the same
+    axes.
+    """
+
+    def __init__(self, program: AxisProgram, *others: AxisProgram) -> None:
         self.program = program
-        self._factor_axes: dict[Dim, tuple[str, ...] | None] = {}
+        self.nodes = [n for p in (program, *others) for n in p.nodes]
         self.symbols = sorted({s.name for d in program.axes.values() for s in d.free_symbols})
-        self.tied: set[Dim] = set()
-        for n in program.nodes:
-            if n.op == "size":
-                self.tied.update(program.axes[a] for a in self._factors(dict(n.attrs)["dim"]) or ())
-            elif n.joined is not None:
-                self.tied.update(program.axes[a] for a in n.joined[1])
+        self.joins = list(dict.fromkeys(n.joined for n in self.nodes if n.joined is not None))
 
-    def _factors(self, dim: Dim) -> tuple[str, ...] | None:
-        if dim not in self._factor_axes:
-            self._factor_axes[dim] = factor_axes(dim, self.program.axes)
-        return self._factor_axes[dim]
+    def draw(
+        self, count: int, largest: int, rng: Random, needed: Mapping[str, int] | None = None
+    ) -> list[SizeTable]:
+        """`count` size tables; over three of them every axis has 2, 3 (or as many as are needed), and 1 or 2 elements.
 
-    def draw(self, count: int, largest: int, rng: Random) -> list[dict[str, int]]:
-        """`count` size tables; over three of them every axis takes sizes 2, the largest, and 1 or 2."""
-        spaces = [{*n.axes, *n.reduce} for n in self.program.nodes]
+        `needed` are the axes that are summed: they have weights, and in the first table as many elements as are needed. No axis
+        has more than `largest`, or than its literal size.
+        """
+        spaces = [{*n.axes, *n.reduce} for n in self.nodes]
         limit = max(_MAX_ELEMENTS, 4 << max(map(len, spaces)))
-        tables: list[dict[str, int]] = []
+        tables: list[SizeTable] = []
         for _ in range(_ATTEMPTS):
-            tables = self._draw(count, largest, rng)
-            if all(math.prod(t[a] for a in space) <= limit for t in tables for space in spaces):
+            tables = self._draw(count, largest, rng, needed or {})
+            if all(math.prod(t.elements[a] for a in space) <= limit for t in tables for space in spaces):
                 break
         return tables
 
-    def _draw(self, count: int, largest: int, rng: Random) -> list[dict[str, int]]:
-        tied: dict[Dim, list[int]] = {}
+    def _draw(self, count: int, largest: int, rng: Random, needed: Mapping[str, int]) -> list[SizeTable]:
         rows: dict[str, list[int]] = {}
         for a, dim in self.program.axes.items():
-            choices = [largest, 2] + [rng.randint(1, 2) for _ in range(count - 2)]
+            need = min(needed.get(a, 1), largest)
+            choices = [max(min(largest, _LARGEST), need), 2] + [rng.randint(1, 2) for _ in range(count - 2)]
             rng.shuffle(choices)
-            rows[a] = tied.setdefault(dim, choices) if dim in self.tied else choices
-        tables = [{a: row[i] for a, row in rows.items()} for i in range(count)]
-        joins = [n.joined for n in self.program.nodes if n.joined is not None]
-        for t in tables:
-            for joined, parts in joins:
-                t[joined] = sum(t[a] for a in parts)
-            if any(t[joined] != sum(t[a] for a in parts) for joined, parts in joins):
-                # joins whose parts are related otherwise than one by one: the sizes as the program has them
-                symbols = {s: rng.randint(2, largest) for s in self.symbols}
-                t.update({a: dim_value(d, symbols) for a, d in self.program.axes.items()})
-        return tables
+            # no more than needed: where exponentials are summed over many elements, there are many tests
+            first = choices.index(min(n for n in choices if n >= need))
+            choices[0], choices[first] = choices[first], choices[0]
+            rows[a] = [min(n, int(dim)) for n in choices] if dim.is_Integer else choices
+        return [self._table({a: row[i] for a, row in rows.items()}, largest, rng, needed) for i in range(count)]
 
-    def value(self, dim: sympy.Expr, sizes: Mapping[str, int], seed: int) -> int:
-        """What a `size` node is worth: the product of its axes' sizes, or an arbitrary number where it
-        has none.
-        """
-        if (axes := self._factors(dim)) is not None:
-            return math.prod(sizes[a] for a in axes)
-        digest = hashlib.blake2b(f"{dim} {seed}".encode(), digest_size=4).digest()
-        return int(dim) if dim.is_Integer else 2 + int.from_bytes(digest)
-
-
-def factor_axes(dim: sympy.Expr, axes: Mapping[str, Dim]) -> tuple[str, ...] | None:
-    """Axes whose sizes multiply to `dim`, or None; the first that fit, in the order of the table."""
-    if dim == 1:
-        return ()
-    names = list(axes)
-    for i, a in enumerate(names):
-        rest = divide(dim, axes[a])
-        if rest is not None and axes[a] != 1:
-            found = factor_axes(rest, {b: axes[b] for b in names[i + 1 :]})
-            if found is not None:
-                return (a, *found)
-    return None
+    def _table(self, elements: dict[str, int], largest: int, rng: Random, needed: Mapping[str, int]) -> SizeTable:
+        for joined, parts in self.joins:
+            elements[joined] = sum(elements[a] for a in parts)
+        own = {joined: parts for joined, parts in self.joins}
+        if len(own) < len(self.joins):
+            # an axis that is put together in several ways: weights would have to fit all of them
+            symbols = {s: rng.randint(2, min(largest, _LARGEST)) for s in self.symbols}
+            sizes = {a: dim_value(d, symbols) for a, d in self.program.axes.items()}
+            return SizeTable(sizes, None, symbols)
+        weighted = {*needed, *(a for joined, parts in self.joins for a in (joined, *parts))}
+        axes = {a: (self.program.axes[a], n) for a, n in elements.items() if a in weighted}
+        return SizeTable(elements, Measure(axes, own))
 
 
 def draw_schedule(graph: MuGraph, sizes: Mapping[str, int], rng: Random) -> tuple[Schedule, dict[str, int]]:

@@ -17,8 +17,9 @@ from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Check, Draw
-from mirage.verify.field import ArrayModule, FieldArithmetic, Primes
-from mirage.verify.sizes import AxisSizes, draw_schedule
+from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, Residues, with_primes
+from mirage.verify.sizes import AxisSizes, SizeTable, axis_symbol, draw_schedule
+from mirage.verify.support import elements_needed, read_sums
 from mirage.verify.trial import QUICK, Runner, Tests, Trial
 
 #: tables of sizes per check
@@ -27,16 +28,15 @@ DRAWS = 3
 UNBOUNDED = 256
 #: where delta takes more tests at one draw, smaller sizes are tried, and then fewer tests
 _MAX_TESTS = 4096
-#: sizes up to which axes are drawn, and where that gives no bound
-_LARGEST = (3, 2)
+#: elements up to which axes are drawn, and where that gives no bound
+_LARGEST = (6, 3, 2)
 
 
 @dataclass(frozen=True)
 class _Draw:
-    """A table of axis sizes with its tests, and the terms of the program there."""
+    """A table of elements per axis, and the terms of the program there."""
 
-    sizes: dict[str, int]
-    tests: Tests
+    table: SizeTable
     terms: GraphTerms
 
 
@@ -59,9 +59,10 @@ class Outcome:
 
 
 class RandomTester:
-    """Tests many muGraphs against one program, whose own results are computed once.
+    """Tests muGraphs against one program.
 
-    Every draw is to reach the error probability `delta`. The tests run on arrays of the module `xp`.
+    Every draw is to reach the error probability `delta`. The tests run on arrays of the module `xp`. `others` are programs over
+    the same axes whose reference graphs are tested.
     """
 
     def __init__(
@@ -69,78 +70,86 @@ class RandomTester:
         program: AxisProgram,
         reference: MuGraph,
         seed: int,
-        primes: Primes,
         delta: float,
         xp: ArrayModule = np,
+        others: Sequence[AxisProgram] = (),
     ) -> None:
         self.program = program
         self.reference = reference
         self.seed = seed
-        self.primes = primes
         self.delta = delta
         self.xp = xp
-        self._sizes = AxisSizes(program)
-        self._draws: dict[int, list[_Draw]] = {}
+        self._sizes = AxisSizes(program, *others)
+        self._text = str(program)
+        self._sums = read_sums(reference)
+        self._draws: dict[tuple[int, frozenset[tuple[str, int]]], list[_Draw]] = {}
 
     def run(self, graph: MuGraph) -> Outcome:
         """The tests of a valid muGraph with the program's axes, inputs and outputs."""
-        plans, notes = self._plan(graph)
+        return with_primes(f"{self.seed} {self._text} {graph!r}", partial(self._run, graph))
+
+    def _run(self, graph: MuGraph, residues: Residues) -> Outcome:
+        needed = elements_needed(self._sums, read_sums(graph))
+        plans, notes = self._plan(graph, needed, residues.primes)
         trials = [
             Trial(
-                p.draw.tests,
+                self._tests(p.draw.table, f"{i}", residues),
                 _runner(graph, p.schedule),
                 tests_needed(p.bound, self.delta, _MAX_TESTS),
                 whole=one_batch(p.bound),
             )
-            for p in plans
+            for i, p in enumerate(plans)
         ]
-        counterexample = ""
+        difference = ""
         if (k := first_difference(trials)) is not None:
             plan = plans[k]
-            sizes = ", ".join(f"{a}={n}" for a, n in plan.draw.sizes.items())
-            counterexample = (
-                f"{trials[k].difference}; axes {sizes}; schedule {plan.schedule.to_json()}; seed {self.seed}"
-            )
-        draws = tuple(summary(p.draw.sizes, t, p.bound) for p, t in zip(plans, trials, strict=True))
-        check = Check(self.seed, self.primes.p, self.primes.q, draws, counterexample)
+            sizes = ", ".join(f"{a}={n}" for a, n in plan.draw.table.elements.items())
+            difference = f"{trials[k].difference}; axes {sizes}; schedule {plan.schedule.to_json()}; seed {self.seed}"
+        draws = tuple(summary(p.draw.table.elements, t, p.bound) for p, t in zip(plans, trials, strict=True))
+        check = Check(self.seed, residues.primes.p, residues.primes.q, draws, difference)
         return Outcome(check, notes, set().union(*(t.outside_lax | t.tests.outside_lax for t in trials)))
 
-    def _drawn(self, largest: int) -> list[_Draw]:
-        if largest not in self._draws:
-            tables = self._sizes.draw(DRAWS, largest, Random(f"sizes {largest} {self.seed}"))
-            self._draws[largest] = [self._draw(t, f"{largest} {i}") for i, t in enumerate(tables)]
-        return self._draws[largest]
+    def _drawn(self, largest: int, needed: Mapping[str, int]) -> list[_Draw]:
+        key = largest, frozenset(needed.items())
+        if key not in self._draws:
+            tables = self._sizes.draw(DRAWS, largest, Random(f"sizes {largest} {self.seed}"), needed)
+            self._draws[key] = [_Draw(t, read_terms(self.reference, Schedule(()), t.elements)) for t in tables]
+        return self._draws[key]
 
-    def _draw(self, sizes: dict[str, int], name: str) -> _Draw:
-        seed = Random(f"tests {name} {self.seed}").getrandbits(63)
+    def _tests(self, table: SizeTable, name: str, residues: Residues) -> Tests:
+        seed = Random(f"tests {name} {residues.primes.p} {self.seed}").getrandbits(63)
+        sizes = table.elements
         shapes = [tuple(math.prod(sizes[a] for a in d) for d in x.dims) for x in self.program.inputs]
-        symbols = {_symbol(i): n for i, n in enumerate(sizes.values())}
+        symbols = {axis_symbol(i): n for i, n in enumerate(sizes.values())} | dict(table.symbols)
 
         def arithmetic(roots: np.ndarray) -> FieldArithmetic:
-            dims = partial(self._sizes.value, sizes=sizes, seed=seed)
-            return FieldArithmetic(symbols, self.primes, roots, seed, dims, self.xp)
+            return FieldArithmetic(symbols, residues.primes, roots, seed, table.measure, self.xp, residues)
 
-        program = _runner(self.reference, Schedule(()))
-        tests = Tests(shapes, self.primes, seed, arithmetic, program, xp=self.xp)
-        return _Draw(sizes, tests, read_terms(self.reference, Schedule(()), sizes))
+        return Tests(shapes, residues.primes, seed, arithmetic, _runner(self.reference, Schedule(())), xp=self.xp)
 
-    def _plan(self, graph: MuGraph) -> tuple[list[_Plan], list[str]]:
-        """A plan per draw, at smaller sizes where the larger ones give no bound, and notes on what is
-        missing.
-        """
+    def _plan(self, graph: MuGraph, needed: Mapping[str, int], primes: Primes) -> tuple[list[_Plan], list[str]]:
+        """A plan per draw, with fewer elements where more give no bound, and notes on what is missing."""
         tried: list[list[_Plan]] = []
-        for largest in _LARGEST:
+        # the first is for axes that need more elements than usual
+        for largest in _LARGEST if max(needed.values(), default=0) > _LARGEST[1] else _LARGEST[1:]:
             plans: list[_Plan] = []
-            for i, d in enumerate(self._drawn(largest)):
-                schedule, sizes = draw_schedule(graph, d.sizes, Random(f"schedule {i} {self.seed}"))
-                plans.append(_Plan(d, schedule, compare(d.terms, read_terms(graph, schedule, sizes), self.primes)))
+            for i, d in enumerate(self._drawn(largest, needed)):
+                schedule, sizes = draw_schedule(graph, d.table.elements, Random(f"schedule {i} {self.seed}"))
+                plans.append(_Plan(d, schedule, compare(d.terms, read_terms(graph, schedule, sizes), primes)))
             if all(isinstance(p.bound, Bound) and p.bound.tests(self.delta) <= _MAX_TESTS for p in plans):
-                return plans, []
+                return plans, self._missing(plans, needed)
             tried.append(plans)
-        missing = sorted({p.bound for p in tried[1] if isinstance(p.bound, str)})
+        missing = sorted({p.bound for p in tried[-1] if isinstance(p.bound, str)})
         if missing:
-            return tried[0], [f"no error bound: {m}" for m in missing]
-        return tried[1], [f"delta takes more than {_MAX_TESTS} tests"]
+            return tried[0], [*(f"no error bound: {m}" for m in missing), *self._missing(tried[0], needed)]
+        return tried[-1], [f"delta takes more than {_MAX_TESTS} tests", *self._missing(tried[-1], needed)]
+
+    @staticmethod
+    def _missing(plans: Sequence[_Plan], needed: Mapping[str, int]) -> list[str]:
+        """Which axes have fewer elements than tests for all sizes need, in words."""
+        table = plans[0].draw.table
+        few = [f"{a}={table.elements[a]} of {n}" for a, n in needed.items() if not table.speaks_for(a, n)]
+        return [f"the tests do not speak for all sizes: elements {', '.join(few)}"] if few else []
 
 
 def tests_needed(bound: Bound | str, delta: float, most: int) -> Callable[[int], int]:
@@ -175,11 +184,6 @@ def summary(sizes: Mapping[str, int], t: Trial, bound: Bound | str) -> Draw:
     return Draw(dict(sizes), t.passed, t.redrawn, bound.k, bound.d, error, bound.pairs, bound.argument_k)
 
 
-def _symbol(i: int) -> str:
-    """The dim symbol that stands for the i-th axis while axes have sizes of their own."""
-    return f"axis{i}"
-
-
 def _runner(graph: MuGraph, schedule: Schedule) -> Runner:
-    own = replace(graph, axes={a: symbol(_symbol(i)) for i, a in enumerate(graph.axes)})
+    own = replace(graph, axes={a: symbol(axis_symbol(i)) for i, a in enumerate(graph.axes)})
     return lambda inputs, ar: run_mugraph(own, schedule, inputs, ar)

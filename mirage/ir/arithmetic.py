@@ -37,6 +37,11 @@ class Arithmetic(ABC, Generic[A]):
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self.sizes = dict(sizes)
 
+    @property
+    def weights(self) -> Mapping[str, A]:
+        """By axis, how often each of its elements counts in a sum; once along an axis that is not named."""
+        return {}
+
     @abstractmethod
     def constant(self, value: Fraction) -> A: ...
     @abstractmethod

@@ -15,7 +15,7 @@ import numpy as np
 from mirage.errors import GraphError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.axes import AxisDims
-from mirage.ir.operator import PRODUCTS, Elementwise, Level, get_operator
+from mirage.ir.operator import PRODUCTS, Elementwise, Level, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 
@@ -33,10 +33,15 @@ class Named(Generic[A]):
 
 
 class NamedOps(Generic[A]):
-    """Operators over named arrays in one arithmetic."""
+    """Operators over named arrays in one arithmetic, with the arithmetic's weights of the axes, or those of a tile."""
 
-    def __init__(self, ar: Arithmetic[A]) -> None:
+    def __init__(self, ar: Arithmetic[A], weights: Mapping[str, Named[A]] | None = None) -> None:
         self.ar = ar
+        self.weights = {a: Named((a,), w) for a, w in ar.weights.items()} if weights is None else weights
+
+    def within(self, bounds: Mapping[str, tuple[int, int]]) -> NamedOps[A]:
+        """The same over a tile, whose elements are numbered from 0."""
+        return NamedOps(self.ar, {a: self.take(w, bounds) for a, w in self.weights.items()})
 
     def align(self, x: Named[A], axes: Sequence[str]) -> A:
         """The array with exactly these axes in this order; absent ones have size 1."""
@@ -62,13 +67,20 @@ class NamedOps(Generic[A]):
         index = (slice(None),) * self.ar.lead + tuple(slice(*bounds[a]) if a in bounds else slice(None) for a in x.axes)
         return Named(x.axes, self.ar.apply(lambda a: a[index], x.data))
 
-    def compute(self, node: Node, args: Sequence[Named[A]]) -> Named[A]:
-        """One registered operator."""
+    def compute(
+        self, node: Node, args: Sequence[Named[A]], bounds: Mapping[str, tuple[int, int]] | None = None
+    ) -> Named[A]:
+        """One registered operator, over the tile within these bounds."""
         axes = node.axes()
         if node.op in PRODUCTS:
-            return fold(self.add, [self.product(args[i], args[j], axes) for i, j in PRODUCTS[node.op]])
+            groups = reduced_axes(node.op, [x.axes for x in args], node.reduce)
+            products = [
+                self.product(*self.weighted([args[i], args[j]], group, bounds or {}), axes)
+                for (i, j), group in zip(PRODUCTS[node.op], groups, strict=True)
+            ]
+            return fold(self.add, products)
         if node.op == "sum":
-            (x,) = args
+            (x,) = self.weighted(args, node.reduce, bounds or {})
             rest = tuple(a for a in x.axes if a not in node.reduce)
             summed = self.ar.sum(x.data, tuple(x.axes.index(a) - len(x.axes) for a in node.reduce))
             return Named(axes, self.align(Named(rest, summed), axes))
@@ -91,6 +103,18 @@ class NamedOps(Generic[A]):
         if not isinstance(op, Elementwise):
             raise GraphError(f"{node.op}: not an operator of a muGraph; expand the program first")
         return Named(axes, op.apply(self.ar, [self.align(x, axes) for x in args], node.attr))
+
+    def weighted(
+        self, factors: Sequence[Named[A]], reduce: Sequence[str], bounds: Mapping[str, tuple[int, int]]
+    ) -> list[Named[A]]:
+        """Factors of what is summed over axes, one of them multiplied by the weights of each axis."""
+        found = list(factors)
+        for a in reduce:
+            if a in self.weights:
+                w = self.take(self.weights[a], bounds)
+                k = min((k for k, x in enumerate(found) if a in x.axes), key=lambda k: len(found[k].axes))
+                found[k] = Named(found[k].axes, self.ar.mul(found[k].data, self.align(w, found[k].axes)))
+        return found
 
     def product(self, x: Named[A], y: Named[A], axes: tuple[str, ...]) -> Named[A]:
         """x * y summed over the axes that are not among `axes`."""
@@ -203,12 +227,13 @@ def _run_node(
         return Named(n.axes(), ops.align(ops.take(x, bounds), n.axes()))
     args = [values[r.node] for r in n.operands]
     if n.op != "graph":
-        return ops.compute(n, args)
+        return ops.compute(n, args, bounds)
     assert n.graph is not None
     # a thread graph: the block's tile is its whole tensor; lanes run along the last parallel axis
     lanes = n.graph.grid[-1:]
     tiles = tuple((a, schedule.lanes if a in lanes else max(local[a], 1)) for a, _ in n.graph.roles)
-    return run_graph(n.graph, args, n.dims, {**sizes, **local}, KernelSchedule(tiles, (), schedule.lanes), ops)[0]
+    own = KernelSchedule(tiles, (), schedule.lanes)
+    return run_graph(n.graph, args, n.dims, {**sizes, **local}, own, ops.within(bounds))[0]
 
 
 def to_named(x: A, dims: AxisDims, sizes: Mapping[str, int], ar: Arithmetic[A]) -> Named[A]:
