@@ -40,7 +40,7 @@ from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from mirage.verify.field import Primes
+from mirage.verify.primes import Primes
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ SCHEMA = 3
 
 @dataclass(frozen=True)
 class Draw:
-    """Random tests at one set of axis sizes. `k` and `d` are those of Theorem 2, `error` the bound reached.
+    """Random tests with so many elements along each axis. `k` and `d` are those of Theorem 2, `error` the bound reached.
 
     `k`, `d` and `error` are None where the theorem gives no bound. `redrawn` tests divided by zero and do not count.
     Where functions are applied to results of exp, `pairs` of their arguments may differ, each by `argument_k` terms, and
@@ -41,7 +41,8 @@ class Check:
     """Random tests with one seed and one pair of primes, p and q with q | p - 1 (Mirage, section 5.2).
 
     `difference` says in words which test told the graph from the program; "" where none did. Tests take functions for random
-    ones, and literal sizes for others: a difference is no counterexample.
+    ones, and literal sizes for others: a difference is no counterexample. `uncovered` says for which sizes the tests do not
+    speak; "" where they speak for all (see `mirage.verify.support`).
     """
 
     seed: int
@@ -49,6 +50,7 @@ class Check:
     q: int
     draws: tuple[Draw, ...]
     difference: str
+    uncovered: str
 
     @property
     def equal(self) -> bool:
@@ -102,14 +104,15 @@ class Certificate:
     def verdict(self) -> Verdict:
         """What the evidence comes to, where `condition` holds.
 
-        "different" takes a counterexample, "proved equal" a proof, and "tested equal" checks of which none found a difference.
-        All else is "unknown": a check found one in which a function is taken for a random one, or a literal size for another.
+        "different" takes a counterexample, "proved equal" a proof, and "tested equal" checks of which none found a difference,
+        and which speak for all sizes. All else is "unknown": a check found a difference in which a function is taken for a
+        random one, or a literal size for another, or it leaves sizes out.
         """
         if self.counterexample:
             return "different"
         if self.proof == "proved":
             return "proved equal"
-        return "tested equal" if self.checks and not self.difference else "unknown"
+        return "tested equal" if self.checks and not self.difference and not self.uncovered else "unknown"
 
     @property
     def equal(self) -> bool:
@@ -122,6 +125,11 @@ class Certificate:
         return next((c.difference for c in self.checks if not c.equal), "")
 
     @property
+    def uncovered(self) -> str:
+        """The sizes for which the tests do not speak, in words; "" where they speak for all."""
+        return next((c.uncovered for c in self.checks if c.uncovered), "")
+
+    @property
     def reason(self) -> str:
         """Why they are not `equal`, in words; "" where they are."""
         if self.equal:
@@ -129,7 +137,8 @@ class Certificate:
         if self.counterexample:
             return self.counterexample
         if self.verdict == "unknown":
-            return self.difference or "neither proved nor tested"
+            missing = f"the tests do not speak for {self.uncovered}" if self.uncovered else "neither proved nor tested"
+            return self.difference or missing
         return f"equal only where {self.condition}"
 
     @property
@@ -171,7 +180,7 @@ class Certificate:
         for c in fields.pop("checks"):
             own = _checked(c, _CHECK, "check of a certificate")
             draws = tuple(Draw(**_checked(d, _DRAW, "draw of a certificate")) for d in own["draws"])
-            check = Check(own["seed"], own["p"], own["q"], draws, own["difference"])
+            check = Check(own["seed"], own["p"], own["q"], draws, own["difference"], own["uncovered"])
             _agrees({name: own[name] for name in ("equal", "error_bound")}, check, "check of a certificate")
             checks.append(check)
         del fields["schema"]
@@ -286,6 +295,7 @@ _CHECK: dict[str, Test] = {
     "q": _is_count,
     "draws": _list_of(_is_object),
     "difference": _is_str,
+    "uncovered": _is_str,
 }
 _CERTIFICATE: dict[str, Test] = {
     "schema": _is_int,

@@ -12,25 +12,21 @@ find the same numbers. Primes, random values and tables are made by NumPy and co
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from random import Random
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-import sympy
 
-from mirage.errors import ConstantsCollide, FieldError, InputError
+from mirage.errors import FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.dims import Dim
 from mirage.ir.functions import EXP, ScalarFunction
-
-T = TypeVar("T")
+from mirage.verify.measure import DrawnMeasure, Measure
+from mirage.verify.primes import Primes, Residues
+from mirage.verify.words import keys, mix
 
 #: NumPy, or a module with its functions
 ArrayModule = Any
@@ -49,41 +45,6 @@ def check_module(xp: ArrayModule) -> ArrayModule:
     return xp
 
 
-@dataclass(frozen=True)
-class Primes:
-    """Primes p and q with q | p - 1, both below 2^31, and a generator of the q-th roots of unity mod p."""
-
-    p: int
-    q: int
-    generator: int
-
-    def __post_init__(self) -> None:
-        if not (2 < self.q < self.p < 1 << 31) or (self.p - 1) % self.q:
-            raise FieldError(f"p={self.p}, q={self.q}: p must be below 2^31 and q a divisor of p - 1")
-        if not (sympy.isprime(self.p) and sympy.isprime(self.q)):
-            raise FieldError(f"p={self.p}, q={self.q}: both must be prime")
-        if self.generator % self.p == 1 or pow(self.generator, self.q, self.p) != 1:
-            raise FieldError(
-                f"{self.generator} does not generate the roots of unity of order {self.q} mod {self.p}"
-            )
-
-
-#: their product: most numbers with such a factor need no other test
-_SMALL_PRIMES = math.prod(sympy.primerange(3, 50))
-
-
-@lru_cache(maxsize=64)
-def draw_primes(key: int | str) -> Primes:
-    """Random primes p = 2q + 1 with 2^29 < q < 2^30: q is as large as products in 64 bits allow. `key` decides which."""
-    rng = Random(f"primes {key}")
-    while True:
-        q = rng.randrange(1 << 29, 1 << 30) | 1
-        p = 2 * q + 1
-        if math.gcd(p * q, _SMALL_PRIMES) == 1 and sympy.isprime(q) and sympy.isprime(p):
-            # every square other than 1 has order q
-            return Primes(p, q, pow(rng.randrange(2, p - 1), 2, p))
-
-
 @lru_cache(maxsize=16)
 def _power_tables(primes: Primes) -> list[IntArray]:
     """generator ** (digit << shift) mod p for every digit of an exponent below 2^30."""
@@ -96,80 +57,6 @@ def _power_tables(primes: Primes) -> list[IntArray]:
         tables.append(table)
         base = pow(base, 1 << _DIGIT, primes.p)
     return tables
-
-
-class Residues:
-    """Constants modulo p and q, each of which has residues of its own.
-
-    Primes that do not tell two constants apart would take programs for equal that are not.
-    """
-
-    def __init__(self, primes: Primes) -> None:
-        self.primes = primes
-        self._found: dict[Fraction, tuple[IntArray, IntArray]] = {}
-        self._by_residue: dict[tuple[int, int], Fraction] = {}
-        self.of(Fraction(0))
-
-    def of(self, value: Fraction) -> tuple[IntArray, IntArray]:
-        """A constant mod p and mod q; raises ConstantsCollide where it has none, or that of another constant."""
-        if value not in self._found:
-            parts = []
-            for m in (self.primes.p, self.primes.q):
-                if value.denominator % m == 0:
-                    raise ConstantsCollide(f"constant {value}: its denominator is 0 modulo {m}; draw other primes")
-                residue = value.numerator * pow(value.denominator, -1, m) % m
-                other = self._by_residue.setdefault((m, residue), value)
-                if other != value:
-                    raise ConstantsCollide(f"constants {value} and {other} are equal modulo {m}; draw other primes")
-                parts.append(np.asarray(residue, dtype=np.int64))
-                parts[-1].flags.writeable = False
-            self._found[value] = parts[0], parts[1]
-        return self._found[value]
-
-
-#: primes that are drawn before constants are found to collide modulo any
-_PRIMES = 32
-
-
-def with_primes(key: str, run: Callable[[Residues], T]) -> T:
-    """What `run` returns with random primes, or others where constants collide. `key` decides which primes are drawn.
-
-    The key holds the seed and the text of all that is compared, so that a run can be repeated, and nobody can write constants
-    that vanish modulo primes known beforehand. Raises ConstantsCollide where they collide modulo all that are tried.
-    """
-    for k in range(_PRIMES - 1):
-        with suppress(ConstantsCollide):
-            return run(Residues(draw_primes(f"{key} {k}")))
-    return run(Residues(draw_primes(key)))
-
-
-@dataclass(frozen=True)
-class Measure:
-    """How often the elements of axes count in sums, so that a few elements stand for an axis of any size.
-
-    `axes` maps an axis to its size and to the number of its elements in the arrays. In every test each dim symbol is a random
-    value of the fields, and an axis' elements have random weights that add up to its size. With natural numbers as weights, that
-    is the program on larger arrays, in which elements are repeated. An axis of as many elements as its literal size has no
-    weights. `joined` maps an axis that puts others side by side to these, in order: its weights are theirs.
-    """
-
-    axes: Mapping[str, tuple[Dim, int]] = field(default_factory=dict)
-    joined: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-
-def is_exact(size: Dim, elements: int) -> bool:
-    """Whether an axis of that size has so many elements, each of which counts once."""
-    return bool(size == elements)
-
-
-@lru_cache(maxsize=4096)
-def _monomials(size: Dim) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """A polynomial dim as coefficients and symbols, each as often as its power says."""
-    found = []
-    for monomial, c in size.as_coefficients_dict().items():
-        powers = monomial.as_powers_dict().items()
-        found.append((int(c), tuple(b.name for b, n in powers if b.is_Symbol for _ in range(int(n)))))
-    return tuple(found)
 
 
 class Pair:
@@ -216,80 +103,30 @@ class FieldArithmetic(Arithmetic[Pair]):
         self.primes = primes
         self.residues = residues or Residues(primes)
         self.tests = len(roots)
-        self.numbers = np.asarray(roots).astype(np.uint64)
         self.roots = xp.asarray(roots)
         self.seed = seed
-        self.measure = measure
+        # the root names the test, in whatever chunk it is run
+        numbers = np.asarray(roots).astype(np.uint64)
+        self.measure = None if measure is None else DrawnMeasure(measure, primes, numbers, seed)
         self.invalid = xp.zeros(self.tests, dtype=bool)
         self.joined = False
         self.outside_lax: set[str] = set()
-        self._symbols: dict[str, Pair] = {}
 
     def constant(self, value: Fraction) -> Pair:
-        p, q = self.residues.of(value)
-        return Pair(self.xp.asarray(p), self.xp.asarray(q))
+        return self._pair(self.residues.of(value))
 
     def dim(self, size: Dim) -> Pair:
         if self.measure is None or size.is_Integer:
             return super().dim(size)
-        return self._on_device(self._size(size))
+        return self._pair(self.measure.size(size))
 
     @cached_property
     def weights(self) -> Mapping[str, Pair]:
-        if self.measure is None:
-            return {}
-        found: dict[str, Pair] = {}
-        whole = {a for a, (size, n) in self.measure.axes.items() if is_exact(size, n)}
-        for a, (size, n) in self.measure.axes.items():
-            if a not in whole and a not in self.measure.joined:
-                found[a] = self._weights(a, self._size(size), n)
-        for a, parts in self.measure.joined.items():
-            if any(v in found for v in parts):
-                ones = np.ones((self.tests, 1), dtype=np.int64)
-                each = [found.get(v) or Pair(*[ones.repeat(self.measure.axes[v][1], 1)] * 2) for v in parts]
-                p, q = (np.concatenate(xs, axis=1) for xs in ([x.p for x in each], [x.q for x in each]))
-                found[a] = Pair(p, q)
-        return {a: self._on_device(w) for a, w in found.items()}
+        return {} if self.measure is None else {a: self._pair(w) for a, w in self.measure.weights().items()}
 
-    def _on_device(self, x: Pair) -> Pair:
-        return Pair(self.xp.asarray(x.p), None if x.q is None else self.xp.asarray(x.q))
-
-    def _weights(self, axis: str, size: Pair, count: int) -> Pair:
-        """Random weights that add up to the size, of shape [tests, count]; on the host, as all that is drawn."""
-        drawn = self._random(f"weights of {axis}", count)
-        for w, n, m in ((drawn.p, size.p, self.primes.p), (drawn.q, size.q, self.primes.q)):
-            w[:, -1] = (n - w[:, :-1].sum(axis=1)) % m
-        return drawn
-
-    def _size(self, size: Dim) -> Pair:
-        """A polynomial of the sizes of symbols, of shape [tests]."""
-        p, q = self.primes.p, self.primes.q
-        total = Pair(np.zeros(self.tests, dtype=np.int64), np.zeros(self.tests, dtype=np.int64))
-        for c, names in _monomials(size):
-            term = Pair(np.int64(c % p), np.int64(c % q))
-            for name in names:
-                x = self._symbol(name)
-                term = Pair(term.p * x.p % p, term.q * x.q % q)
-            total = Pair((total.p + term.p) % p, (total.q + term.q) % q)
-        return total
-
-    def _symbol(self, name: str) -> Pair:
-        if name not in self._symbols:
-            x = self._random(f"size {name}", 1)
-            assert x.q is not None
-            self._symbols[name] = Pair(x.p[:, 0], x.q[:, 0])
-        return self._symbols[name]
-
-    def _random(self, what: str, count: int) -> Pair:
-        """Random values that both sides of a test find, of shape [tests, count]: the root names the test."""
-        keys = self._keys(what)
-        h = _mix(_mix(self.numbers ^ keys[0])[:, None] + np.arange(count, dtype=np.uint64))
-        p, q = h % np.uint64(self.primes.p), _mix(h ^ keys[1]) % np.uint64(self.primes.q)
-        return Pair(p.astype(np.int64), q.astype(np.int64))
-
-    def _keys(self, what: str) -> IntArray:
-        digest = hashlib.blake2b(f"{what} {self.seed}".encode(), digest_size=16).digest()
-        return np.frombuffer(digest, dtype=np.uint64)
+    def _pair(self, x: tuple[IntArray, IntArray]) -> Pair:
+        """Values of the host, as all that is drawn."""
+        return Pair(self.xp.asarray(x[0]), self.xp.asarray(x[1]))
 
     def _both(self, f: Callable[[Any, Any, int], IntArray], x: Pair, y: Pair) -> Pair:
         q = None if x.q is None or y.q is None else f(*_aligned(x.q, y.q), self.primes.q)
@@ -326,17 +163,16 @@ class FieldArithmetic(Arithmetic[Pair]):
             self.outside_lax.add(f"the exp of {what} is taken as a random function")
         else:
             self.outside_lax.add(f"{fn.name} is taken as a random function")
-        keys = self._keys(f"{fn.name} {params} {x.q is None}")
-        # the root names the test, in whatever chunk it is run
-        salts = _mix(self.roots.astype(np.uint64) ^ keys[1]).reshape(-1, *(1,) * (x.p.ndim - 1))
-        h = _mix(x.p.astype(np.uint64) ^ keys[0] ^ salts)
+        first, second = keys(f"{fn.name} {params} {self.seed} {x.q is None}")
+        salts = mix(self.roots.astype(np.uint64) ^ second).reshape(-1, *(1,) * (x.p.ndim - 1))
+        h = mix(x.p.astype(np.uint64) ^ first ^ salts)
         if x.q is not None:
-            h = _mix(h ^ x.q.astype(np.uint64))
+            h = mix(h ^ x.q.astype(np.uint64))
         else:
             self.joined = True
-            h = _mix(h.sum(axis=0, dtype=np.uint64) ^ salts)
+            h = mix(h.sum(axis=0, dtype=np.uint64) ^ salts)
         low = (h % np.uint64(self.primes.p)).astype(np.int64)
-        return Pair(low, (_mix(h ^ keys[1]) % np.uint64(self.primes.q)).astype(np.int64))
+        return Pair(low, (mix(h ^ second) % np.uint64(self.primes.q)).astype(np.int64))
 
     def _root_power(self, x: IntArray) -> IntArray:
         p, q = self.primes.p, self.primes.q
@@ -418,16 +254,6 @@ def inverse(y: IntArray, m: int, xp: ArrayModule = np) -> IntArray:
         # the inverse of one factor is that of the product times the other factor
         inv = (level.reshape(-1, 2)[:, ::-1] * inv[:, None] % m).ravel()
     return inv[: y.size].reshape(y.shape)
-
-
-def _mix(h: Any) -> Any:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit words that scatters
-    them.
-    """
-    with np.errstate(over="ignore"):
-        h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return h ^ (h >> np.uint64(31))
 
 
 def _einsum(

@@ -15,7 +15,8 @@ from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
-from mirage.verify.field import ArrayModule, FieldArithmetic, Residues, draw, with_primes
+from mirage.verify.field import ArrayModule, FieldArithmetic, draw
+from mirage.verify.primes import Residues, with_primes
 from mirage.verify.trial import QUICK, difference, valid_tests
 
 A = TypeVar("A")

@@ -6,11 +6,13 @@ Inputs are paired by position, whatever their names. A name that both programs u
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 
 from mirage.errors import AxisError, InputError, MirageError
 from mirage.ir.axes import AxisNode, AxisProgram, argument_places, to_axes
+from mirage.ir.dims import Dim
 from mirage.ir.program import Program
 from mirage.ir.refine import with_factors
 
@@ -65,28 +67,67 @@ def _seen_as(program: Program, other: AxisProgram) -> Program:
 
 
 def _same_axes(a: AxisProgram, b: AxisProgram) -> tuple[AxisProgram, AxisProgram]:
-    """Both with the axes and inputs of the first, of which those are one that stand for one axis of the second."""
+    """Both over the same axes, named as in the first: those that stand for one axis of the other program are one."""
     if argument_places(a.inputs) != argument_places(b.inputs):
         raise AxisError(f"{a.name} and {b.name} read their arguments differently often")
-    mine: dict[str, str] = {v: v for v in a.axes}
-    theirs: dict[str, str] = {}
+    axes = _Classes([*((0, v) for v in a.axes), *((1, w) for w in b.axes)])
     for x, y in zip(a.inputs, b.inputs, strict=True):
         sizes = [[[p.axes[v] for v in d] for d in i.dims] for p, i in ((a, x), (b, y))]
         if sizes[0] != sizes[1]:
             raise AxisError(f"{a.name} and {b.name} have different axes at input {x.name!r}")
         for v, w in zip(x.axes, y.axes, strict=True):
-            one, other = mine[v], theirs.setdefault(w, mine[v])
-            for names in (mine, theirs):
-                names.update({k: one for k, n in names.items() if n == other})
-    if set(theirs) != set(b.axes) or set(theirs.values()) != set(mine.values()):
-        raise AxisError(f"the axes of {a.name} and {b.name} do not match")
-    return _renamed(a, mine, a), _renamed(b, theirs, a)
+            axes.union((0, v), (1, w))
+    _join(axes, a, b)
+    # axes of results alone are matched where they stand
+    for out, other in zip(a.outputs, b.outputs, strict=True):
+        for d, e in zip(out.dims, other.dims, strict=True):
+            for v, w in zip(d, e, strict=False):
+                if axes.alone((0, v)) and axes.alone((1, w)) and a.axes[v] == b.axes[w]:
+                    axes.union((0, v), (1, w))
+    table: dict[str, Dim] = {}
+    names: dict[tuple[int, str], str] = {}
+    for side, p in enumerate((a, b)):
+        for v in p.axes:
+            root = axes.root[side, v]
+            if root not in names:
+                names[root] = next(n for k in count(1) if (n := f"{v}_{k}" if k > 1 else v) not in table)
+                table[names[root]] = p.axes[v]
+    mine, theirs = ({v: names[axes.root[side, v]] for v in p.axes} for side, p in enumerate((a, b)))
+    return _renamed(a, mine, table, a), _renamed(b, theirs, table, a)
 
 
-def _renamed(program: AxisProgram, to: Mapping[str, str], like: AxisProgram) -> AxisProgram:
-    """A program with other names of its axes, and the inputs' names of another one."""
+def _join(axes: _Classes, a: AxisProgram, b: AxisProgram) -> None:
+    """The same parts put side by side are the same axis, and the same axis has the same parts, where their sizes are equal."""
+    joins = [(side, p, *n.joined) for side, p in enumerate((a, b)) for n in p.nodes if n.joined is not None]
+    for s, p, joined, parts in joins:
+        for t, q, other, others in joins:
+            if [p.axes[v] for v in parts] == [q.axes[w] for w in others]:
+                pairs = [((s, v), (t, w)) for v, w in zip(parts, others, strict=True)]
+                if all(axes.root[x] == axes.root[y] for x, y in pairs):
+                    axes.union((s, joined), (t, other))
+                if axes.root[s, joined] == axes.root[t, other]:
+                    for x, y in pairs:
+                        axes.union(x, y)
+
+
+class _Classes:
+    """Axes of two programs, each with its side, 0 or 1, in classes of those that are one; `root` is the class."""
+
+    def __init__(self, axes: Sequence[tuple[int, str]]) -> None:
+        self.root = {x: x for x in axes}
+
+    def union(self, x: tuple[int, str], y: tuple[int, str]) -> None:
+        one, other = self.root[x], self.root[y]
+        self.root.update({z: one for z, root in self.root.items() if root == other})
+
+    def alone(self, x: tuple[int, str]) -> bool:
+        """Whether an axis is one with none of the other program."""
+        return all(z[0] == x[0] for z, root in self.root.items() if root == self.root[x])
+
+
+def _renamed(program: AxisProgram, to: Mapping[str, str], axes: dict[str, Dim], like: AxisProgram) -> AxisProgram:
+    """A program with other names of its axes, over this table of axes, and the inputs' names of another one."""
     input_names = {y.name: x.name for x, y in zip(like.inputs, program.inputs, strict=True)}
-    axes = {v: like.axes[v] for v in like.axes if v in set(to.values())}
 
     def names(axes: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(to[v] for v in axes)

@@ -20,7 +20,8 @@ from mirage.ir.program import Program
 from mirage.mugraph.degree import Path, RunningMaximum, analyze, program_is_stable
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.interpret import run_mugraph
-from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, Residues, draw, with_primes
+from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, draw
+from mirage.verify.primes import Residues, with_primes
 from mirage.verify.sizes import AxisSizes, axis_symbol, draw_schedule
 from mirage.verify.trial import valid_tests
 

@@ -11,7 +11,7 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate as dim_value
 from mirage.mugraph.graph import Graph, MuGraph, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from mirage.verify.field import Measure, is_exact
+from mirage.verify.measure import Measure, is_exact
 
 #: elements of the largest tensor, or four times as many as with sizes of 2: larger draws are replaced
 _MAX_ELEMENTS = 256
@@ -57,7 +57,23 @@ class AxisSizes:
         self.program = program
         self.nodes = [n for p in (program, *others) for n in p.nodes]
         self.symbols = sorted({s.name for d in program.axes.values() for s in d.free_symbols})
-        self.joins = list(dict.fromkeys(n.joined for n in self.nodes if n.joined is not None))
+        self.made_of = self._made_of()
+
+    def _made_of(self) -> dict[str, tuple[str, ...]] | None:
+        """Axes that put others side by side, and these; None where one is put together in several ways that no weights fit.
+
+        Where one axis is put together twice of parts of equal sizes, the parts are the same.
+        """
+        axes = self.program.axes
+        found: dict[str, tuple[str, ...]] = {}
+        for joined, parts in dict.fromkeys(n.joined for n in self.nodes if n.joined is not None):
+            first = found.setdefault(joined, parts)
+            if [axes[a] for a in first] != [axes[a] for a in parts]:
+                return None
+            for mine, other in zip(first, parts, strict=True):
+                if mine != other and found.setdefault(other, (mine,)) != (mine,):
+                    return None
+        return found
 
     def draw(
         self, count: int, largest: int, rng: Random, needed: Mapping[str, int] | None = None
@@ -89,17 +105,15 @@ class AxisSizes:
         return [self._table({a: row[i] for a, row in rows.items()}, largest, rng, needed) for i in range(count)]
 
     def _table(self, elements: dict[str, int], largest: int, rng: Random, needed: Mapping[str, int]) -> SizeTable:
-        for joined, parts in self.joins:
-            elements[joined] = sum(elements[a] for a in parts)
-        own = {joined: parts for joined, parts in self.joins}
-        if len(own) < len(self.joins):
-            # an axis that is put together in several ways: weights would have to fit all of them
+        if self.made_of is None:
             symbols = {s: rng.randint(2, min(largest, _LARGEST)) for s in self.symbols}
             sizes = {a: dim_value(d, symbols) for a, d in self.program.axes.items()}
             return SizeTable(sizes, None, symbols)
-        weighted = {*needed, *(a for joined, parts in self.joins for a in (joined, *parts))}
+        for joined, parts in self.made_of.items():
+            elements[joined] = sum(elements[a] for a in parts)
+        weighted = {*needed, *(a for joined, parts in self.made_of.items() for a in (joined, *parts))}
         axes = {a: (self.program.axes[a], n) for a, n in elements.items() if a in weighted}
-        return SizeTable(elements, Measure(axes, own))
+        return SizeTable(elements, Measure(axes, self.made_of))
 
 
 def draw_schedule(graph: MuGraph, sizes: Mapping[str, int], rng: Random) -> tuple[Schedule, dict[str, int]]:

@@ -3,16 +3,17 @@
 What two graphs differ by is, along one axis, a polynomial in sums over that axis and in its size. Sums of linearly
 independent functions of an element, up to L of them multiplied with one another, are linearly independent over L elements
 with free weights: the part of such a product with the weights of L different elements is the symmetric product of the
-functions. One more element, whose weight is what is missing to the axis' size, leaves those weights free. So a difference
-with products of up to L sums that vanishes for all values and weights of L + 1 elements, at every size, is zero in every
-coefficient, and the two graphs are equal at all sizes. (A size that is not a number is a random value itself, see
-`mirage.verify.field.Measure`.)
+functions. So a difference with products of up to L sums that vanishes for all values and weights of L elements is zero in
+every coefficient, and the two graphs are equal at all sizes. Where the size of the axis is a number, or is used elsewhere, the
+weights have to add up to it: one more element, whose weight is what is missing, leaves the others free. (A size that is not a
+number is a random value itself, see `mirage.verify.measure`.)
 
 `L` is read off the operators' definitions. A result of a function counts as an input, whose argument is compared by itself.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -22,6 +23,7 @@ from typing import TypeAlias
 import sympy
 
 from mirage.errors import GraphError
+from mirage.ir.dims import Dim, symbols_of
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.operator import PRODUCTS, REDUCTIONS, Elementwise, get_operator, reduced_axes
 from mirage.mugraph.graph import Graph, MuGraph, Node
@@ -71,11 +73,13 @@ class SumAlgebra:
         self.denominators: list[Sums] = []
         self.arguments: tuple[Sums, Sums] = {}, {}
         self.summed: set[str] = set()
+        self.symbols: set[str] = set()
 
     def constant(self, value: Fraction) -> Value:
         return Value({})
 
     def dim(self, size: sympy.Expr) -> Value:
+        self.symbols.update(symbols_of(size))
         return Value({})
 
     def neg(self, x: Value) -> Value:
@@ -138,11 +142,16 @@ class SumAlgebra:
 
 @dataclass(frozen=True)
 class GraphSums:
-    """What was read of a graph: numerators and denominators of its outputs and of the arguments of functions."""
+    """What was read of a graph: numerators and denominators of its outputs and of the arguments of functions.
+
+    `summed` are the axes that it sums over, `symbols` the dim symbols whose sizes are values in it, `joins` what it puts side by
+    side.
+    """
 
     outputs: tuple[tuple[Sums, Sums], ...]
     arguments: tuple[Sums, Sums]
     summed: frozenset[str]
+    symbols: frozenset[str]
     joins: tuple[tuple[str, tuple[str, ...]], ...]
 
 
@@ -192,20 +201,22 @@ def read_sums(graph: MuGraph) -> GraphSums:
     r = _Reading(graph)
     al = r.algebra
     outputs = tuple((v.above, al.expanded({}, v.below)) for v in r.outputs)
-    return GraphSums(outputs, al.arguments, frozenset(al.summed & graph.axes.keys()), tuple(r.joins))
+    return GraphSums(outputs, al.arguments, frozenset(al.summed & graph.axes.keys()), frozenset(al.symbols), tuple(r.joins))
 
 
-def elements_needed(a: GraphSums, b: GraphSums) -> dict[str, int]:
-    """By axis that either graph sums over, the elements that tests of two graphs need; at least 2."""
+def elements_needed(a: GraphSums, b: GraphSums, axes: Mapping[str, Dim]) -> dict[str, int]:
+    """By axis that either graph sums over, the elements that tests of two graphs need; at least 2. `axes` are their sizes."""
     pairs = list(zip(a.outputs, b.outputs, strict=True))
     either = tuple(_either(x, y) for x, y in zip(a.arguments, b.arguments, strict=True))
     pairs.append((either, either))  # type: ignore[arg-type]
     found = dict.fromkeys(a.summed | b.summed, 2)
+    used = Counter([*a.symbols, *b.symbols, *(s for axis in found for s in symbols_of(axes[axis]))])
+    free = {axis for axis in found if (own := symbols_of(axes[axis])) and all(used[s] == 1 for s in own)}
     for (above, below), (other_above, other_below) in pairs:
         difference = _either(_product(above, other_below), _product(other_above, below))
         for axis, (e, f) in difference.items():
             if axis in found:
-                found[axis] = max(found[axis], e + 2, f + 1)
+                found[axis] = max(found[axis], max(e + 1, f) + (axis not in free))
     for joined, parts in {*a.joins, *b.joins}:
         for part in parts:
             found[part] = max(found.get(part, 2), found.get(joined, 2))

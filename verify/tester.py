@@ -17,7 +17,8 @@ from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Check, Draw
-from mirage.verify.field import ArrayModule, FieldArithmetic, Primes, Residues, with_primes
+from mirage.verify.field import ArrayModule, FieldArithmetic
+from mirage.verify.primes import Primes, Residues, with_primes
 from mirage.verify.sizes import AxisSizes, SizeTable, axis_symbol, draw_schedule
 from mirage.verify.support import elements_needed, read_sums
 from mirage.verify.trial import QUICK, Runner, Tests, Trial
@@ -89,8 +90,11 @@ class RandomTester:
         return with_primes(f"{self.seed} {self._text} {graph!r}", partial(self._run, graph))
 
     def _run(self, graph: MuGraph, residues: Residues) -> Outcome:
-        needed = elements_needed(self._sums, read_sums(graph))
+        needed = elements_needed(self._sums, read_sums(graph), self.program.axes)
         plans, notes = self._plan(graph, needed, residues.primes)
+        table = plans[0].draw.table
+        few = [f"{a} (which takes {n} elements)" for a, n in needed.items() if not table.speaks_for(a, n)]
+        uncovered = f"all sizes of {', '.join(few)}" if few else ""
         trials = [
             Trial(
                 self._tests(p.draw.table, f"{i}", residues),
@@ -106,7 +110,7 @@ class RandomTester:
             sizes = ", ".join(f"{a}={n}" for a, n in plan.draw.table.elements.items())
             difference = f"{trials[k].difference}; axes {sizes}; schedule {plan.schedule.to_json()}; seed {self.seed}"
         draws = tuple(summary(p.draw.table.elements, t, p.bound) for p, t in zip(plans, trials, strict=True))
-        check = Check(self.seed, residues.primes.p, residues.primes.q, draws, difference)
+        check = Check(self.seed, residues.primes.p, residues.primes.q, draws, difference, uncovered)
         return Outcome(check, notes, set().union(*(t.outside_lax | t.tests.outside_lax for t in trials)))
 
     def _drawn(self, largest: int, needed: Mapping[str, int]) -> list[_Draw]:
@@ -137,19 +141,12 @@ class RandomTester:
                 schedule, sizes = draw_schedule(graph, d.table.elements, Random(f"schedule {i} {self.seed}"))
                 plans.append(_Plan(d, schedule, compare(d.terms, read_terms(graph, schedule, sizes), primes)))
             if all(isinstance(p.bound, Bound) and p.bound.tests(self.delta) <= _MAX_TESTS for p in plans):
-                return plans, self._missing(plans, needed)
+                return plans, []
             tried.append(plans)
         missing = sorted({p.bound for p in tried[-1] if isinstance(p.bound, str)})
         if missing:
-            return tried[0], [*(f"no error bound: {m}" for m in missing), *self._missing(tried[0], needed)]
-        return tried[-1], [f"delta takes more than {_MAX_TESTS} tests", *self._missing(tried[-1], needed)]
-
-    @staticmethod
-    def _missing(plans: Sequence[_Plan], needed: Mapping[str, int]) -> list[str]:
-        """Which axes have fewer elements than tests for all sizes need, in words."""
-        table = plans[0].draw.table
-        few = [f"{a}={table.elements[a]} of {n}" for a, n in needed.items() if not table.speaks_for(a, n)]
-        return [f"the tests do not speak for all sizes: elements {', '.join(few)}"] if few else []
+            return tried[0], [f"no error bound: {m}" for m in missing]
+        return tried[-1], [f"delta takes more than {_MAX_TESTS} tests"]
 
 
 def tests_needed(bound: Bound | str, delta: float, most: int) -> Callable[[int], int]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, Primes, draw
+from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, draw
+from mirage.verify.primes import Primes
 
 Runner = Callable[[list[Pair], FieldArithmetic], list[Pair]]
 

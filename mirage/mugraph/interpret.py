@@ -74,10 +74,10 @@ class NamedOps(Generic[A]):
         axes = node.axes()
         if node.op in PRODUCTS:
             groups = reduced_axes(node.op, [x.axes for x in args], node.reduce)
-            products = [
-                self.product(*self.weighted([args[i], args[j]], group, bounds or {}), axes)
-                for (i, j), group in zip(PRODUCTS[node.op], groups, strict=True)
-            ]
+            products = []
+            for (i, j), group in zip(PRODUCTS[node.op], groups, strict=True):
+                x, y = self.weighted([args[i], args[j]], group, bounds or {})
+                products.append(self.product(x, y, axes))
             return fold(self.add, products)
         if node.op == "sum":
             (x,) = self.weighted(args, node.reduce, bounds or {})

@@ -19,8 +19,8 @@ from mirage.ir.reads import MAX_READS, lower
 from mirage.ir.unify import resolve
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.validate import validate
-from mirage.verify.field import draw_primes
 from mirage.verify.lowering import check_lowering
+from mirage.verify.primes import draw_primes
 from tests.ir.programs import shared_program
 from tests.shared import SHARED, shared
 
@@ -69,7 +69,7 @@ def test_the_axis_form_of_shared_arguments_is_the_program(name: str) -> None:
     program = shared(name)
     reference = reference_graph(to_axes(program))
     validate(reference)
-    assert "8 random tests" in check_lowering(program, reference, PRIMES, 0)
+    assert "8 random tests" in check_lowering(program, reference, 0)
 
 
 @settings(max_examples=200)
@@ -79,7 +79,7 @@ def test_random_programs_with_shared_inputs_keep_their_meaning(seed: int) -> Non
     p = to_axes(program)
     reference = reference_graph(p)
     validate(reference)
-    check_lowering(program, reference, PRIMES, seed)
+    check_lowering(program, reference, seed)
     for dims in [x.dims for x in p.inputs] + [o.dims for o in p.outputs]:
         axes = [a for d in dims for a in d]
         assert len(set(axes)) == len(axes)
@@ -91,7 +91,7 @@ def test_a_wrong_reading_is_found() -> None:
     transposed = replace(p.inputs[1], dims=p.inputs[1].dims[::-1])
     wrong = replace(p, inputs=(p.inputs[0], transposed))
     with pytest.raises(VerificationError, match="its axis form differs from it at n=2"):
-        check_lowering(program, reference_graph(wrong), PRIMES, 0)
+        check_lowering(program, reference_graph(wrong), 0)
 
 
 def test_arguments_come_first_and_in_order_whether_read_or_not() -> None:

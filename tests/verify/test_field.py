@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from mirage.errors import FieldError
 from mirage.ir.functions import EXP, LOG, RELU, SQRT
-from mirage.verify.field import FieldArithmetic, Pair, Primes, draw, draw_primes, inverse
+from mirage.verify.field import FieldArithmetic, Pair, draw, inverse
+from mirage.verify.primes import Primes, draw_primes
 
 PRIMES = draw_primes(0)
 P, Q = PRIMES.p, PRIMES.q

@@ -17,7 +17,8 @@ from mirage.ir.functions import EXP, SQRT
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
 from mirage.verify.equivalence import Verifier, verify_graph, verify_programs
-from mirage.verify.field import FieldArithmetic, draw, draw_primes
+from mirage.verify.field import FieldArithmetic, draw
+from mirage.verify.primes import draw_primes
 from mirage.verify.safety import degree_violation
 
 PRIMES = draw_primes(0)

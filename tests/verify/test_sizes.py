@@ -11,7 +11,7 @@ from mirage.ir.axes import AxisNode, AxisProgram, to_axes
 from mirage.ir.dims import to_dim
 from mirage.ir.program import Program
 from mirage.mugraph.graph import MuGraph, Role, partial_axis
-from mirage.verify.sizes import AxisSizes, draw_schedule, factor_axes
+from mirage.verify.sizes import AxisSizes, draw_schedule
 from tests.verify.graphs import PAIRS, flash_decoding, norm_linear
 
 
@@ -24,50 +24,40 @@ def join(joined: str, *parts: str) -> AxisNode:
     return AxisNode("concat", (), (), (joined,), joined=(joined, parts))
 
 
-def size(dim: str) -> AxisNode:
-    return AxisNode("size", (), (("dim", to_dim(dim)),), ())
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_axes_take_every_small_size_and_are_independent(seed: int) -> None:
     p = program({"m": "m", "a": "64", "b": "64", "n": "n"}, AxisNode("input", (), (), ("m", "a", "b", "n")))
     tables = AxisSizes(p).draw(3, 3, Random(seed))
     for a in p.axes:
-        assert sorted(t[a] for t in tables)[1:] == [2, 3]
+        assert sorted(t.elements[a] for t in tables)[1:] == [2, 3]
 
 
-def test_axes_of_one_size_may_differ() -> None:
+def test_axes_of_one_size_may_have_different_numbers_of_elements() -> None:
     p = program({"a": "64", "b": "64"}, AxisNode("input", (), (), ("a", "b")))
-    assert any(t["a"] != t["b"] for t in AxisSizes(p).draw(3, 3, Random(0)))
+    tables = [t.elements for seed in range(5) for t in AxisSizes(p).draw(3, 3, Random(seed))]
+    assert any(t["a"] != t["b"] for t in tables)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_axes_under_a_mean_have_the_size_it_divides_by(seed: int) -> None:
-    p = program(
-        {"m": "m", "a": "64", "b": "64", "n": "n"}, size("64*n"), AxisNode("input", (), (), ("a", "n"))
-    )
-    sizes = AxisSizes(p)
-    for t in sizes.draw(3, 3, Random(seed)):
-        assert t["a"] == t["b"]
-        assert sizes.value(to_dim("64*n"), t, 0) == t["a"] * t["n"]
-
-
-def test_sizes_of_no_axis_are_arbitrary_but_consistent() -> None:
-    sizes = AxisSizes(program({"m": "m"}))
-    free = to_dim("k")
-    assert sizes.value(free, {"m": 2}, 0) == sizes.value(free, {"m": 3}, 0) > 1
-    assert sizes.value(free, {"m": 2}, 0) != sizes.value(free, {"m": 2}, 1)
-    assert sizes.value(to_dim(12), {"m": 2}, 0) == 12
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("needed", [2, 3, 5, 9])
+def test_the_first_table_has_the_elements_that_are_needed(needed: int, seed: int) -> None:
+    p = program({"m": "m", "n": "n", "a": "64", "two": "2"}, AxisNode("input", (), (), ("m", "n", "a", "two")))
+    first, *rest = AxisSizes(p).draw(3, 6, Random(seed), {"n": needed, "a": 3, "two": 4})
+    assert first.speaks_for("n", needed) == (needed <= 6) and first.elements["n"] >= min(needed, 6)
+    assert first.speaks_for("a", 3) and first.elements["two"] == 2 and first.speaks_for("two", 4)
+    assert all(t.elements["two"] <= 2 for t in rest)
+    assert first.measure is not None and set(first.measure.axes) == {"n", "a", "two"}
 
 
 @pytest.mark.parametrize("seed", range(10))
 def test_joined_axes_are_as_long_as_their_parts(seed: int) -> None:
     p = program(
-        {"j": "80", "a": "64", "b": "16", "c": "16", "d": "64"}, join("j", "a", "b"), join("j", "c", "d")
+        {"j": "80", "a": "64", "b": "16", "c": "64", "d": "16"}, join("j", "a", "b"), join("j", "c", "d")
     )
     for t in AxisSizes(p).draw(3, 3, Random(seed)):
-        assert t["j"] == t["a"] + t["b"] == t["c"] + t["d"]
-        assert t["j"] <= 6
+        n = t.elements
+        assert n["j"] == n["a"] + n["b"] <= 6 and (n["c"], n["d"]) == (n["a"], n["b"])
+        assert t.measure is not None and t.measure.joined == {"j": ("a", "b"), "c": ("a",), "d": ("b",)}
 
 
 def test_joins_of_unrelated_parts_take_the_programs_sizes() -> None:
@@ -75,16 +65,9 @@ def test_joins_of_unrelated_parts_take_the_programs_sizes() -> None:
         {"j": "n+16", "a": "n", "b": "16", "c": "n+4", "d": "12"}, join("j", "a", "b"), join("j", "c", "d")
     )
     for t in AxisSizes(p).draw(3, 3, Random(1)):
-        assert t["j"] == t["a"] + t["b"] == t["c"] + t["d"]
-    assert any(t["b"] == 16 for t in AxisSizes(p).draw(3, 3, Random(1)))
-
-
-def test_factors_of_a_dim() -> None:
-    axes = {a: to_dim(s) for a, s in {"b": "b", "h": "h", "d8": "8", "d4": "4"}.items()}
-    assert factor_axes(to_dim("8*h"), axes) == ("h", "d8")
-    assert factor_axes(to_dim("32*b"), axes) == ("b", "d8", "d4")
-    assert factor_axes(to_dim("16"), axes) is None
-    assert factor_axes(to_dim("1"), axes) == ()
+        n = t.elements
+        assert n["j"] == n["a"] + n["b"] == n["c"] + n["d"] and n["b"] == 16 and t.symbols == {"n": n["a"]}
+        assert t.measure is None and not t.speaks_for("a", 2)
 
 
 @pytest.mark.parametrize("make", [g for _, g in PAIRS])
@@ -119,6 +102,6 @@ def test_schedules_exercise_grids_loops_and_tails() -> None:
 
 def test_literal_sizes_of_a_program_are_shrunk() -> None:
     def largest(p: Program) -> int:
-        return max(n for t in AxisSizes(to_axes(p)).draw(3, 3, Random(0)) for n in t.values())
+        return max(n for t in AxisSizes(to_axes(p)).draw(3, 3, Random(0)) for n in t.elements.values())
 
     assert largest(norm_linear()) == 3
