@@ -23,8 +23,12 @@ TERMS = st.builds(Terms, st.integers(2, 4), st.integers(0, 3), st.integers(1, 3)
 SIZES = {"h": 2, "s": 2, "d64": 3, "t": 3, "d64_2": 2}
 
 
-def program_terms(program: Program, weighted: bool = False, **sizes: int) -> GraphTerms:
-    return read_terms(reference_graph(to_axes(program)), Schedule(()), sizes, weighted)
+def program_terms(program: Program, **sizes: int) -> GraphTerms:
+    return read_terms(reference_graph(to_axes(program)), Schedule(()), sizes, weighted=False)
+
+
+def weighted_terms(program: Program, **sizes: int) -> GraphTerms:
+    return read_terms(reference_graph(to_axes(program)), Schedule(()), sizes)
 
 
 @given(TERMS, TERMS, TERMS)
@@ -51,7 +55,7 @@ def test_softmax_has_a_term_per_summed_entry() -> None:
 
 def test_weights_count_in_the_degrees() -> None:
     """A weight in each exponent's sum over d64, and one in each sum over t."""
-    ((above, below),) = program_terms(attention(), weighted=True, **SIZES).outputs
+    ((above, below),) = weighted_terms(attention(), **SIZES).outputs
     assert above == Terms(3, 2, 3, 0)
     assert below == Terms(3, 1, 3, 0)
 
@@ -62,14 +66,14 @@ def test_sizes_of_dims_count_in_the_degrees() -> None:
         b = ProgramBuilder("mean")
         p = b.finish([b.op("mean", b.input("x", tensor("b", dim)), axes=(1,))])
         axes = {a: 2 for a in to_axes(p).axes}
-        ((above, below),) = program_terms(p, weighted=True, **axes).outputs
+        ((above, below),) = weighted_terms(p, **axes).outputs
         assert (above.degree, below.degree) == (1 + max(degree, 1), degree)
         ((above, below),) = program_terms(p, **axes).outputs
         assert (above.degree, below.degree) == (1, 0)
 
 
 def test_attention_against_itself() -> None:
-    weighted = program_terms(attention(), weighted=True, **SIZES)
+    weighted = weighted_terms(attention(), **SIZES)
     bound = compare(weighted, weighted, PRIMES)
     assert isinstance(bound, Bound) and (bound.k, bound.d) == (18, 3)
     terms = program_terms(attention(), **SIZES)
@@ -84,7 +88,7 @@ def test_attention_against_itself() -> None:
 def test_loops_and_splits_count_all_their_parts() -> None:
     tiles = (("h", 1), ("s", 1), ("t", 1))
     loop = read_terms(flash(), Schedule((KernelSchedule(tiles),)), SIZES)
-    assert loop.outputs == program_terms(attention(), weighted=True, **SIZES).outputs
+    assert loop.outputs == weighted_terms(attention(), **SIZES).outputs
     schedule = Schedule((KernelSchedule(tiles, (("t", 3),)), KernelSchedule((*tiles, ("d64_2", 1)))))
     split = read_terms(flash_decoding(), schedule, {**SIZES, "t.grid": 3})
     assert split.outputs == loop.outputs

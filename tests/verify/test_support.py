@@ -11,6 +11,7 @@ import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.mugraph.reference import reference_graph
+from mirage.results.evidence import compare
 from mirage.verify.equivalence import Verifier, verify_programs
 from mirage.verify.support import elements_needed, read_sums
 from tests.verify.graphs import PAIRS, attention
@@ -140,4 +141,4 @@ def test_too_many_products_of_sums_are_said() -> None:
     c = verify_programs(a, b)
     assert c.verdict == "unknown" and not c.difference
     assert c.reason == "the tests do not speak for all sizes of n (which takes 7 elements)"
-    assert mi.verify(a, b).verdict == "proved equal"
+    assert compare(a, b, 0).verdict == "proved equal"
