@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Protocol, TypeVar
 
@@ -15,7 +16,8 @@ from mirage.ir.program import Program
 from mirage.verify.certificate import Certificate, Check, Draw
 from mirage.verify.counterexample import difference_at
 from mirage.verify.equivalence import DELTA
-from mirage.verify.field import FieldArithmetic, Primes, draw_primes
+from mirage.verify.field import FieldArithmetic
+from mirage.verify.primes import Residues, with_primes
 from mirage.verify.tester import first_difference
 from mirage.verify.trial import QUICK, Tests, Trial
 
@@ -38,18 +40,15 @@ def verify_at(program: Program, other: Executable, sizes: Mapping[str, int], wha
     It is no evidence for other sizes: where the program has symbols, the certificate's condition says so. No error bound is
     known of what can only be run. Raises what `other` raises.
     """
-    first = draw_primes(seed)
-    second = Random(f"second check {seed}").getrandbits(32)
-    rounds = ((seed, first), (second, draw_primes(second, apart_from=first)))
     checks: list[Check] = []
     outside: set[str] = set()
     counterexample = ""
-    for own, primes in rounds:
-        trial = _trial(program, other, sizes, primes, own)
-        first_difference([trial])
+    for own in (seed, Random(f"second check {seed}").getrandbits(32)):
+        trial = with_primes(f"{own} {program} {other!r}", partial(_trial, program, other, sizes, own))
         outside |= trial.outside_lax | trial.tests.outside_lax
         draw = Draw(dict(sizes), trial.passed, trial.redrawn, None, None, None)
-        checks.append(Check(own, primes.p, primes.q, (draw,), trial.difference))
+        primes = trial.tests.primes
+        checks.append(Check(own, primes.p, primes.q, (draw,), trial.difference, uncovered=""))
         if trial.difference:
             shapes = [t.bind(sizes) for t in program.input_types]
             counterexample = difference_at(
@@ -70,13 +69,16 @@ def verify_at(program: Program, other: Executable, sizes: Mapping[str, int], wha
     )
 
 
-def _trial(program: Program, other: Executable, sizes: Mapping[str, int], primes: Primes, seed: int) -> Trial:
+def _trial(program: Program, other: Executable, sizes: Mapping[str, int], seed: int, residues: Residues) -> Trial:
+    primes = residues.primes
     largest = max(math.prod(n.type.bind(sizes)) for n in program.nodes)
     count = max(1, min(QUICK, _MAX_ELEMENTS // max(largest, 1)))
 
     def arithmetic(roots: np.ndarray) -> FieldArithmetic:
-        return FieldArithmetic(sizes, primes, roots, seed)
+        return FieldArithmetic(sizes, primes, roots, seed, residues=residues)
 
     shapes = [t.bind(sizes) for t in program.input_types]
     tests = Tests(shapes, primes, seed, arithmetic, lambda inputs, ar: evaluate(program, inputs, ar), count)
-    return Trial(tests, other.run, lambda redrawn: count, whole=True)
+    trial = Trial(tests, other.run, lambda redrawn: count, whole=True)
+    first_difference([trial])
+    return trial
