@@ -209,7 +209,7 @@ def _work(
 ) -> Work:
     """The stream of graphs of a program: those that were `kept` with a decision or a search, and what a search finds besides."""
     graphs = memory.graphs() if memory is not None else None
-    known = [*(kept.value.graphs if kept else ()), *(graphs.value[0] if graphs else ())]
+    known = [*(_measured(kept) if kept else ()), *(graphs.value[0] if graphs else ())]
     recalled = graphs.value[1] if graphs and graphs.complete else None
     search = checkpoint = None
     if recalled is None:
@@ -223,6 +223,15 @@ def _work(
     candidates = Candidates(verifier, search, known, pieces)
     spent = kept.spent if kept else 0.0
     return Work(verifier, anchors, candidates, constants, checkpoint, recalled, spent, begun)
+
+
+def _measured(kept: Kept[KeptDecision]) -> list[Known]:
+    """The graphs that were kept with a decision; none, with a warning, where one is malformed."""
+    try:
+        return list(kept.value.graphs)
+    except MirageError as e:
+        warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=4)
+        return []
 
 
 def _pieces(verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions) -> Iterator[Found] | None:

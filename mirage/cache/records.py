@@ -49,19 +49,28 @@ class Record(RecordInfo):
     payload: str
     payload_sha256: str
 
+    def content(self) -> dict[str, Any]:
+        """The payload; raises ValueError, which says why, if the record can't be used."""
+        if self.version != SCHEMA:
+            raise ValueError(f"it has schema version {self.version}, this package reads {SCHEMA}")
+        if not is_time(self.best_us):
+            raise ValueError(f"its best_us is {self.best_us!r}, not a time in microseconds")
+        if not isinstance(self.payload, str) or sha256(self.payload) != self.payload_sha256:
+            raise ValueError("its payload differs from its checksum")
+        try:
+            payload = parse_json(self.payload)
+        except ValueError as error:
+            raise ValueError(f"its payload is not JSON ({error})") from None
+        if not isinstance(payload, dict):
+            raise ValueError("its payload is not a JSON object")
+        return payload
+
     def fault(self) -> str | None:
         """Why the record can't be used, or None if it is sound."""
-        if self.version != SCHEMA:
-            return f"it has schema version {self.version}, this package reads {SCHEMA}"
-        if not is_time(self.best_us):
-            return f"its best_us is {self.best_us!r}, not a time in microseconds"
-        if not isinstance(self.payload, str) or sha256(self.payload) != self.payload_sha256:
-            return "its payload differs from its checksum"
         try:
-            if not isinstance(parse_json(self.payload), dict):
-                return "its payload is not a JSON object"
+            self.content()
         except ValueError as error:
-            return f"its payload is not JSON ({error})"
+            return str(error)
         return None
 
     def beats(self, other: Record) -> bool:

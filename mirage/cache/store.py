@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import json
 import warnings
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -57,11 +56,11 @@ class ResultStore:
         record = self._database.find(key)
         if record is None:
             return None
-        if fault := record.fault():
-            _warn(record, fault)
+        try:
+            return record.content()
+        except ValueError as fault:
+            _warn(record, str(fault))
             return None
-        payload: dict[str, Any] = json.loads(record.payload)
-        return payload
 
     def put(
         self,

@@ -6,7 +6,7 @@ is verified again before it is used.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -81,28 +81,55 @@ def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
     ]
 
 
+class StoredGraphs(Sequence[Known]):
+    """Graphs that `read` makes of the items of a list, of each when it is first asked for."""
+
+    def __init__(self, items: Sequence[Any], read: Callable[[Any], Known]) -> None:
+        self._items = items
+        self._make = read
+        self._read: dict[int, Known] = {}
+
+    @staticmethod
+    def from_json(obj: Any, symbols: Collection[str]) -> StoredGraphs:
+        """What `candidates_to_json` wrote of a program with these dim symbols; raises FormatError for what is no list, and, when
+        a graph is asked for that is malformed.
+        """
+        if not isinstance(obj, list):
+            raise FormatError(f"graphs: expected a list, got {type(obj).__name__}")
+        return StoredGraphs(obj, lambda item: _candidate_from_json(item, symbols))
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, place: Any) -> Any:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        if place not in self._read:
+            self._read[place] = self._make(self._items[place])
+        return self._read[place]
+
+
 def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[Known]:
     """Raises FormatError for anything but what `candidates_to_json` writes of a program with these dim symbols."""
-    if not isinstance(obj, list):
-        raise FormatError(f"graphs: expected a list, got {type(obj).__name__}")
-    found = []
-    for item in obj:
-        names = {"graph", "origin", "certificate", "cost", "schedule", "sizes", "timing", "accuracy", "tried"}
-        if not isinstance(item, dict) or set(item) != names:
-            raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
-        cost = item["cost"]
-        if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
-            raise FormatError("graphs: cost must be a number and origin a text")
-        # what it says is not believed: the graph is verified anew
-        Certificate.from_json(item["certificate"])
-        graph = mugraph_from_json(item["graph"])
-        schedule = schedule_from_json(item["schedule"], graph)
-        tried = _tried_from_json(item["tried"], graph)
-        graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
-        timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
-        sizes = sizes_from_json(item["sizes"], symbols) if schedule is not None else {}
-        found.append(Known(graph, float(cost), schedule, sizes, timing, accuracy, tried))
-    return found
+    return list(StoredGraphs.from_json(obj, symbols))
+
+
+def _candidate_from_json(item: Any, symbols: Collection[str]) -> Known:
+    names = {"graph", "origin", "certificate", "cost", "schedule", "sizes", "timing", "accuracy", "tried"}
+    if not isinstance(item, dict) or set(item) != names:
+        raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
+    cost = item["cost"]
+    if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
+        raise FormatError("graphs: cost must be a number and origin a text")
+    # what it says is not believed: the graph is verified anew
+    Certificate.from_json(item["certificate"])
+    graph = mugraph_from_json(item["graph"])
+    schedule = schedule_from_json(item["schedule"], graph)
+    tried = _tried_from_json(item["tried"], graph)
+    graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
+    timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
+    sizes = sizes_from_json(item["sizes"], symbols) if schedule is not None else {}
+    return Known(graph, float(cost), schedule, sizes, timing, accuracy, tried)
 
 
 def _tried_from_json(obj: Any, graph: MuGraph) -> tuple[tuple[Schedule, float], ...]:

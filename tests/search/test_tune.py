@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 
 from mirage.ir.axes import to_axes
@@ -10,7 +12,8 @@ from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
-from mirage.search import explore
+from mirage.mugraph.schedule import Schedule
+from mirage.search import explore, tune
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.explore import diverse, idle_factor, is_idle_loop
 from mirage.search.tune import Tuner
@@ -46,6 +49,26 @@ def test_a_graph_and_its_predefined_variant_are_both_measured(monkeypatch: pytes
     assert {c.graph.origin for c in tuned.candidates} == {own.origin, library.origin}
     times = [c.timing.median_us for c in tuned.candidates if c.timing]
     assert times == sorted(times)
+
+
+def test_all_that_was_measured_is_told_after_every_wave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "MAX_KERNELS", 8)
+    told: list[list[tuple[Schedule, float]]] = []
+    source = Candidates.of(Verifier(program(NAME), 0), [candidate(kernels())])
+
+    def note(tuner: Tuner) -> None:
+        (found,) = tuner.told(tuner.ready, source)
+        told.append([*found.tried])
+        assert {us for _, us in found.tried} == {*tuner.explorer.times.values()}
+
+    baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
+    tuner = Tuner(
+        program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=600.0, seed=0, measured_more=note
+    )
+    tuner.rank(source)
+    assert len(told) > 1 and all(told)
+    # every wave adds to what was known
+    assert all({s for s, _ in before} < {s for s, _ in after} for before, after in pairwise(told))
 
 
 def test_variants_take_turns_with_the_graphs_that_they_are_of() -> None:

@@ -19,7 +19,7 @@ from mirage.results.cpu.records import (
     decision_record,
 )
 from mirage.results.recall import Kept, Memory
-from mirage.results.records import candidates_from_json
+from mirage.results.records import StoredGraphs
 from mirage.results.result import FROM_CACHE
 from mirage.search.candidates import Candidate, Known, admitted
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
@@ -31,9 +31,11 @@ from mirage.verify.equivalence import Verifier
 
 @dataclass(frozen=True)
 class KeptDecision:
-    """A decision as it was kept: none of its `graphs` has been verified yet. Those that were tuned come first."""
+    """A decision as it was kept: none of its `graphs` has been verified yet, and but for those that it runs, none has been read.
+    Those that were tuned come first.
+    """
 
-    graphs: list[Known]
+    graphs: Sequence[Known]
     decision: DecisionRecord
     baselines: dict[str, Timing]
     stats: SearchStats
@@ -75,10 +77,10 @@ class CpuMemory(Memory):
         """The tuned choice for these sizes on this machine."""
 
         def read(payload: dict[str, Any]) -> KeptDecision:
-            records = candidates_from_json(payload["graphs"], self._symbols())
+            records = StoredGraphs.from_json(payload["graphs"], self._symbols())
             decision = decision_from_json(payload["decision"], records, self._symbols())
             decision = decision.renamed(self.names.renaming.inverse())
-            known = [self._from_canonical(k) for k in records]
+            known = StoredGraphs(records, self._from_canonical)
             baselines, stats = baselines_from_json(payload["baselines"]), SearchStats.from_json(payload["stats"])
             return KeptDecision(known, decision, baselines, stats)
 
