@@ -49,7 +49,7 @@ from mirage.search.buckets import bytes_needed
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.cost import CPU_RATES, cuda_rates
-from mirage.search.large import Found, is_large, large_graphs
+from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.search.versions import MAX_VERSIONS
@@ -219,7 +219,7 @@ def _work(
             verifier.axis_program, anchors[0], options, safe=program_is_stable(verifier.program),
             checkpoint=checkpoint, executor=executor,
         )  # fmt: skip
-    pieces = _pieces(verifier, anchors[0], options) if search is not None else None
+    pieces = _pieces(verifier, anchors[0], options, checkpoint) if search is not None else None
     candidates = Candidates(verifier, search, known, pieces)
     spent = kept.spent if kept else 0.0
     return Work(verifier, anchors, candidates, constants, checkpoint, recalled, spent, begun)
@@ -234,11 +234,13 @@ def _measured(kept: Kept[KeptDecision]) -> list[Known]:
         return []
 
 
-def _pieces(verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions) -> Iterator[Found] | None:
+def _pieces(
+    verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions, checkpoint: Checkpoint | None = None
+) -> LargeSearch | None:
     """Graphs of a large program, of the graphs of its pieces."""
     if not is_large(verifier.axis_program):
         return None
-    return large_graphs(verifier.axis_program, sizes, options, partial(offered, verifier.program))
+    return LargeSearch(verifier.axis_program, sizes, options, partial(offered, verifier.program), checkpoint)
 
 
 def _recalled(

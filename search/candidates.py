@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from mirage.errors import MirageError
@@ -15,7 +15,7 @@ from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
-from mirage.search.large import Found as FoundInPieces
+from mirage.search.large import LargeSearch
 from mirage.search.stream import Search
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -101,7 +101,7 @@ class Candidates:
         verifier: Verifier,
         search: Search | None,
         known: Iterable[Known] = (),
-        pieces: Iterator[FoundInPieces] | None = None,
+        pieces: LargeSearch | None = None,
     ) -> None:
         self.verifier = verifier
         self.search = search
@@ -124,8 +124,13 @@ class Candidates:
     @property
     def done(self) -> bool:
         """Whether there are no more."""
-        ended = (self.search is None or self.search.done) and self.pieces is None
+        ended = (self.search is None or self.search.done) and (self.pieces is None or self.pieces.done)
         return self.stopped or (not self._waiting and ended)
+
+    @property
+    def complete(self) -> bool:
+        """Whether there are no more, however long one looks for them."""
+        return self.done and not self.stopped and (self.pieces is None or self.pieces.complete)
 
     def stop(self) -> None:
         """Look for no more, as an interrupt wants it. If nothing was looked at yet, one graph of what the search has found is."""
@@ -136,9 +141,13 @@ class Candidates:
         while self._waiting and not self.found:
             self._admit()
 
-    def resume(self) -> None:
-        """Go on after `stop`, if need be with a search that begins again: what it finds a second time is not new."""
+    def resume(self, seconds: float) -> None:
+        """Go on for so many seconds more, also after `stop`, if need be with a search that begins again: what it finds a second
+        time is not new.
+        """
         self.stopped = False
+        if self.pieces is not None:
+            self.pieces.resume(seconds)
         if self.search is not None and (search := self.search.anew()) is not self.search:
             self.search, self._taken = search, 0
 
@@ -173,13 +182,12 @@ class Candidates:
 
     def _search(self, seconds: float) -> None:
         """Let a search go on: that of the whole program until it has its own operators in one kernel, the pieces, the whole."""
-        if self.pieces is not None and (self.search is None or self.search.finished):
+        joined = None
+        if self.pieces is not None and not self.pieces.done and (self.search is None or self.search.finished):
             joined = next(self.pieces, None)
-            if joined is not None:
-                self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
-                return
-            self.pieces = None
-        if self.search is not None:
+        if joined is not None:
+            self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
+        elif self.search is not None:
             self.search.advance(seconds)
             self._take(self.search)
 

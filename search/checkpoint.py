@@ -14,6 +14,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -67,12 +68,19 @@ class Checkpoint:
     def __init__(self, path: Path, key: str) -> None:
         self.path = path
         self.key = key
+        self._prefix = ""
         self._payloads: dict[str, dict[str, Any]] = {}
         self._read()
 
+    def part(self, name: str) -> Checkpoint:
+        """The same file for a part of the search, whose units have names of their own."""
+        part = copy(self)
+        part._prefix = f"{self._prefix}{name}: "
+        return part
+
     def get(self, unit: str) -> dict[str, Any] | None:
         """The payload of a finished unit, or None."""
-        return self._payloads.get(unit)
+        return self._payloads.get(self._prefix + unit)
 
     def put(self, unit: str, payload: Mapping[str, Any]) -> None:
         """Keep a finished unit; when this returns, it outlives the process and the machine.
@@ -83,7 +91,8 @@ class Checkpoint:
 
     def put_all(self, payloads: Mapping[str, Mapping[str, Any]]) -> None:
         """Keep several finished units with one write, as `put`."""
-        texts = {unit: canonical_json(p, f"{self.path.name}, unit {unit!r}") for unit, p in payloads.items()}
+        named = {self._prefix + unit: p for unit, p in payloads.items()}
+        texts = {unit: canonical_json(p, f"{self.path.name}, unit {unit!r}") for unit, p in named.items()}
         lines = "".join(self._line(unit, text) for unit, text in texts.items()).encode()
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

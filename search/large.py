@@ -2,7 +2,8 @@
 
 Every atom is searched, then the pieces of the partition that would be best if every piece were one kernel without repeated
 work, then one piece after another, the one first that could improve the best partition most. Equal pieces, such as the
-norms of a transformer's layer, are searched once.
+norms of a transformer's layer, are searched once. Of the products that are kernels of their own, the largest may be library
+calls.
 """
 
 from __future__ import annotations
@@ -14,16 +15,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage.cache.records import sha256
 from mirage.ir.axes import AxisProgram
 from mirage.ir.canonical import Canonical, canonical_key
 from mirage.ir.dims import evaluate
+from mirage.ir.operator import PRODUCTS
 from mirage.ir.types import DTYPES
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph, Role
-from mirage.mugraph.predefined import with_predefined
+from mirage.mugraph.predefined import single_operators, with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
+from mirage.search.checkpoint import Checkpoint
 from mirage.search.cost import Cost, CostModel, Place
 from mirage.search.cuts import MAX_OPERATORS, SOURCES, Atoms, Cuts
 from mirage.search.generate import undominated
@@ -39,11 +43,13 @@ PIECE_SECONDS, LONGER = 0.5, 4.0
 PARTITIONS = 4
 #: graphs of a piece that the variants of the best partition take
 VARIANTS = 4
+#: sizes of products from which on they are library calls, each in a graph of its own
+MIXES = 3
 
 
 @dataclass(frozen=True)
 class Found:
-    """Graphs of the same kernels, without and with library calls, and what they cost as modelled (ns)."""
+    """Graphs of the same kernels, without library calls and with more and more of them, and what they cost as modelled (ns)."""
 
     graphs: list[MuGraph]
     cost: float
@@ -54,32 +60,33 @@ def is_large(program: AxisProgram) -> bool:
     return sum(n.op not in SOURCES for n in program.nodes) > MAX_OPERATORS
 
 
-def large_graphs(
-    program: AxisProgram, sizes: Mapping[str, int], options: SearchOptions | None = None, accept: Accept | None = None
-) -> Iterator[Found]:
+class LargeSearch:
     """Graphs of a program, none twice, and none that `accept` refuses: the first at once, then better ones as more pieces
     are searched, then variants of the best.
 
     An item without graphs says that a search found nothing new: at any item the caller may stop. The stream ends when nothing
-    is left to search, or `options.budget` is spent, after which at least one partition is returned. `sizes` are those of the
-    dim symbols, at which costs are compared. Raises SearchError for impossible options.
+    is left to search, or `options.budget` is spent, after which at least one partition is returned; `resume` gives it more time.
+    `sizes` are those of the dim symbols, at which costs are compared. What is finished of pieces is written to the `checkpoint`,
+    and not searched again. Raises SearchError for impossible options.
     """
-    options = options or SearchOptions()
-    options.check()
-    return _Stream(program, sizes, options, accept).run()
 
-
-class _Stream:
     def __init__(
-        self, program: AxisProgram, sizes: Mapping[str, int], options: SearchOptions, accept: Accept | None
+        self,
+        program: AxisProgram,
+        sizes: Mapping[str, int],
+        options: SearchOptions | None = None,
+        accept: Accept | None = None,
+        checkpoint: Checkpoint | None = None,
     ) -> None:
+        options = options or SearchOptions()
+        options.check()
         self.program = program
         self.accept = accept
-        axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
+        self.axis_sizes = axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         self.cuts = Cuts(program, axis_sizes)
         self.pieces = {p: piece_of(program, self.cuts.nodes(p)) for p in self.cuts.pieces}
         self.prices = _Prices(program, axis_sizes, options)
-        self.searches = _Searches(sizes, options)
+        self.searches = _Searches(sizes, options, checkpoint)
         #: what every piece costs as one kernel (ns)
         self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
         #: the ways to run the pieces that were searched, the cheapest first
@@ -87,8 +94,33 @@ class _Stream:
         #: seconds of the search of a piece, infinite where it is complete
         self.spent: dict[Atoms, float] = {}
         self.seen: set[object] = set()
+        #: whether the stream has ended, and whether nothing is left to search
+        self.done = self.complete = False
+        self._items = self._all()
 
-    def run(self) -> Iterator[Found]:
+    def __iter__(self) -> Iterator[Found]:
+        return self
+
+    def __next__(self) -> Found:
+        found = next(self._items, None)
+        if found is None:
+            self.done = True
+            raise StopIteration
+        return found
+
+    def resume(self, seconds: float) -> None:
+        """Go on for so many seconds more, also after an interrupt."""
+        if not self.complete:
+            self.done = False
+            self.searches.resume(seconds)
+            # what is known is not searched again
+            self._items = self._all()
+
+    def save(self) -> None:
+        """Write what is finished to the checkpoint, once it is worth a file."""
+        self.searches.save()
+
+    def _all(self) -> Iterator[Found]:
         for k in range(len(self.cuts.atoms)):
             self.search(1 << k, PIECE_SECONDS)
         yield self.next()
@@ -101,6 +133,7 @@ class _Stream:
         for partition in self.partitions():
             yield self.found(partition)
         yield from self.variants()
+        self.complete = not self.searches.stopped
 
     def improved(self) -> Iterator[Found]:
         """Partitions, while pieces are searched that could improve them, in rounds that give each one more time."""
@@ -161,23 +194,45 @@ class _Stream:
         if structure in self.seen:
             return Found([], partition.cost)
         self.seen.add(structure)
-        calls = with_predefined(graph)
-        both = [graph] if calls is graph else [graph, calls]
-        return Found([g for g in both if self.accept is None or self.accept(g)], partition.cost)
+        forms = [graph, *self.mixed(graph)]
+        return Found([g for g in forms if self.accept is None or self.accept(g)], partition.cost)
+
+    def mixed(self, graph: MuGraph) -> list[MuGraph]:
+        """The graph with library calls for its largest products, for more and more of them, and for all that libraries have."""
+        single = single_operators(graph)
+        work = {
+            i: math.prod(self.axis_sizes[a] for a in {*operator.axes(), *operator.reduce})
+            for i, operator in single.items()
+            if operator.op in PRODUCTS
+        }
+        sizes = sorted(set(work.values()), reverse=True)[:MIXES]
+        chosen = [frozenset(i for i, n in work.items() if n >= least) for least in sizes]
+        return [with_predefined(graph, only) for only in dict.fromkeys([*chosen, frozenset(single)]) if only]
 
 
 class _Searches:
     """Searches of pieces, one for all that are equal; until the budget of `options` is spent."""
 
-    def __init__(self, sizes: Mapping[str, int], options: SearchOptions) -> None:
+    def __init__(self, sizes: Mapping[str, int], options: SearchOptions, checkpoint: Checkpoint | None) -> None:
         self.sizes = sizes
         self.options = options
+        self.checkpoint = checkpoint
         self.deadline = time.perf_counter() + options.budget
         self._known: dict[object, tuple[Canonical, Search]] = {}
 
     @property
     def stopped(self) -> bool:
         return time.perf_counter() >= self.deadline
+
+    def resume(self, seconds: float) -> None:
+        """Search for so many seconds more."""
+        self.deadline = time.perf_counter() + seconds
+        self._known = {key: (canonical, search.anew()) for key, (canonical, search) in self._known.items()}
+
+    def save(self) -> None:
+        seconds = sum(search.seconds for _, search in self._known.values())
+        for _, search in self._known.values():
+            search.save(within=seconds)
 
     def of(self, program: AxisProgram, seconds: float) -> tuple[list[tuple[MuGraph, float]], float]:
         """The graphs that a search of so many seconds finds, with their costs, cheapest first, and the seconds that it has had,
@@ -187,17 +242,24 @@ class _Searches:
         axes = canonical.renaming.inverse().axes
         key = canonical.text, tuple(evaluate(program.axes[axes[a]], self.sizes) for a in canonical.program.axes)
         if key not in self._known and not self.stopped:
-            stable = analyze(reference_graph(program)).safe
-            self._known[key] = canonical, Search(program, self.sizes, self.options, accept=_is_stored, safe=stable)
+            self._known[key] = canonical, self._search(program, canonical)
         if key not in self._known:
             return [], 0.0
         first, search = self._known[key]
         while not search.done and search.seconds < seconds and not self.stopped:
             search.advance(min(seconds - search.seconds, self.deadline - time.perf_counter()))
+        self.save()
         renaming = first.renaming_to(canonical)
         # library calls are made of the whole graph
         graphs = [(g, f.cost) for f in undominated(search.found) for g in f.graphs if not _calls_library(g)]
         return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], math.inf if search.done else seconds
+
+    def _search(self, program: AxisProgram, canonical: Canonical) -> Search:
+        # of equal pieces, which have other names, the one that is searched may be another one the next time
+        name = sha256(f"{canonical.text}\n{canonical.renaming}")[:16]
+        checkpoint = self.checkpoint.part(f"piece {name}") if self.checkpoint is not None else None
+        stable = analyze(reference_graph(program)).safe
+        return Search(program, self.sizes, self.options, accept=_is_stored, safe=stable, checkpoint=checkpoint)
 
 
 def _calls_library(graph: MuGraph) -> bool:

@@ -151,9 +151,11 @@ class Search:
         whole = self._running is not None and self._running.space.whole
         return f"{reason}; products of sums left whole" if whole else reason
 
-    def save(self) -> None:
-        """Write the finished units to the checkpoint, unless all were finished before it was worth a file."""
-        quick = self.seconds <= jobs.PATIENCE_S and len(self.finished) == len(self.units)
+    def save(self, *, within: float = 0.0) -> None:
+        """Write the finished units to the checkpoint, unless all were finished before it was worth a file: by this search, or by
+        what it is a part of, which has taken `within` seconds.
+        """
+        quick = max(self.seconds, within) <= jobs.PATIENCE_S and len(self.finished) == len(self.units)
         if self._checkpoint is None or not self._unsaved or quick:
             return
         if not self._checkpoint.keep(self._unsaved):

@@ -5,6 +5,7 @@ Which of the two implementations of one operator is faster is for measurements t
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from mirage.ir.operator import Level, get_operator
@@ -14,19 +15,25 @@ from mirage.mugraph.thread import inline_threads
 _SCALARS = ("constant", "size")
 
 
-def with_predefined(graph: MuGraph) -> MuGraph:
-    """The muGraph whose graph-defined kernels of a single registered operator are that operator at the kernel level.
+def single_operators(graph: MuGraph) -> dict[int, Node]:
+    """The operators of graph-defined kernels that compute a single registered one, by the kernels' numbers.
 
     Such a kernel has one output, and computes one operator and the accumulators that finish it; one that leaves partial
-    results is none. The operator's result has the dims of the kernel's, in the kernel's order; scalar constants
-    of the kernel become nodes of the kernel graph. `graph` must be valid (`mirage.mugraph.validate`) and so is
-    the result, whose origin says that it makes library calls; where no kernel is of this kind, it is `graph` itself.
+    results is none. `graph` must be valid (`mirage.mugraph.validate`).
     """
-    single: dict[int, tuple[Graph, Node]] = {}
-    for i, n in enumerate(graph.kernel.nodes):
-        block = inline_threads(n.graph) if n.graph is not None else None
-        if block is not None and (operator := _single_operator(n, block)) is not None:
-            single[i] = block, operator
+    return {i: operator for i, (_, operator) in _single_operators(graph).items()}
+
+
+def with_predefined(graph: MuGraph, only: Collection[int] | None = None) -> MuGraph:
+    """The muGraph whose graph-defined kernels of a single registered operator (`single_operators`) are that operator at the
+    kernel level: all of them, or `only` those of these numbers.
+
+    The operator's result has the dims of the kernel's, in the kernel's order; scalar constants
+    of the kernel become nodes of the kernel graph. The result is valid as `graph` is, and its origin says how many library
+    calls it makes, if not as many as it could; where no kernel is of this kind, it is `graph` itself.
+    """
+    every = _single_operators(graph)
+    single = {i: found for i, found in every.items() if only is None or i in only}
     if not single:
         return graph
     nodes: list[Node] = []
@@ -47,8 +54,19 @@ def with_predefined(graph: MuGraph) -> MuGraph:
         nodes.append(node)
         new[i] = len(nodes) - 1
     outputs = tuple(Ref(new[r.node], r.out) for r in graph.kernel.outputs)
-    origin = f"{graph.origin}, library calls" if graph.origin else "library calls"
+    calls = "library calls" if len(single) == len(every) else f"{len(single)} of {len(every)} library calls"
+    origin = f"{graph.origin}, {calls}" if graph.origin else calls
     return replace(graph, kernel=replace(graph.kernel, nodes=tuple(nodes), outputs=outputs), origin=origin)
+
+
+def _single_operators(graph: MuGraph) -> dict[int, tuple[Graph, Node]]:
+    """Block graphs with their one operator, by the kernels' numbers."""
+    found = {}
+    for i, n in enumerate(graph.kernel.nodes):
+        block = inline_threads(n.graph) if n.graph is not None else None
+        if block is not None and (operator := _single_operator(n, block)) is not None:
+            found[i] = block, operator
+    return found
 
 
 def _single_operator(kernel: Node, block: Graph) -> Node | None:

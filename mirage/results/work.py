@@ -39,7 +39,7 @@ class Work:
     @property
     def complete(self) -> bool:
         """Whether there are no more graphs."""
-        return self.candidates.done and not self.candidates.stopped
+        return self.candidates.complete
 
     @property
     def seconds(self) -> dict[str, float]:
@@ -48,8 +48,9 @@ class Work:
 
     def save(self) -> None:
         """Keep what the search has finished, for whoever goes on with it; nothing where its graphs were kept as complete."""
-        if self.candidates.search is not None:
-            self.candidates.search.save()
+        for search in (self.candidates.search, self.candidates.pieces):
+            if search is not None:
+                search.save()
         if self.complete and self.checkpoint is not None:
             self.checkpoint.discard()
 

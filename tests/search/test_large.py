@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from itertools import islice
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -20,15 +22,19 @@ from mirage.kernels.cpu.schedules.scheduler import default_schedule
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
-from mirage.search import large
-from mirage.search.large import Found, is_large, large_graphs
+from mirage.search import jobs, large
+from mirage.search.checkpoint import Checkpoint
+from mirage.search.cuts import SOURCES
+from mirage.search.large import Found, LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
+from mirage.search.units import Units
 from mirage.verify.safety import offered
 from tests.kernels.kernels import bound, error, random_inputs
 from tests.programs import axes
 from tests.random_programs import random_program, random_sizes
 from tests.search.test_pieces import check
+from tests.work import ByHand
 
 SMALL = llama(width=8, heads=4, kv_heads=2, head=4, hidden=12)
 SIZES = {"b": 1, "s": 3}
@@ -42,7 +48,7 @@ def small(name: str) -> tuple[Program, AxisProgram]:
 
 def first(name: str, count: int, **options: Any) -> list[Found]:
     p, ap = small(name)
-    return list(islice(large_graphs(ap, SIZES, SearchOptions(**options), lambda g: offered(p, g)), count))
+    return list(islice(LargeSearch(ap, SIZES, SearchOptions(**options), lambda g: offered(p, g)), count))
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -84,7 +90,7 @@ def test_refused_graphs_are_left_out() -> None:
         seen.append(graph)
         return False
 
-    assert not any(item.graphs for item in islice(large_graphs(ap, SIZES, SearchOptions(), refuse), 2))
+    assert not any(item.graphs for item in islice(LargeSearch(ap, SIZES, SearchOptions(), refuse), 2))
     assert seen
 
 
@@ -102,6 +108,103 @@ def test_equal_pieces_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None
     assert len(squares) == 1
 
 
+def drained(stream: LargeSearch) -> list[str]:
+    """The structures of all graphs that are left."""
+    return [structure_key(g) for item in stream for g in item.graphs]
+
+
+def test_a_stream_whose_budget_was_spent_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ap = small("mlp_block")
+    whole = LargeSearch(ap, SIZES)
+    every = drained(whole)
+    assert whole.done and whole.complete
+    clock = ByHand()
+    monkeypatch.setattr(large, "time", clock)
+    cut = LargeSearch(ap, SIZES, SearchOptions(budget=1.0))
+    clock.sleep(2.0)
+    found = drained(cut)
+    assert cut.done and not cut.complete and found
+    cut.resume(1.0)
+    assert not cut.done
+    more = drained(cut)
+    assert cut.complete and not set(found) & set(more) and set(every) <= {*found, *more}
+    # there is nothing to go on with
+    cut.resume(1.0)
+    assert cut.done and drained(cut) == []
+
+
+def test_an_interrupted_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ap = small("mlp_block")
+    every = drained(LargeSearch(ap, SIZES))
+    advance = Search.advance
+    for at in (1, 2, 5):
+        stream, calls = LargeSearch(ap, SIZES), 0
+
+        def interrupted(self: Search, seconds: float, at: int = at) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                self.interrupt()
+                raise KeyboardInterrupt
+            return advance(self, seconds)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Search, "advance", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                drained(stream)
+        assert not stream.complete
+        stream.resume(100.0)
+        assert set(every) <= set(drained(stream)) and stream.complete
+
+
+def test_finished_pieces_are_in_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ap = small("mlp_block")
+    monkeypatch.setattr(jobs, "PATIENCE_S", 0.0)
+    path, key = tmp_path / "c.jsonl", "0" * 64
+    ran: list[str] = []
+    run = Units.run
+
+    def noted(self: Units, unit: str) -> Iterator[Any]:
+        ran.append(unit)
+        return run(self, unit)
+
+    monkeypatch.setattr(Units, "run", noted)
+    # killed after the second item: nothing is written at an end
+    first = list(islice(LargeSearch(ap, SIZES, checkpoint=Checkpoint(path, key)), 2))
+    assert ran and path.read_text().count("piece ") > 0
+    ran.clear()
+    again = list(islice(LargeSearch(ap, SIZES, checkpoint=Checkpoint(path, key)), 2))
+    assert not ran
+    assert [[structure_key(g) for g in item.graphs] for item in again] == [
+        [structure_key(g) for g in item.graphs] for item in first
+    ]
+
+
+def test_pieces_are_written_when_they_are_worth_a_file(tmp_path: Path) -> None:
+    _, ap = small("mlp_block")
+    path = tmp_path / "c.jsonl"
+    stream = LargeSearch(ap, SIZES, checkpoint=Checkpoint(path, "0" * 64))
+    for _, search in stream.searches._known.values():
+        search.seconds = 0.0
+    stream.save()
+    assert not path.exists()
+
+
+def called(graph: MuGraph) -> list[str]:
+    """The library calls of a graph."""
+    return [n.op for n in graph.kernel.nodes if n.op != "graph" and n.op not in SOURCES]
+
+
+def test_the_largest_products_may_be_library_calls() -> None:
+    p, ap = small("attention_block")
+    (item, *_) = first("attention_block", 1)
+    plain, *mixed = item.graphs
+    assert called(plain) == []
+    assert [called(g) for g in mixed] == [["matmul"] * k for k in (1, 4, 5)]
+    for g in mixed:
+        check(p, ap, g, SIZES, Random(0))
+
+
 def test_which_programs_are_large() -> None:
     assert all(is_large(to_axes(f.trace())) for f in LARGE.values())
     assert [name for name in PROGRAMS if is_large(axes(name))] == ["qknorm_attention", "norm_transformer"]
@@ -110,7 +213,7 @@ def test_which_programs_are_large() -> None:
 def test_an_unsafe_piece_stays_as_unsafe_as_the_program() -> None:
     """An exp that nothing divides has no running maximum; its graphs are returned all the same."""
     p = mi.trace(lambda x, w: mi.exp(x) @ w, "plain", x=mi.tensor("m", "k"), w=mi.tensor("k", "n"))
-    found = list(islice(large_graphs(to_axes(p), {"m": 4, "k": 5, "n": 6}, accept=lambda g: offered(p, g)), 1))
+    found = list(islice(LargeSearch(to_axes(p), {"m": 4, "k": 5, "n": 6}, accept=lambda g: offered(p, g)), 1))
     assert found[0].graphs
     assert not any(analyze(g).safe for g in found[0].graphs)
 
@@ -122,6 +225,6 @@ def test_random_programs_in_pieces(seed: int) -> None:
     p = random_program(rng, 3 + seed % 25)
     ap, sizes = to_axes(p), random_sizes(rng, p)
     options = SearchOptions(max_kernels=2)
-    for item in islice(large_graphs(ap, sizes, options, lambda g: offered(p, g)), 3):
+    for item in islice(LargeSearch(ap, sizes, options, lambda g: offered(p, g)), 3):
         for g in item.graphs:
             check(p, ap, g, sizes, rng)

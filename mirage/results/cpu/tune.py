@@ -88,7 +88,7 @@ class Session:
     def more(self, budget: float, say: Say) -> Superoptimized:
         """Go on for so many seconds more."""
         self.work.begun = time.perf_counter()
-        self.work.candidates.resume()
+        self.work.candidates.resume(budget)
         return self.run(budget, say)
 
     def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
