@@ -37,6 +37,8 @@ from mirage.search.pieces import join, piece_of
 from mirage.search.stream import Search
 from mirage.search.units import Accept
 
+#: operators of a program that whoever cuts larger ones may leave together: within seconds, the pieces of as many are searched
+LARGEST = 50
 #: seconds of the search of a piece in the first round, and how many times as many in each round after it
 PIECE_SECONDS, LONGER = 0.5, 4.0
 #: partitions that are returned before better ones are known, so that measurements have a choice

@@ -3,7 +3,8 @@
 A subprogram grows from its result towards the inputs: a producer joins where nothing else reads it, so that every
 subprogram has one result and repeats no work. Two rules bound it:
 
-- at most `MAX_OPERATORS` operators, composite ones counted by what they expand into;
+- at most `LARGEST` operators, composite ones counted by what they expand into: the search itself cuts what is too large for it
+  into pieces, where that costs least, and joins what it finds for these (`mirage.search.large`);
 - a product with weights streams them and ends the growth towards the inputs at the next product, where one in the same
   kernel would gain nothing; only products of activations (attention) grow through each other. What stands between two
   products goes to the one that makes it.
@@ -30,9 +31,8 @@ from mirage.ir.graph.traverse import variables
 from mirage.ir.operator import PRODUCTS, get_operator
 from mirage.ir.program import AttrItems
 from mirage.ir.types import DTYPES, TensorType
+from mirage.search.large import LARGEST
 
-#: operators of a subprogram: above it a search takes more than a few seconds
-MAX_OPERATORS = 12
 #: where a function comes from
 ORIGIN: AttrItems = (("origin", "lax"),)
 
@@ -214,7 +214,7 @@ class _Partitioner:
                 self.copied.add(i)
             g.through[i] = above
             return True
-        if not only or g.operators + self._size(i) > MAX_OPERATORS or not self._worthwhile(i, above):
+        if not only or g.operators + self._size(i) > LARGEST or not self._worthwhile(i, above):
             return False
         g.members.add(i)
         g.operators += self._size(i)

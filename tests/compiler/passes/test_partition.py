@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mirage.compiler.context import Context
+from mirage.compiler.lax import lax_program
 from mirage.compiler.passes import partition
 from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import Module, OpCall
 from mirage.ir.graph.parse import parse_module
+from mirage.search.large import LARGEST, is_large
 from tests.compiler.layers import DECODER, WEIGHTS
 
 
@@ -123,17 +125,34 @@ def main(x: int32[n, 64]):
 
 
 def test_subprograms_are_bounded() -> None:
-    lines = "\n".join(f"        v{k + 1} = tanh(v{k})" for k in range(20))
+    lines = "\n".join(f"        v{k + 1} = tanh(v{k})" for k in range(60))
     text = f"""
 def main(x: float32[n, 64]):
     with dataflow():
         v0 = exp(x)
 {lines}
-        a = sum(v20, axes=(1,), keepdims=False)
+        a = sum(v60, axes=(1,), keepdims=False)
     return a
 """
     (group,), _, _ = partitioned(text)
-    assert len(group) == partition.MAX_OPERATORS
+    assert len(group) == LARGEST
+
+
+def test_what_the_search_cuts_itself_is_one_subprogram() -> None:
+    """A product with its epilogue: residual and norm, of more operators than a piece of the search has."""
+    text = """
+def main(x: float32[n, 32], w: float32[32, 32], b: float32[32], r: float32[n, 32], g: float32[32], c: float32[32]):
+    with dataflow():
+        p = matmul(x, w)
+        h = add(p, b)
+        s = add(h, r)
+        y = layer_norm(s, g, c, axis=-1, eps=1e-05)
+    return y
+"""
+    groups, module, _ = partitioned(text, ("w", "b", "g", "c"))
+    assert groups == [["matmul", "add", "add", "layer_norm"]]
+    (function,) = (f for f in module if f.attr.get("origin") == "lax")
+    assert is_large(lax_program(function).axes)
 
 
 def test_a_dim_that_no_tensor_has_is_reported() -> None:
