@@ -158,20 +158,21 @@ def difference(found: Sequence[np.ndarray], exact: Sequence[np.ndarray], own: Se
     """What is wrong with results, where `own` are the program's in its types and `exact` those in float64; empty if nothing is.
 
     The error that is allowed is that of `mirage.search.accuracy`: some times the program's own, and some units in the last place
-    of the largest element. Results that were computed in a narrower type are hundreds of times as far away.
+    of the largest element of all. Results that were computed in a narrower type are hundreds of times as far away.
     """
     if [(f.shape, f.dtype) for f in found] != [(o.shape, o.dtype) for o in own]:
         types = " and ".join(", ".join(f"{x.dtype}{list(x.shape)}" for x in of) for of in (found, own))
         return f"its results have other types than the program's: {types}"
-    for f, e, o in zip(found, exact, own, strict=True):
-        if not np.issubdtype(o.dtype, np.floating):
-            if not np.array_equal(f, o):
-                return "it differs from the program in an exact type"
-            continue
-        counts = in_range(e, o.dtype) & np.isfinite(o)
-        wanted = e[counts].astype(np.float64)
-        scale = float(np.max(np.abs(wanted), initial=0.0))
-        error, own_error = (float(np.max(np.abs(x[counts] - wanted), initial=0.0)) for x in (f, o))
+    pairs = list(zip(found, exact, own, strict=True))
+    counted = [in_range(e, o.dtype) & np.isfinite(o) for _, e, o in pairs if o.dtype.kind == "f"]
+    floats = [
+        [x[c] for x in pair] for pair, c in zip((p for p in pairs if p[2].dtype.kind == "f"), counted, strict=True)
+    ]
+    if any(not np.array_equal(f, o) for f, _, o in pairs if o.dtype.kind != "f"):
+        return "it differs from the program in an exact type"
+    scale = max((float(np.max(np.abs(e), initial=0.0)) for _, e, _ in floats), default=0.0)
+    for f, e, o in floats:
+        error, own_error = (float(np.max(np.abs(x - e.astype(np.float64)), initial=0.0)) for x in (f, o))
         # not a number where a result is none
         if not error <= SLACK * own_error + rounding(o.dtype, ULPS) * scale:
             least = scale or 1.0

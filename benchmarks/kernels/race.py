@@ -7,6 +7,7 @@ with caches that hold nothing of it (`benchmarks.timing.Cold`). All versions of 
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from benchmarks.tables import AsJson, Table, emit
 from benchmarks.timing import Cold, Run, race
 from mirage.errors import InputError, VerificationError
 from mirage.ir.interpret import run_reference
-from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_readers, program_cost
+from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_movers, program_cost
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import get_target
@@ -39,14 +40,16 @@ BUDGET, RACE = 10.0, 1.5
 PARITY = 0.95
 #: sizes of a program's dims at which it is examined, but not measured
 _OTHER_SIZES = (3, 5, 7, 37)
-#: races of one set of sizes, while reading memory alone takes longer than ours
+#: races of one set of sizes, while moving as much memory, and nothing else, takes longer than ours
 _TRIES = 3
-#: names of our versions (one allocates its result, one is given memory), of the program as NumPy runs it, and of reading
-#: memory alone; all others are peers
-_OURS, _NUMPY, _READING = ("mirage", "mirage out="), ("reference", "library"), "reading"
-#: bytes that are read to wake the threads which read
+#: names of our versions (one allocates its result, one is given memory), of the program as NumPy runs it, and of moving
+#: as much memory, and nothing else; all others are peers
+_OURS, _NUMPY, _MOVING = ("mirage", "mirage out="), ("reference", "library"), "moving"
+#: the share of its bytes that a program writes, where it is no longer one that reads
+_WRITTEN = 0.1
+#: bytes that are moved to wake the threads which move some
 _SOME = 1 << 20
-#: bytes that take longer to read from memory than a call of a function that does
+#: bytes that take longer to move than a call of a function that does
 _MANY = 256 << 10
 
 
@@ -57,8 +60,8 @@ class KernelRow:
     The best peer is the fastest one by median. Where it writes its result to memory that it was `given`, ours does, too
     (`out=`), else both allocate it. `ratio` is the best peer's median over ours, and `ratio_min` the least of all peers'
     minima over that of ours: above 1, ours is faster. `calls` are the fewest timed ones of the two. `limit_us` is the least time
-    that the machine's bandwidth and arithmetic allow, `limit_share` its share of our minimum. The time to read what no cache
-    holds is the least of reading as much in the same race, by whichever loop is the fastest (`memory_readers`). `kind` is
+    that the machine's bandwidth and arithmetic allow, `limit_share` its share of our minimum. The time to move what no cache
+    holds is the least of moving as much in the same race, by whichever loop is the fastest (`memory_movers`). `kind` is
     what ours runs, and `kernels` of how many kernels it is made, where it is a muGraph. `times` holds every version's
     (minimum, median).
     """
@@ -103,7 +106,7 @@ class Race:
     @property
     def peers(self) -> list[str]:
         """The names of all versions that are neither ours nor NumPy's."""
-        return [n for n in self.times if n not in (*_OURS, *_NUMPY) and not n.startswith(_READING)]
+        return [n for n in self.times if n not in (*_OURS, *_NUMPY) and not n.startswith(_MOVING)]
 
     @property
     def best_peer(self) -> str:
@@ -170,13 +173,13 @@ def _races(function: mi.TensorFunction, budget: float, say: Callable[[str], None
 
 
 def _within_limits(compared: Callable[[], list[Race]], say: Callable[[str], None]) -> list[Race]:
-    """Races of one set of sizes: once more, if reading memory alone took longer in them than ours."""
+    """Races of one set of sizes: once more, if moving as much memory took longer in them than ours."""
     for _ in range(_TRIES):
         races = compared()
-        least = [min((t.min_us for n, t in r.times.items() if n.startswith(_READING)), default=0.0) for r in races]
+        least = [min((t.min_us for n, t in r.times.items() if n.startswith(_MOVING)), default=0.0) for r in races]
         if not any(r.cold and t > MOST_SHARE * r.times[r.ours].min_us for r, t in zip(races, least, strict=True)):
             break
-        say(f"{races[0].program} {races[0].sizes}: memory was read faster by ours than by nothing but reading")
+        say(f"{races[0].program} {races[0].sizes}: ours moved its memory faster than what does nothing else")
     return races
 
 
@@ -224,14 +227,15 @@ def compare(
         referee = _referee(result, sizes, inputs)
         referee.examine_all(versions)
         versions = _accepted(what, versions, referee, say)
-        readers = memory_readers(cost[0]) if cost[0] > _MANY else {}
-        reading = {f"{_READING}, {label}": run for label, run in readers.items()}
-        copies |= dict(zip(reading, memory_readers(_SOME).values(), strict=False))
+        written = 4 * math.prod(program.output_types[0].bind(sizes))
+        movers = memory_movers(cost[0], written > _WRITTEN * cost[0]) if cost[0] > _MANY else {}
+        moving = {f"{_MOVING}, {label}": run for label, run in movers.items()}
+        copies |= dict(zip(moving, memory_movers(_SOME, True).values(), strict=False))
         races = []
         for cold in (None, Cold(evict, copies)):
-            times = race(versions | reading, seconds=seconds, cold=cold, beside=reading, referee=referee)
+            times = race(versions | moving, seconds=seconds, cold=cold, beside=moving, referee=referee)
             accepted = _accepted(what, versions, referee, say)
-            times = {name: t for name, t in times.items() if name in accepted or name in reading}
+            times = {name: t for name, t in times.items() if name in accepted or name in moving}
             given = frozenset(name for name, is_given in referee.given.items() if is_given)
             races.append(Race(program.name, label, batch, cold is not None, cost, chosen.kind, kernels, times, given))
     return races
@@ -286,9 +290,9 @@ def row(r: Race, limits: Limits) -> KernelRow:
     ours, peer = r.times[r.ours], r.times[r.best_peer]
     target = get_target("cpu")
     limit = limit_us(*r.cost, limits, target, cold=r.cold)
-    reading = [t.min_us for n, t in r.times.items() if n.startswith(_READING)]
-    if reading and (r.cold or r.cost[0] > target.cache_bytes):
-        limit = max(min(reading), limit_us(0, r.cost[1], limits, target))
+    moving = [t.min_us for n, t in r.times.items() if n.startswith(_MOVING)]
+    if moving and (r.cold or r.cost[0] > target.cache_bytes):
+        limit = max(min(moving), limit_us(0, r.cost[1], limits, target))
     return KernelRow(
         r.program,
         r.sizes,

@@ -19,6 +19,8 @@ from benchmarks.peers.in_onnx import EPS
 _OPSET, _IR_VERSION = 23, 11
 #: positions that the tables of a rotary embedding have
 _POSITIONS = 1024
+#: weights that are joined along their last axis
+_JOINED = {"wqkv": ("wq", "wk", "wv"), "w1_w3": ("w1", "w3")}
 _TYPES = {np.dtype(np.float32): "float", np.dtype(np.int64): "int64", np.dtype(np.bool_): "bool"}
 
 
@@ -56,22 +58,26 @@ def onnx_layers(
 
     `shapes` are those of the results. Dims that callers vary are symbols of the model.
     """
-    if program.name not in _MODELS:
-        return {}
-    model = _MODELS[program.name]()
     given = dict(zip(program.specs, arguments, strict=True))
-    fed = model.prepare({n: a for n, a in given.items() if n not in program.constants})
-    constants = {n: given[n] for n in program.constants} | dict(model.constants)
-    session = _session(program.name, model, fed, constants, threads)
-    binding = session.io_binding()
-    outputs = tuple(np.empty(shape, np.float32) for shape in shapes)
-    for n, a in fed.items():
-        binding.bind_input(n, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
-    for n, a in zip(model.results, outputs, strict=True):
-        binding.bind_output(n, "cpu", 0, np.float32, a.shape, a.ctypes.data)
-    # the binding holds addresses only
-    binding.arrays = fed
-    return {"constant weights": OnnxLayer(session, binding, outputs)}
+    found = {}
+    for label, make in _MODELS.get(program.name, {}).items():
+        model = make()
+        fed = model.prepare({n: a for n, a in given.items() if n not in program.constants})
+        constants = {n: given[n] for n in program.constants} | dict(model.constants)
+        for both, names in _JOINED.items():
+            if both in model.body:
+                constants[both] = np.concatenate([constants.pop(n) for n in names], -1)
+        session = _session(program.name, model, fed, constants, threads)
+        binding = session.io_binding()
+        outputs = tuple(np.empty(shape, np.float32) for shape in shapes)
+        for n, a in fed.items():
+            binding.bind_input(n, "cpu", 0, a.dtype, a.shape, a.ctypes.data)
+        for n, a in zip(model.results, outputs, strict=True):
+            binding.bind_output(n, "cpu", 0, np.float32, a.shape, a.ctypes.data)
+        # the binding holds addresses only
+        binding.arrays = fed
+        found[label] = OnnxLayer(session, binding, outputs)
+    return found
 
 
 def _session(
@@ -92,7 +98,7 @@ def _session(
     return ort.InferenceSession(made.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def _llama(cached: bool) -> _Model:
+def _llama(cached: bool, joined: bool = False) -> _Model:
     model = TINY_LLAMA
     angles = np.arange(_POSITIONS)[:, None] * model.frequencies
     tables = {"cos": np.cos(angles).astype(np.float32), "sin": np.sin(angles).astype(np.float32)}
@@ -103,11 +109,18 @@ def _llama(cached: bool) -> _Model:
     cache = f"b, {model.shared}, t, {model.head}"
     # a session has keys and values before they are cached as [b, s, heads * head]
     split = "" if cached else _split("k", "keys") + _split("v0", "values")
+    widths = {"sizes": np.array([n * model.head for n in (model.heads, model.shared, model.shared)], np.int64)}
+    projections, gated = (
+        ("qkv = MatMul(y1, wqkv)\n q0, k0, v0 = Split<axis = -1>(qkv, sizes)", _both_of("a", "u", "y2", "w1_w3"))
+        if joined
+        else (
+            "q0 = MatMul(y1, wq)\n k0 = MatMul(y1, wk)\n v0 = MatMul(y1, wv)",
+            "a = MatMul(y2, w1)\n u = MatMul(y2, w3)",
+        )
+    )
     body = f"""
         y1 = RMSNormalization<axis = -1, epsilon = {EPS}>(x, norm1)
-        q0 = MatMul(y1, wq)
-        k0 = MatMul(y1, wk)
-        v0 = MatMul(y1, wv)
+        {projections}
         q = RotaryEmbedding<num_heads = {model.heads}>(q0, cos, sin, positions)
         k = RotaryEmbedding<num_heads = {model.shared}>(k0, cos, sin, positions)
         {f"mixed, keys, values = Attention{attention}" if cached else f"mixed = Attention{attention}"}
@@ -115,15 +128,15 @@ def _llama(cached: bool) -> _Model:
         o = MatMul(mixed, wo)
         x1 = Add(x, o)
         y2 = RMSNormalization<axis = -1, epsilon = {EPS}>(x1, norm2)
-        a = MatMul(y2, w1)
+        {gated}
         g = com.microsoft.QuickGelu<alpha = 1.0>(a)
-        u = MatMul(y2, w3)
         h = Mul(g, u)
         d = MatMul(h, w2)
         result = Add(x1, d)
     """
     length = "u" if cached else "s"
     kept = f"b, {model.shared}, {length}, {model.head}"
+    tables |= widths if joined else {}
     constants = tables if cached else tables | {"heads": np.array([0, 0, model.shared, model.head], np.int64)}
 
     def prepare(given: dict[str, Any]) -> dict[str, Any]:
@@ -137,6 +150,11 @@ def _llama(cached: bool) -> _Model:
         constants,
         prepare,
     )
+
+
+def _both_of(first: str, second: str, x: str, joined: str) -> str:
+    """The two halves of a product with joined weights."""
+    return f"{first}_{second} = MatMul({x}, {joined})\n {first}, {second} = Split<axis = -1, num_outputs = 2>({first}_{second})"
 
 
 def _split(x: str, result: str) -> str:
@@ -166,8 +184,14 @@ def _bert() -> _Model:
     return _Model(body, {"result": rows}, {"x": rows, "valid": "b, s"}, {})
 
 
-_MODELS: dict[str, Callable[[], _Model]] = {
-    "llama_prefill": lambda: _llama(False),
-    "llama_decode": lambda: _llama(True),
-    "bert_encoder": _bert,
+_MODELS: dict[str, dict[str, Callable[[], _Model]]] = {
+    "llama_prefill": {
+        "constant weights": lambda: _llama(False),
+        "constant joined weights": lambda: _llama(False, joined=True),
+    },
+    "llama_decode": {
+        "constant weights": lambda: _llama(True),
+        "constant joined weights": lambda: _llama(True, joined=True),
+    },
+    "bert_encoder": {"constant weights": _bert},
 }

@@ -35,17 +35,21 @@ def tensor_layers(program: GraphProgram, tensors: Sequence[Tensor]) -> Mapping[s
 def compiled_layers(
     program: GraphProgram, forms: Mapping[str, Form], say: Callable[[str], None]
 ) -> Mapping[str, Callable[[], Any]]:
-    """The forms compiled by `torch.compile(dynamic=True)`, with the weights as parameters of a module, as a model has them.
+    """The forms compiled by `torch.compile`, for all shapes and for these alone, with the weights as parameters of a module.
 
-    All are compiled in here, by a first call; what cannot be compiled is left out, and `say` is told why.
+    Everything is tried that `mode="max-autotune"` knows, and weights are frozen, as a deployed model has them. All are compiled
+    in here, by a first call; what cannot be compiled is left out, and `say` is told why.
     """
-    constant = [n in program.constants for n in program.specs]
+    # weights come last, in whatever form
+    changing = sum(n not in program.constants for n in program.specs)
     versions: dict[str, Callable[[], Any]] = {}
     for label, form in forms.items():
-        given = tuple(a for a, fixed in zip(form.arguments, constant, strict=True) if not fixed)
-        run = Form(torch.compile(Frozen(form, constant).eval(), dynamic=True), given)
-        if compiles(f"{program.name}: torch.compile {label}", run, say):
-            versions[label] = run
+        for shapes, dynamic in (("dynamic shapes", True), ("static shapes", False)):
+            frozen = Frozen(form, [i >= changing for i in range(len(form.arguments))]).eval()
+            run = Form(torch.compile(frozen, mode="max-autotune", dynamic=dynamic), form.arguments[:changing])
+            full = ", ".join(filter(None, [label, shapes]))
+            if compiles(f"{program.name}: torch.compile {full}", run, say):
+                versions[full] = run
     return versions
 
 
@@ -70,8 +74,23 @@ def _plain(x: Tensor, w: Tensor) -> Tensor:
     return x @ w
 
 
-def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor]) -> Layer:
-    """A layer of a decoder over new tokens, of which there is one where keys and values are cached."""
+def _joined(count: int) -> Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]:
+    """Weights of projections of the same rows beside each other, in the layout of `nn.Linear`, after so many other arguments."""
+
+    def prepare(given: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        rest = {n: a.mT.contiguous() if n.startswith("w") else a for n, a in given.items()}
+        qkv, gated = (torch.cat([rest[n] for n in names]) for names in (("wq", "wk", "wv"), ("w1", "w3")))
+        first = tuple(rest.values())[:count]
+        return (*first, rest["norm1"], qkv, rest["wo"], rest["norm2"], gated, rest["w2"])
+
+    return prepare
+
+
+def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor], joined: bool = False) -> Layer:
+    """A layer of a decoder over new tokens, of which there is one where keys and values are cached.
+
+    Where weights are `joined`, one matmul projects to queries, keys and values, and one to gate and up.
+    """
     model = TINY_LLAMA
     frequencies = torch.from_numpy(model.frequencies)
 
@@ -81,20 +100,29 @@ def _llama(cached: bool, linear: Callable[[Tensor, Tensor], Tensor]) -> Layer:
 
     def run(x: Tensor, positions: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         cache, weights = (rest[:2], rest[2:]) if cached else ((), rest)
-        norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
+        if joined:
+            norm1, wqkv, wo, norm2, w13, w2 = weights
+        else:
+            norm1, wq, wk, wv, wo, norm2, w1, w3, w2 = weights
         b, s, _ = x.shape
         angles = positions[:, None] * frequencies.to(x.device)
         cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
         y = _rms(x, norm1)
-        q = rotate(linear(y, wq).view(b, s, model.heads, -1).transpose(1, 2), cos, sin)
-        k = rotate(linear(y, wk).view(b, s, model.shared, -1).transpose(1, 2), cos, sin)
-        v = linear(y, wv).view(b, s, model.shared, -1).transpose(1, 2)
+        if joined:
+            sizes = [n * model.head for n in (model.heads, model.shared, model.shared)]
+            q, k, v = linear(y, wqkv).split(sizes, -1)
+        else:
+            q, k, v = linear(y, wq), linear(y, wk), linear(y, wv)
+        q = rotate(q.view(b, s, model.heads, -1).transpose(1, 2), cos, sin)
+        k = rotate(k.view(b, s, model.shared, -1).transpose(1, 2), cos, sin)
+        v = v.view(b, s, model.shared, -1).transpose(1, 2)
         if cache:
             k, v = torch.cat([cache[0], k], 2), torch.cat([cache[1], v], 2)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=not cached, enable_gqa=True)
         x = x + linear(mixed.transpose(1, 2).reshape(b, s, -1), wo)
         y = _rms(x, norm2)
-        return x + linear(F.silu(linear(y, w1)) * linear(y, w3), w2), k, v
+        gate, up = linear(y, w13).chunk(2, -1) if joined else (linear(y, w1), linear(y, w3))
+        return x + linear(F.silu(gate) * up, w2), k, v
 
     return run
 
@@ -140,8 +168,16 @@ def _mixtral_sparse(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tenso
 
 #: by program and label: a function, and its arguments made of the program's
 _LAYERS: dict[str, dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]]]] = {
-    "llama_prefill": {"": (_llama(False, _plain), _same), "nn.Linear layout": (_llama(False, F.linear), _out_in)},
-    "llama_decode": {"": (_llama(True, _plain), _same), "nn.Linear layout": (_llama(True, F.linear), _out_in)},
+    "llama_prefill": {
+        "": (_llama(False, _plain), _same),
+        "nn.Linear layout": (_llama(False, F.linear), _out_in),
+        "joined weights": (_llama(False, F.linear, joined=True), _joined(2)),
+    },
+    "llama_decode": {
+        "": (_llama(True, _plain), _same),
+        "nn.Linear layout": (_llama(True, F.linear), _out_in),
+        "joined weights": (_llama(True, F.linear, joined=True), _joined(4)),
+    },
     "bert_encoder": {
         "": (_bert(lambda x, w, b: x @ w + b), _same),
         "nn.Linear layout": (_bert(F.linear), _out_in),

@@ -449,6 +449,10 @@ def test_differences() -> None:
     assert difference(own, exact, own) == ""
     assert "1.0e+00 of the largest element" in difference([np.array([1.0, 0.0], np.float32)], exact, own)
     assert "nan" in difference([np.array([np.nan, -4.0], np.float32)], exact, own)
+    # the rest of a difference, beside what was subtracted
+    rest = [np.array([1e-9], np.float32)]
+    assert difference([*own, *rest], [*exact, np.zeros(1)], [*own, np.zeros(1, np.float32)]) == ""
+    assert "float64" in difference(rest, [np.zeros(1)], [np.zeros(1, np.float32)])
     integers = [np.array([1, 2])]
     assert difference(integers, integers, integers) == ""
     assert "exact type" in difference([np.array([1, 3])], integers, integers)

@@ -46,6 +46,8 @@ _REPEATS = 1 << 13
 _FILL, _MULTIPLY = range(2)
 #: the loops that read: one stream of memory, fetched ahead, or four side by side, left to the processor's own prefetching
 _READERS = {"1 stream": 2, "4 streams": 3}
+#: a loop that writes half of what it moves
+_COPY = {"copy": 4}
 #: bytes of a huge page, where there are some
 _PAGE = 2 << 20
 
@@ -118,19 +120,19 @@ class _Loops:
         # each thread touches its own pages first, as memory is next to the core that does
         self._call(_FILL, self._data.ctypes.data, self._cell, self._cell, 1)
 
-    def readers(self) -> dict[str, Callable[[], object]]:
-        """Functions that read all of the memory once, in order: by several loops, in blocks per thread and in smaller ones."""
+    def movers(self, writes: bool) -> dict[str, Callable[[], object]]:
+        """Functions that go through all of the memory once: by several loops, in blocks per thread and in smaller ones."""
         run, data, times = pool.run_address(), self._data.ctypes.data, self._times.ctypes.data
         found: dict[str, Callable[[], object]] = {}
         for blocks in (1, _CELLS_PER_THREAD):
             cells, n = self._threads * blocks, self._cell * (_CELLS_PER_THREAD // blocks)
-            for label, what in _READERS.items():
-                call = functools.partial(self._read, run, what, data, times, cells, n, n, 1, self._threads)
+            for label, what in (_READERS | _COPY if writes else _READERS).items():
+                call = functools.partial(self._move, run, what, data, times, cells, n, n, 1, self._threads)
                 found[f"{label}, {blocks} per thread"] = call
         return found
 
-    def _read(self, *arguments: int) -> None:
-        # a method, so that the memory lives as long as who reads it
+    def _move(self, *arguments: int) -> None:
+        # a method, so that the memory lives as long as who moves it
         self._run(*arguments)
 
     def measure(self) -> Limits:
@@ -189,13 +191,14 @@ def _huge_pages(n: int) -> np.ndarray:
     return whole[start : start + 4 * n].view(np.float32)
 
 
-def memory_readers(size: int) -> dict[str, Callable[[], object]]:
-    """By label, functions that read about `size` bytes, their own, once with `num_threads()` threads, and do nothing else.
+def memory_movers(size: int, writes: bool) -> dict[str, Callable[[], object]]:
+    """By label, functions that move about `size` bytes, their own, once with `num_threads()` threads, and do nothing else.
 
-    The fastest of them tells what a call that has to read as many takes at least, where they are raced in turns: the bandwidth
+    All of them read, and with `writes` some read half and write half: memory may take what is written while it gives what is
+    read. The fastest tells what a call that has to move as many takes at least, where they are raced in turns: the bandwidth
     that other processes leave changes from one second to the next. Raises what `measure_limits` raises.
     """
-    return _Loops(get_target("cpu"), num_threads(), size).readers()
+    return _Loops(get_target("cpu"), num_threads(), size).movers(writes)
 
 
 def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target, cold: bool = False) -> float:

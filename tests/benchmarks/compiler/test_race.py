@@ -232,7 +232,7 @@ def test_peers_compute_the_same(name: str) -> None:
 
     with inference():
         runs: dict[str, Any] = dict(torch_layers(program, arguments, 2))
-        assert len(runs) == 2
+        assert len(runs) == (3 if name.startswith("llama") else 2)
         runs |= onnx_layers(program, arguments, [e.shape for e in expected], 2)
         for run in runs.values():
             found = run()

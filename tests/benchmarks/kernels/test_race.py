@@ -114,11 +114,11 @@ def test_ours_is_examined_elsewhere(result: Superoptimized, monkeypatch: pytest.
         examined_elsewhere(result, lambda _: None)
 
 
-def test_sizes_are_raced_again_where_reading_alone_was_slower() -> None:
+def test_sizes_are_raced_again_where_moving_alone_was_slower() -> None:
     said: list[str] = []
-    slow, fast = ({"reading, by a loop": Timing(us, us, 5)} for us in (11.0, 10.0))
+    slow, fast = ({"moving, by a loop": Timing(us, us, 5)} for us in (11.0, 10.0))
     results = iter([[a_race(), a_race(True, **slow)], [a_race(), a_race(True, **fast)], []])
-    assert _within_limits(lambda: next(results), said.append)[1].times["reading, by a loop"].min_us == 10.0
+    assert _within_limits(lambda: next(results), said.append)[1].times["moving, by a loop"].min_us == 10.0
     assert len(said) == 1
     always = iter([[a_race(True, **slow)]] * 3)
     assert _within_limits(lambda: next(always), said.append) and next(always, None) is None
@@ -181,14 +181,14 @@ def test_ours_puts_its_result_where_the_best_peer_puts_its_own() -> None:
     assert (other.best_peer, other.ours_us, other.given) == ("PyTorch", 20.0, False)
 
 
-def test_what_no_cache_holds_is_limited_by_reading_it_in_the_same_race() -> None:
+def test_what_no_cache_holds_is_limited_by_moving_it_in_the_same_race() -> None:
     limits = Limits(10.0, 100.0, 100.0, 2)
-    read = {"reading, by one loop": Timing(5.0, 16.0, 5), "reading, by another": Timing(6.0, 7.0, 5)}
+    read = {"moving, by one loop": Timing(5.0, 16.0, 5), "moving, by another": Timing(6.0, 7.0, 5)}
     large = replace(a_race(False, **read), cost=(1 << 40, 0))
     for race in (large, a_race(True, **read)):
         found = row(race, limits)
         assert (found.limit_us, found.limit_share) == (5.0, 5 / 10)
-        assert (found.best_peer, found.ratio_min) == ("PyTorch", 25 / 10), "reading is no peer"
+        assert (found.best_peer, found.ratio_min) == ("PyTorch", 25 / 10), "moving is no peer"
     assert row(a_race(False, **read), limits).limit_us == pytest.approx(MIB / 100e9 * 1e6), "the caches hold it"
     computing = replace(a_race(True, **read), cost=(MIB, 600_000))
     assert row(computing, limits).limit_us == pytest.approx(6.0), "arithmetic alone takes 6 us"
@@ -196,10 +196,10 @@ def test_what_no_cache_holds_is_limited_by_reading_it_in_the_same_race() -> None
 
 def test_a_limit_that_was_passed_is_none() -> None:
     limits = Limits(10.0, 100.0, 1e9, 2)
-    reading = {"reading, by a loop": Timing(10.4, 11.0, 5)}
-    check([row(a_race(True, **reading), limits)])
+    moving = {"moving, by a loop": Timing(10.4, 11.0, 5)}
+    check([row(a_race(True, **moving), limits)])
     with pytest.raises(VerificationError, match=r"limit: softmax default cold \(106%\); measure these again"):
-        check([row(a_race(True, **{"reading, by a loop": Timing(10.6, 11.0, 5)}), limits)])
+        check([row(a_race(True, **{"moving, by a loop": Timing(10.6, 11.0, 5)}), limits)])
 
 
 def test_a_row_has_the_names_that_readers_of_its_json_use() -> None:

@@ -14,7 +14,7 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.model import limits as module
-from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_readers, program_cost
+from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_movers, program_cost
 from mirage.kernels.target import Target
 from tests.frontends.test_spec import PROGRAMS
 
@@ -61,23 +61,24 @@ def test_measured_limits_are_those_of_a_computer(cache: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [8 * MIB, 64 * MIB])
-def test_readers_read_all_of_their_memory_once(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("writes", [False, True])
+def test_movers_go_through_all_of_their_memory_once(size: int, writes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[int, ...]] = []
-    monkeypatch.setattr(module._Loops, "_read", lambda *arguments: calls.append(arguments[1:]))
-    readers: Any = memory_readers(size)
-    for read in readers.values():
-        read()
-    assert len(readers) == len(set(calls)) == 4
-    data = readers["1 stream, 1 per thread"].args[2]
+    monkeypatch.setattr(module._Loops, "_move", lambda *arguments: calls.append(arguments[1:]))
+    movers: Any = memory_movers(size, writes)
+    for move in movers.values():
+        move()
+    assert len(movers) == len(set(calls)) == (6 if writes else 4)
+    data = movers["1 stream, 1 per thread"].args[2]
     for _, _, address, _, cells, n, stride, repeats, threads in calls:
         assert (address, stride, repeats) == (data, n, 1) and cells % threads == 0
         assert cells * n * 4 == pytest.approx(size, rel=0.01)
     assert data % (2 * MIB) == 0, "the first byte of a huge page"
 
 
-def test_readers_keep_their_memory() -> None:
-    for read in memory_readers(MIB).values():
-        assert read() is None
+def test_movers_keep_their_memory() -> None:
+    for move in memory_movers(MIB, True).values():
+        assert move() is None
 
 
 def test_one_thread_is_measured_too(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
