@@ -46,7 +46,9 @@ class Inputs:
         self.arrays = list(arrays)
         self._rng = np.random.default_rng(seed)
         self._drawn = np.tile(self._rng.standard_normal(DRAWN).astype(np.float32), 2)
-        self._changing = [a.reshape(-1) for a, changes in zip(arrays, changing, strict=True) if changes and a.size]
+        changed = [a for a, changes in zip(arrays, changing, strict=True) if changes and a.size]
+        assert all(a.flags.c_contiguous for a in changed)
+        self._changing = [a.reshape(-1) for a in changed]
         self._places: list[tuple[np.ndarray, np.ndarray]] = []
         self.renew()
 

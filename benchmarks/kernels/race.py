@@ -234,8 +234,8 @@ def compare(
         races = []
         for cold in (None, Cold(evict, copies)):
             times = race(versions | moving, seconds=seconds, cold=cold, beside=moving, referee=referee)
-            accepted = _accepted(what, versions, referee, say)
-            times = {name: t for name, t in times.items() if name in accepted or name in moving}
+            versions = _accepted(what, versions, referee, say)
+            times = {name: t for name, t in times.items() if name in versions or name in moving}
             given = frozenset(name for name, is_given in referee.given.items() if is_given)
             races.append(Race(program.name, label, batch, cold is not None, cost, chosen.kind, kernels, times, given))
     return races

@@ -148,7 +148,7 @@ def test_a_result_in_the_memory_of_the_yardstick() -> None:
         def run() -> np.ndarray:
             # arrays alone are not tracked: they are what others hold
             held = [v for o in gc.get_objects() if type(o) in (dict, list, tuple) for v in _values(o)]
-            found = [a for a in held if isinstance(a, np.ndarray) and a.shape == shape and a.dtype == np.float32]
+            found = [a for a in held if type(a) is np.ndarray and a.shape == shape and a.dtype == np.float32]
             others = [a for a in found if a is not own]
             return (others[-1] if others else own).copy()
 

@@ -86,6 +86,18 @@ def test_a_race_without_peers_is_none(result: Superoptimized, monkeypatch: pytes
         compare("tiny", SIZES, result, lambda: None, seconds=0.05, say=lambda _: None)
 
 
+def test_a_peer_that_is_right_only_before_it_is_timed(result: Superoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
+    def peers(program: Any, inputs: list[np.ndarray], *_: object, **__: object) -> dict[str, Any]:
+        honest, calls = one_peer(0.0)(program, inputs)["PyTorch"], count()
+        return {"PyTorch": honest, "JAX": lambda: honest() + np.float32(0.01 * (next(calls) >= 2))}
+
+    monkeypatch.setattr(benchmark, "peers", peers)
+    said: list[str] = []
+    for r in compare("tiny", SIZES, result, lambda: None, seconds=0.05, say=said.append):
+        assert "PyTorch" in r.times and "JAX" not in r.times
+    assert len(said) == 1, "it is refused once, and not raced again"
+
+
 def test_peers_that_compute_the_measured_sizes_only_are_left_out(
     result: Superoptimized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
