@@ -23,6 +23,7 @@ from benchmarks.compiler.race import check as check_compiler
 from benchmarks.compiler.race import measure as measure_compiler
 from benchmarks.imports import import_table
 from benchmarks.imports import measure as measure_imports
+from benchmarks.kernels.micro import check as check_micro
 from benchmarks.kernels.micro import measure as measure_micro
 from benchmarks.kernels.micro import micro_table
 from benchmarks.kernels.model import measure as measure_model
@@ -113,6 +114,7 @@ def _kernels(run: _Run) -> None:
 
 def _micro(run: _Run) -> None:
     micro = list(measure_micro())
+    check_micro(micro)
     run.page.write({"micro": micro_table(micro).markdown()}, {"micro": as_rows(micro)})
 
 

@@ -26,6 +26,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.candidates import Candidate
 from mirage.search.cost import LOOP_TILE, SPLITS
+from mirage.search.cutoffs import Cutoffs
 from mirage.search.generate import plan_by_plan
 
 #: schedules of a graph that the model proposes; others are neighbours of measured ones
@@ -98,13 +99,23 @@ class _Rival:
                 self.counts[s] = self.scheduler.counts(s)
                 self.proposals.append(s)
 
+    def has_more(self) -> bool:
+        """Whether the model ranks more schedules behind those that it proposed."""
+        if not self.expanded:
+            return False
+        try:
+            return len(self.scheduler.best(_PER_GRAPH + 1)) > _PER_GRAPH
+        except MirageError:
+            # the graph was rejected
+            return False
+
 
 class Explorer:
     """Proposes waves of (number of a graph, schedule), and learns from how long they took.
 
     Graphs that are added are `candidates`, by their numbers. They are estimated one at a time, in the order of `diverse`, by
-    `estimate` and as many as a wave needs. What cannot be scheduled is left out, and why goes to `rejected`. `constants` are the
-    names of arguments whose contents never change.
+    `estimate` and as many as a wave needs. What cannot be scheduled is left out, and why goes to `rejected`; what is not worth
+    it, or is not looked at, is noted in `cutoffs`. `constants` are the names of arguments whose contents never change.
     """
 
     def __init__(
@@ -118,6 +129,7 @@ class Explorer:
         self.sizes = sizes
         self.constants = constants
         self.rejected = rejected
+        self.cutoffs = Cutoffs()
         self.candidates: list[Candidate] = []
         self.samples: list[Sample] = []
         #: microseconds of what was measured, in proportion to the fastest
@@ -140,6 +152,8 @@ class Explorer:
         least = min((priced(c, self.sizes, self.model.machine.threads) for c in self.candidates), default=0.0)
         order = diverse(waiting, self.sizes, self.model.machine.threads, FAR * least)
         self._pending = [numbers[id(c)] for c in order]
+        dear = {numbers[id(c)] for c in waiting if not c.tried} - set(self._pending)
+        self.cutoffs.add(f"graphs modelled at more than {FAR:g} times the cheapest", len(dear))
         for i, c in enumerate(candidates, first):
             if c.tried and dict(c.sizes) == dict(self.sizes) and (rival := self._rival(i)) is not None:
                 self._rivals[i] = rival
@@ -189,6 +203,20 @@ class Explorer:
         refined = self._refinements(count // 2)
         fresh = self._fresh(count - len(refined))
         return [*refined, *fresh, *self._refinements(count - len(refined) - len(fresh))]
+
+    def waits(self) -> bool:
+        """Whether there is more that a wave would have; asked when there are no more waves, as it may use one of these up."""
+        return bool(self._pending or any(r.proposals for r in self._rivals.values()) or self._refinements(1))
+
+    def conclude(self) -> None:
+        """Note in `cutoffs` what was not looked at, now that nothing more is."""
+        rivals = self._rivals.values()
+        add = self.cutoffs.add
+        add("graphs never estimated", len(self._pending))
+        add("schedules proposed but not compiled", sum(len(r.proposals) for r in rivals))
+        add(f"graphs with more schedules than the {_PER_GRAPH} that were proposed", sum(r.has_more() for r in rivals))
+        unrefined = sum(r.best is not None and r.refined != r.best[1] for r in rivals)
+        add("measured graphs of which no neighbouring schedules were tried", unrefined)
 
     def learn(self, race: Mapping[Pair, Timing]) -> None:
         """Take note of a race, in which the fastest so far took part, if there is one."""
@@ -258,6 +286,7 @@ class Explorer:
             rival = self._rivals[number]
             rival.proposals.remove(schedule)
             if estimates.pop(pair) > FAR * least:
+                self.cutoffs.add(f"schedules estimated at more than {FAR:g} times the fastest")
                 continue
             if not rival.expanded:
                 rival.expanded = True

@@ -127,8 +127,9 @@ class Tuner:
         self.ready: list[Candidate] = []
         #: of these, what was measured last, with those times
         self.final: list[Candidate] = []
-        #: whether time ended what is done
+        #: whether time ended what is done, and what did in the end; "" where nothing was left to do
         self.cut = False
+        self.ended = ""
         #: seconds of a call: of the baselines, as expected, and of checked executables, by their ids, the first one
         self.expected = dict.fromkeys(baselines, reference_seconds(program, self.sizes, flops))
         self.calls: dict[int, float] = {}
@@ -137,6 +138,8 @@ class Tuner:
         self.inputs = random_inputs(program, sizes, seed) if inputs is None else inputs
         self.model = CostModel(machine_of(target), coefficients(target))
         self.explorer = Explorer(self.sizes, self.model, self.rejected, constants)
+        #: what was left out
+        self.cutoffs = self.explorer.cutoffs
         #: what was raced, with its latency in that race
         self.measured: dict[Pair, Candidate] = {}
         self.trials = trials or Trials(
@@ -200,9 +203,14 @@ class Tuner:
                 interrupted = True
         order = sorted(range(len(final)), key=lambda i: times[str(i)])
         self.final = final = [replace(final[i], timing=timings[str(i)]) for i in order]
-        reason = INTERRUPTED if interrupted else OUT_OF_TIME if self.cut else "complete"
-        if reason == OUT_OF_TIME and not self.ready:
-            reason = f"{OUT_OF_TIME} {UNCOMPILED}"
+        if interrupted:
+            self.ended = INTERRUPTED
+        elif self.cut:
+            self.ended = OUT_OF_TIME if self.ready else f"{OUT_OF_TIME} {UNCOMPILED}"
+        if not interrupted:
+            self.explorer.conclude()
+        # what an interrupt left out goes on with the next call
+        reason = INTERRUPTED if interrupted else self.cutoffs.reason(self.ended)
         baselines = {name: timings[name] for name in self.baselines if name in timings}
         return Tuned(self.told([*final, *ranked], source), baselines, self.compiled, self.rejected, reason)
 
@@ -235,6 +243,7 @@ class Tuner:
                 if not pairs:
                     # what is found is kept for others, even where no more is compiled
                     if source.done:
+                        self.ended = self._limit(stale) if explorer.waits() else ""
                         break
                     if self._search(source) and stale >= PATIENCE:
                         stale = PATIENCE - 1
@@ -252,6 +261,12 @@ class Tuner:
         finally:
             self._forget([*self.measured.values(), *self.ready])
             keep(self.target, explorer.samples)
+
+    def _limit(self, stale: int) -> str:
+        """The limit, in words, for which no more is compiled after so many waves without a faster kernel; "" where it is none."""
+        if self.compiled >= MAX_KERNELS:
+            return f"{MAX_KERNELS} kernels compiled"
+        return f"no faster kernel in {PATIENCE} waves" if stale >= PATIENCE else ""
 
     @property
     def fastest_us(self) -> float:

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from mirage.search import cold
 from mirage.search.accuracy import Trial, Trials, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate, Candidates
+from mirage.search.cutoffs import Cutoffs
 from mirage.search.decide import LEAF_PRICE, learn
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import COLD_SHARE, Tuned, Tuner
@@ -204,6 +205,8 @@ class VersionTuner:
         self.compiled = 0
         #: further points, and those of them that there was no time for
         self.planned = self.skipped = 0
+        #: what was left out, at all sizes together
+        self.cutoffs = Cutoffs()
 
     def _tuner(self, sizes: Sizes, start: float) -> Tuner:
         """What tunes at given sizes, in their share of the time since `start`."""
@@ -246,7 +249,7 @@ class VersionTuner:
         if self.alone or tuned.stop_reason == INTERRUPTED:
             return tuned, fastest(tuned, self.anchors[0])
         self._arrive(self.first, tuned)
-        reason = tuned.stop_reason
+        ended = self.first.ended
         try:
             for sizes in self.anchors[1:]:
                 # the time that others did not need, too
@@ -257,20 +260,21 @@ class VersionTuner:
                 tuner.trials.share(self.first.trials)
                 there = tuner.run(source)
                 self._arrive(tuner, there)
-                if there.stop_reason != "complete":
-                    reason = there.stop_reason
-                if reason == INTERRUPTED:
+                ended = tuner.ended or ended
+                if ended == INTERRUPTED:
                     break
             else:
                 self._explore(tuned)
         except KeyboardInterrupt:
-            reason = INTERRUPTED
-        if reason != INTERRUPTED:
-            missed = len(self.anchors) - self.tuned
-            missing = [f"{missed} of {len(self.anchors)} given sizes not measured"] * bool(missed)
-            missing += [f"{self.skipped} of {self.planned} further sizes not measured"] * bool(self.skipped)
-            reason = "; ".join([OUT_OF_TIME if reason == "complete" else reason, *missing] if missing else [reason])
-        return self._conclude(tuned, reason)
+            ended = INTERRUPTED
+        if ended == INTERRUPTED:
+            return self._conclude(tuned, ended)
+        missed = len(self.anchors) - self.tuned
+        self.cutoffs.add(f"of {len(self.anchors)} given sizes not measured", missed)
+        self.cutoffs.add(f"of {self.planned} further sizes not measured", self.skipped)
+        if missed or self.skipped:
+            ended = ended or OUT_OF_TIME
+        return self._conclude(tuned, self.cutoffs.reason(ended))
 
     def _call_seconds(self, tuned: Tuned, sizes: Sizes) -> float:
         """Estimated seconds of a call of the library version, by those at the first given sizes."""
@@ -295,6 +299,7 @@ class VersionTuner:
         self.visits.append(visit)
         self.rejected += tuner.rejected
         self.compiled += tuner.compiled
+        self.cutoffs.take(tuner.cutoffs.counts)
 
     def _admit(self, c: Candidate) -> str:
         """The name of a compiled candidate."""
@@ -310,6 +315,8 @@ class VersionTuner:
         seconds = self.left() * (1 - TABLE_SHARE)
         stop = time.perf_counter() + seconds
         points = sample_points(self.anchors, self._allowed(tuned, seconds / 4))
+        whole = sample_points(self.anchors, lambda sizes: not is_empty(self.program, sizes))
+        self.cutoffs.add("further sizes too large to be measured", sum(p not in points for p in whole))
         self.planned = len(points)
         for i, sizes in enumerate(points):
             left = stop - time.perf_counter()
@@ -318,8 +325,9 @@ class VersionTuner:
                 return
             self._visit(sizes, max(left / (len(points) - i), VISIT_LEAST))
             self.progress(f"{self.compiled} kernels compiled, {i + 1} of {len(points)} further sizes")
-        for sizes in islice(self._between(), MAX_BETWEEN):
-            if stop - time.perf_counter() < VISIT_LEAST:
+        for k, sizes in enumerate(self._between()):
+            if k == MAX_BETWEEN or stop - time.perf_counter() < VISIT_LEAST:
+                self.cutoffs.add("gap between sizes where other versions win left open")
                 return
             self._visit(sizes, (stop - time.perf_counter()) / MAX_BETWEEN)
 
@@ -359,6 +367,7 @@ class VersionTuner:
             leaders.setdefault(id(self.pool[name].graph), self.pool[name])
         known = {(id(c.graph), c.schedule) for c in self.pool.values()}
         found = [(c, tuner.schedules(c)[:COMPILED_SCHEDULES]) for c in list(leaders.values())[:COMPILED_GRAPHS]]
+        self.cutoffs.add("graphs for which nothing was compiled at a further size", len(leaders) - len(found))
         work = [
             (c, s)
             for rank in range(COMPILED_SCHEDULES)
@@ -379,7 +388,9 @@ class VersionTuner:
         winners = [v.best() for v in self.visits]
         per_graph = {id(c.graph): name for name, c in reversed(self.pool.items())}
         ordered = sorted(per_graph.values(), key=int)
-        return [n for n in dict.fromkeys([*winners, *ordered]) if n in self.pool][:CONTENDERS]
+        found = [n for n in dict.fromkeys([*winners, *ordered]) if n in self.pool]
+        self.cutoffs.add("graphs not tried at a further size", len(found[CONTENDERS:]))
+        return found[:CONTENDERS]
 
     def _willing(self, visit: _Visit, names: Sequence[str], until: float = math.inf) -> list[str]:
         """Those that compute the right results at this point, in about the time of the fastest; others are dropped. What is not

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from mirage.errors import FormatError
+from mirage.errors import FormatError, VerificationError
 
 Proof = Literal["proved", "not proved", "not tried"]
 Verdict = Literal["proved equal", "tested equal", "unknown", "different"]
@@ -154,8 +154,21 @@ class Certificate:
         return max(known, default=None) if len(known) == len(bounds) else None
 
     def with_proof(self, proof: Proof, condition: str | None = None) -> Certificate:
-        """The same certificate after a proof was tried."""
-        return dataclasses.replace(self, proof=proof, condition=condition)
+        """The same certificate after a proof was tried.
+
+        Tests that disagree with a proof are left out where they say nothing: functions were taken for random ones, of which the
+        proof knows more, or all tests divided by zero. Raises VerificationError if others disagree, an error of this package.
+        """
+        if proof != "proved" or not self.difference:
+            return dataclasses.replace(self, proof=proof, condition=condition)
+        divided = any(d.redrawn and not d.tests for c in self.checks for d in c.draws)
+        if self.lax and not divided:
+            raise VerificationError(
+                f"proved equal, different in a random test: {self.difference}; please report both and the seed"
+            )
+        why = "all divide by zero" if divided else "they take functions for random ones, of which the proof knows more"
+        notes = (*self.notes, f"random tests say nothing: {why}")
+        return dataclasses.replace(self, proof=proof, condition=condition, checks=(), notes=notes)
 
     def with_counterexample(self, counterexample: str) -> Certificate:
         """The same certificate after a counterexample was looked for."""

@@ -7,7 +7,7 @@ that always holds is dropped: a sum of exps, a norm with a positive epsilon and 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from typing import Literal, NamedTuple
 
@@ -18,11 +18,9 @@ from mirage.ir.axes import AxisNode
 from mirage.ir.functions import ABS, FUNCTIONS, POW, SQRT, Range, ScalarFunction
 from mirage.ir.operator import Over, read_operator
 from mirage.mugraph.graph import Node
-from mirage.verify.exact import MAX_MONOMIALS, ExactAlgebra, Form, Index, Monomial
+from mirage.verify.exact import ExactAlgebra, Form, Index, Monomial
 from mirage.verify.form_text import form_text
 
-#: monomials of one form, beyond which it is taken as unknown where no proof is expected
-OPAQUE_MONOMIALS = 16
 #: a part of an axis; with the axis that a concat joins it to, where it stands for the same elements of that axis
 Everywhere = frozenset[str | tuple[str, str]]
 
@@ -52,21 +50,15 @@ class Term(NamedTuple):
 
 
 class DefinedAlgebra:
-    """The algebra of terms over the axis parts of one proof; see `ExactAlgebra` for `parts`, `sizes` and errors.
+    """The algebra of terms, whose forms are those of an exact algebra, which says which errors are raised.
 
     With `opaque`, a form that would be too large is taken as unknown instead: equal operands then give equal forms, and no more
     is known.
     """
 
-    def __init__(
-        self,
-        parts: Mapping[str, tuple[str, ...]],
-        *,
-        sizes: Mapping[str, sympy.Expr] | None = None,
-        opaque: bool = False,
-    ) -> None:
-        self.exact = ExactAlgebra(parts, sizes=sizes, limit=OPAQUE_MONOMIALS if opaque else MAX_MONOMIALS)
-        self.parts = self.exact.parts
+    def __init__(self, exact: ExactAlgebra, *, opaque: bool = False) -> None:
+        self.exact = exact
+        self.parts = exact.parts
         self.opaque = opaque
         self._signs = _Signs(self.exact)
         self._nonzero: dict[Form, Conditions] = {}

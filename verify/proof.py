@@ -6,7 +6,7 @@ the tile, an accumulator the loop, a sum over partial results the grid; only all
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal, NamedTuple
 
 from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
@@ -17,7 +17,9 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
 from mirage.verify.definedness import DefinedAlgebra, Term
+from mirage.verify.exact import ExactAlgebra
 from mirage.verify.pairing import paired
+from mirage.verify.simplify import SimplifyingAlgebra
 
 
 class _NotProved(Exception):
@@ -25,6 +27,9 @@ class _NotProved(Exception):
 
 
 Verdict = Literal["proved", "not proved"]
+
+#: monomials of one form, beyond which it is taken as unknown where a proof was given up
+_OPAQUE_MONOMIALS = 16
 
 
 class Comparison(NamedTuple):
@@ -57,17 +62,30 @@ def compare_graph(program: AxisProgram, graph: MuGraph) -> Comparison:
     except (GraphError, DTypeError):
         return _NOTHING
     try:
-        divided = _divided(graph)
-        parts = {a: (f"{a}.grid", f"{a}.loop", f"{a}.tile") for a in divided}
-        reader = _Reader(DefinedAlgebra(parts))
-        return reader.compared(reader.program(program), reader.mugraph(graph))
+        parts = {a: (f"{a}.grid", f"{a}.loop", f"{a}.tile") for a in _divided(graph)}
+
+        def compared(algebra: type[ExactAlgebra]) -> Comparison:
+            reader = _Reader(DefinedAlgebra(algebra(parts)))
+            return reader.compared(reader.program(program), reader.mugraph(graph))
+
+        return _strongest(compared)
     except (TermTooLarge, _NotProved):
         return _conditions(program, whole_program(graph))
 
 
+def _strongest(compared: Callable[[type[ExactAlgebra]], Comparison]) -> Comparison:
+    """What is proved by the rules of arithmetic alone, or else with the identities of functions."""
+    plain = compared(ExactAlgebra)
+    if plain.equal:
+        return plain
+    found = compared(SimplifyingAlgebra)
+    proof: Verdict = "proved" if "proved" in (plain.proof, found.proof) else "not proved"
+    return Comparison(proof, found.condition and plain.condition)
+
+
 def _conditions(a: AxisProgram, b: AxisProgram) -> Comparison:
     """What is known of two programs over the same axes where a proof is given up: where they are defined."""
-    reader = _Reader(DefinedAlgebra({}, opaque=True))
+    reader = _Reader(DefinedAlgebra(ExactAlgebra({}, limit=_OPAQUE_MONOMIALS), opaque=True))
     return Comparison("not proved", reader.compared(reader.program(a), reader.program(b)).condition)
 
 
@@ -96,8 +114,12 @@ def compare_programs(a: Program, b: Program) -> Comparison:
     if [o.dims for o in x.outputs] != [o.dims for o in y.outputs]:
         return _NOTHING
     try:
-        reader = _Reader(DefinedAlgebra({}, sizes=x.axes))
-        return reader.compared(reader.program(x), reader.program(y))
+
+        def compared(algebra: type[ExactAlgebra]) -> Comparison:
+            reader = _Reader(DefinedAlgebra(algebra({}, sizes=x.axes)))
+            return reader.compared(reader.program(x), reader.program(y))
+
+        return _strongest(compared)
     except TermTooLarge:
         return _conditions(x, y)
 

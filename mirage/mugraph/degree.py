@@ -23,7 +23,7 @@ from typing import NamedTuple
 import sympy
 
 from mirage.errors import GraphError
-from mirage.ir.functions import EXP, Range, ScalarFunction
+from mirage.ir.functions import CLAMP, EXP, MAXIMUM, Range, ScalarFunction
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
@@ -151,6 +151,8 @@ class _Degrees:
     def function(self, fn: ScalarFunction, x: _Value, *params: Fraction) -> _Value:
         if x.degree:
             raise _Broken(f"applies {fn.name} to a term of degree {_text(x.degree)}, not 0", x.degree)
+        if fn in (MAXIMUM, CLAMP):
+            return _Value(x.axes, {}, params[0] >= 0, params[0] > 0)
         if fn is not EXP or self.plain:
             return _Value(x.axes, {}, fn.range is not Range.ANY)
         self.arguments[self.next] = x

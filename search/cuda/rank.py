@@ -29,6 +29,7 @@ from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate
 from mirage.search.cuda.gemms import GemmModel, why_none
 from mirage.search.cuda.versions import Built, CudaDecision, CudaVersion, build_all, is_generated, is_limited
+from mirage.search.cutoffs import Cutoffs
 from mirage.search.decide import LEAF_PRICE
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.versions import Point
@@ -105,6 +106,8 @@ class Ranker:
         self.latest = self.deadline + budget
         self.progress = progress
         self.rejected: list[str] = []
+        #: what was left out
+        self.cutoffs = Cutoffs()
         self.compiled = 0
         self.versions: list[CudaVersion] = []
         #: kernels whose registers spill: which work, by identity, with which schedule
@@ -115,16 +118,20 @@ class Ranker:
 
         Raises SearchError where no graph that serves the first of the given sizes compiles for the device.
         """
-        reason = "complete"
+        ended = ""
         points = [*self.anchors, *sample_points(self.anchors, self._allowed)]
         rivals = self._rivals(candidates, points)
         try:
             if not self._compile(rivals):
-                reason = OUT_OF_TIME
+                ended = OUT_OF_TIME
         except KeyboardInterrupt:
             if not self.versions:
                 raise
-            reason = INTERRUPTED
+            ended = INTERRUPTED
+        modelled = {r.pair for ranked in rivals for r in ranked}
+        self.cutoffs.add("modelled schedules not compiled", max(len(modelled) - self.compiled, 0))
+        self.cutoffs.add("further sizes not modelled", len(points) - len(rivals))
+        reason = ended if ended == INTERRUPTED else self.cutoffs.reason(ended)
         table = [Point(p, tuple(self._us(v, p) for v in self.versions)) for p in points]
         if min(table[0].times, default=math.inf) == math.inf:
             why = "; ".join(self.rejected[:3]) or "it has no graph of generated kernels"
@@ -155,6 +162,7 @@ class Ranker:
         for i, sizes in enumerate(points):
             if i == len(self.anchors):
                 near = {id(r.candidate) for rs in found for r in rs if r.us <= OUT_OF_REACH * rs[0].us}
+                self.cutoffs.add("graphs out of reach at further sizes", sum(id(c) not in near for c in candidates))
                 candidates = [c for c in candidates if id(c) in near]
             if i < len(self.anchors) or time.perf_counter() < until:
                 found.append(self._at(candidates, sizes))

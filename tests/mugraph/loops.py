@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from itertools import product
 
 from mirage.ir.axes import to_axes
@@ -274,17 +275,17 @@ def marginals() -> Case:
 
 
 def weighted() -> Case:
-    """exp(x) * sum(y^2) over its sum: exponents side by side along t, partial sums along u, added up in a loop."""
+    """exp(x) * sum(maximum(y, 1)) over its sum: exponents side by side along t, partial sums along u, added up in a loop."""
     b = ProgramBuilder("weighted")
     x, y = b.input("x", tensor("m", "t")), b.input("y", tensor("t", "u"))
-    e = b.op("mul", b.op("exp", x), b.op("sum", b.op("square", y), axes=(1,)))
+    e = b.op("mul", b.op("exp", x), b.op("sum", b.op("maximum", y, value=1), axes=(1,)))
     program = b.finish([b.op("div", e, b.op("sum", e, axes=(1,), keepdims=True))])
     p = to_axes(program)
     mt = ("m", "t")
     first = [
         *reads(*(v.dims for v in p.inputs)),
         node("exp", (0,), mt),
-        node("square", (1,), ("t", "u")),
+        node("maximum", (1,), ("t", "u"), attrs=(("value", Fraction(1)),)),
         node("sum", (3,), ("t",), reduce=("u",)),
         node("mul", (2, 4), mt),
         node("sum", (5,), ("m",), reduce=("t",)),

@@ -220,10 +220,12 @@ SAFE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "more than the exps": lambda e, z, w: row(e + e * mi.relu(w)),
     "and squares": lambda e, z, w: row(e) + row(e * mi.square(w)),
     "over a constant": lambda e, z, w: row(e / 7),
+    "weights that are not below a constant": lambda e, z, w: row(e * mi.maximum(w, 0.5) * mi.clamp(z, 0.1, 2)),
 }
 UNSAFE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "weights": lambda e, z, w: row(e * w),
     "weights that are not below 0": lambda e, z, w: row(e * mi.relu(w)),
+    "clamped weights": lambda e, z, w: row(e * mi.clamp(w, 0, 1)),
     "weights as small as they like": lambda e, z, w: row(e * mi.sigmoid(w)),
     "a difference": lambda e, z, w: row(e) - row(e * mi.square(w)),
     "a negative constant": lambda e, z, w: row(e) + row(-2 * e),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mirage.errors import FormatError
+from mirage.errors import FormatError, VerificationError
 from mirage.verify.certificate import SCHEMA, Certificate
 from mirage.verify.equivalence import Verifier, verify_graph
 from tests.verify.graphs import attention, flash, replace_node
@@ -65,12 +65,19 @@ def test_a_verdict_says_what_the_evidence_comes_to(good: Certificate, bad: Certi
     assert good.verdict == "tested equal" and good.equal and not good.reason
     assert good.with_proof("proved").verdict == "proved equal"
     assert untested.with_proof("proved").verdict == "proved equal" and untested.with_proof("proved").equal
-    assert bad.with_proof("proved").verdict == "proved equal" and bad.with_proof("proved").equal
     for c in (bad, untested, bad.with_proof("not proved")):
         assert c.verdict == "unknown" and not c.equal and c.reason
     assert bad.reason == bad.difference and untested.reason == "neither proved nor tested"
     found = bad.with_counterexample("output 0")
     assert found.verdict == "different" and not found.equal and found.reason == "output 0"
+
+
+def test_tests_of_random_functions_say_nothing_beside_a_proof(bad: Certificate) -> None:
+    proved = dataclasses.replace(bad, lax=False).with_proof("proved")
+    assert proved.verdict == "proved equal" and proved.equal and not proved.checks
+    assert "random tests say nothing" in proved.notes[-1] and str(proved).startswith("proved equal, not tested\n")
+    with pytest.raises(VerificationError, match="proved equal, different in a random test: output 0"):
+        bad.with_proof("proved")
 
 
 def test_what_is_equal_under_a_condition_does_not_stand_for_the_program(good: Certificate) -> None:

@@ -1,15 +1,13 @@
 /* Loops that do nothing but move memory, or nothing but multiply and add: the machine's limits. */
 #include "mirage_pool.h"
+#include "mirage_read.h"
 #include "mirage_stream.h"
-#include "mirage_vec.h"
 
 #include <time.h>
 
-#define PARTS 12 /* sums side by side: more than latency times throughput of an addition, fewer than registers */
-
 typedef struct {
     mi_real *data;
-    long n;       /* elements per cell, a multiple of PARTS * MI_W */
+    long n;       /* elements per cell, a multiple of MI_PARTS * MI_W */
     long stride;  /* elements from one cell's first to the next one's */
     long repeats; /* multiply-adds in each register */
     long *times;  /* nanoseconds that each cell took */
@@ -22,14 +20,6 @@ static long nanoseconds(void)
     return (long)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* The sums leave through the thread's scratch, so that no compiler drops them. */
-static void keep(const mi_vec *sum, void *scratch)
-{
-    mi_vec all = {0};
-    MI_UNROLL for (int i = 0; i < PARTS; i++) all += sum[i];
-    mi_store(scratch, all);
-}
-
 static void fill_cell(void *args, long index, int thread, void *scratch)
 {
     const job *j = args;
@@ -38,36 +28,16 @@ static void fill_cell(void *args, long index, int thread, void *scratch)
     for (long i = 0; i < j->n; i++) p[i] = 1;
 }
 
-/* The cell in `streams` parts side by side, each fetched `ahead` elements before it is needed, past the caches. */
-static inline __attribute__((always_inline)) void read_streams(
-    const job *j, long index, void *scratch, const int streams, const long ahead)
-{
-    const mi_real *p = j->data + index * j->stride;
-    const long part = j->n / streams, step = PARTS / streams * MI_W;
-    mi_vec sum[PARTS];
-    MI_UNROLL for (int i = 0; i < PARTS; i++) sum[i] = (mi_vec){0};
-    const long start = nanoseconds();
-    MI_NO_UNROLL for (long at = 0; at < part; at += step)
-    {
-        MI_UNROLL for (int i = 0; i < PARTS; i++)
-        {
-            const mi_real *q = p + i % streams * part + at + i / streams * MI_W;
-            if (ahead) __builtin_prefetch(q + ahead, 0, 0);
-            sum[i] += mi_load(q);
-        }
-    }
-    keep(sum, scratch);
-    j->times[index] = nanoseconds() - start;
-}
-
-#define AHEAD (2048 / (long)sizeof(mi_real))
 #define READER(name, streams, ahead)                                                                                   \
     static void name(void *args, long index, int thread, void *scratch)                                                \
     {                                                                                                                  \
+        const job *j = args;                                                                                           \
         (void)thread;                                                                                                  \
-        read_streams(args, index, scratch, streams, ahead);                                                            \
+        const long start = nanoseconds();                                                                              \
+        mi_store(scratch, mi_read(j->data + index * j->stride, j->n, streams, ahead));                                 \
+        j->times[index] = nanoseconds() - start;                                                                       \
     }
-READER(read_ahead, 1, AHEAD)
+READER(read_ahead, 1, MI_AHEAD)
 READER(read_streams_4, 4, 0)
 
 /* The first half of the cell into the second one, past the caches: memory may take writes while it gives what is read. */
@@ -75,12 +45,12 @@ static void copy_cell(void *args, long index, int thread, void *scratch)
 {
     const job *j = args;
     mi_real *p = j->data + index * j->stride;
-    const long step = PARTS * MI_W, half = j->n / step / 2 * step;
+    const long step = MI_PARTS * MI_W, half = j->n / step / 2 * step;
     (void)thread, (void)scratch;
     const long start = nanoseconds();
     MI_NO_UNROLL for (long at = 0; at < half; at += step)
     {
-        MI_UNROLL for (int i = 0; i < PARTS; i++)
+        MI_UNROLL for (int i = 0; i < MI_PARTS; i++)
         {
             const mi_vec v = mi_load(p + at + i * MI_W);
             mi_stream(p + half + at + i * MI_W, &v, sizeof v);
@@ -94,20 +64,22 @@ static void multiply_cell(void *args, long index, int thread, void *scratch)
 {
     const job *j = args;
     const mi_vec a = mi_broadcast(j->data[0]), b = mi_broadcast(j->data[1]);
-    mi_vec sum[PARTS];
+    mi_vec sum[MI_PARTS];
     (void)thread;
-    MI_UNROLL for (int i = 0; i < PARTS; i++) sum[i] = mi_broadcast((mi_real)i);
+    MI_UNROLL for (int i = 0; i < MI_PARTS; i++) sum[i] = mi_broadcast((mi_real)i);
     const long start = nanoseconds();
     MI_NO_UNROLL for (long r = 0; r < j->repeats; r++)
     {
-        MI_UNROLL for (int i = 0; i < PARTS; i++) sum[i] = sum[i] * a + b;
+        MI_UNROLL for (int i = 0; i < MI_PARTS; i++) sum[i] = sum[i] * a + b;
     }
-    keep(sum, scratch);
+    /* the sums leave through the thread's scratch, so that no compiler drops them */
+    MI_UNROLL for (int i = 1; i < MI_PARTS; i++) sum[0] += sum[i];
+    mi_store(scratch, sum[0]);
     j->times[index] = nanoseconds() - start;
 }
 
 /* Elements that one pass through a loop handles. */
-long mi_limits_step(void) { return PARTS * MI_W; }
+long mi_limits_step(void) { return MI_PARTS * MI_W; }
 
 int mi_limits_run(
     mi_pool_run_fn *run, int what, mi_real *data, long *times, long cells, long n, long stride, long repeats, int threads)

@@ -115,7 +115,7 @@ class _Loops:
         self._threads = min(threads, _MAX_THREADS)
         self._cells = self._threads * _CELLS_PER_THREAD
         self._cell = self._elements(size / self._cells)
-        self._data = _huge_pages(self._cells * self._cell)
+        self._data = huge_pages(self._cells * self._cell)
         self._times = np.zeros(self._cells, ctypes.c_long)
         # each thread touches its own pages first, as memory is next to the core that does
         self._call(_FILL, self._data.ctypes.data, self._cell, self._cell, 1)
@@ -179,7 +179,7 @@ class _Loops:
             raise MirageError("no memory to measure the machine's limits; free some memory")
 
 
-def _huge_pages(n: int) -> np.ndarray:
+def huge_pages(n: int) -> np.ndarray:
     """So many float32 elements from a page's first byte on, in huge pages where the system has them."""
     memory = mmap.mmap(-1, 4 * n + 2 * _PAGE)
     if hasattr(mmap, "MADV_HUGEPAGE"):

@@ -113,7 +113,8 @@ def test_the_best_of_every_given_size_is_compiled_when_time_is_over(ranked: Any)
         return s in refused
 
     found, compiler = ranked(Compiler(spills), late=True)
-    assert found.stop_reason == OUT_OF_TIME
+    # beside what it left out
+    assert found.stop_reason.startswith(f"{OUT_OF_TIME}; ") and "modelled schedules not compiled" in found.stop_reason
     asked = [dict(sizes) for _, _, sizes in compiler.asked]
     assert asked[:2] == [FEW, MANY] and asked[2:] and all(sizes == MANY for sizes in asked[2:])
     assert {tuple(v.sizes.items()) for v in found.decision.versions} == {tuple(s.items()) for s in (FEW, MANY)}
