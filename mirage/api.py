@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ov
 
 import numpy as np
 
-from mirage.cache import CorruptRecordWarning, ResultStore, store_of
+from mirage.cache import CallStore, CorruptRecordWarning, ResultStore, store_of
 from mirage.cache.records import parse_json
 from mirage.errors import (
     DimError,
@@ -203,7 +203,7 @@ def _work(
     options: SearchOptions,
     executor: Executor | None,
     memory: Memory | None,
-    store: ResultStore | None,
+    store: CallStore | None,
     begun: float,
     kept: Kept[KeptDecision] | None = None,
 ) -> Work:

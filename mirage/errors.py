@@ -5,6 +5,8 @@ A message names the operator or dim, shows both sides, and says what to do.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 
 class MirageError(Exception):
     """Base class of every error that the package raises on purpose."""
@@ -136,6 +138,14 @@ class UnsafeCacheError(MirageError):
 
 class CacheError(MirageError):
     """The results store cannot be opened or written."""
+
+
+class DamagedCacheError(CacheError):
+    """The file of the results store is damaged, or is something else."""
+
+    def __init__(self, message: str, file: Path) -> None:
+        super().__init__(message)
+        self.file = file
 
 
 class CacheFormatError(MirageError):

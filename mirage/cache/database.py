@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import re
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
@@ -14,7 +18,7 @@ from sqlalchemy.pool import NullPool
 
 from mirage import settings
 from mirage.cache.records import Record, RecordInfo
-from mirage.errors import CacheError
+from mirage.errors import CacheError, DamagedCacheError
 
 LOCK_TIMEOUT_S = 60
 """How long a SQLite writer waits for another one."""
@@ -35,6 +39,8 @@ TABLE = sa.Table(
 
 _INFO = [TABLE.c[name] for name in RecordInfo.__dataclass_fields__]
 _WRITE = "mirage_write"
+#: what SQLite says of a file that it cannot read as a database
+_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
 class Database:
@@ -46,6 +52,7 @@ class Database:
 
     def __init__(self, url: str | None = None) -> None:
         url = url or settings.cache_url()
+        self._file: Path | None = None
         if url is None:
             file = settings.cache_dir() / "results.sqlite"
             self.place = str(file)
@@ -60,6 +67,7 @@ class Database:
                 parsed = sa.make_url(url)
         with self._reported():
             self._engine = _engine(parsed)
+            self._file = Path(parsed.database) if parsed.database and parsed.get_backend_name() == "sqlite" else None
             if not sa.inspect(self._engine).has_table(TABLE.name):
                 # PostgreSQL reports a duplicate when two processes create the table at once.
                 with suppress(sa.exc.IntegrityError), self._writing() as connection:
@@ -127,7 +135,39 @@ class Database:
             raise
         except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-            raise CacheError(f"results store {self.place}: {cause}; {self._advice}") from error
+            message = f"results store {self.place}: {cause}; {self._advice}"
+            if isinstance(cause, sqlite3.DatabaseError) and _is_damage(cause) and self._file:
+                raise DamagedCacheError(message, self._file) from error
+            raise CacheError(message) from error
+
+
+def _is_damage(error: sqlite3.DatabaseError) -> bool:
+    # the lower bits of an extended code are the code
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+
+
+def set_aside(file: Path) -> Path | None:
+    """Give a damaged SQLite file, and its log, another name, which is returned; None where another process did.
+
+    Raises OSError where that is not possible.
+    """
+    with file.with_name(f"{file.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not file.exists() or _is_sound(file):
+            return None
+        aside = next(p for i in count(1) if not (p := file.with_name(f"{file.name}.damaged-{i}")).exists())
+        for suffix in ("-wal", "-shm", ""):
+            with suppress(FileNotFoundError):
+                os.replace(f"{file}{suffix}", f"{aside}{suffix}")
+        return aside
+
+
+def _is_sound(file: Path) -> bool:
+    try:
+        with closing(sqlite3.connect(file, timeout=LOCK_TIMEOUT_S)) as connection:
+            return bool(connection.execute("PRAGMA quick_check").fetchone() == ("ok",))
+    except sqlite3.DatabaseError:
+        return False
 
 
 def _record_of(connection: sa.Connection, statement: sa.Select[Any], key: str) -> Record | None:

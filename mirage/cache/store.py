@@ -129,15 +129,6 @@ def check_cache(cache: object) -> None:
         )
 
 
-def store_of(cache: ResultStore | bool) -> ResultStore | None:
-    """The store that an argument `cache` means: itself, the default one for True, none for False.
-
-    Raises CacheError for anything else.
-    """
-    check_cache(cache)
-    return cache if isinstance(cache, ResultStore) else ResultStore() if cache else None
-
-
 def _check_key(key: str) -> None:
     if not is_key(key):
         raise CacheError(f"{key!r} is not a cache key; keys are SHA-256 in lowercase hex")

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import mirage.search
-from mirage.cache import CorruptRecordWarning, ResultStore
+from mirage.cache import CallStore, CorruptRecordWarning
 from mirage.cache.records import sha256
 from mirage.errors import FormatError, MirageError
 from mirage.ir.axes import AxisProgram
@@ -76,7 +76,7 @@ class Memory:
 
     def __init__(
         self,
-        store: ResultStore,
+        store: CallStore,
         program: AxisProgram,
         target: str,
         constants: Collection[str] = (),

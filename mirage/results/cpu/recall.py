@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mirage.cache import ResultStore
+from mirage.cache import CallStore
 from mirage.errors import FormatError
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.profile import Timing
@@ -65,7 +65,7 @@ class CpuMemory(Memory):
     """The records of one program; what was tuned is a record of this kind of processor, with as many cores."""
 
     def __init__(
-        self, store: ResultStore, program: AxisProgram, machine: Target, constants: Collection[str] = ()
+        self, store: CallStore, program: AxisProgram, machine: Target, constants: Collection[str] = ()
     ) -> None:
         super().__init__(store, program, machine.name, constants)
         self.machine = machine

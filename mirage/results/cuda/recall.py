@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from mirage.cache import ResultStore
+from mirage.cache import CallStore
 from mirage.errors import FormatError
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.cuda.device import CudaDevice
@@ -28,7 +28,7 @@ class CudaMemory(Memory):
 
     def __init__(
         self,
-        store: ResultStore,
+        store: CallStore,
         program: AxisProgram,
         device: CudaDevice,
         constants: Collection[str] = (),

@@ -19,7 +19,7 @@ import pytest
 from rich.console import Console
 
 import mirage as mi
-from mirage.cache import ResultStore
+from mirage.cache import CallStore, ResultStore
 from mirage.errors import DimError, FormatError, MirageError
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.decision import Split, decide, leaves
@@ -268,7 +268,7 @@ def store(tmp_path: Path) -> ResultStore:
 def fill(store: ResultStore) -> Superoptimized:
     """Keep `bucketed` as what was tuned."""
     first = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    memory = CpuMemory(store, first.verifier.axis_program, first.target)
+    memory = CpuMemory(CallStore(store), first.verifier.axis_program, first.target)
     r = bucketed()
     tuned = Tuned(r.graphs, r.baselines, 0, [], "complete")
     memory.tuned(r.anchors)

@@ -1,0 +1,87 @@
+"""The results store as a call uses it: where the store fails, the call goes on without it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from mirage.cache.store import ResultStore, check_cache
+from mirage.errors import CacheError, DamagedCacheError
+
+T = TypeVar("T")
+
+
+class StoreWarning(UserWarning):
+    """The results store cannot be used; what is found is not kept, or is kept in a new store."""
+
+
+class CallStore:
+    """A store, by default the default one, which is opened when it is first used; each of its errors is a `StoreWarning`.
+
+    A damaged file gets another name, and a new store takes its place. After any other error, such as a server that is not
+    reached, the store is empty and keeps nothing.
+    """
+
+    def __init__(self, store: ResultStore | None = None) -> None:
+        self._store = store
+        self._url = store.url if store is not None else None
+        self._failed = False
+        #: how often the file may still be damaged
+        self._left = 2
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """As that of `ResultStore`."""
+        return self._use(lambda store: store.get(key), None)
+
+    def put(self, key: str, payload: dict[str, Any], **about: Any) -> bool:
+        """As that of `ResultStore`."""
+        return self._use(lambda store: store.put(key, payload, **about), False)
+
+    def discard(self, key: str) -> bool:
+        """As that of `ResultStore`."""
+        return self._use(lambda store: store.discard(key), False)
+
+    def _use(self, use: Callable[[ResultStore], T], otherwise: T) -> T:
+        while not self._failed:
+            try:
+                if self._store is None:
+                    self._store = ResultStore(self._url)
+                return use(self._store)
+            except DamagedCacheError as e:
+                self._renew(e)
+            except CacheError as e:
+                self._fail(e)
+        return otherwise
+
+    def _renew(self, error: DamagedCacheError) -> None:
+        # SQLAlchemy is imported for the first store
+        from mirage.cache.database import set_aside
+
+        self._store = None
+        self._left -= 1
+        try:
+            aside = set_aside(error.file)
+        except OSError:
+            self._left = 0
+            aside = None
+        if not self._left:
+            self._fail(error)
+            return
+        if aside is not None:
+            warnings.warn(f"{error}; it is {aside.name} now, and a new store is begun", StoreWarning, stacklevel=6)
+
+    def _fail(self, error: CacheError) -> None:
+        self._failed = True
+        warnings.warn(f"{error}; nothing is recalled or kept", StoreWarning, stacklevel=6)
+
+
+def store_of(cache: ResultStore | bool) -> CallStore | None:
+    """The store that an argument `cache` means: itself, the default one for True, none for False.
+
+    Raises CacheError for anything else.
+    """
+    check_cache(cache)
+    if isinstance(cache, ResultStore):
+        return CallStore(cache)
+    return CallStore() if cache else None

@@ -1,0 +1,73 @@
+"""A store that fails stops no call: it is set aside, or done without, and a warning says so."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from mirage.cache import CallStore, ResultStore, StoreWarning
+from mirage.cache.records import sha256
+
+KEY = sha256("a key")
+ABOUT = {"program": "p", "target": "cpu", "dtype": "float32", "best_us": 1.0}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default store's file."""
+    monkeypatch.delenv("MIRAGE_CACHE_URL", raising=False)
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(tmp_path))
+    return tmp_path / "results.sqlite"
+
+
+def damage(file: Path) -> bytes:
+    """Overwrite a store that has a record, but for its header."""
+    ResultStore(f"sqlite:///{file}").put(sha256("another"), {"x": 1}, **ABOUT)  # type: ignore[arg-type]
+    text = file.read_bytes()[:100] + b"\xff" * 8192
+    file.write_bytes(text)
+    return text
+
+
+def test_a_damaged_store_gets_another_name_and_a_new_one_is_begun(file: Path) -> None:
+    text = damage(file)
+    store = CallStore()
+    with pytest.warns(StoreWarning, match=r"results\.sqlite.*results\.sqlite\.damaged-1") as caught:
+        assert store.get(KEY) is None
+    assert len(caught) == 1
+    assert file.with_name("results.sqlite.damaged-1").read_bytes() == text
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert store.put(KEY, {"x": 2}, **ABOUT)
+        assert CallStore().get(KEY) == {"x": 2}
+        assert store.discard(KEY) and not store.discard(KEY)
+
+
+def test_a_store_of_the_user_that_is_damaged_is_begun_anew_in_its_place(file: Path) -> None:
+    own = ResultStore(f"sqlite:///{file}")
+    store = CallStore(own)
+    assert store.get(KEY) is None
+    file.write_bytes(b"\xff" * 8192)
+    with pytest.warns(StoreWarning, match="damaged-1"):
+        assert store.put(KEY, {"x": 1}, **ABOUT)
+    assert own.get(KEY) == {"x": 1}
+
+
+def test_several_damaged_stores_are_kept(file: Path) -> None:
+    for _ in range(2):
+        damage(file)
+        with pytest.warns(StoreWarning):
+            CallStore().get(KEY)
+    assert {p.name for p in file.parent.glob("*.damaged-?")} == {f"results.sqlite.damaged-{i}" for i in (1, 2)}
+
+
+def test_a_store_that_cannot_be_opened_is_done_without(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_URL", "sqlite:////no/such/folder/results.sqlite")
+    store = CallStore()
+    with pytest.warns(StoreWarning, match="no/such/folder.*MIRAGE_CACHE_URL.*nothing is recalled or kept"):
+        assert store.get(KEY) is None
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not store.put(KEY, {"x": 1}, **ABOUT)
+        assert store.get(KEY) is None
