@@ -27,7 +27,7 @@ from tests.api.cuda_programs import (
     scaled,
     softmax,
 )
-from tests.api.small import Run
+from tests.api.small import BUDGET, Run
 from tests.kernels.cuda.fake_cupy import Interfaced
 from tests.kernels.cuda.strict_lab import StrictLab, strict
 
@@ -52,7 +52,7 @@ def test_one_compile_serves_all_sizes_also_after_loading(strict: StrictLab, name
 
 def test_superoptimized_programs_compute_the_same(strict: StrictLab, tmp_path: Path) -> None:
     p = SMALL["mixtral_moe"]
-    executable = compiled(p, without=(), budget=4.0, cache=False)
+    executable = compiled(p, without=(), budget=BUDGET, cache=False)
     assert "lax_kernel" in executable.explain() and "ranked by model" in executable.explain()
     check(strict, executable, p, 2)
     assert "measured on Fake H200" in executable.explain(), "versions of a search are measured on first use"
@@ -63,7 +63,7 @@ def test_superoptimized_programs_compute_the_same(strict: StrictLab, tmp_path: P
 def test_versions_that_a_device_refuses_leave_library_calls(strict: StrictLab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.kernels.cuda.strict_lab.ByModel.check", lambda *_: "its results differ")
     p = SMALL["mixtral_moe"]
-    executable = compiled(p, without=(), budget=8.0, cache=False)
+    executable = compiled(p, without=(), budget=BUDGET, cache=False)
     check(strict, executable, p, 1)
     assert "library calls, as no version runs on Fake H200" in executable.explain()
 
@@ -80,9 +80,9 @@ def test_optimizations_can_be_left_out(strict: StrictLab, left_out: tuple[str, .
 @pytest.mark.slow
 def test_superoptimization_in_the_background(strict: StrictLab) -> None:
     p = SMALL["mixtral_moe"]
-    executable = compiled(p, without=(), budget=2.0, background=True, cache=False)
+    executable = compiled(p, without=(), budget=4 * BUDGET, background=True, cache=False)
     check(strict, executable, p, 1)
-    assert executable.wait(60)
+    assert executable.wait(8 * BUDGET)
     check(strict, executable, p, 1)
     assert "found in the background" in executable.explain()
 

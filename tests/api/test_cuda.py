@@ -30,7 +30,7 @@ from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.cuda import versions
 from mirage.search.cuda.versions import CudaDecision, CudaVersion
 from mirage.search.versions import Point
-from tests.api.small import Run
+from tests.api.small import BUDGET, Run
 from tests.programs import retyped, sizes
 from tests.results.cuda.small import PROGRAM, SIZES, found, gated, text
 from tests.results.cuda.small import result as result
@@ -93,7 +93,7 @@ def test_choices_serve_their_sizes(result: CudaSuperoptimized) -> None:
 
 @pytest.mark.slow
 def test_the_same_search_gives_the_same_versions(result: CudaSuperoptimized) -> None:
-    again = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=30.0, cache=False))
+    again = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=BUDGET, cache=False))
     assert again.best.schedule == result.best.schedule
     assert again.source == result.source
 
@@ -131,7 +131,7 @@ def test_a_decorated_function_takes_the_sizes_of_its_first_call() -> None:
     spec = {
         name: mi.tensor(*dims, dtype="float16") for name, dims in (("x", ("b", 64)), ("w", (64, "n")), ("v", (64, "n")))
     }
-    lazy = mi.superoptimized(options={"target": "cuda:sm_90", "budget": 1.0, "cache": False}, **spec)(gated)
+    lazy = mi.superoptimized(options={"target": "cuda:sm_90", "budget": BUDGET, "cache": False}, **spec)(gated)
     with pytest.raises(InputError, match="takes 3 arrays"):
         lazy(np.zeros((16, 64), np.float16))
     if present_device() is None:
@@ -192,7 +192,7 @@ def test_the_command_line(command: Run, tmp_path: Path) -> None:
         "@mi.program(x=mi.tensor('m', 64, dtype='float16'), w=mi.tensor(64, 'n', dtype='float16'), sizes={'m': 16, 'n': 64})\n"
         "def scaled(x, w):\n    return mi.relu(x @ w)\n"
     )
-    base = ("superoptimize", "user.py:scaled", "--budget", "1", "--target", "cuda:sm_90")
+    base = ("superoptimize", "user.py:scaled", "--budget", str(BUDGET), "--target", "cuda:sm_90")
     code, out, err = command(*base, "--json", "--save", "r.json")
     assert code == 0, err
     figures = json.loads(out)
