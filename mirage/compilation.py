@@ -159,7 +159,7 @@ def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Si
     if len(complete) < len(arguments) or not _may_be_tried(full):
         return full
     try:
-        name = fastest(forms, complete, seconds)
+        name = fastest(forms, complete, seconds, otherwise=FULL)
     except Exception:
         # functions of the user may want other values
         return full

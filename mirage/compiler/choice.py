@@ -5,6 +5,7 @@ without a search.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -26,51 +27,70 @@ from mirage.runtime.executable import Executable
 PLAIN = "plain"
 #: how many times as long as that a form may take at any sizes: two measurements of the same differ by as much
 EQUAL = 1.02
-#: rounds of a race that may take up to twice its time
-ROUNDS = 3
+#: rounds of a race that may take up to twice its time, and how many times as long first calls and one round may take
+ROUNDS, OVERDUE = 3, 4.0
 #: nanoseconds of calls in a turn, and the most of them; a call that takes so long finds in the caches what any other form left
 TURN_NS, TURN_CALLS = 2_000_000, 20
 LONG_NS = 50_000_000
 
 
-def fastest(forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float) -> str:
+def fastest(
+    forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float, otherwise: str = PLAIN
+) -> str:
     """The name of the form that takes the least time for these sets of arguments, in the geometric mean, of those that take no
-    longer than `PLAIN` for any set; by races of so many seconds together.
+    longer than `PLAIN` for any set; by races of so many seconds together. It is `otherwise` where calls take so long that there
+    is no time for races.
 
     Each form is called as in a program that runs it alone: with its own threads awake, those of others asleep, and with what
     its own calls leave in the caches.
     """
+    try:
+        ratios = _ratios(forms, arguments, seconds)
+    finally:
+        for form in forms.values():
+            form.forget()
+            form.release()
+    allowed = [name for name, found in ratios.items() if max(found) <= EQUAL]
+    return min(allowed, key=lambda name: math.prod(ratios[name])) if allowed else otherwise
+
+
+def _ratios(
+    forms: Mapping[str, Executable], arguments: Sequence[Sequence[Any]], seconds: float
+) -> dict[str, list[float]]:
+    """How long each form takes for each set of arguments, times as long as `PLAIN`; empty where there is no time."""
     ratios: dict[str, list[float]] = {name: [] for name in forms}
+    overdue = time.perf_counter() + OVERDUE * seconds
     for given in arguments:
         runs = {name: _Turns(partial(form, *given)) for name, form in forms.items()}
+        for run in runs.values():
+            run()
+        # another call of each before the race, and one in it
+        if time.perf_counter() + 2e-9 * sum(run.last for run in runs.values()) > overdue:
+            return {}
         share = seconds / len(arguments)
         timings = interleave(runs, seconds=share, min_runs=ROUNDS, measure=_Turns.nanoseconds, clear=True)
         for name, t in timings.items():
             ratios[name].append(score(t) / score(timings[PLAIN]))
-    for form in forms.values():
-        form.forget()
-        form.release()
-    allowed = [name for name, found in ratios.items() if max(found) <= EQUAL]
-    return min(allowed, key=lambda name: math.prod(ratios[name]))
+    return ratios
 
 
 class _Turns:
-    """A form of a program in a race; `nanoseconds` are those of the fastest call of a turn."""
+    """A form of a program in a race; `nanoseconds` are those of the fastest call of a turn, `last` those that were last taken."""
 
     def __init__(self, run: Callable[[], object]) -> None:
         self._run = run
-        self._last = 0
+        self.last = 0
 
     def __call__(self) -> None:
-        self._last = wall_ns(self._run)
+        self.last = wall_ns(self._run)
 
     def nanoseconds(self) -> int:
         settle()
-        if self._last < LONG_NS:
+        if self.last < LONG_NS:
             self()
-        calls = min(max(TURN_NS // max(self._last, 1), 1), TURN_CALLS)
-        self._last = min(wall_ns(self._run) for _ in range(calls))
-        return self._last
+        calls = min(max(TURN_NS // max(self.last, 1), 1), TURN_CALLS)
+        self.last = min(wall_ns(self._run) for _ in range(calls))
+        return self.last
 
 
 def form_of(

@@ -15,6 +15,7 @@ from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.kernels.profile import Timing
 from mirage.runtime.executable import Executable
 from tests.api.small import arrays, check
+from tests.work import ByHand
 
 PROGRAM = mi.trace(lambda x, w: mi.relu(x @ w), "f", x=mi.tensor("b", 8), w=mi.tensor(8, 4))
 SIZES = [{"b": 1}, {"b": 16}]
@@ -49,6 +50,31 @@ def test_what_is_slower_at_some_sizes_is_not_chosen(monkeypatch: pytest.MonkeyPa
     # measurements of the same differ by as much
     times["found", 16] = 101.0
     assert choose(monkeypatch, lambda name, rows: times[name, rows]) == "found"
+
+
+def test_without_time_for_a_race_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = ByHand()
+
+    def interleave(runs: Mapping[str, Any], **_: Any) -> dict[str, Timing]:
+        raced.append(sorted(runs))
+        return dict.fromkeys(runs, Timing(1.0, 1.0, 1))
+
+    def wall_ns(fn: Callable[[], object]) -> int:
+        fn()
+        clock.sleep(1.0)
+        return 10**9
+
+    monkeypatch.setattr(choice, "time", clock)
+    monkeypatch.setattr(choice, "interleave", interleave)
+    monkeypatch.setattr(choice, "wall_ns", wall_ns)
+    inputs = [arrays(PROGRAM, sizes) for sizes in SIZES]
+    # a first call of each of two forms, another one, and one in the race, at each of two sets of sizes
+    for seconds, races in ((1.0, 0), (6.0 / choice.OVERDUE, 1), (8.0 / choice.OVERDUE, 2)):
+        raced: list[list[str]] = []
+        found = fastest(forms(), inputs, seconds, otherwise="found")
+        assert len(raced) == races
+        assert found == "found"
+    assert fastest(forms(), inputs, 1.0) == PLAIN
 
 
 def test_every_form_computes_the_program() -> None:
