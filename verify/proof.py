@@ -107,6 +107,9 @@ def prove_programs(a: Program, b: Program) -> Verdict:
 
 def compare_programs(a: Program, b: Program) -> Comparison:
     """What is proved of two programs of one type; pairs and raises as `prove_programs`."""
+    if (a.nodes, a.outputs) == (b.nodes, b.outputs):
+        # of programs without an axis form, too
+        return Comparison("proved", None)
     try:
         x, y = paired(a, b)
     except AxisError:

@@ -294,6 +294,18 @@ def test_other_programs_are_not_proved(name: str) -> None:
     assert prove_programs(a, b) == "not proved" == prove_programs(b, a)
 
 
+def test_a_program_is_itself_without_an_axis_form_too() -> None:
+    def straddling(factor: int) -> Program:
+        return mi.trace(
+            lambda x: mi.reshape(mi.reshape(x, ("n", 2, 3)), ("n", 3, 2)) * factor, "straddling", x=T("n", 6)
+        )
+
+    with pytest.raises(MirageError, match="neither divides the other"):
+        Verifier(straddling(2))
+    assert prove_programs(straddling(2), straddling(2)) == "proved"
+    assert prove_programs(straddling(2), straddling(3)) == "not proved"
+
+
 def test_equal_only_at_some_size_is_not_proved() -> None:
     """n * x is 16 * x where n is 16."""
     a = mi.trace(lambda x: mi.sum(x, axis=1), "f", x=T("b", "n"))
