@@ -5,10 +5,17 @@ A choice is `COMPLETE` where nothing was left out.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 COMPLETE = "complete"
+#: what is counted, where the number is not one "of" others
+_SEVERAL = re.compile(r"^(?!of )(?:\w+ )?(?:graphs|schedules|sizes)\b")
+
+
+def _one(words: re.Match[str]) -> str:
+    return words.group().removesuffix("s")
 
 
 @dataclass
@@ -29,5 +36,5 @@ class Cutoffs:
 
     def reason(self, ended: str = "") -> str:
         """Why a choice stopped, in words: what `ended` it, if something did, and what it left out."""
-        left = [f"{count:,} {what}" for what, count in self.counts.items()]
+        left = [f"{n:,} {_SEVERAL.sub(_one, what) if n == 1 else what}" for what, n in self.counts.items()]
         return "; ".join([ended, *left] if ended else left) or COMPLETE

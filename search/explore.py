@@ -101,13 +101,7 @@ class _Rival:
 
     def has_more(self) -> bool:
         """Whether the model ranks more schedules behind those that it proposed."""
-        if not self.expanded:
-            return False
-        try:
-            return len(self.scheduler.best(_PER_GRAPH + 1)) > _PER_GRAPH
-        except MirageError:
-            # the graph was rejected
-            return False
+        return self.expanded and self.scheduler.ranked > _PER_GRAPH
 
 
 class Explorer:

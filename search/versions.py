@@ -316,7 +316,7 @@ class VersionTuner:
         stop = time.perf_counter() + seconds
         points = sample_points(self.anchors, self._allowed(tuned, seconds / 4))
         whole = sample_points(self.anchors, lambda sizes: not is_empty(self.program, sizes))
-        self.cutoffs.add("further sizes too large to be measured", sum(p not in points for p in whole))
+        self.cutoffs.add("further sizes too large to be measured in the time left", sum(p not in points for p in whole))
         self.planned = len(points)
         for i, sizes in enumerate(points):
             left = stop - time.perf_counter()

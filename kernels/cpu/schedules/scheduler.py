@@ -101,6 +101,8 @@ class Scheduler:
         self.nodes: list[Node] = list(mugraph.kernels)
         self._sizes = Schedule(()).axis_sizes(mugraph, self.bound)
         self._known: dict[Key, Ranking] = {} if known is None else known
+        #: candidates of the kernel of which most were ranked, so far
+        self.ranked = 0
         self._chosen: dict[tuple[int, tuple[tuple[str, int], ...]], list[KernelSchedule]] = {}
 
     # estimates
@@ -206,6 +208,7 @@ class Scheduler:
         ranked = self._known.get(key)
         if ranked is None:
             ranked = self._known[key] = self._rank(k, space, sizes, dict(splits))
+        self.ranked = max(self.ranked, len(ranked.order))
         for i in ranked.order[:_LOOKED_AT]:
             s = space.schedule(ranked.tiles, ranked.splits, i)
             if all(distance(s, t) >= _APART for t in found):
