@@ -160,8 +160,11 @@ class Steps:
 
         def step(registers: list[Any], frame: Frame) -> None:
             given = args(registers)
-            with np.errstate(all="ignore"):
-                registers[out] = owned(run(given, attrs, sizes(frame.slots)), given, place)
+            try:
+                with np.errstate(all="ignore"):
+                    registers[out] = owned(run(given, attrs, sizes(frame.slots)), given, place)
+            except (AttributeError, IndexError, TypeError, ValueError) as e:
+                raise MirageError(f"{self.owner}: {i.operator} refuses its operands: {e}; compile the program again") from e
 
         return step
 

@@ -288,6 +288,13 @@ def test_our_library_functions_refuse_what_does_not_fit() -> None:
             machine(function({"x": N}, *code))(ramp(3))
 
 
+def test_operators_refuse_what_does_not_fit() -> None:
+    # indices that are no integers
+    code = [vm.CallOperator(1, "take", (0, 0), (("axis", 0),)), vm.Return(1)]
+    with pytest.raises(MirageError, match=r"main: take refuses its operands: .*compile the program again"):
+        machine(function({"x": N}, *code))(ramp(3))
+
+
 def test_an_item_of_a_tuple_may_leave_where_another_is_in_the_arena() -> None:
     code = [
         ARENA,
