@@ -107,6 +107,19 @@ def test_what_cannot_be_compiled_is_reported_and_left_out(monkeypatch: pytest.Mo
     assert said == ["mha_decode: torch.compile SDPA is left out: RuntimeError: no compiler"]
 
 
+def test_compiled_functions_share_code_with_those_of_their_label_alone() -> None:
+    from benchmarks.peers.compiled import into, with_own_code
+
+    def plus(x: int, y: int = 2) -> int:
+        return x + y
+
+    made = [with_own_code(f, label) for label in ("a", "b") for f in (plus, into(plus), into(plus))]
+    assert made[0](1) == made[3](1) == plus(1)
+    a, b = [f.__code__ for f in made[:3]], [f.__code__ for f in made[3:]]
+    assert a[1] is a[2] and b[1] is b[2] and len({plus.__code__, *a, *b}) == 5
+    assert with_own_code(max, "a") is max, "what has no code"
+
+
 def test_missing_peers_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "benchmarks.peers.peers.find_spec", lambda package: None if package == "jax" else find_spec(package)
