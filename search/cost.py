@@ -33,7 +33,7 @@ SPLITS = 8
 #: elements that the caches of a core (or the shared memory of a block) hold
 CACHES = (1 << 13, 1 << 18)
 #: sizes of the symbolic axes, beside the hinted ones, at which costs are compared
-_SIZES = (4096,)
+COMPARED = (4096,)
 
 #: entries of a cost: launches, operators of blocks, and then per set of sizes
 _LAUNCHES, _OPERATORS = range(2)
@@ -89,7 +89,7 @@ class CostModel:
     """
 
     def __init__(self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES) -> None:
-        others = [{a: n if a in free else sizes[a] for a in sizes} for n in _SIZES] if free else []
+        others = [{a: n if a in free else sizes[a] for a in sizes} for n in COMPARED] if free else []
         self.tables: list[dict[str, int]] = [dict(sizes), *others]
         self.length = 2 + _ENTRIES * len(self.tables)
         weights = np.zeros(self.length)

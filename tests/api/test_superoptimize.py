@@ -224,6 +224,7 @@ def test_report_renders() -> None:
         "reference",
         "library",
         "physical limit",
+        "b=3, n=5, and all of these 4096",
     ):
         assert word in text
     assert "nan" not in text

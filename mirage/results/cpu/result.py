@@ -34,6 +34,7 @@ from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult, ch
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
+from mirage.search.cost import COMPARED
 from mirage.search.versions import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -224,6 +225,7 @@ class Superoptimized(Result):
             ("tune", f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} kernels compiled"),
             ("pruned", ", ".join(f"{why} {n:,}" for why, n in sorted(self.stats.pruned.items())) or "nothing"),
             ("limits", ", ".join(f"{n} {what}" for what, n in self.stats.limits.items())),
+            ("costs compared at", self._compared()),
         )
         rows.append(("tuning stopped", self.tune_stop))
         for name, t in self.baselines.items():
@@ -240,6 +242,11 @@ class Superoptimized(Result):
         for a in self.accuracy:
             rows.append((f"error to float64, {a.trial}", f"{a.kernel:.1e}, program {a.program:.1e}"))
         return rows
+
+    def _compared(self) -> str:
+        """The sizes at which the search compared graphs: one that is dearer than another at all of them is dropped."""
+        given = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
+        return f"{given}, and all of these {', '.join(map(str, COMPARED))}" if given else "the program's own sizes"
 
     def _choice_to_json(self) -> dict[str, Any]:
         return {
