@@ -78,7 +78,7 @@ def _trial(program: Program, other: Executable, sizes: Mapping[str, int], seed: 
         return FieldArithmetic(sizes, primes, roots, seed, residues=residues)
 
     shapes = [t.bind(sizes) for t in program.input_types]
-    tests = Tests(shapes, primes, seed, arithmetic, lambda inputs, ar: evaluate(program, inputs, ar), count)
+    tests = Tests(shapes, primes, seed, arithmetic, lambda inputs, ar: evaluate(program, inputs, ar))
     trial = Trial(tests, other.run, lambda redrawn: count, whole=True)
     first_difference([trial])
     return trial

@@ -40,7 +40,7 @@ from mirage.verify.tester import (
     summary,
     tests_needed,
 )
-from mirage.verify.trial import BLOCK, QUICK, Runner, Tests, Trial
+from mirage.verify.trial import QUICK, Runner, Tests, Trial
 
 DELTA = 2.0**-40
 #: elements of a tensor, over all tests, when programs are compared at their own sizes
@@ -261,7 +261,7 @@ def _as_written(a: Program, b: Program, seed: int, delta: float, xp: ArrayModule
             notes.append(f"{most} tests of {needed} at {sizes}: {largest} elements in a tensor")
         if isinstance(bound, str):
             notes.append(f"no error bound: {bound}")
-        tests = _program_tests(a, sizes, residues, seed + i, min(most, BLOCK), xp)
+        tests = _program_tests(a, sizes, residues, seed + i, xp)
         trials.append(Trial(tests, _program_runner(b), tests_needed(bound, delta, most), one_batch(bound)))
         if first_difference(trials[-1:]) is not None:
             at = ", ".join(f"{s}={n}" for s, n in sizes.items())
@@ -275,14 +275,14 @@ def _as_written(a: Program, b: Program, seed: int, delta: float, xp: ArrayModule
 
 
 def _program_tests(
-    program: Program, sizes: dict[str, int], residues: Residues, seed: int, block: int, xp: ArrayModule
+    program: Program, sizes: dict[str, int], residues: Residues, seed: int, xp: ArrayModule
 ) -> Tests:
     shapes = [t.bind(sizes) for t in program.input_types]
 
     def arithmetic(roots: np.ndarray) -> FieldArithmetic:
         return FieldArithmetic(sizes, residues.primes, roots, seed, xp=xp, residues=residues)
 
-    return Tests(shapes, residues.primes, seed, arithmetic, _program_runner(program), block, xp)
+    return Tests(shapes, residues.primes, seed, arithmetic, _program_runner(program), xp)
 
 
 def _program_bound(a: Program, b: Program, sizes: Mapping[str, int], primes: Primes) -> Bound | str:

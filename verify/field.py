@@ -24,7 +24,7 @@ from mirage.errors import FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.dims import Dim
 from mirage.ir.functions import EXP, ScalarFunction
-from mirage.verify.measure import DrawnMeasure, Measure
+from mirage.verify.measure import DrawnMeasure
 from mirage.verify.primes import Primes, Residues
 from mirage.verify.words import keys, mix
 
@@ -94,7 +94,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         primes: Primes,
         roots: IntArray,
         seed: int,
-        measure: Measure | None = None,
+        measure: DrawnMeasure | None = None,
         xp: ArrayModule = np,
         residues: Residues | None = None,
     ) -> None:
@@ -105,9 +105,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         self.tests = len(roots)
         self.roots = xp.asarray(roots)
         self.seed = seed
-        # the root names the test, in whatever chunk it is run
-        numbers = np.asarray(roots).astype(np.uint64)
-        self.measure = None if measure is None else DrawnMeasure(measure, primes, numbers, seed)
+        self.measure = measure
         self.invalid = xp.zeros(self.tests, dtype=bool)
         self.joined = False
         self.outside_lax: set[str] = set()
@@ -122,7 +120,7 @@ class FieldArithmetic(Arithmetic[Pair]):
 
     @cached_property
     def weights(self) -> Mapping[str, Pair]:
-        return {} if self.measure is None else {a: self._pair(w) for a, w in self.measure.weights().items()}
+        return {} if self.measure is None else {a: self._pair(w) for a, w in self.measure.weights.items()}
 
     def _pair(self, x: tuple[IntArray, IntArray]) -> Pair:
         """Values of the host, as all that is drawn."""
@@ -164,6 +162,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         else:
             self.outside_lax.add(f"{fn.name} is taken as a random function")
         first, second = keys(f"{fn.name} {params} {self.seed} {x.q is None}")
+        # the root is the number of the test
         salts = mix(self.roots.astype(np.uint64) ^ second).reshape(-1, *(1,) * (x.p.ndim - 1))
         h = mix(x.p.astype(np.uint64) ^ first ^ salts)
         if x.q is not None:

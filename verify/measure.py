@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def _monomials(size: Dim) -> tuple[tuple[int, tuple[str, ...]], ...]:
 
 
 class DrawnMeasure:
-    """The values of a measure in some tests, which are made of the number of the test and the seed alone."""
+    """The values of a measure in some tests, which are made of the number of the test (its root) and the seed alone."""
 
     def __init__(self, measure: Measure, primes: Primes, numbers: np.ndarray, seed: int) -> None:
         self.measure = measure
@@ -68,6 +68,7 @@ class DrawnMeasure:
             parts.append(total)
         return parts[0], parts[1]
 
+    @cached_property
     def weights(self) -> dict[str, Residue]:
         """By axis, weights of shape [tests, elements]; an axis whose elements count once is left out."""
         found: dict[str, Residue] = {}

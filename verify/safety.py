@@ -21,6 +21,7 @@ from mirage.mugraph.degree import Path, RunningMaximum, analyze, program_is_stab
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.interpret import run_mugraph
 from mirage.verify.field import ArrayModule, FieldArithmetic, Pair, draw
+from mirage.verify.measure import DrawnMeasure
 from mirage.verify.primes import Residues, with_primes
 from mirage.verify.sizes import AxisSizes, axis_symbol, draw_schedule
 from mirage.verify.trial import valid_tests
@@ -65,7 +66,8 @@ def _violation(
     ones = [Pair(np.ones_like(f.p), np.ones_like(f.p)) for f in factors]
     symbols = {axis_symbol(i): n for i, n in enumerate(sizes.values())} | dict(table.symbols)
     own = replace(scaled.graph, axes={a: symbol(axis_symbol(i)) for i, a in enumerate(sizes)})
-    ar = FieldArithmetic(symbols, primes, roots, seed, table.measure, xp, residues)
+    measure = None if table.measure is None else DrawnMeasure(table.measure, primes, roots.astype(np.uint64), seed)
+    ar = FieldArithmetic(symbols, primes, roots, seed, measure, xp, residues)
     plain, changed = (run_mugraph(own, schedule, [*inputs, *f], ar) for f in (ones, factors))
     for (path, out, axes), x, y in zip(scaled.shown, plain, changed, strict=True):
         wanted = x

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from random import Random
 
 import numpy as np
@@ -18,6 +18,7 @@ from mirage.mugraph.schedule import Schedule
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Check, Draw
 from mirage.verify.field import ArrayModule, FieldArithmetic
+from mirage.verify.measure import DrawnMeasure
 from mirage.verify.primes import Primes, Residues, with_primes
 from mirage.verify.sizes import AxisSizes, SizeTable, axis_symbol, draw_schedule
 from mirage.verify.support import elements_needed, read_sums
@@ -126,8 +127,15 @@ class RandomTester:
         shapes = [tuple(math.prod(sizes[a] for a in d) for d in x.dims) for x in self.program.inputs]
         symbols = {axis_symbol(i): n for i, n in enumerate(sizes.values())} | dict(table.symbols)
 
+        @lru_cache(maxsize=1)
+        def drawn(roots: bytes) -> DrawnMeasure | None:
+            # both sides of a chunk have the same
+            numbers = np.frombuffer(roots, dtype=np.uint64)
+            return None if table.measure is None else DrawnMeasure(table.measure, residues.primes, numbers, seed)
+
         def arithmetic(roots: np.ndarray) -> FieldArithmetic:
-            return FieldArithmetic(symbols, residues.primes, roots, seed, table.measure, self.xp, residues)
+            measure = drawn(roots.tobytes())
+            return FieldArithmetic(symbols, residues.primes, roots, seed, measure, self.xp, residues)
 
         return Tests(shapes, residues.primes, seed, arithmetic, _runner(self.reference, Schedule(())), xp=self.xp)
 

@@ -30,12 +30,12 @@ def drawn(axes: Mapping[str, tuple[str, int]], joined: Mapping[str, tuple[str, .
 def test_weights_add_up_to_the_size() -> None:
     axes = {"n": ("n", 3), "d64": ("64", 2), "nm": ("4*n*m + 7", 1), "one": ("n", 2)}
     m = drawn(axes)
-    for a, w in m.weights().items():
+    for a, w in m.weights.items():
         size = m.size(to_dim(axes[a][0]))
         for part, total, modulus in zip(w, size, (PRIMES.p, PRIMES.q), strict=True):
             assert part.shape == (5, axes[a][1]) and (part.sum(axis=1) % modulus == total).all()
             assert (part >= 0).all() and (part < modulus).all()
-    assert set(m.weights()) == set(axes)
+    assert set(m.weights) == set(axes)
 
 
 def test_sizes_are_polynomials_of_symbols_and_differ_from_test_to_test() -> None:
@@ -50,11 +50,11 @@ def test_sizes_are_polynomials_of_symbols_and_differ_from_test_to_test() -> None
 
 
 def test_an_axis_of_its_literal_size_has_no_weights() -> None:
-    assert set(drawn({"a": ("2", 2), "b": ("3", 2), "c": ("n", 2)}).weights()) == {"b", "c"}
+    assert set(drawn({"a": ("2", 2), "b": ("3", 2), "c": ("n", 2)}).weights) == {"b", "c"}
 
 
 def test_joined_axes_have_the_weights_of_their_parts() -> None:
-    w = drawn({"j": ("n+2", 5), "a": ("n", 3), "b": ("2", 2), "c": ("n", 3)}, {"j": ("a", "b"), "c": ("a",)}).weights()
+    w = drawn({"j": ("n+2", 5), "a": ("n", 3), "b": ("2", 2), "c": ("n", 3)}, {"j": ("a", "b"), "c": ("a",)}).weights
     assert (w["j"][0][:, :3] == w["a"][0]).all() and (w["j"][1][:, 3:] == 1).all()
     assert (w["c"][0] == w["a"][0]).all() and "b" not in w
 
@@ -62,7 +62,7 @@ def test_joined_axes_have_the_weights_of_their_parts() -> None:
 def test_both_sides_of_a_test_find_the_same_values() -> None:
     axes = {"n": ("n", 3)}
     part = DrawnMeasure(drawn(axes).measure, PRIMES, NUMBERS[2:], 0)
-    assert (part.weights()["n"][0] == drawn(axes).weights()["n"][0][2:]).all()
+    assert (part.weights["n"][0] == drawn(axes).weights["n"][0][2:]).all()
 
 
 class Weighted(FloatArithmetic):
