@@ -21,6 +21,7 @@ from mirage.ir.axes import AxisNode
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.operator import Over, read_operator
 from mirage.mugraph.graph import Node
+from mirage.verify.decimals import as_written
 
 #: (part, id): id 0 is a free index, positive ids are bound in the monomial
 Index = tuple[tuple[str, int], ...]
@@ -153,7 +154,7 @@ class ExactAlgebra:
         return self._atom(("input", name), frozenset(p for a in axes for p in self.parts.get(a, (a,))))
 
     def constant(self, value: Fraction) -> Form:
-        return self._form({((), ()): value})
+        return self._form({((), ()): as_written(value)})
 
     def dim(self, size: sympy.Expr) -> Form:
         if size.is_Integer and self.sizes is not None:

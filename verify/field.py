@@ -24,6 +24,7 @@ from mirage.errors import FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
 from mirage.ir.dims import Dim
 from mirage.ir.functions import EXP, ScalarFunction
+from mirage.verify.decimals import as_written
 from mirage.verify.measure import DrawnMeasure
 from mirage.verify.primes import Primes, Residues
 from mirage.verify.words import keys, mix
@@ -111,7 +112,7 @@ class FieldArithmetic(Arithmetic[Pair]):
         self.outside_lax: set[str] = set()
 
     def constant(self, value: Fraction) -> Pair:
-        return self._pair(self.residues.of(value))
+        return self._pair(self.residues.of(as_written(value)))
 
     def dim(self, size: Dim) -> Pair:
         if self.measure is None or size.is_Integer:

@@ -15,6 +15,7 @@ import numpy as np
 
 from mirage.ir.arithmetic import Arithmetic, contract
 from mirage.ir.functions import ABS, COS, POW, SIN, Range, ScalarFunction
+from mirage.verify.decimals import as_written
 
 #: of a function of NumPy or SciPy, relative; they are right to a few units in the last place
 _FUNCTION_ERROR = 2.0**-46
@@ -48,7 +49,7 @@ class IntervalArithmetic(Arithmetic[Interval]):
 
     def constant(self, value: Fraction) -> Interval:
         near = np.asarray(float(value))
-        return self.exactly(near) if Fraction(float(value)) == value else _outwards(near, near)
+        return self.exactly(near) if Fraction(float(value)) == as_written(value) else _outwards(near, near)
 
     def add(self, x: Interval, y: Interval) -> Interval:
         return _outwards(np.asarray(x.lo + y.lo), np.asarray(x.hi + y.hi))

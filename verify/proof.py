@@ -65,7 +65,7 @@ def compare_graph(program: AxisProgram, graph: MuGraph) -> Comparison:
         parts = {a: (f"{a}.grid", f"{a}.loop", f"{a}.tile") for a in _divided(graph)}
 
         def compared(algebra: type[ExactAlgebra]) -> Comparison:
-            reader = _Reader(DefinedAlgebra(algebra(parts)))
+            reader = _Reader(DefinedAlgebra(algebra(parts, sizes={})))
             return reader.compared(reader.program(program), reader.mugraph(graph))
 
         return _strongest(compared)

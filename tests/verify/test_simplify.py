@@ -18,6 +18,8 @@ from mirage.ir.axes import to_axes
 from mirage.ir.functions import ABS, CLAMP, FUNCTIONS, MAXIMUM, RELU, ScalarFunction
 from mirage.ir.program import Program
 from mirage.mugraph.reference import reference_graph
+from mirage.search.candidates import Known, admitted
+from mirage.verify.decimals import as_written
 from mirage.verify.equivalence import Verifier
 from mirage.verify.exact import ExactAlgebra, Form
 from mirage.verify.identities import ALWAYS, INVERSE_OF_ONE_MORE, INVERSES, TURNED
@@ -183,6 +185,31 @@ def test_relus_of_several_values_are_left_as_they_are() -> None:
     assert al.function(RELU, al.mul(two, al.add(al.function(RELU, x), y))) is al.mul(
         two, al.function(RELU, al.add(al.function(RELU, x), y))
     )
+
+
+@pytest.mark.parametrize(("parts", "whole", "equal"), [((0.1, 0.2), 0.3, True), ((0.1, 0.2), 0.30000001, False)])
+def test_constants_are_the_decimals_as_which_they_are_written(parts: tuple[float, float], whole: float, equal: bool) -> None:
+    a, b = program(lambda x, y: (parts[0] * x + parts[1] * x) * y), program(lambda x, y: whole * x * y)
+    for c in (api.verify(a, b), api.verify(a, reference_graph(to_axes(b)))):
+        assert c.equal is equal and c.verdict == ("proved equal" if equal else "different")
+    assert as_written(Fraction(1, 3)) == Fraction(1, 3) and as_written(Fraction(1, 8)) == Fraction(1, 8)
+    assert as_written(Fraction(0.1)) == Fraction(1, 10) and float(as_written(Fraction(1e-300))) == 1e-300
+
+
+def test_a_mean_over_a_literal_size_is_a_sum_over_that_number() -> None:
+    def mean(x: Any, y: Any) -> Any:
+        return mi.mean(x, axis=1, keepdims=True) * y
+
+    def by(count: int) -> Program:
+        return program(lambda x, y: mi.sum(x, axis=1, keepdims=True) / count * y)
+
+    a = program(mean)
+    for b in (by(4), reference_graph(to_axes(by(4)))):
+        assert api.verify(a, b).verdict == "proved equal"
+    for b in (by(3), reference_graph(to_axes(by(3)))):
+        assert api.verify(a, b).verdict == "different"
+    graph = reference_graph(to_axes(by(4)))
+    assert admitted(Verifier(a), Known(graph, 0.0)) is not None
 
 
 def test_constants_are_clamped() -> None:
