@@ -41,7 +41,7 @@ class Check:
     """Random tests with one seed and one pair of primes, p and q with q | p - 1 (Mirage, section 5.2).
 
     `difference` says in words which test told the graph from the program; "" where none did. Tests take functions for random
-    ones, and literal sizes for others: a difference is no counterexample. `uncovered` says for which sizes the tests do not
+    ones, of which nothing else is known: a difference is no counterexample. `uncovered` says for which sizes the tests do not
     speak; "" where they speak for all (see `mirage.verify.support`).
     """
 
@@ -106,7 +106,7 @@ class Certificate:
 
         "different" takes a counterexample, "proved equal" a proof, and "tested equal" checks of which none found a difference,
         and which speak for all sizes. All else is "unknown": a check found a difference in which a function is taken for a
-        random one, or a literal size for another, or it leaves sizes out.
+        random one, or it leaves sizes out.
         """
         if self.counterexample:
             return "different"
