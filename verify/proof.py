@@ -11,7 +11,8 @@ from typing import Literal, NamedTuple
 
 from mirage.errors import AxisError, DTypeError, GraphError, TermTooLarge
 from mirage.ir.axes import AxisProgram
-from mirage.ir.operator import reduced_parts
+from mirage.ir.expand import expand
+from mirage.ir.operator import Elementwise, get_operator, reduced_parts
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
@@ -113,9 +114,9 @@ def compare_programs(a: Program, b: Program) -> Comparison:
     try:
         x, y = paired(a, b)
     except AxisError:
-        return _NOTHING
+        return Comparison("not proved", None if _total(a) and _total(b) else "both are defined")
     if [o.dims for o in x.outputs] != [o.dims for o in y.outputs]:
-        return _NOTHING
+        return _conditions(x, y)
     try:
 
         def compared(algebra: type[ExactAlgebra]) -> Comparison:
@@ -125,6 +126,23 @@ def compare_programs(a: Program, b: Program) -> Comparison:
         return _strongest(compared)
     except TermTooLarge:
         return _conditions(x, y)
+
+
+def _total(program: Program) -> bool:
+    """Whether each operator by itself is defined for all operands, as a program without an axis form can only be asked."""
+    al = DefinedAlgebra(ExactAlgebra({}))
+    values: list[Term] = []
+    for i, n in enumerate(expand(program).nodes):
+        value = al.tensor(f"v{i}", ())
+        op = None if n.op == "input" else get_operator(n.op)
+        if isinstance(op, Elementwise):
+            found: Term = op.apply(al, [values[k] for k in n.inputs], n.attr)
+            if found.conditions:
+                return False
+            # of operands, only constants are known
+            value = value if n.inputs else found
+        values.append(value)
+    return True
 
 
 def _divided(graph: MuGraph) -> list[str]:
