@@ -39,6 +39,8 @@ from benchmarks.search.adversary import adversary_table, by_kind
 from benchmarks.search.adversary import measure as measure_adversary
 from benchmarks.search.anytime import anytime_table
 from benchmarks.search.anytime import measure as measure_anytime
+from benchmarks.search.kills import kills_summary
+from benchmarks.search.kills import measure as measure_kills
 from benchmarks.search.pruning import ablation, pruning_table
 from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
@@ -53,6 +55,8 @@ CUT = 30.0
 #: processes whose imports are timed; deadlines, and the seconds for the best version, of the comparison of deadlines
 IMPORTS = 7
 ANYTIME_BUDGETS, ANYTIME_BEST = (2.0, 10.0), 60.0
+#: the program whose superoptimizations are killed
+KILLED = "qknorm_attention"
 DOCS = Path(__file__).parents[1] / "docs"
 _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
 
@@ -165,6 +169,11 @@ def _anytime(run: _Run) -> None:
     run.page.write({"anytime": anytime_table(anytime).markdown()}, {"anytime": as_rows(anytime)})
 
 
+def _kills(run: _Run) -> None:
+    killed = list(measure_kills(KILLED, say=_say))
+    run.page.write({"kills": kills_summary(killed).markdown()}, {"kills": as_rows(killed)})
+
+
 def _adversary(run: _Run) -> None:
     """Refused where a verdict is wrong."""
     found = list(measure_adversary())
@@ -186,6 +195,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "pruning": _pruning,
     "scaling": _scaling,
     "anytime": _anytime,
+    "kills": _kills,
     "adversary": _adversary,
 }
 

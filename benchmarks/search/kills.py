@@ -84,7 +84,7 @@ def child(name: str, log: Path) -> None:
     mi.superoptimize(PROGRAMS[name], budget=600, more=True)
 
 
-def measure(name: str, kills: int, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Iterator[KillRow]:
+def measure(name: str, kills: int = KILLS, seed: int = 0, say: Callable[[str], None] = lambda _: None) -> Iterator[KillRow]:
     """A row per process; the last ones may find nothing left to do, and end by themselves."""
     rng = random.Random(seed)
     with tempfile.TemporaryDirectory(prefix="mirage-kills-") as folder:
@@ -175,6 +175,22 @@ def kills_table(rows: Sequence[KillRow]) -> Table:
     ]
     begun = ["units begun (finished before)", "schedules compiled (begun before)"]
     return Table(["kill", "after, s", "kept answer, us", *begun, "over the last answer"], cells)
+
+
+def kills_summary(rows: Sequence[KillRow]) -> Table:
+    """What was kept of all, and done again."""
+    raced = [r.over_last for r in rows if r.over_last is not None]
+    figures = {
+        "processes killed": f"{len(rows)}",
+        "killed before there was an answer": f"{sum(r.kept_us is None for r in rows)}",
+        "units of the search begun": f"{sum(r.units for r in rows)}",
+        "of these, finished before": f"{sum(r.units_again for r in rows)}",
+        "schedules compiled": f"{sum(r.schedules for r in rows)}",
+        "of these, begun before": f"{sum(r.schedules_again for r in rows)}",
+        "first answer over the last": f"{raced[0]:.2f}" if raced else "-",
+        "least of the answers between over the last": f"{min(raced[1:-1]):.2f}" if raced[2:] else "-",
+    }
+    return Table(["what", "figure"], [[what, figure] for what, figure in figures.items()])
 
 
 def main(
