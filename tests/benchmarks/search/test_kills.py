@@ -12,9 +12,9 @@ def row(kill: int, kept_us: float | None, over_last: float | None = None) -> Kil
 def test_the_tables() -> None:
     rows = [row(0, None), row(1, 30.0, 1.5), row(2, 25.0, 1.25), row(3, 20.0, 1.0)]
     assert kills_table(rows).rows[1] == ["1", "1.5", "30.0", "3 (0)", "4 (2)", "1.50"]
-    figures = dict(kills_summary(rows).rows)
+    figures = {what: figure for what, figure in kills_summary(rows).rows}
     assert figures["processes killed"] == "4" and figures["killed before there was an answer"] == "1"
     assert figures["schedules compiled"] == "16" and figures["of these, begun before"] == "8"
     assert figures["first answer over the last"] == "1.50"
     assert figures["least of the answers between over the last"] == "1.25"
-    assert dict(kills_summary([row(0, None)]).rows)["first answer over the last"] == "-"
+    assert ["first answer over the last", "-"] in kills_summary([row(0, None)]).rows
