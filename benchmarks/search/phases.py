@@ -29,7 +29,7 @@ PHASES: dict[str, tuple[Any, str]] = {
     "assembly": (Assembler, "graph"),
     "safety": (SafetyCheck, "safe"),
     "merging": (generate, "undominated"),
-    "proofs": (equivalence, "prove"),
+    "proofs": (equivalence, "compare_graph"),
     "random tests": (RandomTester, "run"),
 }
 

@@ -153,7 +153,7 @@ def _checked(seed: int) -> int:
     found = [*fused_graphs(verifier.axis_program), *staged_graphs(verifier.axis_program)]
     plain = len(analyze(reference_graph(verifier.axis_program)).plain)
     for graph in found:
-        assert verifier.check(graph).equal, f"seed {seed}: {graph}"
+        assert verifier.admit(graph).equal, f"seed {seed}: {graph}"
         assert len(analyze(graph).plain) <= plain
     return len(found)
 
