@@ -111,6 +111,8 @@ class Candidates:
         self.stopped = False
         self._seen: set[str] = set()
         self._waiting = deque(known)
+        #: how many of the known graphs were not looked at yet
+        self.unread = len(self._waiting)
         #: how many of the search's graphs were taken from it
         self._taken = 0
 
@@ -174,6 +176,7 @@ class Candidates:
         candidate = admitted(self.verifier, self._waiting[0])
         # only now: an interrupt leaves it waiting
         self._waiting.popleft()
+        self.unread = max(self.unread - 1, 0)
         if candidate is None or (key := structure_key(candidate.graph)) in self._seen:
             return []
         self._seen.add(key)

@@ -18,7 +18,7 @@ from mirage.search.versions import Decision, VersionTuner
 #: seconds, and share of the budget, at most, that are left for the evidence of what is returned
 FINISH_S, FINISH_SHARE = 0.3, 0.05
 #: seconds between two times that the best so far is kept
-KEEP_S = 2.0
+KEEP_S = 0.5
 
 
 class Session:
@@ -92,9 +92,13 @@ class Session:
         return self.run(budget, say)
 
     def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
-        """Keep what is known, every few seconds, unless a decision with more kernels is kept."""
+        """Keep what is known, every few seconds, unless a decision with more kernels is kept, or graphs that are kept were not
+        looked at yet.
+        """
         kernels = [v.candidate for v in decision.versions if v.candidate]
-        if self.memory is None or time.perf_counter() - self._kept <= KEEP_S or len(kernels) < self._kernels:
+        if self.memory is None or time.perf_counter() - self._kept <= KEEP_S:
+            return
+        if len(kernels) < self._kernels or self.work.candidates.unread:
             return
         for c in kernels:
             self.work.verifier.confirm(c.graph, c.certificate)
