@@ -59,7 +59,7 @@ def counted(self, graph):
 
 def advanced(self, seconds):
     found = advance(self, seconds)
-    if len(self.finished) == units:
+    if units and len(self.finished) == units:
         wait()
     return found
 
