@@ -266,7 +266,8 @@ def _cut(found: Superoptimized) -> bool:
 def main(arguments: Sequence[str]) -> None:
     """The child: superoptimizes programs of a task file, a round of one of them for each line that it reads."""
     task: dict[str, Any] = json.loads(Path(arguments[0]).read_text())
-    end_with(task["parent"], Path(arguments[0]).parent)
+    folder = Path(arguments[0]).parent
+    end_with(task["parent"], folder)
     os.nice(5)
     kernels = kernels_for(task["target"])
 
@@ -282,13 +283,16 @@ def main(arguments: Sequence[str]) -> None:
         return Rounds(first, kernels)
 
     work = [rounds(job) for job in task["jobs"]]
-    for line in sys.stdin:
-        request = json.loads(line)
-        try:
-            answer = work[request["job"]].next(request["budget"])
-        except Exception as e:
-            answer = {"error": f"{type(e).__name__}: {e}"}
-        print(json.dumps(answer), flush=True)
+    with suppress(BrokenPipeError):
+        for line in sys.stdin:
+            request = json.loads(line)
+            try:
+                answer = work[request["job"]].next(request["budget"])
+            except Exception as e:
+                answer = {"error": f"{type(e).__name__}: {e}"}
+            print(json.dumps(answer), flush=True)
+    # the pipes' other ends are closed: the parent was killed, which may show here before `end_with` sees it
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":
