@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from mirage.errors import JobError
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+from mirage.search.jobs import was_cut
 
 #: seconds of a round at most; each is as long as all before it
 LONGEST_S = 300.0
@@ -236,7 +236,7 @@ class Rounds:
     #: what is known of it: the kernel as text, and how many graphs
     told: str = ""
     graphs: int = 0
-    seconds: float = field(default=0.0)
+    seconds: float = 0.0
 
     def next(self, seconds: float) -> dict[str, Any]:
         """What a round of so many seconds brings: the `kernel` as text where it is another one, and its `outcome` in words;
@@ -253,14 +253,11 @@ class Rounds:
             "outcome": f"{found.best}, found in the background in {self.seconds:.0f} s",
             "news": other or more,
             # what a model has ranked is not measured any more
-            "complete": not isinstance(found, Superoptimized) or not _cut(found),
+            "complete": not (
+                isinstance(found, Superoptimized) and (was_cut(found.stats.stop_reason) or was_cut(found.tune_stop))
+            ),
         }
         return {**answer, "kernel": kernel} if other else answer
-
-
-def _cut(found: Superoptimized) -> bool:
-    """Whether time ended the search, or the choice among what it found."""
-    return any(why in reason for reason in (found.stats.stop_reason, found.tune_stop) for why in (OUT_OF_TIME, INTERRUPTED))
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from mirage.api import superoptimize as search_program
 from mirage.background import Background, Job
 from mirage.cache import ResultStore, check_cache
-from mirage.compiler.arguments import trial_arguments
+from mirage.compiler.arguments import trial_sets
 from mirage.compiler.build import (
     COMPLETION,
     OPTIMIZATIONS,
@@ -154,14 +154,13 @@ def compile(
 
 def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Sizes], seconds: float) -> Executable:
     """The form of a program that is measured to be the fastest; the first one where it cannot be tried."""
-    full, arguments = forms[FULL], [trial_arguments(main, at) for at in sizes]
-    complete = [a for a in arguments if a is not None]
-    if len(complete) < len(arguments) or not _may_be_tried(full):
+    full, arguments = forms[FULL], trial_sets(main, sizes)
+    if arguments is None or not _may_be_tried(full):
         return full
     try:
-        name = fastest(forms, complete, seconds, otherwise=FULL)
+        name = fastest(forms, arguments, seconds, otherwise=FULL)
     except Exception:
-        # functions of the user may want other values
+        # arguments of the right types may have values that the program refuses
         return full
     if name == PLAIN:
         why = "the kernels that searches found are not used: the program was measured to be slower with them"
@@ -367,9 +366,8 @@ class _Searches:
     ) -> str:
         """The name of the fastest form; of the first one where there is no memory to try them."""
         module = module_of(program)
-        arguments = [trial_arguments(module.functions[module.main], at) for at in sizes]
-        complete = [a for a in arguments if a is not None]
-        if len(complete) < len(arguments):
+        arguments = trial_sets(module.functions[module.main], sizes)
+        if arguments is None:
             return next(iter(forms))
         made = {name: form_of(program, kernel, sizes, constants, self.kernels) for name, (kernel, _) in forms.items()}
-        return fastest(made, complete, seconds)
+        return fastest(made, arguments, seconds)

@@ -9,7 +9,7 @@ from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.operator import Over, read_operator
 from mirage.search.abstract import AbstractAlgebra, Poly
-from mirage.verify.exact import ExactAlgebra, Form
+from mirage.verify.exact import ExactAlgebra, Form, read_node
 
 
 class Algebras:
@@ -53,7 +53,7 @@ class Algebras:
 
     def exact_of(self, n: AxisNode, args: Sequence[Form], over: Over) -> Form:
         """The exact form of an operator's result."""
-        return self.exact.operator(n, args, over)
+        return read_node(self.exact, n, args, over)
 
     def _concat(self, joined: object) -> ScalarFunction:
         """The abstract atom of a concat: a function of the sum of what it joins, so that each is a subexpression."""

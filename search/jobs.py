@@ -28,6 +28,11 @@ OUT_OF_TIME = "budget spent"
 INTERRUPTED = "interrupted"
 
 
+def was_cut(reason: str) -> bool:
+    """Whether time or an interrupt ended what stopped for this reason: with more time, it goes on."""
+    return OUT_OF_TIME in reason or INTERRUPTED in reason
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a unit yielded: a JSON object, and why it stopped early, or "" where it is complete.

@@ -14,10 +14,7 @@ from typing import Literal, NamedTuple
 import sympy
 
 from mirage.errors import TermTooLarge
-from mirage.ir.axes import AxisNode
 from mirage.ir.functions import ABS, FUNCTIONS, POW, SQRT, Range, ScalarFunction
-from mirage.ir.operator import Over, read_operator
-from mirage.mugraph.graph import Node
 from mirage.verify.exact import ExactAlgebra, Form, Index, Monomial
 from mirage.verify.form_text import form_text
 
@@ -108,14 +105,6 @@ class DefinedAlgebra:
                 c._replace(everywhere=c.everywhere | {(p, whole) for p in own & c.form.free}) for c in x.conditions
             )
         return Term(self.exact.concat([x.form for x in xs], joined), frozenset(conditions))
-
-    def operator(self, n: Node | AxisNode, args: Sequence[Term], over: Over) -> Term:
-        """The result of an axis-level operator; `over` are the parts that it sums (see `read_operator`)."""
-        if n.op == "concat":
-            assert n.joined is not None
-            return self.concat(args, n.joined)
-        term: Term = read_operator(self, n.op, n.attr, args, over)
-        return term
 
     def _unless_large(self, op: Literal["add", "mul"], x: Form, y: Form) -> Form:
         try:

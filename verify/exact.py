@@ -13,6 +13,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from typing import Any, TypeVar
 
 import sympy
 
@@ -22,6 +23,8 @@ from mirage.ir.functions import ScalarFunction
 from mirage.ir.operator import Over, read_operator
 from mirage.mugraph.graph import Node
 from mirage.verify.decimals import as_written
+
+Value = TypeVar("Value")
 
 #: (part, id): id 0 is a free index, positive ids are bound in the monomial
 Index = tuple[tuple[str, int], ...]
@@ -270,10 +273,14 @@ class ExactAlgebra:
         free |= frozenset(self.parts.get(joined[0], (joined[0],)))
         return self._atom(("concat", joined, tuple(xs)), free, xs)
 
-    def operator(self, n: Node | AxisNode, args: Sequence[Form], over: Over) -> Form:
-        """The result of an axis-level operator; `over` are the parts that it sums (see `read_operator`)."""
-        if n.op == "concat":
-            assert n.joined is not None
-            return self.concat(args, n.joined)
-        form: Form = read_operator(self, n.op, n.attr, args, over)
-        return form
+
+def read_node(al: Any, n: Node | AxisNode, args: Sequence[Value], over: Over) -> Value:
+    """The result of an axis-level operator in an algebra of forms or terms; `over` are the parts that it sums (see
+    `read_operator`).
+    """
+    if n.op == "concat":
+        assert n.joined is not None
+        joined: Value = al.concat(args, n.joined)
+        return joined
+    value: Value = read_operator(al, n.op, n.attr, args, over)
+    return value

@@ -18,7 +18,7 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
 from mirage.verify.definedness import DefinedAlgebra, Term
-from mirage.verify.exact import ExactAlgebra
+from mirage.verify.exact import ExactAlgebra, read_node
 from mirage.verify.pairing import paired
 from mirage.verify.simplify import SimplifyingAlgebra
 
@@ -175,7 +175,7 @@ class _Reader:
                 values.append(self.al.tensor(n.attr["name"], n.axes))
             else:
                 over = reduced_parts(n.op, [program.nodes[i].axes for i in n.operands], n.reduce, self.parts)
-                values.append(self.al.operator(n, [values[i] for i in n.operands], over))
+                values.append(read_node(self.al, n, [values[i] for i in n.operands], over))
         return [values[o.value] for o in program.outputs]
 
     def mugraph(self, graph: MuGraph) -> list[Term]:
@@ -191,7 +191,7 @@ class _Reader:
                     values[i, k] = form
             else:
                 over = reduced_parts(n.op, _operand_axes(graph.kernel, n), n.reduce, self.parts)
-                values[i, 0] = self.al.operator(n, args, over)
+                values[i, 0] = read_node(self.al, n, args, over)
         return [values[r.node, r.out] for r in graph.kernel.outputs]
 
     def parts(self, axes: Sequence[str]) -> frozenset[str]:
@@ -221,7 +221,7 @@ class _Reader:
         def parts(axes: Sequence[str]) -> frozenset[str]:
             return self.summed(block, axes, after)
 
-        return self.al.operator(n, args, reduced_parts(n.op, _operand_axes(graph, n), n.reduce, parts))
+        return read_node(self.al, n, args, reduced_parts(n.op, _operand_axes(graph, n), n.reduce, parts))
 
     def check_partial(self, args: Sequence[Term]) -> None:
         """A partial index and the axis itself are different indices; a form cannot hold both."""

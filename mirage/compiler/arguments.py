@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -30,6 +30,13 @@ def trial_arguments(function: Function, sizes: Mapping[str, int]) -> list[Any] |
     if not all(map(_is_complete, annotations)) or sum(_bytes(a, sizes) for a in annotations) > MEMORY_SHARE * memory_bytes():
         return None
     return [_argument(a, sizes, rng) for a in annotations]
+
+
+def trial_sets(function: Function, sizes: Sequence[Mapping[str, int]]) -> list[list[Any]] | None:
+    """Trial arguments at each of these sizes; None where there are none at some."""
+    found = [trial_arguments(function, at) for at in sizes]
+    complete = [arguments for arguments in found if arguments is not None]
+    return complete if len(complete) == len(found) else None
 
 
 def _is_complete(annotation: Annotation) -> bool:

@@ -92,14 +92,18 @@ def level_of(features: Iterable[str]) -> str | None:
     return next((level for level, needed in LEVELS.items() if needed <= has), None)
 
 
+def cpuinfo() -> list[str]:
+    """The lines in which Linux describes the first processor; none elsewhere."""
+    file = Path("/proc/cpuinfo")
+    return file.read_text(encoding="utf-8", errors="replace").split("\n\n")[0].splitlines() if file.exists() else []
+
+
 @functools.cache
 def level() -> str | None:
     """The level of this machine's processor; None where it has none, or no way to tell."""
-    cpuinfo = Path("/proc/cpuinfo")
-    if platform.machine() != "x86_64" or not cpuinfo.exists():
+    if platform.machine() != "x86_64":
         return None
-    lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
-    return level_of(next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), []))
+    return level_of(next((line.partition(":")[2].split() for line in cpuinfo() if line.startswith("flags")), []))
 
 
 def _place(source: str, level: str, suffix: str, folder: Path) -> Path:

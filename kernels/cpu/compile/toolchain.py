@@ -110,7 +110,7 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
     if path.exists():
         check_private(path)
         return path
-    building = [_start(compiler, part) for part in parts if _shipped(part, ".o") is None]
+    building = [_start(compiler, part) for part, place in zip(parts, objects, strict=True) if not place.exists()]
     with build_folder(path.parent) as build:
         if not parts:
             return _moved(_compiled(compiler, source, build, path, deadline, name), path)
@@ -136,7 +136,7 @@ def start(parts: Sequence[str]) -> None:
     with suppress(MirageError):
         compiler = find_compiler()
         for part in parts:
-            if _shipped(part, ".o") is None:
+            if not _object(compiler, part).exists():
                 _start(compiler, part)
 
 
@@ -146,6 +146,7 @@ def _shipped(source: str, suffix: str) -> Path | None:
 
 
 def _object(compiler: Compiler, part: str) -> Path:
+    """Where the object file of a part is, or will be."""
     return _shipped(part, ".o") or _place(compiler, part, "part", ".o")
 
 
@@ -281,8 +282,5 @@ def _key(source: str, compiler: Compiler, flags: tuple[str, ...]) -> str:
 def _cpu() -> str:
     """What `-march=native` depends on: a cache folder may be shared by unlike machines."""
     lines = [platform.system(), platform.machine(), platform.processor()]
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        first = cpuinfo.read_text(encoding="utf-8", errors="replace").split("\n\n")[0]
-        lines += [line for line in first.splitlines() if line.split("\t")[0].strip() in CPU_LINES]
+    lines += [line for line in shipped.cpuinfo() if line.split("\t")[0].strip() in CPU_LINES]
     return "\n".join(lines)

@@ -22,7 +22,7 @@ from mirage.results.recall import Kept, Memory
 from mirage.results.records import StoredGraphs
 from mirage.results.result import FROM_CACHE
 from mirage.search.candidates import Candidate, Known, admitted
-from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
+from mirage.search.jobs import was_cut
 from mirage.search.stats import SearchStats
 from mirage.search.tune import Tuned
 from mirage.search.versions import Decision
@@ -106,6 +106,5 @@ class CpuMemory(Memory):
             "baselines": baselines_to_json(tuned.baselines),
             "stats": stats.to_json(),
         }
-        cut = any(why in tuned.stop_reason for why in (OUT_OF_TIME, INTERRUPTED))
         best_us = decision.at(anchors[0]).timing.median_us
-        self._keep(self._tuned_key(anchors), payload, best_us, complete=not cut, spent=spent)
+        self._keep(self._tuned_key(anchors), payload, best_us, complete=not was_cut(tuned.stop_reason), spent=spent)

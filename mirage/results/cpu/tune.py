@@ -17,7 +17,7 @@ from mirage.search.versions import Decision, VersionTuner
 
 #: seconds, and share of the budget, at most, that are left for the evidence of what is returned
 FINISH_S, FINISH_SHARE = 0.3, 0.05
-#: seconds between two times that the best so far is kept
+#: seconds between two times that what is known so far is kept
 KEEP_S = 0.5
 
 
@@ -37,6 +37,8 @@ class Session:
         self.memory = memory
         self.library = LibraryProgram(work.verifier.axis_program)
         self._kept = time.perf_counter()
+        #: whether all graphs of the search are kept
+        self._kept_all = False
         #: kernels of the decision that is kept
         self._kernels = kept.kernels if kept else 0
 
@@ -92,7 +94,7 @@ class Session:
         return self.run(budget, say)
 
     def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
-        """Keep what is known, every few seconds, unless a decision with more kernels is kept, or graphs that are kept were not
+        """Keep what is known, every half a second, unless a decision with more kernels is kept, or graphs that are kept were not
         looked at yet.
         """
         kernels = [v.candidate for v in decision.versions if v.candidate]
@@ -115,5 +117,6 @@ class Session:
 
     def _keep_graphs(self, spent: float) -> None:
         source = self.work.candidates
-        if self.memory is not None and source.search is not None:
-            self.memory.keep_graphs(source.found, self.work.stats, complete=self.work.complete, spent=spent)
+        if self.memory is not None and source.search is not None and not self._kept_all:
+            self._kept_all = self.work.complete
+            self.memory.keep_graphs(source.found, self.work.stats, complete=self._kept_all, spent=spent)
