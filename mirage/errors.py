@@ -44,6 +44,10 @@ class TraceError(MirageError):
     """A Python function that does not trace to a program."""
 
 
+class UnsupportedNode(MirageError):
+    """A node of another framework's graph that the graph IR cannot express; says why."""
+
+
 class ParseError(MirageError):
     """Program text that does not parse; names the line."""
 

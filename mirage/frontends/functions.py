@@ -89,11 +89,18 @@ def trace_module(fn: Callable[..., Any], specs: Mapping[str, Any] | None = None,
     name = program_name(plain, name)
     declared = {p: annotation(f"{name}: {p}", s) for p, s in given.items()}
     check_parameters(plain, name, declared)
+    return recorded(name, plain, declared, fn if isinstance(fn, GraphFunction) else None)
+
+
+def recorded(
+    name: str, fn: Callable[..., Any], declared: Mapping[str, Annotation], active: GraphFunction | None = None
+) -> Module:
+    """The module whose main function is what `fn` computes of parameters that it takes by name, without calling `active`."""
     module = ModuleTrace()
     trace = GraphTrace(module, module.reserve(name))
-    if isinstance(fn, GraphFunction):
-        module.active.append(fn)
-    result = trace.record(plain, declared, by_name=True)
+    if active is not None:
+        module.active.append(active)
+    result = trace.record(fn, declared, by_name=True)
     module.builder.add(trace.function.finish(result))
     # the main function first
     functions = {name: module.builder.functions.pop(name), **module.builder.functions}

@@ -95,13 +95,12 @@ class Frame:
         # nothing half laid out is used again
         self.entry = None
         slots, arena = entry.slots, self.arena
-        if layout.arena:
-            planned = arena.planned() if memory is None else memory[: layout.arena]
-            if planned.size < layout.arena:
-                raise FormatError(
-                    f"{layout.owner}: an arena of {layout.arena} bytes does not fit the {planned.size} bytes that the caller "
-                    "gives; compile the program again"
-                )
+        planned = arena.planned() if memory is None else memory[: layout.arena]
+        if planned.size < layout.arena:
+            raise FormatError(
+                f"{layout.owner}: an arena of {layout.arena} bytes does not fit the {planned.size} bytes that the caller "
+                "gives; compile the program again"
+            )
         for s in layout.planned:
             size = slots[s.size]
             at = s.offset

@@ -1,0 +1,243 @@
+"""Operators without a lowering: one call of ATen's own, within a compiled program.
+
+The program names the operator and has its arguments as JSON: `{"tensor": 0}` is the first operand, `{"dim": 0}` the first dim.
+Operators of pure tensors are library calls, which the compiler may move, share and leave out; those with effects, random
+numbers, or other values than tensors of known types are packed calls, in the order of the graph.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import sympy
+import torch
+
+from mirage.errors import FormatError, UnsupportedNode
+from mirage.frontends.aten.types import annotation_of, dim_of
+from mirage.frontends.calls import call_library, match_cast
+from mirage.frontends.effects import call_packed
+from mirage.frontends.graph import GraphTrace
+from mirage.frontends.proxy import Traced
+from mirage.ir.annotations import Annotation, ObjectType, ShapeType, TupleType, symbols_in, tensor_annotation
+from mirage.ir.types import ELEMENTS, TensorType
+from mirage.runtime.packed import register_library, register_packed
+
+#: the name under which compiled programs call ATen
+NAME = "torch.ops"
+#: operators that reach outside of their operands
+FORBIDDEN = frozenset({"aten.from_file", "aten.set_data", "aten.resize_", "aten.set_"})
+
+
+def call_operator(
+    trace: GraphTrace, op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any], value: Any
+) -> Any:
+    """The result of an operator that ATen computes; `value` is what torch says that it gives.
+
+    Raises UnsupportedNode for arguments that no program can hold.
+    """
+    text = Arguments(trace)
+    attrs: dict[str, Any] = {"op": str(op), "call": json.dumps([text.encode(list(args)), text.encode(kwargs)])}
+    if text.dims:
+        attrs["dims"] = tuple(text.dims)
+    if isinstance(value, torch.SymInt):
+        found = call_packed(NAME, *text.operands, result=ShapeType((None,)), **attrs)
+        return match_cast(found, ShapeType((dim_of(value),)))[0]
+    returns = annotation_of(value)
+    known = symbols_in(returns) <= trace.scope
+    fields = returns.fields if isinstance(returns, TupleType) else (returns,)
+    plain = all(isinstance(a, TensorType) for a in fields) and all(
+        isinstance(x.annotation, TensorType) for x in text.operands
+    )
+    if plain and known and fields and is_pure(op):
+        return call_library(NAME, *text.operands, out=fields if isinstance(returns, TupleType) else returns, **attrs)
+    written = [k for k, x in enumerate(text.operands) if any(x is a for a in _written(op, args, kwargs))]
+    if known:
+        return call_packed(NAME, *text.operands, result=returns, in_place=written, **attrs)
+    found = call_packed(NAME, *text.operands, result=_without_new(returns, trace.scope), in_place=written, **attrs)
+    if isinstance(returns, TupleType):
+        return tuple(f if isinstance(a, ObjectType) else match_cast(f, a) for f, a in zip(found, fields, strict=True))
+    return match_cast(found, returns)
+
+
+def is_pure(op: torch._ops.OpOverload) -> bool:
+    """Whether calls with equal operands give equal results and change nothing."""
+    return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
+
+
+def _written(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
+    given = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
+    return [given.get(a.name) for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+def _without_new(annotation: Annotation, scope: set[str]) -> Annotation:
+    """The annotation in which dims that only the call tells are unknown."""
+    if isinstance(annotation, TupleType):
+        return TupleType(tuple(_without_new(a, scope) for a in annotation.fields))
+    if isinstance(annotation, TensorType):
+        return tensor_annotation(
+            tuple(d if {s.name for s in d.free_symbols} <= scope else None for d in annotation.shape), annotation.dtype
+        )
+    return annotation
+
+
+class Arguments:
+    """Collects the tensors and dims of a call while its arguments become JSON."""
+
+    def __init__(self, trace: GraphTrace) -> None:
+        self.trace = trace
+        self.operands: list[Any] = []
+        self.dims: list[sympy.Expr] = []
+
+    def encode(self, x: Any) -> Any:
+        """An argument as JSON; raises UnsupportedNode for one that cannot be."""
+        match x:
+            case None | bool() | int() | float() | str():
+                return x
+            case Traced():
+                self.operands.append(x)
+                return {"tensor": len(self.operands) - 1}
+            case sympy.Integer():
+                return int(x)
+            case sympy.Expr():
+                self.dims.append(x)
+                return {"dim": len(self.dims) - 1}
+            case list() | tuple():
+                return [self.encode(v) for v in x]
+            case dict():
+                return {key: self.encode(v) for key, v in x.items()}
+            case complex():
+                return {"complex": [x.real, x.imag]}
+            case torch.dtype() | torch.layout() | torch.memory_format():
+                return {"torch": str(x).removeprefix("torch.")}
+            case torch.device() if x.type == "cpu":
+                return {"device": "cpu"}
+        raise UnsupportedNode(f"an argument of it is a {type(x).__name__}, {x!r}")
+
+
+Read = Callable[[Sequence[Any], Sequence[int]], Any]
+
+
+def _decoded(x: Any) -> tuple[bool, Any]:
+    """Whether an argument is a constant; and the constant, or what reads it from tensors and dims."""
+    match x:
+        case {"tensor": int() as k}:
+            return False, lambda tensors, dims: tensors[k]
+        case {"dim": int() as k}:
+            return False, lambda tensors, dims: dims[k]
+        case {"complex": [real, imag]}:
+            return True, complex(real, imag)
+        case {"torch": str() as name} if isinstance(
+            found := getattr(torch, name, None), torch.dtype | torch.layout | torch.memory_format
+        ):
+            return True, found
+        case {"device": "cpu"}:
+            return True, torch.device("cpu")
+        case dict():
+            raise FormatError(f"{NAME}: {x} is no argument")
+        case list():
+            parts = [_decoded(v) for v in x]
+            if all(constant for constant, _ in parts):
+                return True, [v for _, v in parts]
+            return False, lambda tensors, dims: [v if constant else v(tensors, dims) for constant, v in parts]
+    return True, x
+
+
+def operator(name: str) -> torch._ops.OpOverload:
+    """The operator that a program names, such as `aten.add.Tensor`; raises FormatError where there is none that may be called."""
+    parts = name.split(".")
+    found: Any = torch.ops
+    if len(parts) == 3 and ".".join(parts[:2]) not in FORBIDDEN:
+        try:
+            for part in parts:
+                found = getattr(found, part)
+        except (AttributeError, RuntimeError):
+            found = None
+    if not isinstance(found, torch._ops.OpOverload):
+        raise FormatError(f"{NAME}: there is no operator {name!r}; import the library that registers it before")
+    return found
+
+
+_prepared: dict[tuple[str, str], Callable[[Sequence[Any], Sequence[int]], Any]] = {}
+
+
+def _prepare(op: str, call: str) -> Callable[[Sequence[Any], Sequence[int]], Any]:
+    """A function from tensors and dims to what the operator gives."""
+    run = operator(op)
+    try:
+        args, kwargs = json.loads(call)
+        read = [_decoded(x) for x in args]
+        named = {key: _decoded(x) for key, x in kwargs.items()}
+    except (AttributeError, TypeError, ValueError) as e:
+        raise FormatError(f"{NAME}: the arguments of {op} cannot be read: {e}") from None
+    # what it gives must not be memory of its operands, which is used again
+    aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in run._schema.returns)
+
+    def prepared(tensors: Sequence[Any], dims: Sequence[int]) -> Any:
+        given = [v if constant else v(tensors, dims) for constant, v in read]
+        options = {key: v if constant else v(tensors, dims) for key, (constant, v) in named.items()}
+        with torch.no_grad():
+            found = run(*given, **options)
+        return _cloned(found) if aliases else found
+
+    _prepared[op, call] = prepared
+    return prepared
+
+
+def _cloned(x: Any) -> Any:
+    return [_cloned(v) for v in x] if isinstance(x, tuple | list) else x.clone() if isinstance(x, torch.Tensor) else x
+
+
+def _run(arrays: Sequence[Any], op: str, call: str, dims: Sequence[int]) -> Any:
+    prepared = _prepared.get((op, call)) or _prepare(op, call)
+    return prepared([to_torch(a) if isinstance(a, np.ndarray) else a for a in arrays], dims)
+
+
+def packed(*arrays: Any, op: str, call: str, dims: Sequence[int] = ()) -> Any:
+    """What an operator gives, for a packed call: arrays for tensors of known types, a shape for an integer."""
+    return _to_numpy(_run(arrays, op, call, dims))
+
+
+def library(
+    inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, op: str, call: str, dims: Sequence[int] = ()
+) -> None:
+    """What an operator gives, written to `outputs`."""
+    found = _run(inputs, op, call, dims)
+    for x, out in zip(found if isinstance(found, tuple | list) else (found,), outputs, strict=True):
+        to_torch(out).copy_(x)
+
+
+def to_torch(array: np.ndarray) -> torch.Tensor:
+    """A tensor in the memory of an array."""
+    if array.dtype == ELEMENTS["bfloat16"]:
+        return to_torch(array.view(np.int16)).view(torch.bfloat16)
+    if not array.flags.writeable:
+        # torch has no such tensors, and warns; nothing here writes to what is only read
+        array = np.asarray(_Writable(array))
+    return torch.from_numpy(array)
+
+
+class _Writable:
+    """An array that may only be read, as one that may be written."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
+def _to_numpy(x: Any) -> Any:
+    if isinstance(x, torch.Tensor):
+        if x.dtype == torch.bfloat16:
+            return x.contiguous().view(torch.int16).numpy().view(ELEMENTS["bfloat16"])
+        name = str(x.dtype).removeprefix("torch.")
+        known = name in ELEMENTS and x.layout == torch.strided
+        return x.contiguous().resolve_conj().resolve_neg().numpy() if known else x
+    if isinstance(x, tuple | list):
+        return tuple(map(_to_numpy, x))
+    return (x,) if isinstance(x, int) and not isinstance(x, bool) else x
+
+
+register_packed(NAME, packed)
+register_library(NAME, library)

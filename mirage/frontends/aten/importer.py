@@ -1,0 +1,250 @@
+"""From an ATen graph to a module of the graph IR, node by node."""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import sympy
+import torch
+
+from mirage.errors import MirageError, UnsupportedNode
+from mirage.frontends.aten import lower_contraction, lower_elementwise, lower_movement, lower_reduction  # noqa: F401
+from mirage.frontends.aten.fallback import call_operator
+from mirage.frontends.aten.table import LOWERINGS, Call
+from mirage.frontends.aten.types import annotation_of, dim_of
+from mirage.frontends.calls import match_cast, shape
+from mirage.frontends.functions import recorded
+from mirage.frontends.graph import GraphTrace
+from mirage.frontends.proxy import TRACE, Traced, placed
+from mirage.frontends.tensors import GraphTensor
+from mirage.ir.annotations import Annotation, ObjectType, ShapeType, TupleType, symbols_in
+from mirage.ir.graph.nodes import Module
+
+#: nodes that only state what sizes or types are: a graph's sizes are dims that say it themselves
+_STATEMENTS = (
+    "aten._assert_tensor_metadata",
+    "aten._assert_scalar",
+    "aten.sym_constrain_range",
+    "aten.sym_constrain_range_for_size",
+)
+
+
+@dataclass(frozen=True)
+class Given:
+    """An output that is not computed: the input at a position, or a constant."""
+
+    position: int | None = None
+    value: Any = None
+
+
+@dataclass
+class Imported:
+    """A graph as a module.
+
+    The module's parameters are the graph's inputs at the positions `inputs`, a size as a shape of one dim, and behind them the
+    tensors `attributes` that the graph has of its own. `outputs` has for each output of the graph the number of the result of the
+    module that it is, or what it is without being computed. `native` and `fallback` count operators; `reasons` say why one of a
+    name fell back.
+    """
+
+    module: Module
+    inputs: list[int]
+    attributes: list[torch.Tensor]
+    outputs: list[int | Given]
+    native: Counter[str] = field(default_factory=Counter)
+    fallback: Counter[str] = field(default_factory=Counter)
+    reasons: dict[str, str] = field(default_factory=dict)
+
+
+def import_graph(graph: torch.fx.GraphModule, name: str = "main", only_native: bool = False) -> Imported:
+    """The module of a graph of ATen operators whose nodes have fake tensors as their values (`meta["val"]`).
+
+    An operator without a lowering becomes a call of ATen's own. Raises UnsupportedNode, which lists all nodes that cannot be
+    imported; with `only_native` those without a lowering are among them.
+    """
+    return _Importer(graph, only_native).run(name)
+
+
+class _Importer:
+    def __init__(self, graph: torch.fx.GraphModule, only_native: bool) -> None:
+        self.graph = graph
+        self.only_native = only_native
+        self.values: dict[torch.fx.Node, Any] = {}
+        self.native: Counter[str] = Counter()
+        self.fallback: Counter[str] = Counter()
+        self.reasons: dict[str, str] = {}
+        self.refused: list[str] = []
+        self.outputs: list[int | Given] = []
+
+    def run(self, name: str) -> Imported:
+        nodes = list(self.graph.graph.nodes)
+        placeholders = [n for n in nodes if n.op == "placeholder"]
+        attributes = [n for n in nodes if n.op == "get_attr" and isinstance(_attribute(self.graph, n), torch.Tensor)]
+        known = set().union(*(symbols_in(annotation_of(n.meta.get("val"))) for n in placeholders), set())
+        declared: dict[str, Annotation] = {}
+        inputs: list[int] = []
+        owners: list[torch.fx.Node] = []
+        for k, n in enumerate(placeholders):
+            value = n.meta.get("val")
+            if isinstance(value, torch.SymInt):
+                self.values[n] = dim = dim_of(value)
+                if not dim.is_Symbol or dim.name in known:
+                    continue
+                known.add(dim.name)
+                declared[n.name] = ShapeType((dim,))
+            elif isinstance(value, torch.Tensor):
+                declared[n.name] = annotation_of(value)
+                owners.append(n)
+            else:
+                self.values[n] = value
+                continue
+            inputs.append(k)
+        for n in attributes:
+            declared[n.name] = annotation_of(_attribute(self.graph, n))
+            owners.append(n)
+        positions = {n: k for k, n in enumerate(placeholders)}
+
+        def program(**parameters: Any) -> Any:
+            for n in owners:
+                self.values[n] = parameters[n.name]
+            for n in nodes:
+                if n.op not in ("placeholder", "output") and n not in self.values:
+                    self._node(n)
+            if self.refused:
+                lines = "\n  ".join(self.refused)
+                raise UnsupportedNode(f"{len(self.refused)} nodes cannot be imported:\n  {lines}")
+            return self._results(nodes[-1], positions)
+
+        module = recorded(name, program, declared)
+        return Imported(
+            module, inputs, [_attribute(self.graph, n) for n in attributes], self.outputs,
+            self.native, self.fallback, self.reasons,
+        )  # fmt: skip
+
+    def _results(self, output: torch.fx.Node, positions: dict[torch.fx.Node, int]) -> Any:
+        """The values that the module returns; notes which output is which."""
+        results: list[Any] = []
+        (found,) = output.args
+        for x in found if isinstance(found, tuple | list) else (found,):
+            value = self._value(x)
+            if isinstance(x, torch.fx.Node) and x.op == "placeholder":
+                self.outputs.append(Given(positions[x]))
+                continue
+            if isinstance(value, sympy.Expr) and not value.is_Integer:
+                value = shape(value)
+            elif not isinstance(value, Traced):
+                self.outputs.append(Given(value=int(value) if isinstance(value, sympy.Integer) else value))
+                continue
+            self.outputs.append(len(results))
+            results.append(value)
+        # a graph that computes nothing is only there for its effects
+        return tuple(results) or (shape(),)
+
+    def _value(self, x: Any) -> Any:
+        """An argument of a node with values for nodes."""
+        if isinstance(x, torch.fx.Node):
+            return self.values[x]
+        if isinstance(x, tuple | list):
+            return [self._value(v) for v in x]
+        return {key: self._value(v) for key, v in x.items()} if isinstance(x, dict) else x
+
+    def _node(self, n: torch.fx.Node) -> None:
+        value = n.meta.get("val")
+        try:
+            with placed(_place(n)):
+                self.values[n] = self._call(n, value)
+        except MirageError as e:
+            self.values[n] = _Refused()
+            if not any(isinstance(self.values.get(m), _Refused) for m in n.all_input_nodes):
+                where = _place(n)
+                self.refused.append(f"{n.name} = {_name(n.target)}: {e}" + (f" ({where})" if where else ""))
+
+    def _call(self, n: torch.fx.Node, value: Any) -> Any:
+        if isinstance(value, int | float | bool):
+            return value
+        trace: GraphTrace = TRACE.get().graph  # type: ignore[assignment]
+        if isinstance(value, torch.SymInt):
+            dim = dim_of(value)
+            if {s.name for s in dim.free_symbols} <= trace.scope:
+                return dim
+        if isinstance(value, torch.SymBool | torch.SymFloat):
+            # what is stated of sizes; an operator that computes with one has no lowering, and no argument for ATen
+            return value
+        if n.target is python_operator.getitem:
+            source, k = self._value(n.args)
+            if isinstance(source, _Refused):
+                raise UnsupportedNode("an operand of it was not imported")
+            return source[k]
+        if not isinstance(n.target, torch._ops.OpOverload):
+            raise UnsupportedNode(f"{_name(n.target)} is no operator of ATen")
+        name = str(n.target)
+        if name.rpartition(".")[0] in _STATEMENTS:
+            return None
+        args, kwargs = self._value(n.args), self._value(n.kwargs)
+        if any(isinstance(v, _Refused) for v in (*args, *kwargs.values())):
+            raise UnsupportedNode("an operand of it was not imported")
+        try:
+            found = self._lowered(name, trace, args, kwargs, value)
+            self.native[name] += 1
+            return found
+        except MirageError as e:
+            self.reasons.setdefault(name, str(e))
+            if self.only_native:
+                raise
+        found = call_operator(trace, n.target, args, kwargs, value)
+        self.fallback[name] += 1
+        return found
+
+    def _lowered(self, name: str, trace: GraphTrace, args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> Any:
+        """What a lowering gives, if it is of the type that torch says."""
+        namespace, _, overload = name.partition(".")
+        lowering: Callable[..., Any] | None = (
+            LOWERINGS.get(overload.removesuffix(".default")) if namespace == "aten" else None
+        )
+        if lowering is None:
+            raise UnsupportedNode("it has no lowering")
+        returns = annotation_of(value)
+        found = lowering(Call(name, trace, returns), *args, **kwargs)
+        if isinstance(returns, TupleType):
+            return tuple(_as(f, a) for f, a in zip(found, returns.fields, strict=True))
+        return _as(found, returns)
+
+
+class _Refused:
+    """Stands for the value of a node that is not imported, so that the nodes after it are looked at as well."""
+
+
+def _as(x: Any, wanted: Annotation) -> Any:
+    """A result as a value of the type that torch says: dims that are equal but written otherwise are checked at run time."""
+    if not isinstance(x, GraphTensor):
+        raise UnsupportedNode(f"its lowering gives {x!r}, no tensor")
+    if x.annotation == wanted:
+        return x
+    if isinstance(wanted, ObjectType):
+        raise UnsupportedNode("its result is of an element type that is not computed with")
+    return match_cast(x, wanted)
+
+
+def _attribute(graph: torch.fx.GraphModule, n: torch.fx.Node) -> Any:
+    found: Any = graph
+    for part in str(n.target).split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _name(target: Any) -> str:
+    return str(target) if isinstance(target, torch._ops.OpOverload) else getattr(target, "__name__", str(target))
+
+
+def _place(n: torch.fx.Node) -> str:
+    """The user's line that a node comes from, `file.py:LINE: code`."""
+    lines = [line.strip() for line in (n.meta.get("stack_trace") or "").splitlines() if line.strip()]
+    for above, below in zip(reversed(lines[:-1]), reversed(lines[1:]), strict=True):
+        if above.startswith("File "):
+            file, _, rest = above.removeprefix("File ").partition(", line ")
+            return f"{file.strip(chr(34)).rpartition('/')[2]}:{rest.partition(',')[0]}: {below}"
+    return ""

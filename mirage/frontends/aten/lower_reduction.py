@@ -1,0 +1,138 @@
+"""Lowerings of sums, extremes, norms and sorts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage.frontends import graph_ops, ops
+from mirage.frontends.aten.lower_movement import axis_of
+from mirage.frontends.aten.table import Call, add, lowers, unsupported
+from mirage.frontends.proxy import apply
+
+
+def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
+    """Axes counted from the front; all of them for None and for none."""
+    if axes is None or axes == []:
+        return tuple(range(rank))
+    return tuple(axis_of(a, rank) for a in (axes if isinstance(axes, list | tuple) else [axes]))
+
+
+def reduced(c: Call, op: str, x: Any, axes: Any, keepdim: bool) -> Any:
+    """A reduction over some axes; a tensor without dims is its own."""
+    return apply(op, x, axes=axes_of(axes, x.ndim), keepdims=keepdim) if x.ndim else x
+
+
+add(
+    {
+        "sum": lambda c, x, dtype=None: reduced(c, "sum", c.tensor(x), None, False),
+        "sum.dim_IntList": lambda c, x, dim=None, keepdim=False, dtype=None: reduced(
+            c, "sum", c.tensor(x), dim, keepdim
+        ),
+        "mean": lambda c, x, dtype=None: reduced(c, "mean", c.tensor(x), None, False),
+        "mean.dim": lambda c, x, dim=None, keepdim=False, dtype=None: reduced(c, "mean", c.tensor(x), dim, keepdim),
+        "amax": lambda c, x, dim=(), keepdim=False: reduced(c, "max", x, list(dim), keepdim),
+        "amin": lambda c, x, dim=(), keepdim=False: reduced(c, "min", x, list(dim), keepdim),
+        "any": lambda c, x: reduced(c, "any", c.tensor(x, "bool"), None, False),
+        "any.dim": lambda c, x, dim=None, keepdim=False: reduced(c, "any", c.tensor(x, "bool"), dim, keepdim),
+        "any.dims": lambda c, x, dim=None, keepdim=False: reduced(c, "any", c.tensor(x, "bool"), dim, keepdim),
+        "all": lambda c, x: reduced(c, "all", c.tensor(x, "bool"), None, False),
+        "all.dim": lambda c, x, dim=None, keepdim=False: reduced(c, "all", c.tensor(x, "bool"), dim, keepdim),
+        "prod": lambda c, x, dtype=None: reduced(c, "prod", c.tensor(x), None, False),
+        "prod.dim_int": lambda c, x, dim, keepdim=False, dtype=None: reduced(c, "prod", c.tensor(x), dim, keepdim),
+        "_softmax": lambda c, x, dim, half=False: softmax(c, x, dim),
+        "softmax.int": lambda c, x, dim, dtype=None: softmax(c, x, dim),
+        "_log_softmax": lambda c, x, dim, half=False: log_softmax(c, x, dim),
+        "cumsum": lambda c, x, dim, dtype=None: (
+            graph_ops.cumsum(c.tensor(x), axis_of(dim, x.ndim)) if x.ndim else c.tensor(x)
+        ),
+        "topk": lambda c, x, k, dim=-1, largest=True, sorted=True: graph_ops.topk(x, k, axis_of(dim, x.ndim), largest),
+        "max": lambda c, x: reduced(c, "max", x, None, False),
+        "min": lambda c, x: reduced(c, "min", x, None, False),
+    }
+)
+
+
+def softmax(c: Call, x: Any, dim: int) -> Any:
+    """exp(x) over its sum along an axis."""
+    x = c.tensor(x)
+    return ops.softmax(x, axis_of(dim, x.ndim)) if x.ndim else ops.exp(x - x)
+
+
+def log_softmax(c: Call, x: Any, dim: int) -> Any:
+    """The logarithm of a softmax, from the largest element on, so that nothing overflows."""
+    x = c.tensor(x)
+    if not x.ndim:
+        return x - x
+    shifted = x - graph_ops.max(x, dim, keepdims=True)
+    return shifted - ops.log(ops.exp(shifted).sum(dim, keepdims=True))
+
+
+@lowers("argmax", "argmin")
+def _extreme(c: Call, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    op = c.name.split(".")[1]
+    if dim is None:
+        found = apply(op, x.reshape(-1), axis=0, keepdims=False)
+        return found.reshape(c.shape) if keepdim else found
+    return apply(op, x, axis=axis_of(dim, x.ndim), keepdims=keepdim) if x.ndim else unsupported("a tensor without dims")
+
+
+@lowers("max.dim", "min.dim")
+def _extreme_at(c: Call, x: Any, dim: int, keepdim: bool = False) -> Any:
+    op = c.name.split(".")[1]
+    if not x.ndim:
+        unsupported("a tensor without dims")
+    axis = axis_of(dim, x.ndim)
+    return reduced(c, op, x, axis, keepdim), apply(f"arg{op}", x, axis=axis, keepdims=keepdim)
+
+
+@lowers("sort", "sort.stable")
+def _sort(c: Call, x: Any, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
+    if isinstance(dim, bool):
+        unsupported("of its order of arguments")
+    axis = axis_of(dim, x.ndim)
+    if not x.ndim:
+        unsupported("a tensor without dims")
+    return graph_ops.sort(x, axis, descending), graph_ops.argsort(x, axis, descending)
+
+
+@lowers("var.correction")
+def _var(c: Call, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+    axes = axes_of(dim, x.ndim)
+    centred = x - x.mean(axes, keepdims=True)
+    count = 1
+    for a in axes:
+        count = count * x.shape[a]
+    squares = ops.square(centred).sum(axes, keepdims=keepdim)
+    free = count - (1 if correction is None else correction)
+    return squares / free
+
+
+@lowers("native_layer_norm")
+def _native_layer_norm(c: Call, x: Any, normalized: Any, weight: Any, bias: Any, eps: float) -> Any:
+    axes = tuple(range(x.ndim - len(normalized), x.ndim))
+    mean = x.mean(axes, keepdims=True)
+    scale = ops.rsqrt(ops.square(x - mean).mean(axes, keepdims=True) + eps)
+    return layer_norm(c, x, normalized, weight, bias, eps), mean, scale
+
+
+@lowers("layer_norm")
+def layer_norm(
+    c: Call, x: Any, normalized: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5, cudnn_enable: bool = True
+) -> Any:
+    """The layer norm over the last dims, as one operator where it is over the last one."""
+    if len(normalized) == 1 and (weight is not None or bias is None):
+        scaled = [v for v in (weight, bias) if v is not None]
+        return apply("layer_norm", x, *scaled, axis=-1, eps=eps)
+    axes = tuple(range(x.ndim - len(normalized), x.ndim))
+    centred = x - x.mean(axes, keepdims=True)
+    y = centred * ops.rsqrt(ops.square(centred).mean(axes, keepdims=True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@lowers("rms_norm")
+def _rms_norm(c: Call, x: Any, normalized: Any, weight: Any = None, eps: float | None = None) -> Any:
+    axes = tuple(range(x.ndim - len(normalized), x.ndim))
+    least = 1.1920928955078125e-07 if eps is None else eps
+    y = x * ops.rsqrt(ops.square(x).mean(axes, keepdims=True) + least)
+    return y if weight is None else y * weight
