@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 
+import mirage as mi
 from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.memory.liveness import Liveness, Step, analyze
 from mirage.compiler.memory.plan import plan
@@ -92,3 +93,12 @@ def test_planned_memory_changes_no_result(bounds: dict[str, int]) -> None:
                 assert np.array_equal(a, b)
             if "m" in bounds:
                 assert run.idle_bytes == found.arena
+
+
+def test_a_plan_of_tensors_without_elements_needs_no_arena() -> None:
+    def empty(x):  # type: ignore[no-untyped-def]
+        return mi.sort(mi.sort(x[0:0]) + 1.0)
+
+    run = mi.compile(empty, {"x": mi.tensor(3, 4)}, without=("superoptimize",), cache=False)
+    assert run.memory_plan["empty"].arena == 0
+    assert run(np.ones((3, 4), np.float32)).shape == (0, 4)

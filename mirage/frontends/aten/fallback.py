@@ -15,7 +15,7 @@ import numpy as np
 import sympy
 import torch
 
-from mirage.errors import FormatError, UnsupportedNode
+from mirage.errors import FormatError, InputError, UnsupportedNode
 from mirage.frontends.aten.types import annotation_of, dim_of
 from mirage.frontends.calls import call_library, match_cast
 from mirage.frontends.effects import call_packed
@@ -27,8 +27,10 @@ from mirage.runtime.packed import register_library, register_packed
 
 #: the name under which compiled programs call ATen
 NAME = "torch.ops"
+#: the one operator that may write to an operand, which is a tensor of a type that only ATen computes with
+COPY = "aten.copy_.default"
 #: operators that reach outside of their operands
-FORBIDDEN = frozenset({"aten.from_file", "aten.set_data", "aten.resize_", "aten.set_"})
+FORBIDDEN = ("aten.from_file.",)
 
 
 def call_operator(
@@ -38,6 +40,7 @@ def call_operator(
 
     Raises UnsupportedNode for arguments that no program can hold.
     """
+    _check(op)
     text = Arguments(trace)
     attrs: dict[str, Any] = {"op": str(op), "call": json.dumps([text.encode(list(args)), text.encode(kwargs)])}
     if text.dims:
@@ -53,10 +56,9 @@ def call_operator(
     )
     if plain and known and fields and is_pure(op):
         return call_library(NAME, *text.operands, out=fields if isinstance(returns, TupleType) else returns, **attrs)
-    written = [k for k, x in enumerate(text.operands) if any(x is a for a in _written(op, args, kwargs))]
     if known:
-        return call_packed(NAME, *text.operands, result=returns, in_place=written, **attrs)
-    found = call_packed(NAME, *text.operands, result=_without_new(returns, trace.scope), in_place=written, **attrs)
+        return call_packed(NAME, *text.operands, result=returns, **attrs)
+    found = call_packed(NAME, *text.operands, result=_without_new(returns, trace.scope), **attrs)
     if isinstance(returns, TupleType):
         return tuple(f if isinstance(a, ObjectType) else match_cast(f, a) for f, a in zip(found, fields, strict=True))
     return match_cast(found, returns)
@@ -65,11 +67,6 @@ def call_operator(
 def is_pure(op: torch._ops.OpOverload) -> bool:
     """Whether calls with equal operands give equal results and change nothing."""
     return not op._schema.is_mutable and torch.Tag.nondeterministic_seeded not in op.tags
-
-
-def _written(op: torch._ops.OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    given = {**dict(zip((a.name for a in op._schema.arguments), args, strict=False)), **kwargs}
-    return [given.get(a.name) for a in op._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
 
 
 def _without_new(annotation: Annotation, scope: set[str]) -> Annotation:
@@ -149,7 +146,7 @@ def operator(name: str) -> torch._ops.OpOverload:
     """The operator that a program names, such as `aten.add.Tensor`; raises FormatError where there is none that may be called."""
     parts = name.split(".")
     found: Any = torch.ops
-    if len(parts) == 3 and ".".join(parts[:2]) not in FORBIDDEN:
+    if len(parts) == 3:
         try:
             for part in parts:
                 found = getattr(found, part)
@@ -157,7 +154,14 @@ def operator(name: str) -> torch._ops.OpOverload:
             found = None
     if not isinstance(found, torch._ops.OpOverload):
         raise FormatError(f"{NAME}: there is no operator {name!r}; import the library that registers it before")
+    _check(found)
     return found
+
+
+def _check(op: torch._ops.OpOverload) -> None:
+    """Raise UnsupportedNode for an operator that programs may not call: programs come from files, too."""
+    if (op._schema.is_mutable and str(op) != COPY) or str(op).startswith(FORBIDDEN):
+        raise UnsupportedNode(f"{op} writes to its operands, or reaches outside of them; use a form that gives a new tensor")
 
 
 _prepared: dict[tuple[str, str], Callable[[Sequence[Any], Sequence[int]], Any]] = {}
@@ -178,8 +182,11 @@ def _prepare(op: str, call: str) -> Callable[[Sequence[Any], Sequence[int]], Any
     def prepared(tensors: Sequence[Any], dims: Sequence[int]) -> Any:
         given = [v if constant else v(tensors, dims) for constant, v in read]
         options = {key: v if constant else v(tensors, dims) for key, (constant, v) in named.items()}
-        with torch.no_grad():
-            found = run(*given, **options)
+        try:
+            with torch.no_grad():
+                found = run(*given, **options)
+        except (IndexError, RuntimeError, TypeError, ValueError) as e:
+            raise InputError(f"{op}: {str(e).partition(chr(10))[0]}") from e
         return _cloned(found) if aliases else found
 
     _prepared[op, call] = prepared
@@ -192,6 +199,8 @@ def _cloned(x: Any) -> Any:
 
 def _run(arrays: Sequence[Any], op: str, call: str, dims: Sequence[int]) -> Any:
     prepared = _prepared.get((op, call)) or _prepare(op, call)
+    if op == COPY and isinstance(arrays[0], np.ndarray):
+        raise FormatError(f"{NAME}: {op} of an array: programs write to arrays by effects of their own")
     return prepared([to_torch(a) if isinstance(a, np.ndarray) else a for a in arrays], dims)
 
 
