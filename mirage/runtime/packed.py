@@ -6,6 +6,7 @@ Programs hold names only, so functions are registered before a program that call
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from mirage.errors import DuplicateFunction, UnknownFunction
@@ -15,6 +16,8 @@ from mirage.kernels import blas
 #: effects of the IR are packed functions that are always there
 _packed: dict[str, Callable[..., Any]] = dict(EFFECTS)
 _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
+#: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
+_PROVIDERS = {"torch.ops": "mirage.frontends.aten.fallback"}
 
 
 def register_packed(name: str, fn: Callable[..., Any]) -> None:
@@ -53,6 +56,11 @@ def _register(functions: dict[str, Callable[..., Any]], kind: str, name: str, fn
 
 
 def _find(functions: dict[str, Callable[..., Any]], kind: str, name: str) -> Callable[..., Any]:
+    if name not in functions and name in _PROVIDERS:
+        try:
+            import_module(_PROVIDERS[name])
+        except ImportError as e:
+            raise UnknownFunction(f"{kind} function {name!r} needs {e.name}, which is not installed; install it") from None
     try:
         return functions[name]
     except KeyError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import numpy as np
@@ -118,3 +120,16 @@ def test_nothing_copies_into_an_array() -> None:
     with pytest.raises(FormatError, match="effects of their own"):
         fallback.packed(x, x, op=fallback.COPY, call=call({"tensor": 0}, {"tensor": 1}))
     assert (x == 1).all()
+
+
+def test_a_saved_program_finds_aten_in_a_process_of_its_own(tmp_path: Any) -> None:
+    x = torch.randn(3, 4)
+    executable = compile(imported(torch.special.i0e, x).module, without=("superoptimize",), cache=False)
+    executable.save(tmp_path / "program.mirage")
+    np.save(tmp_path / "x.npy", x.numpy())
+    code = (
+        "import numpy, mirage, sys; run = mirage.load_executable(sys.argv[1] + '/program.mirage'); "
+        "numpy.save(sys.argv[1] + '/y.npy', run(numpy.load(sys.argv[1] + '/x.npy'))[0])"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True)
+    torch.testing.assert_close(torch.from_numpy(np.load(tmp_path / "y.npy")), torch.special.i0e(x))
