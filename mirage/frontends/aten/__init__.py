@@ -7,5 +7,6 @@
     importer    a graph, node by node
     decompose   which operators stay whole, and which are split into smaller ones before
 
-Modules here import torch; nothing else of the package imports them but when somebody passes something of torch.
+Modules here import torch; nothing else of the package imports them but when somebody passes something of torch. They know no
+compiler: compiled graphs, models and the backend of `torch.compile` are in `mirage/torch`.
 """

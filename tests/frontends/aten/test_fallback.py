@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from mirage.compilation import compile  # noqa: E402
 from mirage.errors import FormatError, InputError, UnsupportedNode  # noqa: E402
 from mirage.frontends.aten import fallback  # noqa: E402
-from mirage.frontends.aten.compiled import CompiledGraph  # noqa: E402
 from mirage.frontends.aten.importer import Imported, import_graph  # noqa: E402
 from mirage.runtime.program import CallLibrary, CallPacked  # noqa: E402
+from mirage.torch.compiled import CompiledGraph  # noqa: E402
 
 
 def imported(fn: Any, *examples: Any) -> Imported:
