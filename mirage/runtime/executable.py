@@ -22,6 +22,7 @@ from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.device import cuda_device
 from mirage.runtime.arrays import like
 from mirage.runtime.device import DeviceProgram
+from mirage.runtime.places.host import HOST
 from mirage.runtime.prepared import Prepared
 from mirage.runtime.program import (
     AllocStorage,
@@ -188,6 +189,39 @@ class Executable:
             return result
         first = next((a for a in args if not isinstance(a, tuple | list)), None)
         return result if first is None or type(first) is np.ndarray else _like(result, first)
+
+    def bind(self, **given: Any) -> Callable[..., Any]:
+        """The program with some arguments given by name for all calls, as constants are: a function of the others, in order.
+
+        What is computed from constants is computed here. Calls look at the other arguments only, and cost the same however many
+        are given; whoever writes to one that is a constant has to `forget`, and to bind anew. Arrays of the result are of the
+        kind of the first array of a call, of NumPy where there is none. Raises InputError for a name that is no argument, and
+        what calls raise for an array that does not fit.
+        """
+        if unknown := [name for name in given if name not in self._parameters]:
+            raise InputError(
+                f"{self.program.main}: there is no argument {unknown[0]!r}; the arguments are {', '.join(self._parameters)}"
+            )
+        places = {self._parameters.index(name): value for name, value in given.items()}
+        if self._device is not None or (self._prepared is not None and not set(self._places) <= places.keys()):
+            free = [k for k in range(len(self._parameters)) if k not in places]
+            return lambda *args: self(*_merged(len(self._parameters), places, dict(zip(free, args, strict=True))))
+        if self._prepared is not None:
+            # the same arrays are read by both: each is converted once
+            where = f"{self.program.main}: input"
+            for k, v in places.items():
+                places[k] = HOST.read(v, f"{where} {self._parameters[k]!r}") if HOST.is_readable(v) else v
+            values = self._prepared.get([places[k] for k in self._places])
+            places |= dict(enumerate(values, len(self._parameters)))
+        assert isinstance(self._machine, VirtualMachine)
+        bound = self._machine.bound(places)
+
+        def run(*args: Any) -> Any:
+            result = bound(*args)
+            first = next((a for a in args if not isinstance(a, tuple | list)), None)
+            return result if first is None or type(first) is np.ndarray else _like(result, first)
+
+        return run
 
     def _ordered(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[Any, ...]:
         if self._device is not None:
@@ -458,3 +492,7 @@ def _like(result: Any, x: Any) -> Any:
     if isinstance(result, tuple):
         return tuple(_like(r, x) for r in result)
     return like(result, x) if isinstance(result, np.ndarray) else result
+
+
+def _merged(count: int, given: Mapping[int, Any], others: Mapping[int, Any]) -> list[Any]:
+    return [given[k] if k in given else others[k] for k in range(count)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mirage.errors import DimError, GuardError, InputError
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import Dim, DimFunction, dim_text, solve, symbols_of
-from mirage.runtime.leaves import Leaf, Shape, leaves_of
+from mirage.runtime.leaves import Leaf, Leaves, Shape, leaves_of
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place
 from mirage.runtime.sizes import SizeTable, Slots
@@ -98,14 +98,15 @@ class Pattern:
 
         return find
 
-    def read(self, values: list[Any]) -> tuple[Shape, ...]:
+    def read(self, values: list[Any], readers: Sequence[Leaves] | None = None) -> tuple[Shape, ...]:
         """The shapes in the values; replaces those that are not C-contiguous arrays of the place by such.
 
-        Raises GuardError or InputError for a value of another kind, rank or element type.
+        `readers` are those of the values, where these are not all of the pattern's. Raises GuardError or InputError for a value
+        of another kind, rank or element type.
         """
         shapes: list[Shape] = []
         ready = self._ready
-        for k, (a, reader) in enumerate(zip(values, self.values, strict=True)):
+        for k, (a, reader) in enumerate(zip(values, self.values if readers is None else readers, strict=True)):
             if type(a) is ready and a.dtype is reader.dtype and a.ndim == reader.rank:
                 flags = a.flags
                 if flags.c_contiguous and flags.aligned:
@@ -189,18 +190,89 @@ class Signature:
 
         Raises GuardError, or InputError for a wrong number of arguments.
         """
-        if len(args) != len(self._names):
-            raise InputError(
-                f"{self._pattern.owner}: takes {len(self._names)} arguments ({', '.join(self._names)}), got {len(args)}; "
-                "pass each once, in order"
-            )
+        _check_number(self._pattern, self._names, args)
         shapes = self._pattern.read(args)
         found = self._seen.get((shapes, dims))
         if found is None:
-            slots = self._table.new()
-            self._pattern.bind(shapes, dict(zip(self._dims, dims, strict=True)), slots)
-            found = Entry(slots)
-            if len(self._seen) >= self.LIMIT:
-                self._seen.clear()
-            self._seen[shapes, dims] = found
+            found = self._entry(shapes, dims)
+            _keep(self._seen, (shapes, dims), found)
         return found
+
+    def bound(self, given: Mapping[int, Any]) -> BoundSignature:
+        """The signature of the other arguments, where those at some places are always the `given` ones.
+
+        Raises GuardError or InputError for a given value of another kind, rank or element type.
+        """
+        return BoundSignature(self._pattern, self._names, given, lambda shapes: self._entry(shapes, ()))
+
+    def _entry(self, shapes: tuple[Shape, ...], dims: tuple[int, ...]) -> Entry:
+        slots = self._table.new()
+        self._pattern.bind(shapes, dict(zip(self._dims, dims, strict=True)), slots)
+        return Entry(slots)
+
+
+class BoundSignature:
+    """A signature some of whose arguments are given: these are looked at once, and calls take the others."""
+
+    def __init__(
+        self,
+        pattern: Pattern,
+        names: Sequence[str],
+        given: Mapping[int, Any],
+        entry: Callable[[tuple[Shape, ...]], Entry],
+    ) -> None:
+        self._pattern = pattern
+        self._entry = entry
+        self._free = [k for k in range(len(names)) if k not in given]
+        self._names = [names[k] for k in self._free]
+        self._readers = [pattern.values[k] for k in self._free]
+        self._seen: dict[tuple[Shape, ...], Entry] = {}
+        #: all arguments, and all shapes in them, with gaps for those of a call
+        self._args: list[Any] = [None] * len(names)
+        self._shapes: list[Shape] = []
+        #: where the shapes of a call's arguments belong
+        self._places: list[int] = []
+        for k, leaves in enumerate(pattern.values):
+            if k in given:
+                values = [given[k]]
+                self._shapes += pattern.read(values, [leaves])
+                (self._args[k],) = values
+            else:
+                self._places += range(len(self._shapes), len(self._shapes) + len(leaves.leaves))
+                self._shapes += [()] * len(leaves.leaves)
+
+    def enter(self, args: list[Any]) -> tuple[Entry, list[Any]]:
+        """The entry for a call's arguments, which are replaced as `Pattern.read` does, and all arguments.
+
+        Raises GuardError, or InputError for a wrong number of arguments.
+        """
+        _check_number(self._pattern, self._names, args)
+        shapes = self._pattern.read(args, self._readers)
+        found = self._seen.get(shapes)
+        if found is None:
+            every = self._shapes.copy()
+            for at, shape in zip(self._places, shapes, strict=True):
+                every[at] = shape
+            found = self._entry(tuple(every))
+            _keep(self._seen, shapes, found)
+        return found, self.completed(args)
+
+    def completed(self, args: Sequence[Any]) -> list[Any]:
+        """All arguments, of a call's."""
+        every = self._args.copy()
+        for k, a in zip(self._free, args, strict=True):
+            every[k] = a
+        return every
+
+
+def _check_number(pattern: Pattern, names: Sequence[str], args: Sequence[Any]) -> None:
+    if len(args) != len(names):
+        raise InputError(
+            f"{pattern.owner}: takes {len(names)} arguments ({', '.join(names)}), got {len(args)}; pass each once, in order"
+        )
+
+
+def _keep(seen: dict[Any, Entry], key: Any, entry: Entry) -> None:
+    if len(seen) >= Signature.LIMIT:
+        seen.clear()
+    seen[key] = entry

@@ -14,7 +14,7 @@ from mirage.runtime import program as vm
 from mirage.runtime import steps
 from mirage.runtime.check import check_program
 from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
-from mirage.runtime.guards import Pattern, Signature
+from mirage.runtime.guards import Entry, Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place, PlacedArray
@@ -71,13 +71,23 @@ class VirtualMachine:
         """
         if self._in_place:
             self._check_updated(args)
-        given = list(args)
-        result = self._main.run(given, (), None)
+        used = list(args)
+        return self._finished(self._main.run(used, (), None), args, used)
+
+    def bound(self, given: Mapping[int, Any]) -> BoundMachine:
+        """The machine with some arguments, by their places, given for all calls: these are looked at once, here.
+
+        Raises GuardError or InputError for one of another kind, rank or element type than the program takes.
+        """
+        return BoundMachine(self, given)
+
+    def _finished(self, result: Any, args: Sequence[Any], used: Sequence[Any]) -> Any:
+        """The result of a call as the caller gets it; `used` is what it read in place of the arguments."""
         for k in self._in_place:
-            self._write_back(args[k], given[k])
+            self._write_back(args[k], used[k])
         if self._owned:
             return result
-        kept = [a for k, v in enumerate(given) if k not in self._in_place for a in arrays_in(v, self.place.array)]
+        kept = [a for k, v in enumerate(used) if k not in self._in_place for a in arrays_in(v, self.place.array)]
         return self._detached(result, [*kept, *self._constants])
 
     def _check_updated(self, args: Sequence[Any]) -> None:
@@ -156,6 +166,23 @@ class VirtualMachine:
             f.free.clear()
 
 
+class BoundMachine:
+    """A loaded program some of whose arguments are given: calls take the others, in order, and are as those of the machine."""
+
+    def __init__(self, machine: VirtualMachine, given: Mapping[int, Any]) -> None:
+        self._machine = machine
+        self._signature = machine._main.signature.bound(given)
+
+    def __call__(self, *args: Any) -> Any:
+        """The result; raises what calls of the machine do."""
+        machine = self._machine
+        if machine._in_place:
+            machine._check_updated(self._signature.completed(args))
+        entry, used = self._signature.enter(list(args))
+        result = machine._main.run_entered(entry, used, None)
+        return machine._finished(result, self._signature.completed(args) if machine._in_place else (), used)
+
+
 class _Function:
     """A function as closures; frames that no call uses are in `free`."""
 
@@ -180,7 +207,7 @@ class _Function:
             guards.setdefault(self._table.stage((g.dim, g.value)), []).append(g)
         values = [(f"input {p.name!r}", p.annotation) for p in f.parameters]
         pattern = Pattern(f.name, values, self._table, 0, set(f.dims), guards.get(0, ()), self.place)
-        self._signature = Signature(pattern, [p.name for p in f.parameters], f.dims, self._table)
+        self.signature = Signature(pattern, [p.name for p in f.parameters], f.dims, self._table)
         self._layout = FrameLayout(f.name, [None] * f.registers, f.arena, 1 + _storages(f), self.place)
         for register, k in f.constants:
             self._layout.registers[register] = constants[k]
@@ -267,7 +294,10 @@ class _Function:
 
     def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         """The result, as `Callee.run`; `args` are replaced by what the registers held."""
-        entry = self._signature.enter(args, dims)
+        return self.run_entered(self.signature.enter(args, dims), args, memory)
+
+    def run_entered(self, entry: Entry, args: Sequence[Any], memory: PlacedArray | None) -> Any:
+        """The result for arguments that the signature has read."""
         try:
             frame = self.free.pop()
         except IndexError:
