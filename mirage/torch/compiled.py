@@ -2,53 +2,128 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
 
 from mirage.compilation import compile
+from mirage.frontends.aten.fallback import to_torch
 from mirage.frontends.aten.importer import Given, Imported
 from mirage.ir.annotations import ShapeType
+from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime.executable import Executable
 
 
 class CompiledGraph:
     """A graph of ATen operators as an executable. Inputs and outputs are those of the graph, in order."""
 
-    def __init__(self, imported: Imported, executable: Executable) -> None:
+    def __init__(self, imported: Imported, executable: Executable, constants: Collection[int] = ()) -> None:
         self.imported = imported
         self.executable = executable
-        main = imported.module.functions[imported.module.main]
-        self._sizes = [isinstance(p.annotation, ShapeType) for p in main.parameters[: len(imported.inputs)]]
-        #: whether the module has results of the graph, or only effects
-        self._many = any(isinstance(o, int) for o in imported.outputs)
-        shapes = getattr(main.returns, "fields", ())
-        self._shapes = {k for k, t in enumerate(shapes) if isinstance(t, ShapeType)}
+        #: positions of inputs that never change
+        self.constants = frozenset(constants)
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these inputs: tensors, sizes as integers. Raises what `Executable.__call__` raises."""
-        given = [
-            (int(inputs[k]),) if size else inputs[k] for k, size in zip(self.imported.inputs, self._sizes, strict=True)
-        ]
-        found = self.executable(*given, *self.imported.attributes)
-        outputs: list[Any] = []
-        for o in self.imported.outputs:
-            if isinstance(o, Given):
-                outputs.append(o.value if o.position is None else inputs[o.position])
-            else:
-                outputs.append(found[o][0] if o in self._shapes else as_tensor(found[o]))
-        return outputs
+        return self._unbound(inputs)
+
+    @cached_property
+    def _unbound(self) -> BoundGraph:
+        return BoundGraph(self, {})
+
+    def bind(self, values: Mapping[int, Any]) -> BoundGraph:
+        """The graph with the inputs at some positions given for all calls, as weights are."""
+        return BoundGraph(self, values)
+
+
+class BoundGraph:
+    """A compiled graph some of whose inputs are given: calls take the others, in order."""
+
+    def __init__(self, graph: CompiledGraph, values: Mapping[int, Any]) -> None:
+        imported, executable = graph.imported, graph.executable
+        main = imported.module.functions[imported.module.main]
+        count = len(imported.inputs)
+        parameters = main.parameters[:count]
+        readers = {k: _reader(p.annotation) for k, p in zip(imported.inputs, parameters, strict=True)}
+        # what is computed from constants is kept by the tensor: a new array of it in each call would be another one
+        readers |= {k: _same for k in graph.constants if k not in values}
+        names = dict(zip(imported.inputs, (p.name for p in parameters), strict=True))
+        given = {names[k]: readers[k](v) for k, v in values.items() if k in names}
+        attributes = main.parameters[count : count + len(imported.attributes)]
+        given |= {p.name: _reader(p.annotation)(t) for p, t in zip(attributes, imported.attributes, strict=True)}
+        self._run = executable.bind(**given)
+        #: place among a call's inputs, of those that the program reads, and what makes an argument of each
+        places = _places(graph, values)
+        self._read = [(places[k], readers[k]) for k in imported.inputs if k not in values]
+        fields = getattr(main.returns, "fields", ())
+        self._outputs = [_output(o, fields, places, values) for o in imported.outputs]
+
+    def __call__(self, inputs: Sequence[Any]) -> list[Any]:
+        """The outputs; raises what `Executable.__call__` raises."""
+        found = self._run(*[read(inputs[at]) for at, read in self._read])
+        return [output(found, inputs) for output in self._outputs]
+
+
+def _places(graph: CompiledGraph, values: Mapping[int, Any]) -> dict[int, int]:
+    """The place among a call's inputs of each position of the graph."""
+    imported = graph.imported
+    last = max([*imported.inputs, *values, *(o.position or 0 for o in imported.outputs if isinstance(o, Given))], default=-1)
+    return {k: at for at, k in enumerate(k for k in range(last + 1) if k not in values)}
+
+
+def _output(
+    o: int | Given, fields: Sequence[Any], places: Mapping[int, int], values: Mapping[int, Any]
+) -> Callable[[Any, Sequence[Any]], Any]:
+    """What finds an output in the results of the program and the inputs of a call."""
+    if isinstance(o, int):
+        if isinstance(fields[o], ShapeType):
+            return lambda found, inputs: found[o][0]
+        return lambda found, inputs: as_tensor(found[o])
+    if o.position is None or o.position in values:
+        value = o.value if o.position is None else values[o.position]
+        return lambda found, inputs: value
+    at = places[o.position]
+    return lambda found, inputs: inputs[at]
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _reader(annotation: Any) -> Callable[[Any], Any]:
+    """What makes an argument of the program of an input of the graph."""
+    if isinstance(annotation, ShapeType):
+        return lambda x: (int(x),)
+    return as_array if isinstance(annotation, TensorType) else _same
+
+
+def as_array(x: Any) -> Any:
+    """An array in the memory of a tensor, where that is possible; anything else as it is, for the program to refuse."""
+    try:
+        if x.dtype == torch.bfloat16:
+            return x.detach().view(torch.int16).numpy().view(ELEMENTS["bfloat16"])
+        return x.numpy() if not x.requires_grad else x.detach().numpy()
+    except (AttributeError, RuntimeError, TypeError):
+        return x
 
 
 def as_tensor(x: Any) -> Any:
     """A result as a tensor of torch."""
-    return x if isinstance(x, torch.Tensor) else torch.as_tensor(x)
+    return x if isinstance(x, torch.Tensor) else to_torch(x)
 
 
 def compiled_graph(imported: Imported, constants: Collection[int] = (), **options: Any) -> CompiledGraph:
     """Compile an imported graph; `constants` are positions of inputs that never change, `options` those of `mirage.compile`."""
+    executable = compile(imported.module, constants=constant_names(imported, constants), **options)
+    return CompiledGraph(imported, executable, constants)
+
+
+def constant_names(imported: Imported, constants: Collection[int]) -> list[str]:
+    """The names of the parameters that never change: inputs at these positions, and the graph's own tensors."""
     main = imported.module.functions[imported.module.main]
     names = [p.name for p in main.parameters]
-    fixed = [names[i] for i, k in enumerate(imported.inputs) if k in constants] + names[len(imported.inputs) :]
-    return CompiledGraph(imported, compile(imported.module, constants=fixed, **options))
+    return [names[i] for i, k in enumerate(imported.inputs) if k in constants] + names[len(imported.inputs) :]
+
+
