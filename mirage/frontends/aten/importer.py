@@ -10,6 +10,7 @@ from typing import Any
 
 import sympy
 import torch
+from torch.utils import _pytree as pytree
 
 from mirage.errors import MirageError, UnsupportedNode
 from mirage.frontends.aten import lower_contraction, lower_elementwise, lower_movement, lower_reduction  # noqa: F401
@@ -136,6 +137,8 @@ class _Importer:
                 continue
             if isinstance(value, sympy.Expr) and not value.is_Integer:
                 value = shape(value)
+            elif isinstance(value, torch.SymFloat | torch.SymBool):
+                raise UnsupportedNode(f"an output is the number {value}, which no graph holds; return a tensor")
             elif not isinstance(value, Traced):
                 self.outputs.append(Given(value=int(value) if isinstance(value, sympy.Integer) else value))
                 continue
@@ -187,6 +190,7 @@ class _Importer:
         args, kwargs = self._value(n.args), self._value(n.kwargs)
         if any(isinstance(v, _Refused) for v in (*args, *kwargs.values())):
             raise UnsupportedNode("an operand of it was not imported")
+        self._check_memory(n)
         try:
             found = self._lowered(name, trace, args, kwargs, value)
             self.native[name] += 1
@@ -199,6 +203,18 @@ class _Importer:
         self.fallback[name] += 1
         return found
 
+    def _check_memory(self, n: torch.fx.Node) -> None:
+        """Raises UnsupportedNode for an operator that sees how elements lie in memory: values here do not share theirs."""
+        given = dict(zip((a.name for a in n.target._schema.arguments), n.args, strict=False)) | n.kwargs
+        for a in n.target._schema.arguments:
+            written = given.get(a.name) if a.alias_info is not None and a.alias_info.is_write else None
+            if isinstance(written, torch.fx.Node) and written.op != "placeholder":
+                raise UnsupportedNode("it writes to what is no input of the graph; functionalize the graph before")
+        if n.target._schema.name.startswith("aten::as_strided"):
+            x = n.args[0].meta["val"]
+            if x.storage_offset() != 0 or not x.is_contiguous():
+                raise UnsupportedNode("it reads memory around a view")
+
     def _lowered(self, name: str, trace: GraphTrace, args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> Any:
         """What a lowering gives, if it is of the type that torch says."""
         namespace, _, overload = name.partition(".")
@@ -207,6 +223,8 @@ class _Importer:
         )
         if lowering is None:
             raise UnsupportedNode("it has no lowering")
+        if any(isinstance(x, Traced) and not isinstance(x, GraphTensor) for x in pytree.tree_leaves((args, kwargs))):
+            raise UnsupportedNode("an operand of it is of an element type that is not computed with")
         returns = annotation_of(value)
         found = lowering(Call(name, trace, returns), *args, **kwargs)
         if isinstance(returns, TupleType):
