@@ -17,6 +17,11 @@ WHOLE = (
     "rms_norm",
     "silu",
     "native_layer_norm",
+    "index_add",
+    "index_copy",
+    "index_fill",
+    "roll",
+    "select_scatter",
 )
 
 

@@ -13,7 +13,13 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.errors import MirageError, UnsupportedNode
-from mirage.frontends.aten import lower_contraction, lower_elementwise, lower_movement, lower_reduction  # noqa: F401
+from mirage.frontends.aten import (  # noqa: F401
+    lower_contraction,
+    lower_elementwise,
+    lower_indexing,
+    lower_movement,
+    lower_reduction,
+)
 from mirage.frontends.aten.fallback import call_operator
 from mirage.frontends.aten.table import LOWERINGS, Call
 from mirage.frontends.aten.types import annotation_of, dim_of

@@ -1,41 +1,37 @@
-"""Lowerings of operators that move, make and pick elements."""
+"""Lowerings of operators that move and make elements."""
 
 from __future__ import annotations
 
-from math import inf
+from math import isfinite
 from typing import Any
 
 import sympy
+import torch
 
 from mirage.frontends import array_ops, graph_ops, ops
+from mirage.frontends.aten.shapes import as_shape, axis_of, fitted, reshaped, size_of, sliced
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS
 
 #: a stop beyond every size
 _END = 2**63 - 1
 
 
-def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front."""
-    return axis + rank if axis < 0 else axis
-
-
 add(
     {
-        "view": lambda c, x, shape: x.reshape(c.shape),
-        "reshape": lambda c, x, shape: x.reshape(c.shape),
-        "_unsafe_view": lambda c, x, shape: x.reshape(c.shape),
-        "unsqueeze": lambda c, x, dim: x.reshape(c.shape),
-        "squeeze": lambda c, x: x.reshape(c.shape),
-        "squeeze.dim": lambda c, x, dim: x.reshape(c.shape),
-        "squeeze.dims": lambda c, x, dims: x.reshape(c.shape),
-        "flatten.using_ints": lambda c, x, *_: x.reshape(c.shape),
-        "expand": lambda c, x, shape, implicit=False: expanded(c, x),
+        "view": lambda c, x, shape: reshaped(x, c.shape),
+        "reshape": lambda c, x, shape: reshaped(x, c.shape),
+        "_unsafe_view": lambda c, x, shape: reshaped(x, c.shape),
+        "unsqueeze": lambda c, x, dim: reshaped(x, c.shape),
+        "squeeze": lambda c, x: reshaped(x, c.shape),
+        "squeeze.dim": lambda c, x, dim: reshaped(x, c.shape),
+        "squeeze.dims": lambda c, x, dims: reshaped(x, c.shape),
+        "flatten.using_ints": lambda c, x, *_: reshaped(x, c.shape),
+        "expand": lambda c, x, shape, implicit=False: fitted(x, c.shape),
         "permute": lambda c, x, dims: ops.transpose(x, tuple(axis_of(d, x.ndim) for d in dims)),
         "transpose.int": lambda c, x, a, b: x.swapaxes(a, b) if x.ndim else x,
         "t": lambda c, x: x.swapaxes(0, 1) if x.ndim == 2 else x,
-        "cat": lambda c, xs, dim=0: _cat(c, xs, dim),
         "full": lambda c, shape, value, **_: filled(c, value),
         "full_like": lambda c, x, value, **_: filled(c, value),
         "new_full": lambda c, x, shape, value, **_: filled(c, value),
@@ -58,68 +54,100 @@ def filled(c: Call, value: Any) -> Any:
     return array_ops.broadcast_to(c.tensor(value), c.shape)
 
 
-def expanded(c: Call, x: Any) -> Any:
-    """The tensor repeated along dims of size 1 to the result's shape."""
-    return x if x.type.shape == c.result.shape else array_ops.broadcast_to(x, c.shape)
+#: operands of one `concat` of the graph IR
+_JOINED = 16
 
 
-def _cat(c: Call, xs: Any, dim: int) -> Any:
+def joined(xs: Any, axis: int) -> Any:
+    """Tensors joined along an axis, as many as there are."""
+    while len(xs) > _JOINED:
+        xs = [ops.concat(xs[k : k + _JOINED], axis) for k in range(0, len(xs), _JOINED)]
+    return ops.concat(xs, axis)
+
+
+@lowers("cat")
+def _cat(c: Call, xs: Any, dim: int = 0) -> Any:
     # torch leaves out what it calls legacy empty tensors, whatever the others' rank
-    xs = [c.tensor(x) for x in xs if not (x.ndim == 1 and x.shape[0] == 0 and len(c.shape) != 1)]
+    xs = [c.tensor(x) for x in xs if not (x.ndim == 1 and x.shape[0] == 0)]
     if not xs:
-        unsupported("nothing is joined")
-    return xs[0] if len(xs) == 1 else ops.concat(xs, axis_of(dim, xs[0].ndim))
+        return array_ops.full(c.shape, 0, c.dtype)
+    axis = axis_of(dim, xs[0].ndim)
+    return joined([as_shape(x, (*c.shape[:axis], x.shape[axis], *c.shape[axis + 1 :])) for x in xs], axis)
 
 
-def position(size: Any, k: Any, default: Any) -> Any:
-    """A start or stop of a slice as a dim within `size`; raises UnsupportedNode where only the run tells whether it is."""
-    if k is None:
-        return default
+def position(size: Any, k: Any) -> Any:
+    """A position as a dim, counted from the start, and within `size` where that is a number."""
     if isinstance(k, sympy.Expr) and not k.is_Integer:
         return k
     k = int(k)
-    if k < 0:
-        return max(size + k, 0) if isinstance(size, int) else size + k
-    if k >= _END:
-        return size
-    return min(k, size) if isinstance(size, int) else k
+    if not isinstance(size, int):
+        return size + k if k < 0 else k
+    return max(size + k, 0) if k < 0 else min(k, size)
 
 
-@lowers("slice.Tensor")
+def window_start(size: Any, start: Any, end: Any, step: int, wanted: Any) -> Any:
+    """The position at which a slice of `wanted` elements begins.
+
+    torch cuts the bounds to the size; where only the run tells how, the number of elements does.
+    """
+    if (
+        step == 1
+        and not isinstance(size, int)
+        and (end is None or end == _END or (isinstance(start, int) and start < 0))
+    ):
+        # what ends at the end of the dim, or at a place counted from there
+        if end is None or end == _END:
+            return size - wanted
+        if isinstance(end, int) and end < 0:
+            return size + end - wanted
+    return 0 if start is None else position(size, start)
+
+
+@lowers("slice.Tensor", "slice_copy.Tensor")
 def _slice(c: Call, x: Any, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Any:
     dim = axis_of(dim, x.ndim)
     size, wanted = x.shape[dim], c.shape[dim]
-    first = position(size, start, 0)
     if wanted == size and step == 1:
         return x
+    first = window_start(size, start, end, step, wanted)
     if step == 1:
-        # what torch says of the result tells how it cut the window to the size
-        last = first + wanted
-    else:
-        last = position(size, end, size)
-        if isinstance(first, int) and isinstance(last, int):
-            last = max(first, last)
-    return apply("slice", x, axes=(dim,), starts=(first,), stops=(last,), steps=(step,))
+        return sliced(x, {dim: (first, first + wanted)})
+    if isinstance(first, int) and isinstance(wanted, int):
+        stop = first + (wanted - 1) * step + 1 if wanted else first
+        return apply("slice", x, axes=(dim,), starts=(first,), stops=(stop,), steps=(step,))
+    return array_ops.take(x, array_ops.arange(0, wanted) * step + first, dim)
 
 
-@lowers("select.int")
+@lowers("select.int", "select_copy.int")
 def _select(c: Call, x: Any, dim: int, index: Any) -> Any:
     dim = axis_of(dim, x.ndim)
-    first = position(x.shape[dim], index, 0)
-    return apply("slice", x, axes=(dim,), starts=(first,), stops=(first + 1,), steps=(1,)).reshape(c.shape)
+    first = position(x.shape[dim], index)
+    return reshaped(sliced(x, {dim: (first, first + 1)}), c.shape)
 
 
-@lowers("split_with_sizes", "split.Tensor", "unsafe_split.Tensor", "chunk", "unbind.int", "split_with_sizes_copy")
-def _split(c: Call, x: Any, *args: Any, **kwargs: Any) -> Any:
-    unbound = c.name == "aten.unbind.int"
-    dim = axis_of(kwargs.get("dim", args[0 if unbound else 1] if len(args) > (0 if unbound else 1) else 0), x.ndim)
-    parts, first = [], 0
+@lowers(
+    "split_with_sizes",
+    "split.Tensor",
+    "split.sizes",
+    "unsafe_split.Tensor",
+    "unsafe_split_with_sizes",
+    "chunk",
+    "split_with_sizes_copy",
+)
+def _split(c: Call, x: Any, parts: Any, dim: int = 0) -> Any:
+    dim = axis_of(dim, x.ndim)
+    found, first = [], 0
     for t in c.results:
-        size = 1 if unbound else t.shape[dim]
-        part = apply("slice", x, axes=(dim,), starts=(first,), stops=(first + size,), steps=(1,))
-        parts.append(part.reshape(t.shape) if unbound else part)
+        size = t.shape[dim]
+        found.append(x if size == x.type.shape[dim] else sliced(x, {dim: (first, first + size)}))
         first = first + size
-    return tuple(parts)
+    return tuple(found)
+
+
+@lowers("unbind.int", "unbind_copy.int")
+def _unbind(c: Call, x: Any, dim: int = 0) -> Any:
+    dim = axis_of(dim, x.ndim)
+    return tuple(reshaped(sliced(x, {dim: (k, k + 1)}), t.shape) for k, t in enumerate(c.results))
 
 
 @lowers("arange.start_step", "arange.start", "arange")
@@ -134,53 +162,91 @@ def _arange(c: Call, *args: Any, **_: Any) -> Any:
 @lowers("repeat")
 def _repeat(c: Call, x: Any, repeats: Any) -> Any:
     shape = (1,) * (len(repeats) - x.ndim) + x.shape
-    x = x.reshape(shape)
-    for axis, times in enumerate(repeats):
-        if times != 1:
-            x = _tiled(x, axis, times)
-    return x
-
-
-def _tiled(x: Any, axis: int, times: Any) -> Any:
-    shape = x.shape
-    wide = array_ops.broadcast_to(x.reshape(*shape[:axis], 1, *shape[axis:]), (*shape[:axis], times, *shape[axis:]))
-    return wide.reshape(*shape[:axis], times * shape[axis], *shape[axis + 1 :])
+    if all(isinstance(d, int) and d == 1 for d in shape):
+        return fitted(x.reshape(shape), c.shape)
+    wide = [v for times, d in zip(repeats, shape, strict=True) for v in (times, d)]
+    apart = x.reshape([v for d in shape for v in (1, d)])
+    return array_ops.broadcast_to(apart, wide).reshape([t * d for t, d in zip(repeats, shape, strict=True)])
 
 
 @lowers("constant_pad_nd")
 def _pad(c: Call, x: Any, pad: Any, value: Any = 0) -> Any:
     low, high = [0] * x.ndim, [0] * x.ndim
+    cut: dict[int, tuple[Any, Any]] = {}
     for k in range(len(pad) // 2):
-        low[x.ndim - 1 - k], high[x.ndim - 1 - k] = pad[2 * k], pad[2 * k + 1]
-    if any(isinstance(p, int) and p < 0 for p in (*low, *high)):
-        unsupported("it cuts elements off")
-    if value in (inf, -inf):
-        unsupported("it pads with infinity")
-    return array_ops.pad(x, tuple(low), tuple(high), value)
+        axis = x.ndim - 1 - k
+        before, behind = pad[2 * k], pad[2 * k + 1]
+        low[axis], high[axis] = (max(p, 0) if isinstance(p, int) else p for p in (before, behind))
+        first, last = (-p if isinstance(p, int) and p < 0 else 0 for p in (before, behind))
+        if first or last:
+            cut[axis] = (first, x.shape[axis] - last)
+    if cut:
+        x = sliced(x, cut)
+    if c.dtype not in DTYPES:
+        value = int(bool(value)) if c.dtype == "bool" else int(value)
+    if c.dtype in DTYPES and not isfinite(value):
+        # no attribute of an operator is infinite
+        inside = array_ops.pad(array_ops.full(x.shape, 1, "bool"), low, high, 0)
+        return graph_ops.where(inside, array_ops.pad(x, low, high, 0), c.tensor(value))
+    return array_ops.pad(x, low, high, value)
 
 
-@lowers("embedding")
-def _embedding(c: Call, weight: Any, indices: Any, *_: Any, **__: Any) -> Any:
-    return array_ops.take(weight, indices, 0)
+@lowers("roll")
+def _roll(c: Call, x: Any, shifts: Any, dims: Any = ()) -> Any:
+    if not x.ndim:
+        return x
+    shifts = shifts if isinstance(shifts, list | tuple) else [shifts]
+    dims = dims if isinstance(dims, list | tuple) else [dims]
+    if not dims:
+        return _rolled(x.reshape(size_of(x.shape)), shifts[0], 0).reshape(x.shape)
+    for shift, dim in zip(shifts, dims, strict=True):
+        x = _rolled(x, shift, axis_of(dim, x.ndim))
+    return x
 
 
-@lowers("index_select")
-def _index_select(c: Call, x: Any, dim: int, index: Any) -> Any:
-    if not x.ndim or not index.ndim:
-        return array_ops.take(x.reshape(1) if not x.ndim else x, index.reshape(1), dim).reshape(c.shape)
-    return array_ops.take(x, index, axis_of(dim, x.ndim))
+def _rolled(x: Any, shift: Any, axis: int) -> Any:
+    size = x.shape[axis]
+    if isinstance(size, int) and isinstance(shift, int):
+        at = shift % size if size else 0
+        parts = [sliced(x, {axis: (size - at, size)}), sliced(x, {axis: (0, size - at)})]
+        return ops.concat(parts, axis) if at else x
+    return array_ops.take(x, (array_ops.arange(0, size) - shift) % size, axis)
 
 
-@lowers("gather")
-def _gather(c: Call, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
-    if not x.ndim or x.shape[:dim] != index.shape[:dim]:
-        unsupported("the index has other dims than the tensor")
-    return array_ops.take_along_axis(x, index, axis_of(dim, x.ndim))
+@lowers("unfold", "unfold_copy")
+def _unfold(c: Call, x: Any, dim: int, size: Any, step: Any) -> Any:
+    if not x.ndim:
+        return x.reshape(1) if c.shape == (1,) else unsupported("a tensor without dims has one window")
+    axis = axis_of(dim, x.ndim)
+    starts = array_ops.arange(0, c.shape[axis]) * step
+    found = array_ops.take(x, starts.reshape(c.shape[axis], 1) + array_ops.arange(0, size), axis)
+    # the places within a window are the last dim
+    order = [k for k in range(x.ndim + 1) if k != axis + 1]
+    return ops.transpose(found, (*order, axis + 1))
+
+
+@lowers("as_strided", "as_strided_copy")
+def _as_strided(c: Call, x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
+    index = array_ops.full((), 0, "int64")
+    for k, (n, s) in enumerate(zip(c.shape, stride, strict=True)):
+        index = index + (array_ops.arange(0, n) * s).reshape(n, *(1,) * (len(c.shape) - 1 - k))
+    index = fitted(index if offset is None else index + offset, c.shape)
+    return array_ops.take(x.reshape(size_of(x.shape)), index)
 
 
 @lowers("tril", "triu")
 def _triangle(c: Call, x: Any, diagonal: int = 0) -> Any:
+    if x.ndim < 2:
+        unsupported("a tensor with fewer than two dims")
     rows, columns = x.shape[-2:]
     across = array_ops.arange(0, columns) - array_ops.arange(0, rows).reshape(rows, 1)
     kept = across <= diagonal if c.name.startswith("aten.tril") else across >= diagonal
     return graph_ops.where(kept, x, c.tensor(0))
+
+
+@lowers("tril_indices", "triu_indices")
+def _triangle_indices(c: Call, rows: Any, columns: Any, offset: int = 0, **_: Any) -> Any:
+    if not isinstance(rows, int) or not isinstance(columns, int):
+        unsupported("the number of positions depends on sizes")
+    found = getattr(torch, c.name.split(".")[1])(rows, columns, offset)
+    return c.trace.wrap(c.trace.array(c.name, found.numpy().astype(ELEMENTS[c.dtype])))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mirage.frontends import graph_ops, ops
-from mirage.frontends.aten.lower_movement import axis_of
+from mirage.frontends.aten.shapes import axis_of
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
 

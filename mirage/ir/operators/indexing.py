@@ -79,7 +79,8 @@ class Take(_Indexed):
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, indices = arrays
         axis = attrs["axis"] % x.ndim
-        return xp.take(x, self.positions(xp, x, indices, axis), axis=axis)
+        # NumPy gives a number where neither has dims left
+        return xp.asarray(xp.take(x, self.positions(xp, x, indices, axis), axis=axis))
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         x, indices = operands(types)
