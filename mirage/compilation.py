@@ -39,7 +39,7 @@ from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.graph.check import check
-from mirage.ir.graph.nodes import Function, Module
+from mirage.ir.graph.nodes import PACKAGES, Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
 from mirage.ir.operators.in_place import EFFECTS
@@ -123,6 +123,8 @@ def compile(
     context = _context(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
     race = min(PROGRAM_SHARE * budget, PROGRAM_SECONDS)
+    if kernels.target == "cpu":
+        context.packages = tuple(str(module.functions[module.main].attr.get(PACKAGES, "")).split())
     context.kernels, context.deadline, context.say = kernels, start + budget - race, say
     context.printed = printed(PIPELINE)
     search = _Later(beside, kernels) if beside else _Searches(kernels, cache, seed, say)

@@ -19,7 +19,9 @@ from mirage.compiler.passes import (
     lift_constants,
     lift_workspaces,
     lower_libraries,
+    lower_packages,
     merge_matmuls,
+    pack_weights,
     partition,
     superoptimize,
 )
@@ -32,7 +34,7 @@ from mirage.runtime.executable import Background, Executable, Facts, Kernel, Mem
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
     "merge": (merge_matmuls.run, batch_matmuls.run),
     "superoptimize": (partition.run, superoptimize.run),
-    "libraries": (lower_libraries.run,),
+    "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run),
     "fuse": (fuse.run, generate.run),
     "plan": (),
 }
@@ -49,6 +51,8 @@ PREPARATION: tuple[Pass, ...] = (
     merge_matmuls.run,
     batch_matmuls.run,
     lift_constants.run,
+    lower_packages.run,
+    pack_weights.run,
     dead_code.run,
 )
 

@@ -58,6 +58,7 @@ class Context:
     never change; `sizes` the sets of sizes of its dim symbols to tune at. `constraints` holds a store per function, which
     `collect_constraints` fills: symbols belong to functions. `deadline` is on the clock of `time.perf_counter`. `kernels` makes
     kernels for the target, which no pass knows otherwise. `printed` names the passes after which the module is printed.
+    `packages` are those that the program came from, whose library functions may be called.
     """
 
     bounds: Constraints = field(default_factory=Constraints)
@@ -68,6 +69,7 @@ class Context:
     deadline: float = float("inf")
     say: Callable[[str], None] = lambda _: None
     printed: Collection[str] = ()
+    packages: tuple[str, ...] = ()
     constraints: dict[str, Constraints] = field(default_factory=dict)
     report: Report = field(default_factory=Report)
 

@@ -18,7 +18,7 @@ from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
 from mirage.ir.graph.deduce import match_dims, solve_dims
 from mirage.ir.graph.nodes import FunctionCall, Module
-from mirage.ir.program import identifier
+from mirage.ir.program import AttrItems, identifier
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,15 +93,22 @@ def trace_module(fn: Callable[..., Any], specs: Mapping[str, Any] | None = None,
 
 
 def recorded(
-    name: str, fn: Callable[..., Any], declared: Mapping[str, Annotation], active: GraphFunction | None = None
+    name: str,
+    fn: Callable[..., Any],
+    declared: Mapping[str, Annotation],
+    active: GraphFunction | None = None,
+    attrs: AttrItems = (),
 ) -> Module:
-    """The module whose main function is what `fn` computes of parameters that it takes by name, without calling `active`."""
+    """The module whose main function is what `fn` computes of parameters that it takes by name, without calling `active`.
+
+    `attrs` are the attributes of the main function.
+    """
     module = ModuleTrace()
     trace = GraphTrace(module, module.reserve(name))
     if active is not None:
         module.active.append(active)
     result = trace.record(fn, declared, by_name=True)
-    module.builder.add(trace.function.finish(result))
+    module.builder.add(trace.function.finish(result, attrs=attrs))
     # the main function first
     functions = {name: module.builder.functions.pop(name), **module.builder.functions}
     return Module(functions, main=name)

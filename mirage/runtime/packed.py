@@ -17,7 +17,11 @@ from mirage.kernels import blas
 _packed: dict[str, Callable[..., Any]] = dict(EFFECTS)
 _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
-_PROVIDERS = {"torch.ops": "mirage.frontends.aten.fallback"}
+_PROVIDERS = {
+    "torch.ops": "mirage.frontends.aten.fallback",
+    "onednn.linear": "mirage.frontends.aten.onednn",
+    "onednn.pack": "mirage.frontends.aten.onednn",
+}
 
 
 def register_packed(name: str, fn: Callable[..., Any]) -> None:

@@ -22,14 +22,30 @@ _OTHERS = ("lax", "fused")
 
 
 def run(module: Module, context: Context) -> Module:
-    """The module with matches of all registered patterns as library calls."""
-    found = rules()
-    functions = {f.name: f if f.attr.get("origin") in _OTHERS else lower(f, module.functions, found) for f in module}
+    """The module with matches of all registered patterns that need no package as library calls."""
+    return lowered(module, context, rules())
+
+
+def lowered(module: Module, context: Context, found: Sequence[Rule]) -> Module:
+    """The module with matches of these rules as library calls."""
+    main = module.functions[module.main]
+    constants = {main.name: frozenset(p for p in main.parameters if p.name in context.constants)}
+    functions = {
+        f.name: f
+        if f.attr.get("origin") in _OTHERS
+        else lower(f, module.functions, found, constants.get(f.name, frozenset()))
+        for f in module
+    }
     return Module(functions, module.kernels, module.main)
 
 
-def lower(function: Function, functions: Mapping[str, Function], found: Sequence[Rule]) -> Function:
-    """The function with matches of these rules as library calls; larger matches first, as later results are tried first."""
+def lower(
+    function: Function, functions: Mapping[str, Function], found: Sequence[Rule], constants: frozenset[Var] = frozenset()
+) -> Function:
+    """The function with matches of these rules as library calls; larger matches first, as later results are tried first.
+
+    `constants` are its parameters that never change.
+    """
     builder = FunctionBuilder(function.name, functions)
     builder.parameters.extend(function.parameters)
     builder.names.update(p.name for p in function.parameters)
@@ -39,12 +55,16 @@ def lower(function: Function, functions: Mapping[str, Function], found: Sequence
         for v in variables(b.value):
             readers[v].append(b.value.op if isinstance(b.value, OpCall) else "")
     for block in function.blocks:
-        builder.bind_all(_lower_block(block, counts, readers, found) if block.dataflow else block.bindings)
+        builder.bind_all(_lower_block(block, counts, readers, found, constants) if block.dataflow else block.bindings)
     return builder.finish(function.result, dims=function.dims, attrs=function.attrs)
 
 
 def _lower_block(
-    block: Block, counts: Counter[Var], readers: Mapping[Var, Sequence[str]], found: Sequence[Rule]
+    block: Block,
+    counts: Counter[Var],
+    readers: Mapping[Var, Sequence[str]],
+    found: Sequence[Rule],
+    constants: frozenset[Var],
 ) -> list[Binding]:
     definitions: dict[Var, Expr] = {b.var: b.value for b in block.bindings}
     kept: list[Binding] = []
@@ -52,7 +72,7 @@ def _lower_block(
     for b in reversed(block.bindings):
         if b.var in gone:
             continue
-        call = _first_match(b, definitions, counts, tuple(readers.get(b.var, ())), found)
+        call = _first_match(b, definitions, counts, tuple(readers.get(b.var, ())), found, constants)
         if call is not None:
             library, inner = call
             gone |= set(inner)
@@ -70,13 +90,14 @@ def _first_match(
     counts: Counter[Var],
     readers: tuple[str, ...],
     found: Sequence[Rule],
+    constants: frozenset[Var],
 ) -> tuple[LibraryCall, tuple[Var, ...]] | None:
     out = destinations(b.var.annotation)
     if out is None:
         return None
     for rule in found:
         for m in rule.pattern.roots(b.value, definitions):
-            match = Match(m.operands, m.calls, m.inner, m.views, readers)
+            match = Match(m.operands, m.calls, m.inner, m.views, readers, constants)
             if not _only_reader(match, b.value, definitions, counts) or (rule.check and not rule.check(match)):
                 continue
             args = tuple(match.operands[n] for n in rule.inputs if n in match.operands)

@@ -202,7 +202,7 @@ class _Partitioner:
         above = max(g.through[u] for u in self.users[i] if u in g.through)
         only = self.users[i] <= g.members and self.bindings[i].var not in self.live and i not in self.taken
         if is_movement(self.bindings[i]):
-            if above == 2 and only:
+            if above == 2 and only and not self._weight(self.bindings[i].var):
                 # rows that are streamed against weights should be contiguous: the producer writes them so
                 return False
             if self.bindings[i].var in self.live:

@@ -17,6 +17,8 @@ from mirage.ir.operators.contraction import normalize_axes
 from mirage.ir.types import DTYPES, TensorType, is_one
 
 _FLOATS = tuple(DTYPES)
+#: what `onednn.linear` computes of a product
+ACTIVATIONS = ("gelu", "relu", "sigmoid", "silu", "tanh")
 
 
 def _product() -> Pattern:
@@ -73,7 +75,38 @@ def _ends(m: Match) -> bool:
     return "bias" not in m.calls or deduce(m.calls["product"], {}) == deduce(m.calls["bias"], {})
 
 
+
+def _linear() -> Pattern:
+    """Rows times a constant matrix, what is added to each row, and a function of each element."""
+    y = value("y", dtype="float32", rank=2)
+    product = op("matmul", value("x", dtype="float32"), view("transpose", y, name="right") | y, name="product")
+    return optional(optional(product, _bias), lambda p: op(ACTIVATIONS, p, name="activation"))
+
+
+def _is_linear(m: Match) -> bool:
+    if m.operands["y"] not in m.constants:
+        return False
+    if "bias" not in m.operands:
+        return True
+    product, bias = deduce(m.calls["product"], {}), m.type("bias")
+    return isinstance(product, TensorType) and isinstance(bias, TensorType) and bias.shape == product.shape[-1:]
+
+
+def _linear_attributes(m: Match) -> dict[str, Any]:
+    found = _matmul_attributes(m)
+    return found | ({"activation": m.calls["activation"].op} if "activation" in m.calls else {})
+
+
 # below what users register without a priority
+register_pattern(
+    "onednn_linear",
+    _linear(),
+    "onednn.linear",
+    _is_linear,
+    priority=-5,
+    attributes=_linear_attributes,
+    package="torch",
+)
 register_pattern(
     "matmul_relu",
     op("relu", optional(_product(), _bias), name="relu"),

@@ -30,6 +30,7 @@ class Match:
 
     `inner` are the variables of the applications below the root that the match computes, `views` those that it only reads
     through. `readers` are the operators that read the root's result, known when a match is checked; "" is anything else.
+    `constants` are the parameters that never change between calls, known at the same time.
     """
 
     operands: Mapping[str, Atom] = field(default_factory=dict)
@@ -37,6 +38,7 @@ class Match:
     inner: tuple[Var, ...] = ()
     views: tuple[Var, ...] = ()
     readers: tuple[str, ...] = ()
+    constants: frozenset[Var] = frozenset()
 
     def type(self, name: str) -> Annotation:
         """The annotation of a captured operand."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,7 +21,8 @@ class Rule:
 
     A match becomes a call of the library function `function` with the operands named `inputs`, those that an optional part
     left out excepted, and the attributes that `attributes` gives. `check` may refuse a match. Rules of higher priority come
-    first, those of one priority in the order of registration.
+    first, those of one priority in the order of registration. A rule of a `package` is for modules that ask for it: programs
+    that came from there, so that it is installed.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Rule:
     check: Check | None = None
     attributes: Attributes | None = None
     priority: int = 0
+    package: str = ""
 
 
 _rules: dict[str, Rule] = {}
@@ -46,13 +48,15 @@ def register_pattern(
     priority: int = 0,
     inputs: Sequence[str] | None = None,
     attributes: Attributes | None = None,
+    package: str = "",
 ) -> Rule:
     """Compute what a pattern matches by a library function from now on (Relax, section 4.6).
 
     `library_function` is called as `fn(inputs, outputs, **attrs)`, as `mirage.runtime.packed.register_library` says: the name
     of a registered one, or the function, which is registered as `name`. `inputs` orders the captured operands; by default
     they come in the order of the pattern. `check(match)` refuses what the pattern cannot say; `attributes(match)` gives the
-    function's keyword arguments: numbers, strings, dims and tuples of them.
+    function's keyword arguments: numbers, strings, dims and tuples of them. With a `package`, only modules whose main
+    function says `@attrs(packages=package)` use it, before the search sees them.
 
     Raises PatternError if the name is taken, or an input is not captured, and DuplicateFunction.
     """
@@ -67,12 +71,13 @@ def register_pattern(
         if not isinstance(library_function, str):
             register_library(name, library_function)
         function = library_function if isinstance(library_function, str) else name
-        rule = Rule(name, pattern, function, wanted, check, attributes, priority)
+        rule = Rule(name, pattern, function, wanted, check, attributes, priority, package)
         _rules[name] = rule
     return rule
 
 
-def rules() -> list[Rule]:
-    """All registered pairs, in the order in which they are tried."""
+def rules(packages: Collection[str] = ("",)) -> list[Rule]:
+    """The registered pairs of these packages, by default those of none, in the order in which they are tried."""
     with _lock:
-        return sorted(_rules.values(), key=lambda r: -r.priority)
+        found = [r for r in _rules.values() if r.package in packages]
+    return sorted(found, key=lambda r: -r.priority)

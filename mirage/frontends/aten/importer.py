@@ -29,7 +29,7 @@ from mirage.frontends.graph import GraphTrace
 from mirage.frontends.proxy import TRACE, Traced, placed
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, ObjectType, ShapeType, TupleType, symbols_in
-from mirage.ir.graph.nodes import Module
+from mirage.ir.graph.nodes import PACKAGES, Module
 
 #: nodes that only state what sizes or types are: a graph's sizes are dims that say it themselves
 _STATEMENTS = (
@@ -126,7 +126,7 @@ class _Importer:
                 raise UnsupportedNode(f"{len(self.refused)} nodes cannot be imported:\n  {lines}")
             return self._results(nodes[-1], positions)
 
-        module = recorded(name, program, declared)
+        module = recorded(name, program, declared, attrs=((PACKAGES, "torch"),))
         return Imported(
             module, inputs, [_attribute(self.graph, n) for n in attributes], self.outputs,
             self.native, self.fallback, self.reasons,

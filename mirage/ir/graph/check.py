@@ -18,7 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from mirage.errors import GraphError, MirageError
-from mirage.ir.annotations import Annotation, PartialTensor, TupleType, at_least
+from mirage.ir.annotations import Annotation, ObjectType, PartialTensor, TupleType, at_least
 from mirage.ir.dims import symbol, symbols_of
 from mirage.ir.graph.deduce import check_cast, deduce
 from mirage.ir.graph.effects import callees, is_pure
@@ -219,7 +219,9 @@ class _Check:
             case LibraryCall(name, args, out, attrs):
                 if not out or any(t.dtype not in ELEMENTS for t in out):
                     raise GraphError(f"library function {name!r}: results {_types(out)}; it gives at least one tensor")
-                _tensors(f"library function {name!r}", args)
+                # what another function made for it is an object
+                tensors = tuple(a for a in args if not isinstance(a.annotation, ObjectType))
+                _tensors(f"library function {name!r}", tensors)
                 for _, v in attrs:
                     free_text(v)
             case PackedCall(name, args, annotation, attrs, in_place):

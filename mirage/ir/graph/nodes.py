@@ -27,6 +27,9 @@ from mirage.ir.dims import Dim
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 
+#: the attribute of a main function that names the packages, by spaces, from which its program came
+PACKAGES = "packages"
+
 
 @dataclass(frozen=True, eq=False)
 class Var:
@@ -221,7 +224,8 @@ class Block:
 class Function:
     """A function of a module. `dims` names dim symbols that callers pass in addition to those of the parameters.
 
-    `attrs` say where a function comes from, such as ("origin", "partition").
+    `attrs` say where a function comes from, such as ("origin", "partition"), and of the main function which packages its
+    program came from (`PACKAGES`), by spaces: their library functions may be called.
     """
 
     name: str

@@ -48,6 +48,17 @@ def test_literal_matrices_count_as_weights_where_none_is_named() -> None:
     assert partitioned(DECODER)[0] == partitioned(DECODER, WEIGHTS)[0]
 
 
+def test_a_transposed_weight_is_a_part_of_its_product() -> None:
+    text = """
+def main(x: float32[n, 8], w: float32[4, 8]) -> float32[n, 4]:
+    with dataflow():
+        t = transpose(w, perm=(1, 0))
+        r = matmul(x, t)
+    return r
+"""
+    assert partitioned(text, ("w",))[0] == [["transpose", "matmul"]]
+
+
 def test_products_of_activations_grow_through_each_other() -> None:
     text = """
 def main(q: float32[s, 8], k: float32[t, 8], v: float32[t, 8]) -> float32[s, 8]:

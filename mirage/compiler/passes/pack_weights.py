@@ -1,0 +1,81 @@
+"""Constant operands of library functions are packed once: as the function reads them fastest, in a form of its own.
+
+The packed form is an object that one packed function makes and one library function reads (`PACKED`). It is computed with
+what else depends on constants only, in the function "prepare" of `lift_constants`, and becomes one more parameter of the main
+function, at the end:
+
+    r = library["onednn.linear", float32[n, m]](x, w, right=(1, 0))
+    r = library["onednn.linear", float32[n, m]](x, w, w_packed, packed=True, right=(1, 0))
+
+The operand itself stays: functions may read it where that is faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from mirage.compiler.context import Context
+from mirage.compiler.passes.lift_constants import PREPARE
+from mirage.compiler.passes.rewrite import Rewriter
+from mirage.ir.annotations import ObjectType
+from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
+from mirage.ir.graph.nodes import Atom, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
+from mirage.ir.program import AttrItems
+
+#: library function -> the function that packs its second operand, and the attributes that both have
+PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {"onednn.linear": ("onednn.pack", ("right",))}
+
+
+def run(module: Module, context: Context) -> Module:
+    main = module.functions[module.main]
+    constants = {p for p in main.parameters if p.name in context.constants}
+    packings: dict[tuple[Var, str, AttrItems], Var] = {}
+    r = Rewriter(main, module.functions)
+    for b in main.bindings:
+        call = b.value
+        if not isinstance(call, LibraryCall) or call.function not in PACKED or call.args[1] not in constants:
+            r.keep(b)
+            continue
+        pack, shared = PACKED[call.function]
+        weight = call.args[1]
+        assert isinstance(weight, Var)
+        attrs = tuple(pair for pair in call.attrs if pair[0] in shared)
+        key = weight, pack, attrs
+        if key not in packings:
+            packings[key] = r.builder.fresh_parameter(f"{weight.name}_packed", ObjectType())
+        args: tuple[Atom, ...] = (*call.args[:2], packings[key], *call.args[2:])
+        r.keep(b, replace(call, args=tuple(map(r.read, args)), attrs=(*call.attrs, ("packed", True))))
+    if not packings:
+        return module
+    builder = ModuleBuilder(module)
+    prepare = _prepare(module, main, list(packings), builder)
+    builder.add(prepare)
+    builder.add(r.finish(attrs=main.attrs if PREPARE in main.attr else (*main.attrs, (PREPARE, prepare.name))))
+    context.constants = (*context.constants, *(p.name for p in packings.values()))
+    return builder.finish(module.main)
+
+
+def _prepare(
+    module: Module, main: Function, packings: list[tuple[Var, str, AttrItems]], builder: ModuleBuilder
+) -> Function:
+    """The function that prepares what it did, and behind that the packed operands."""
+    old = module.functions.get(str(main.attr.get(PREPARE)))
+    b = FunctionBuilder(old.name if old else builder.fresh(PREPARE), module.functions)
+    results: list[Atom] = []
+    if old is not None:
+        b.parameters.extend(old.parameters)
+        b.names.update(p.name for p in old.parameters)
+        *bindings, last = old.bindings
+        assert isinstance(last.value, MakeTuple) and last.var is old.result, "it returns what it prepares"
+        b.bind_all(bindings)
+        results += last.value.args
+    known: dict[str, Atom] = {p.name: p for p in b.parameters}
+    # the last parameters of the main function are what was prepared
+    known |= dict(zip((p.name for p in main.parameters[len(main.parameters) - len(results) :]), results, strict=True))
+    for weight, pack, attrs in packings:
+        if weight.name not in known:
+            known[weight.name] = b.parameter(weight.name, weight.annotation)
+        results.append(b.emit(PackedCall(pack, (known[weight.name],), ObjectType(), attrs), name=f"{weight.name}_packed"))
+    prepared = b.emit(MakeTuple(tuple(results)), name="prepared")
+    return b.finish(prepared, attrs=old.attrs if old else (("origin", PREPARE),))

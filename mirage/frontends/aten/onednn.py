@@ -1,0 +1,88 @@
+"""Products with constant weights by oneDNN, as torch has it: with packed weights, and what follows a product computed with it.
+
+Programs that came from torch call these functions; where torch was built without oneDNN, ATen's own products are called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+
+from mirage.frontends.aten.fallback import to_torch
+from mirage.runtime.packed import register_library, register_packed
+
+#: rows for which weights are packed: the packed form is one of the fastest for all numbers of rows but 1
+ROWS = 128
+
+#: the function after a product: its name for oneDNN, and what computes it in place
+_ACTIVATIONS: Mapping[str, tuple[tuple[str, str], Callable[[torch.Tensor], Any]]] = {
+    "": (("none", ""), lambda x: x),
+    "gelu": (("gelu", "none"), lambda x: torch.ops.aten.gelu_(x)),
+    "relu": (("relu", ""), torch.relu_),
+    "sigmoid": (("sigmoid", ""), torch.sigmoid_),
+    "silu": (("swish", ""), lambda x: torch.nn.functional.silu(x, inplace=True)),
+    "tanh": (("tanh", ""), torch.tanh_),
+}
+
+
+@dataclass(frozen=True)
+class PackedWeight:
+    """A weight [columns, depth] as oneDNN reads it; None where it is read as it is."""
+
+    tensor: torch.Tensor | None
+
+
+def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> PackedWeight:
+    """The packed form of a weight [depth, columns], or [columns, depth] where `right` is (1, 0)."""
+    columns_first = to_torch(w if tuple(right) == (1, 0) else np.ascontiguousarray(w.T))
+    if not w.size or not _is_available():
+        return PackedWeight(None)
+    return PackedWeight(torch.ops.mkldnn._reorder_linear_weight(columns_first, ROWS))
+
+
+def linear(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    right: Sequence[int] = (),
+    packed: bool = False,
+    bias: bool = False,
+    activation: str = "",
+) -> None:
+    """`x[..., k] @ w[k, n]`, or `x @ w[n, k].T` where `right` is (1, 0); then `+ bias[n]`, then an activation.
+
+    `inputs` are x, w, the packed form of w if it is `packed`, and the bias if there is one.
+    """
+    x, w, *rest = inputs
+    form = rest.pop(0).tensor if packed else None
+    b = to_torch(rest[0]) if bias else None
+    transposed = tuple(right) == (1, 0)
+    rows, depth, columns = prod(x.shape[:-1]), x.shape[-1], outputs[0].shape[-1]
+    given, out = to_torch(x).reshape(rows, depth), to_torch(outputs[0]).reshape(rows, columns)
+    (name, algorithm), in_place = _ACTIVATIONS[activation]
+    if form is not None and rows == 1:
+        # one row reads every weight once: fastest where it lies
+        form = to_torch(w) if transposed else None
+    if form is not None and rows:
+        out.copy_(torch.ops.mkldnn._linear_pointwise(given, form, b, name, [], algorithm))
+        return
+    read = to_torch(w).t() if transposed else to_torch(w)
+    if b is None:
+        torch.mm(given, read, out=out)
+    else:
+        torch.addmm(b, given, read, out=out)
+    in_place(out)
+
+
+def _is_available() -> bool:
+    """Whether torch has oneDNN's products for tensors of the processor."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+register_library("onednn.linear", linear)
+register_packed("onednn.pack", pack)

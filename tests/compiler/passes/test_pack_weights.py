@@ -1,0 +1,106 @@
+"""Products with constant weights go to the package that a program came from, which packs the weights once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mirage.compiler.context import Context
+from mirage.compiler.passes import lift_constants, lower_packages, pack_weights
+from mirage.ir.graph.interpret import run_module
+from mirage.ir.graph.nodes import LibraryCall, Module
+from mirage.ir.graph.parse import parse_module
+from tests.compiler.passes.running import after, assert_equal, evaluate, expressions, main_text, ops, random_arrays
+
+SIGNATURE = "x: float32[b, n, 8], w: float32[8, 4], v: float32[4, 8], c: float32[4]"
+SHAPES = [(2, 3, 8), (8, 4), (4, 8), (4,)]
+TRANSPOSED = "t = transpose(v, perm=(1, 0))\n"
+
+
+def lowered(body: str, constants: tuple[str, ...] = ("w", "v", "c"), packages: tuple[str, ...] = ("torch",)) -> Module:
+    context = Context(constants=constants, packages=packages)
+    return after(main_text(body, SIGNATURE), lower_packages.run, pack_weights.run, context=context)
+
+
+def pack(w: np.ndarray, right: Any = ()) -> tuple[np.ndarray, Any]:
+    return (w.T if right else w).copy(), right
+
+
+def linear(
+    inputs: Any, outputs: Any, right: Any = (), packed: bool = False, bias: bool = False, activation: str = ""
+) -> None:
+    x, _, (w, packed_right), *c = inputs
+    assert packed and packed_right == right
+    found = x @ w + (c[0] if bias else 0)
+    outputs[0][...] = {"": found, "relu": np.maximum(found, 0), "tanh": np.tanh(found)}[activation]
+
+
+def run(module: Module, *args: Any) -> Any:
+    """The main function behind its preparation, with a package of our own."""
+    main = module.functions["main"]
+    prepare = module.functions[str(main.attr["prepare"])]
+    values = dict(zip((p.name for p in main.parameters), args, strict=False))
+    functions: dict[str, Any] = {"packed": {"onednn.pack": pack}, "library": {"onednn.linear": linear}}
+    alone = Module(module.functions, module.kernels, prepare.name)
+    kept = run_module(alone, [values[p.name] for p in prepare.parameters], **functions)
+    return run_module(module, [*args, *kept], **functions)
+
+
+@pytest.mark.parametrize(
+    ("body", "attrs"),
+    [
+        ("r = matmul(x, w)", {}),
+        (f"{TRANSPOSED}r = matmul(x, t)", {"right": (1, 0)}),
+        ("p = matmul(x, w)\nr = add(c, p)", {"bias": True}),
+        (f"{TRANSPOSED}p = matmul(x, t)\nr = relu(p)", {"right": (1, 0), "activation": "relu"}),
+        ("p = matmul(x, w)\nq = add(p, c)\nr = tanh(q)", {"bias": True, "activation": "tanh"}),
+    ],
+)
+def test_products(body: str, attrs: dict[str, object]) -> None:
+    m = lowered(body)
+    (call,) = (e for e in expressions(m) if isinstance(e, LibraryCall))
+    assert call.function == "onednn.linear" and dict(call.attrs) == attrs | {"packed": True}
+    assert not {"matmul", "add", "relu", "tanh"} & set(ops(m))
+    args = random_arrays(0, *SHAPES)
+    assert_equal(run(m, *args), evaluate(parse_module(main_text(body, SIGNATURE)), *args), 1e-6)
+
+
+def test_a_weight_is_packed_once_for_all_that_read_it() -> None:
+    m = lowered("p = matmul(x, w)\nq = relu(x)\ns = matmul(q, w)\nr = add(p, s)")
+    assert ops(m).count("LibraryCall") == 2
+    assert [str(p.annotation) for p in m.functions["main"].parameters[4:]] == ["Object"]
+    args = random_arrays(1, *SHAPES)
+    x, w = args[:2]
+    assert_equal(run(m, *args), x @ w + np.maximum(x, 0) @ w, 1e-6)
+
+
+def test_what_is_prepared_already_may_be_packed() -> None:
+    context = Context(constants=("w",), packages=("torch",))
+    text = main_text("s = exp(w)\nr = matmul(x, s)", "x: float32[n, 8], w: float32[8, 4]")
+    m = after(text, lift_constants.run, lower_packages.run, pack_weights.run, context=context)
+    assert ops(m) == ["LibraryCall"]
+    assert [p.name for p in m.functions["main"].parameters] == ["x", "w", "s_lifted", "s_lifted_packed"]
+    x, w = random_arrays(2, (3, 8), (8, 4))
+    assert_equal(run(m, x, w), x @ np.exp(w), 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("body", "constants", "packages"),
+    [
+        ("r = matmul(x, w)", ("w",), ()),
+        ("r = matmul(x, w)", ("c",), ("torch",)),
+        ("p = mul(w, w)\nr = matmul(x, p)", ("w",), ("torch",)),
+    ],
+    ids=["another program", "not constant", "computed"],
+)
+def test_what_stays(body: str, constants: tuple[str, ...], packages: tuple[str, ...]) -> None:
+    assert "LibraryCall" not in ops(lowered(body, constants, packages))
+
+
+def test_a_bias_that_makes_the_result_larger_stays() -> None:
+    text = main_text("p = matmul(x, w)\nr = add(p, c)", "x: float32[n, 8], w: float32[8, 1], c: float32[4]")
+    context = Context(constants=("w", "c"), packages=("torch",))
+    m = after(text, lower_packages.run, pack_weights.run, context=context)
+    assert ops(m) == ["LibraryCall", "add"]

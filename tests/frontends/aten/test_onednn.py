@@ -1,0 +1,92 @@
+"""Products with constant weights by oneDNN, in compiled graphs and alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from mirage.frontends.aten import onednn  # noqa: E402
+from mirage.frontends.aten.importer import import_graph  # noqa: E402
+from mirage.runtime.program import CallLibrary  # noqa: E402
+from mirage.torch.compiled import CompiledGraph, compiled_graph  # noqa: E402
+
+FUNCTIONS = {
+    "": lambda x: x,
+    "gelu": torch.nn.functional.gelu,
+    "relu": torch.relu,
+    "sigmoid": torch.sigmoid,
+    "silu": torch.nn.functional.silu,
+    "tanh": torch.tanh,
+}
+
+
+@pytest.mark.parametrize("activation", FUNCTIONS)
+@pytest.mark.parametrize("right", [(), (1, 0)])
+@pytest.mark.parametrize("lead", [(0,), (1,), (1, 1), (2,), (5,), (3, 0), (2, 3, 4)])
+def test_every_form(lead: tuple[int, ...], right: tuple[int, ...], activation: str) -> None:
+    rng = np.random.default_rng(0)
+    x, w, c = (rng.standard_normal(s, np.float32) for s in ((*lead, 7), (7, 20), (20,)))
+    stored = np.ascontiguousarray(w.T) if right else w
+    stored.flags.writeable = False
+    packed = onednn.pack(stored, right=right)
+    product = x.astype(np.float64) @ w
+    for bias in (False, True):
+        wanted = FUNCTIONS[activation](torch.from_numpy(product + (c if bias else 0))).numpy()
+        for form in ((), (packed,)):
+            out = np.full((*lead, 20), np.nan, np.float32)
+            given = (x, stored, *form, *([c] if bias else []))
+            onednn.linear(given, [out], right=right, packed=bool(form), bias=bias, activation=activation)
+            np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
+
+
+def test_no_depth() -> None:
+    x, w, c = np.ones((3, 0), np.float32), np.ones((0, 2), np.float32), np.array([1, 2], np.float32)
+    out = np.full((3, 2), np.nan, np.float32)
+    onednn.linear((x, w, onednn.pack(w), c), [out], packed=True, bias=True)
+    np.testing.assert_array_equal(out, np.broadcast_to(c, (3, 2)))
+
+
+def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "_is_available", lambda: False)
+    test_every_form((3,), (1, 0), "gelu")
+    test_no_depth()
+
+
+class Layers(torch.nn.Module):  # type: ignore[misc,name-defined]
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(8, 16), torch.nn.Linear(16, 8, bias=False)
+
+    def forward(self, x: Any) -> Any:
+        return x + self.second(torch.nn.functional.gelu(self.first(x)))
+
+
+def compiled(model: Any) -> tuple[CompiledGraph, list[Any]]:
+    """A model as a compiled graph, and its weights."""
+    auto = torch.export.Dim.AUTO
+    exported = torch.export.export(model, (torch.randn(3, 5, 8),), dynamic_shapes=({0: auto, 1: auto},), strict=False)
+    weights = [exported.state_dict[n] for n in exported.graph_signature.parameters]
+    graph = import_graph(exported.run_decompositions({}).graph_module)
+    return compiled_graph(graph, range(len(weights)), without=("superoptimize",), cache=False), weights
+
+
+def test_layers() -> None:
+    torch.manual_seed(0)
+    model = Layers().eval()
+    with torch.no_grad():
+        graph, weights = compiled(model)
+        calls = [i.function for f in graph.executable.program for i in f.code if isinstance(i, CallLibrary)]
+        assert calls == ["onednn.linear", "onednn.linear"]
+        bound = graph.bind(dict(enumerate(weights)))
+        for shape in ((3, 5, 8), (1, 1, 8), (2, 7, 8)):
+            x = torch.randn(shape)
+            torch.testing.assert_close(bound([x])[0], model(x), rtol=0, atol=1e-5)
+        # who writes to a weight says so, and binds anew
+        model.first.weight.mul_(2)
+        graph.executable.forget()
+        bound = graph.bind(dict(enumerate(weights)))
+        torch.testing.assert_close(bound([x])[0], model(x), rtol=0, atol=1e-5)
