@@ -69,7 +69,7 @@ class Background:
         self._jobs: list[Job] = []
         self._first = threading.Event()
         self._closed = False
-        self._child: _Child | None = None
+        self._child: Child | None = None
         self._thread = threading.Thread(target=self._run, name="mirage background", daemon=True)
 
     def add(self, job: Job) -> None:
@@ -157,7 +157,7 @@ class Background:
                 {"program": program_to_json(j.program), "sizes": [dict(s) for s in j.sizes], "constants": list(j.constants)}
                 for j in self._jobs
             ]  # fmt: skip
-            child = self._child = _Child({"jobs": programs, **self._options}, self._environment)
+            child = self._child = Child({"jobs": programs, **self._options}, self._environment)
             if self._closed:
                 child.end()
         try:
@@ -168,10 +168,10 @@ class Background:
             raise
 
 
-class _Child:
-    """The process that searches, with the folder of its files."""
+class Child:
+    """The process that searches, with the folder of its files; `module` is what it runs, on the file of the task."""
 
-    def __init__(self, task: dict[str, Any], environment: Mapping[str, str]) -> None:
+    def __init__(self, task: dict[str, Any], environment: Mapping[str, str], module: str = "mirage.background") -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="mirage-background-"))
         self._errors = self._folder / "errors"
         path = self._folder / "task.json"
@@ -179,7 +179,7 @@ class _Child:
         with self._errors.open("wb") as errors:
             self._process = subprocess.Popen(
                 # it imports what this process does, and nothing that happens to lie in the working folder
-                [sys.executable, "-P", "-m", "mirage.background", str(path)],
+                [sys.executable, "-P", "-m", module, str(path)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, start_new_session=True, text=True,
                 env={**os.environ, **environment, "PYTHONPATH": os.pathsep.join(p or os.getcwd() for p in sys.path)},
             )  # fmt: skip

@@ -111,7 +111,7 @@ def compile(
     sizes that are none, BudgetError, UnknownTarget, CacheError, InputError for a constant that is no parameter.
     Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
     """
-    _check_options(budget, without)
+    check_options(budget, without)
     check_cache(cache)
     start = time.perf_counter()
     say = progress or (lambda _: None)
@@ -176,7 +176,8 @@ def _may_be_tried(executable: Executable) -> bool:
     return called <= EFFECTS.keys()
 
 
-def _check_options(budget: Any, without: Any) -> None:
+def check_options(budget: Any, without: Any) -> None:
+    """Raise BudgetError or InputError for a budget or optimizations to leave out that are none."""
     if isinstance(budget, bool) or not isinstance(budget, int | float) or not 0 < budget < 1e9:
         raise BudgetError(f"budget={budget!r} must be a positive number of seconds")
     if isinstance(without, str) or not isinstance(without, Collection) or any(name not in OPTIMIZATIONS for name in without):

@@ -8,6 +8,7 @@
 | `MIRAGE_SEARCH_WORKERS` | processes that compile kernels for CUDA | the CPUs that this process may use |
 | `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
 | `MIRAGE_PRINT_AFTER` | passes of the graph compiler, by commas, after which the module is printed; or `all` | none |
+| `MIRAGE_LOG` | what of models of PyTorch is told on stderr, by commas: `graphs`, `fallbacks`, `recompiles` | none |
 | `CC` | C compiler | first of cc, gcc, clang, ziglang |
 """
 
@@ -18,7 +19,10 @@ from pathlib import Path
 
 from platformdirs import user_cache_dir
 
-from mirage.errors import MirageError
+from mirage.errors import MirageError, SettingError
+
+#: what `MIRAGE_LOG` may name
+LOGS = ("graphs", "fallbacks", "recompiles")
 
 
 def cache_dir() -> Path:
@@ -55,6 +59,17 @@ def search_workers() -> int:
 def print_after() -> tuple[str, ...]:
     """Names of the passes after which the graph compiler prints the module; ("all",) for every one."""
     return tuple(filter(None, (name.strip() for name in os.environ.get("MIRAGE_PRINT_AFTER", "").split(","))))
+
+
+def logs() -> tuple[str, ...]:
+    """What of models of PyTorch is told on stderr.
+
+    Raises SettingError for a name that `MIRAGE_LOG` does not know.
+    """
+    names = tuple(filter(None, (name.strip() for name in os.environ.get("MIRAGE_LOG", "").split(","))))
+    if unknown := [name for name in names if name not in LOGS]:
+        raise SettingError(f"MIRAGE_LOG: {unknown[0]!r} is nothing that is told; name some of {', '.join(LOGS)}, by commas")
+    return names
 
 
 def _count(variable: str, what: str) -> int:

@@ -54,12 +54,13 @@ def from_bounds(bounds: Mapping[str, Bound]) -> Constraints:
         if not isinstance(name, str):
             raise DimError(f"bounds: {name!r} is not the name of a dim; use bounds={{'n': 4096}}")
         dim = symbol(name)
-        low, high = _range(name, bound)
+        low, high = range_of(name, bound)
         store.add_range(dim, low, high, f"bounds[{name!r}]")
     return store
 
 
-def _range(name: str, bound: object) -> tuple[int, int | None]:
+def range_of(name: str, bound: object) -> tuple[int, int | None]:
+    """The smallest and the largest size that a bound allows; raises DimError, naming the dim, for what is none."""
     pair = bound if isinstance(bound, tuple | list) else (0, bound)
     low, high = (_size(x) for x in pair) if len(pair) == 2 else (None, None)
     if low is None or (high is None and not (isinstance(bound, tuple | list) and pair[1] is None)):

@@ -1,0 +1,175 @@
+"""From a model and a call to an exported program, and from that to a compiled one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from mirage.errors import UnsupportedNode
+from mirage.frontends.aten.decompose import decompositions
+from mirage.frontends.aten.importer import import_graph
+from mirage.ir.dims import symbols_of
+from mirage.torch.arguments import ordered
+from mirage.torch.compiled import compiled_graph
+from mirage.torch.guards import LEAST, Guards, guards_of
+from mirage.torch.program import Bounds, Layout, Program, Range
+from mirage.torch.weights import Weights
+
+#: kinds of outputs of an exported graph that are written back
+_WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
+
+
+class Function(torch.nn.Module):  # type: ignore[misc]
+    """A function as a module, which is what torch exports."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.function(*args, **kwargs)
+
+
+def export(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool = True) -> Any:
+    """The exported program of a call, every size a symbol where it can be one, and decomposed.
+
+    Raises UnsupportedNode, which says where in the model, if torch cannot export it.
+    """
+    args, kwargs = tuple(args), ordered(kwargs)
+    shapes = None
+    if dynamic:
+        collection = torch.export.ShapesCollection()
+        for t in pytree.tree_leaves((args, kwargs)):
+            if isinstance(t, torch.Tensor) and t.ndim:
+                collection[t] = dict.fromkeys(range(t.ndim), torch.export.Dim.AUTO)
+        shapes = collection.dynamic_shapes(model, args, kwargs)
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            return program.run_decompositions(decompositions())
+    except Exception as e:
+        raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e, model)}") from e
+
+
+def first_line(error: BaseException) -> str:
+    """An error's type and first line."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _line_of(error: BaseException, model: Any) -> str:
+    """The last line of the user's code that an error went through."""
+    found = ""
+    step = error.__traceback__
+    while step is not None:
+        code = step.tb_frame.f_code
+        if "/torch/" not in code.co_filename and "/mirage/" not in code.co_filename:
+            found = f" ({code.co_filename.rpartition('/')[2]}:{step.tb_lineno}, in {code.co_name})"
+        step = step.tb_next
+    return found
+
+
+def widened(tensors: Sequence[Any]) -> list[Any]:
+    """An example with no size of 0 or 1, which torch would take for a constant: elements are repeated, or zeros."""
+    found = []
+    for t in tensors:
+        for dim, n in enumerate(t.shape):
+            if n == 1:
+                t = torch.cat([t] * LEAST, dim)
+            elif n == 0:
+                t = t.new_zeros([*t.shape[:dim], LEAST, *t.shape[dim + 1 :]])
+        found.append(t)
+    return found
+
+
+def replaced(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The arguments with these in place of their tensors."""
+    left = iter(tensors)
+    leaves, spec = pytree.tree_flatten((tuple(args), ordered(kwargs)))
+    new_args, new_kwargs = pytree.tree_unflatten([next(left) if isinstance(x, torch.Tensor) else x for x in leaves], spec)
+    return new_args, new_kwargs
+
+
+def program_of(
+    exported: Any, model: Any, names: Sequence[str], *, bounds: Bounds | None = None, only_native: bool = False, **options: Any
+) -> Program:
+    """The compiled program of an exported one, whose weights are those of `model`.
+
+    `names` are what the tensors of a call are called, `bounds` ranges of their dims, `options` as of `mirage.compile`. Raises
+    UnsupportedNode, which lists all nodes that cannot be imported with their lines.
+    """
+    begun = time.perf_counter()
+    imported = import_graph(exported.graph_module, "main", only_native)
+    signature = exported.graph_signature
+    written_buffers = {*signature.buffers_to_mutate.values(), *getattr(signature, "parameters_to_mutate", {}).values()}
+    weights: dict[int, tuple[str | None, Any]] = {}
+    state: dict[int, tuple[str | None, Any]] = {}
+    given: list[int] = []
+    positions: dict[str, int] = {}
+    placeholders = [n for n in exported.graph.nodes if n.op == "placeholder"]
+    for k, (spec, node) in enumerate(zip(signature.input_specs, placeholders, strict=True)):
+        positions[spec.target or node.name] = positions[node.name] = k
+        if spec.kind.name == "USER_INPUT":
+            if isinstance(node.meta.get("val"), torch.Tensor):
+                given.append(k)
+            continue
+        value = exported.state_dict.get(spec.target)
+        value = exported.constants.get(spec.target) if value is None else value
+        if not isinstance(value, torch.Tensor):
+            raise UnsupportedNode(f"the model has an input of its own, {spec.target}, that is a {type(value).__name__}")
+        (state if spec.target in written_buffers else weights)[k] = spec.target, value
+    written = tuple(positions[s.target] for s in signature.output_specs if s.kind.name in _WRITTEN)
+    guards = guards_of([placeholders[k].meta["val"] for k in given])
+    begun_compilation = time.perf_counter()
+    ranges = bounds_of(guards, names, bounds or {}, imported.module)
+    graph = compiled_graph(imported, tuple(weights), bounds=ranges, **options)
+    seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
+    random = any(
+        isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+        for n in exported.graph.nodes
+    )
+    return Program(
+        graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written), guards,
+        Weights(model, list(weights.values())), Weights(model, list(state.values())),
+        Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, seconds,
+    )  # fmt: skip
+
+
+def bounds_of(guards: Guards, names: Sequence[str], declared: Bounds, module: Any) -> dict[str, Range]:
+    """The ranges of dim symbols that are known: what users declared, and what the guards say."""
+    found: dict[str, Range] = {}
+
+    def narrow(name: str, low: int, high: int | None) -> None:
+        before_low, before_high = found.get(name, (0, None))
+        highs = [h for h in (high, before_high) if h is not None]
+        found[name] = max(low, before_low), min(highs, default=None)
+
+    for name, dims in zip(names, guards.shapes, strict=True):
+        for dim, (low, high) in declared.get(name, {}).items():
+            if dim < len(dims) and dims[dim].is_Symbol:
+                narrow(dims[dim].name, low, high)
+    for g in guards.conditions:
+        if g.left.is_Symbol and g.right.is_Integer and g.relation in ("<=", ">="):
+            n = int(g.right)
+            narrow(g.left.name, *((0, n) if g.relation == "<=" else (n, None)))
+    main = module.functions[module.main]
+    used = {s for p in main.parameters for d in getattr(p.annotation, "shape", ()) for s in symbols_of(d)}
+    return {name: r for name, r in found.items() if name in used}
+
+
+class Unflatten:
+    """Makes a result, of the kind that the model gives, of its leaves."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self._leaf = spec.is_leaf()
+        self._tuple = spec.type is tuple and all(s.is_leaf() for s in spec.children())
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        if self._leaf:
+            return leaves[0]
+        return tuple(leaves) if self._tuple else pytree.tree_unflatten(leaves, self.spec)

@@ -1,0 +1,127 @@
+"""For which sizes of its tensors an exported program holds."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import sympy
+
+from mirage.errors import DimError, FormatError, UnsupportedNode
+from mirage.frontends.aten.types import converted, dim_of
+from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of, to_dim
+
+Shape: TypeAlias = tuple[int, ...]
+
+_RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
+    "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
+}  # fmt: skip
+#: how torch writes them
+_CLASSES: Mapping[Any, str] = {
+    sympy.Eq: "==", sympy.Ne: "!=", sympy.Le: "<=", sympy.Ge: ">=", sympy.Lt: "<", sympy.Gt: ">",
+}  # fmt: skip
+#: sizes for which torch makes a symbol, where an example has them; it takes all symbols to be as large
+LEAST = 2
+
+
+@dataclass(frozen=True)
+class SizeGuard:
+    """`left` and `right` stand in a relation, such as "<="."""
+
+    relation: str
+    left: Dim
+    right: Dim
+
+    def holds(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it does at these sizes; False where a size that it needs is unknown."""
+        known = {name: sympy.Integer(n) for name, n in sizes.items()}
+        left, right = (substitute(d, known) for d in (self.left, self.right))
+        return bool(left.is_Integer and right.is_Integer and _RELATIONS[self.relation](int(left), int(right)))
+
+    def __str__(self) -> str:
+        return f"{dim_text(self.left)} {self.relation} {dim_text(self.right)}"
+
+
+@dataclass(frozen=True)
+class Guards:
+    """The shapes that a program takes, over dim symbols, and what has to hold of these.
+
+    `exact` are the only shapes for a program with a condition that is none of dims.
+    """
+
+    shapes: tuple[tuple[Dim, ...], ...]
+    conditions: tuple[SizeGuard, ...] = ()
+    exact: tuple[Shape, ...] | None = None
+
+    def sizes(self, shapes: Sequence[Shape]) -> dict[str, int] | None:
+        """The sizes of all symbols where the program takes such shapes, which are in order; else None."""
+        if self.exact is not None and tuple(shapes) != self.exact:
+            return None
+        if [len(s) for s in shapes] != [len(s) for s in self.shapes]:
+            return None
+        pairs = [(d, n) for dims, shape in zip(self.shapes, shapes, strict=True) for d, n in zip(dims, shape, strict=True)]
+        sizes = {d.name: n for d, n in pairs if d.is_Symbol}
+        for d, n in pairs:
+            if len(symbols_of(d) - sizes.keys()) == 1 and (found := solve(d, n, sizes)) is not None:
+                sizes[found[0]] = found[1]
+        wanted = [SizeGuard("==", d, sympy.Integer(n)) for d, n in pairs]
+        return sizes if all(g.holds(sizes) for g in (*wanted, *self.conditions)) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """JSON values from which `guards_from_json` makes the same."""
+        return {
+            "shapes": [[dim_text(d) for d in dims] for dims in self.shapes],
+            "conditions": [[dim_text(g.left), g.relation, dim_text(g.right)] for g in self.conditions],
+            "exact": None if self.exact is None else [list(s) for s in self.exact],
+        }
+
+
+def guards_from_json(data: Any) -> Guards:
+    """What `Guards.to_json` gave; raises FormatError for anything else."""
+    try:
+        shapes = tuple(tuple(to_dim(d) for d in dims) for dims in data["shapes"])
+        conditions = tuple(SizeGuard(_relation(r), to_dim(a), to_dim(b)) for a, r, b in data["conditions"])
+        exact = None if data["exact"] is None else tuple(tuple(int(n) for n in s) for s in data["exact"])
+    except (KeyError, TypeError, ValueError, DimError) as e:
+        raise FormatError(f"guards that cannot be read: {e}") from None
+    return Guards(shapes, conditions, exact)
+
+
+def _relation(text: Any) -> str:
+    if text not in _RELATIONS:
+        raise FormatError(f"{text!r} is no relation of sizes")
+    return str(text)
+
+
+def guards_of(tensors: Sequence[Any]) -> Guards:
+    """The guards of a program with these fake tensors as its inputs, of `torch.export`.
+
+    Its lower bounds of 2 are none: torch takes them for granted of all sizes, so what happens below has to be checked.
+    """
+    shapes = tuple(tuple(dim_of(n) for n in t.shape) for t in tensors)
+    nodes = [n.node for t in tensors for n in t.shape if not isinstance(n, int)]
+    if not nodes:
+        return Guards(shapes)
+    environment = nodes[0].shape_env
+    conditions: list[SizeGuard] = []
+    exact = False
+    for guard in environment.guards:
+        # symbols that were found to be equal are written as one in the shapes
+        for part in sympy.And.make_args(environment.replace(guard.expr)):
+            if part is sympy.true:
+                continue
+            try:
+                conditions.append(SizeGuard(_CLASSES[part.func], converted(part.lhs), converted(part.rhs)))
+            except (KeyError, AttributeError, UnsupportedNode, DimError):
+                exact = True
+    used = {s for dims in shapes for d in dims for s in symbols_of(d)}
+    for s, found in environment.var_to_range.items():
+        if str(s) in used:
+            if found.lower.is_Integer and found.lower > LEAST:
+                conditions.append(SizeGuard(">=", converted(s), converted(found.lower)))
+            if found.upper.is_Integer:
+                conditions.append(SizeGuard("<=", converted(s), converted(found.upper)))
+    hints = tuple(tuple(n if isinstance(n, int) else int(n.node.hint) for n in t.shape) for t in tensors) if exact else None
+    return Guards(shapes, tuple(dict.fromkeys(conditions)), hints)

@@ -1,0 +1,336 @@
+"""Models compiled by export: one program for all sizes, checked against the model, which runs itself where none can be made."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from inspect import signature
+from operator import attrgetter
+from os import PathLike
+from typing import Any
+
+import torch
+
+from mirage.cache import ResultStore
+from mirage.errors import InputError, MirageError, UnsupportedNode
+from mirage.torch.arguments import Given, Key, names_of, split
+from mirage.torch.background import Later
+from mirage.torch.compare import difference
+from mirage.torch.export import Function, export, first_line, program_of, replaced, widened
+from mirage.torch.guards import Shape
+from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
+from mirage.torch.model_options import ModelOptions, ranges_of
+from mirage.torch.program import Program, check_bounds
+from mirage.torch.weights import requires_grad
+
+#: programs for arguments of one kind, and kinds of arguments, beyond which the model itself runs
+MAX_PROGRAMS, MAX_KINDS = 8, 32
+#: shapes whose program is known without another look
+_KNOWN = 1024
+
+
+def compile(
+    model: Callable[..., Any],
+    *,
+    dynamic: bool = True,
+    budget: float = 60.0,
+    bounds: Mapping[str, Mapping[int, Any]] | None = None,
+    background: bool = True,
+    target: str = "cpu",
+    without: Collection[str] = (),
+    strict: bool = False,
+    cache: ResultStore | bool = True,
+    seed: int = 0,
+) -> CompiledModel:
+    """A model, or a function of tensors, compiled for all sizes: called as the model is, it gives what the model gives.
+
+    The first call exports the model with every size a symbol (`dynamic=False`: with none) and compiles it, and is compared with
+    the model itself. Arguments beside tensors, such as flags, are a part of the program: other ones lead to another program, as
+    do sizes that the first one does not hold for. Weights are packed once; a change of them is seen. What gradients are needed of
+    runs as it is, as does what cannot be exported, which is logged once; with `strict` it raises UnsupportedNode instead.
+
+    With `background`, subprograms are fused at once and superoptimized in a process beside, for `budget` seconds, after which
+    calls run what was found; otherwise the first call waits for it. `bounds` limits dims by the names of arguments,
+    `{"input_ids": {0: 8, 1: (1, 512)}}`: calls beyond raise GuardError. `target` is "cpu"; `without`, `cache` and `seed` are as
+    of `mirage.compile`.
+
+    Raises BudgetError, InputError, DimError and UnknownTarget for options that are none.
+    """
+    if not callable(model):
+        raise InputError(f"{type(model).__name__} is not a model; pass a torch.nn.Module, or a function of tensors")
+    options = ModelOptions(budget, bounds, background, target, without, strict, dynamic, cache, seed)
+    print_logs()
+    return CompiledModel(model, options)
+
+
+@dataclass
+class Kind:
+    """The programs for arguments of one kind."""
+
+    programs: list[Program] = field(default_factory=list)
+    #: what runs for shapes that were seen; None for the model itself
+    known: dict[tuple[Shape, ...], Program | None] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)
+
+
+class CompiledModel:
+    """A model with its compiled programs. May be called from several threads."""
+
+    def __init__(self, model: Callable[..., Any], options: ModelOptions) -> None:
+        self.model = model
+        self.options = options
+        self._module = model if isinstance(model, torch.nn.Module) else Function(model)
+        self._parameters = list(signature(getattr(model, "forward", model)).parameters)
+        self._bounds = ranges_of(options.bounds)
+        self._kinds: dict[Key, Kind] = {}
+        self._lock = threading.RLock()
+        self._later = Later(options) if options.background else None
+        #: why calls ran in torch, and how many
+        self.eager: Counter[str] = Counter()
+        #: why there is a program beside the first one
+        self.recompiles: list[str] = []
+        self._note_modules()
+        if unknown := sorted(self._bounds.keys() - set(self._parameters)):
+            raise InputError(f"bounds: there is no argument {unknown[0]!r}; the arguments are {', '.join(self._parameters)}")
+
+    def _note_modules(self) -> None:
+        self._modules = list(self._module.modules())
+        self._weights = [*self._module.parameters(), *self._module.buffers()]
+
+    @property
+    def programs(self) -> list[Program]:
+        """All programs, in the order in which they were made for each kind of arguments."""
+        return [p for kind in self._kinds.values() for p in kind.programs]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """What the model gives for these arguments.
+
+        Raises GuardError for a size beyond the declared bounds, naming the dim; with `strict`, UnsupportedNode where no program
+        can be made; and what the model raises.
+        """
+        why = self._obstacle()
+        if why is None:
+            try:
+                given = split(args, kwargs)
+            except InputError as e:
+                why = str(e)
+            else:
+                if torch.is_grad_enabled() and (requires_grad(given.tensors) or requires_grad(self._weights)):
+                    why = "gradients are needed; call it under torch.no_grad() for the compiled program"
+        if why is not None:
+            return self._run_eagerly(why, args, kwargs)
+        shapes = tuple(t.shape for t in given.tensors)
+        training = tuple(map(_training, self._modules))
+        key = (given.key, training) if True in training else given.key
+        kind = self._kinds.get(key)
+        if kind is None or shapes not in kind.known:
+            with self._lock:
+                return self._first(key, given, shapes, args, kwargs)
+        program = kind.known[shapes]
+        if program is None:
+            return self._run_eagerly("no program was made for such arguments", args, kwargs)
+        return program(given.tensors)
+
+    def _obstacle(self) -> str | None:
+        """Why no program may run now, whatever the arguments."""
+        if torch.compiler.is_compiling():
+            return "torch traces it"
+        if torch.is_autocast_enabled("cpu"):
+            return "autocast is on"
+        return None
+
+    def _run_eagerly(self, why: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of the model itself; says once why, or raises that with `strict`."""
+        if self.options.strict:
+            raise UnsupportedNode(f"{self._name}: {why}")
+        if why not in self.eager:
+            FALLBACKS.warning("%s runs in torch: %s", self._name, why)
+        self.eager[why] += 1
+        return self.model(*args, **kwargs)
+
+    @property
+    def _name(self) -> str:
+        return getattr(self.model, "__name__", type(self.model).__name__)
+
+    def _first(
+        self, key: Key, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The result of the first call with such arguments: that of a program that takes them, or of a new one."""
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= MAX_KINDS:
+                return self._run_eagerly(f"there are {MAX_KINDS} kinds of arguments, such as flags, already", args, kwargs)
+            kind = Kind(names=names_of(args, kwargs, self._parameters))
+        check_bounds(self._bounds, kind.names, shapes)
+        for program in kind.programs:
+            small = program.small(shapes)
+            if small is None:
+                continue
+            if not small or small in program.checked or program.random:
+                return self._noted(key, kind, shapes, program)(given.tensors)
+            result, why = self._compared(program, given, args, kwargs)
+            if why is None:
+                program.checked.add(small)
+                self._noted(key, kind, shapes, program)
+                return result
+            program.refused.add(small)
+            RECOMPILES.info("%s: at %s, %s", self._name, _text(kind.names, shapes), why)
+        if len(kind.programs) >= MAX_PROGRAMS:
+            self._noted(key, kind, shapes, None)
+            return self._run_eagerly(f"there are {MAX_PROGRAMS} programs for other sizes already", args, kwargs)
+        return self._new(key, kind, given, shapes, args, kwargs)
+
+    def _new(
+        self, key: Key, kind: Kind, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Any:
+        """The result of a first call, for which a program is made if that is possible."""
+        examples: list[Sequence[Any]] = [given.tensors]
+        if self.options.dynamic and any(n < 2 for s in shapes for n in s):
+            examples.insert(0, widened(given.tensors))
+        failed: MirageError | None = None
+        for tensors in examples:
+            try:
+                program = self._program(kind, *replaced(args, kwargs, tensors))
+            except MirageError as e:
+                failed = e
+                continue
+            small = program.small(shapes)
+            if small is None:
+                failed = UnsupportedNode(f"a program for sizes of 2 does not take {_text(kind.names, shapes)}")
+                continue
+            if program.random and any(map(_training, self._modules)):
+                failed = UnsupportedNode("it draws random numbers in training mode; call model.eval()")
+                break
+            result, why = (program(given.tensors), None) if program.random else self._compared(program, given, args, kwargs)
+            if why is not None:
+                failed = UnsupportedNode(f"its program is not right: {why}")
+                continue
+            program.checked.add(small)
+            self._made(kind, program, shapes)
+            self._noted(key, kind, shapes, program)
+            return result
+        self._noted(key, kind, shapes, None)
+        if self.options.strict and failed is not None:
+            raise failed
+        return self._run_eagerly(str(failed), args, kwargs)
+
+    def _program(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
+        """The program of an example; raises UnsupportedNode, and other errors of ours, where there is none."""
+        exported = export(self._module, args, kwargs, self.options.dynamic)
+        try:
+            options = self.options.compilation(search=not self.options.background)
+            return program_of(exported, self._module, kind.names, bounds=self._bounds, **options)
+        except MirageError:
+            raise
+        except Exception as e:
+            # whatever goes wrong in a compilation, the model runs
+            raise UnsupportedNode(f"its program cannot be compiled: {first_line(e)}") from e
+
+    def _made(self, kind: Kind, program: Program, shapes: tuple[Shape, ...]) -> None:
+        """Note and tell a new program, and have it superoptimized."""
+        if self.programs or kind.programs:
+            why = "they are of another kind" if not kind.programs else "no program takes such sizes"
+            self.recompiles.append(f"{_text(kind.names, shapes)}: {why}")
+            RECOMPILES.info("%s: another program for %s: %s", self._name, _text(kind.names, shapes), why)
+        kind.programs.append(program)
+        self._note_modules()
+        imported = program.imported
+        GRAPHS.info(
+            "%s: a program for %s: %d operators, %d of them calls of ATen's; exported in %s", self._name,
+            program.signature(), imported.native.total() + imported.fallback.total(), imported.fallback.total(),
+            ", ".join(f"{s:.1f} s ({what})" for what, s in program.seconds.items()),
+        )  # fmt: skip
+        for name, why in imported.reasons.items():
+            FALLBACKS.info("%s: %s is a call of ATen's own: %s", self._name, name, why)
+        if not self.options.background and self.options.searches:
+            program.told = "superoptimized"
+        if self._later is not None:
+            self._later.add(program)
+
+    def _noted(self, key: Key, kind: Kind, shapes: tuple[Shape, ...], program: Program | None) -> Any:
+        if len(kind.known) >= _KNOWN:
+            kind.known.clear()
+        kind.known[shapes] = program
+        self._kinds[key] = kind
+        return program
+
+    def _compared(
+        self, program: Program, given: Given, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> tuple[Any, str | None]:
+        """The result of a program, and how it differs from the model's, if it does; what both write to is written once."""
+        with torch.no_grad():
+            written = program.written(given.tensors)
+            before = [t.clone() for t in written]
+            expected = self.model(*args, **kwargs)
+            after = [t.clone() for t in written]
+            _restore(written, before)
+            try:
+                found = program(given.tensors)
+            except MirageError as e:
+                _restore(written, before)
+                return None, first_line(e)
+            why = difference([found, *written], [expected, *after])
+            if why is not None:
+                _restore(written, before)
+            return found, why
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""
+        return self._later is None or self._later.wait(timeout)
+
+    def close(self) -> None:
+        """End superoptimization in the background; calls run the programs that there are."""
+        if self._later is not None:
+            self._later.close()
+
+    def explain(self) -> str:
+        """The programs with their guards and operators, what runs in torch and why, and why there is more than one program."""
+        lines = [f"{self._name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}"]
+        for k, program in enumerate(self.programs):
+            lines += ["", *described(k, program)]
+        if self.recompiles:
+            lines += ["", "recompilations", *(f"    {text}" for text in self.recompiles)]
+        if self.eager:
+            lines += ["", "calls in torch", *(f"    {n}: {why}" for why, n in self.eager.items())]
+        return "\n".join(lines) + "\n"
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write the programs with their weights to one file, which `mirage.torch.load` reads in any process.
+
+        Raises InputError if there are none, as nothing was called, or if the file cannot be written.
+        """
+        from mirage.torch.saved import save
+
+        save(path, [(key, program) for key, kind in self._kinds.items() for program in kind.programs], self._name)
+
+    def __repr__(self) -> str:
+        return f"CompiledModel({self._name})"
+
+
+def described(k: int, program: Program) -> list[str]:
+    """What `explain` says of a program."""
+    imported = program.imported
+    native, fallback = imported.native.total(), imported.fallback.total()
+    lines = [
+        f"program {k}: {program.signature()}",
+        f"    {native} operators native, {fallback} calls of ATen's own",
+        f"    {program.calls} calls; weights read {1 + program.rebound} times",
+        f"    seconds: {', '.join(f'{what} {s:.2f}' for what, s in program.seconds.items())}; {program.told}",
+    ]
+    return lines + [f"    {n} {name}: {imported.reasons.get(name, '')}" for name, n in imported.fallback.items()]
+
+
+_training: Callable[[torch.nn.Module], bool] = attrgetter("training")
+
+
+def _restore(tensors: Sequence[Any], values: Sequence[Any]) -> None:
+    for t, v in zip(tensors, values, strict=True):
+        t.copy_(v)
+
+
+def _text(names: Sequence[str], shapes: Sequence[Shape]) -> str:
+    return ", ".join(f"{n} {list(s)}" for n, s in zip(names, shapes, strict=True)) or "no tensors"
+
+

@@ -1,0 +1,147 @@
+"""One exported program, compiled: for arguments of one kind, at all sizes that its guards let through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+
+from mirage.errors import GuardError
+from mirage.frontends.aten.importer import Imported
+from mirage.torch.compiled import BoundGraph, CompiledGraph
+from mirage.torch.guards import Guards, Shape
+from mirage.torch.weights import Weights
+
+#: the least and the largest size of a dim, None for any
+Range: TypeAlias = "tuple[int, int | None]"
+#: ranges by the name of a tensor and the number of its dim
+Bounds: TypeAlias = "Mapping[str, Mapping[int, Range]]"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where inputs and outputs of a graph belong.
+
+    Of the `inputs` of the graph, `weights` are positions of those that stay the same between calls, `state` of those that the
+    program writes to and that are not given in a call, `given` of the tensors of a call, in order. `written` says which input an
+    output is written back to, of the first ones; the others are the leaves of what the call gives.
+    """
+
+    inputs: int
+    weights: tuple[int, ...]
+    state: tuple[int, ...]
+    given: tuple[int, ...]
+    written: tuple[int, ...]
+
+
+@dataclass
+class Program:
+    """A compiled program with its weights.
+
+    Calls take the tensors of a call in order and give the leaves of the result. `checked` are the sets of symbols with sizes of 0
+    and 1 at which it was compared with the model, `refused` those at which it was found to differ.
+    """
+
+    graph: CompiledGraph
+    layout: Layout
+    guards: Guards
+    weights: Weights
+    state: Weights
+    #: makes the result of its leaves
+    unflatten: Callable[[list[Any]], Any]
+    names: Sequence[str]
+    #: the ranges of dims that it was compiled for
+    bounds: Mapping[str, Range]
+    random: bool = False
+    #: seconds of export and compilation
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    checked: set[frozenset[tuple[str, int]]] = field(default_factory=set)
+    refused: set[frozenset[tuple[str, int]]] = field(default_factory=set)
+    calls: int = 0
+    #: whether it is superoptimized, in words
+    told: str = "not superoptimized"
+    rebound: int = 0
+
+    def __post_init__(self) -> None:
+        others = [k for k in range(self.layout.inputs) if k not in self.layout.weights]
+        places = {k: at for at, k in enumerate(others)}
+        self._given = [places[k] for k in self.layout.given]
+        self._state = [places[k] for k in self.layout.state]
+        self._written = [places[k] for k in self.layout.written]
+        self._count = len(others)
+        self._run = self._bound()
+
+    @property
+    def imported(self) -> Imported:
+        """The graph as it was imported."""
+        return self.graph.imported
+
+    def small(self, shapes: Sequence[Shape]) -> frozenset[tuple[str, int]] | None:
+        """The symbols whose sizes are 0 or 1 at such shapes; None where the program does not take them."""
+        sizes = self.guards.sizes(shapes)
+        if sizes is None:
+            return None
+        found = frozenset((name, n) for name, n in sizes.items() if n < 2)
+        return None if found in self.refused else found
+
+    def __call__(self, tensors: Sequence[Any]) -> Any:
+        """The result of a call; what the model writes to is written. Raises what `Executable.__call__` raises."""
+        if self.weights.changed():
+            self.rebind()
+        inputs: list[Any] = [None] * self._count
+        for at, t in zip(self._given, tensors, strict=True):
+            inputs[at] = t
+        if self._state:
+            self.state.note()
+            for at, t in zip(self._state, self.state.tensors, strict=True):
+                inputs[at] = t
+        self.calls += 1
+        outputs = self._run(inputs)
+        for at, value in zip(self._written, outputs, strict=False):
+            with torch.no_grad():
+                inputs[at].copy_(value)
+        return self.unflatten(outputs[len(self._written) :])
+
+    def rebind(self) -> None:
+        """Read the weights anew."""
+        self.weights.note()
+        self.graph.executable.forget()
+        self._run = self._bound()
+        self.rebound += 1
+
+    def swap(self, graph: CompiledGraph) -> None:
+        """Run another executable of the same graph from the next call on."""
+        run = self._bound(graph)
+        self.graph, self._run = graph, run
+
+    def _bound(self, graph: CompiledGraph | None = None) -> BoundGraph:
+        return (graph or self.graph).bind(dict(zip(self.layout.weights, self.weights.tensors, strict=True)))
+
+    def written(self, tensors: Sequence[Any]) -> list[Any]:
+        """The tensors that a call writes to."""
+        if not self._written:
+            return []
+        self.state.note()
+        inputs = dict(zip(self._given, tensors, strict=True)) | dict(zip(self._state, self.state.tensors, strict=True))
+        return [inputs[at] for at in self._written]
+
+    def signature(self) -> str:
+        """Its tensors with their types, such as `input_ids: int64[s0, s1]`, and its guards."""
+        main = self.imported.module.functions[self.imported.module.main]
+        types = dict(zip(self.imported.inputs, (str(p.annotation) for p in main.parameters), strict=False))
+        found = ", ".join(f"{n}: {types.get(k, 'unused')}" for n, k in zip(self.names, self.layout.given, strict=True))
+        return found + (f", where {', '.join(map(str, self.guards.conditions))}" if self.guards.conditions else "")
+
+
+def check_bounds(bounds: Bounds, names: Sequence[str], shapes: Sequence[Shape]) -> None:
+    """Raise GuardError where a size is outside of what the user declared, naming the dim, the bound and the size."""
+    for name, shape in zip(names, shapes, strict=True):
+        for dim, (low, high) in bounds.get(name, {}).items():
+            if dim < len(shape) and not (low <= shape[dim] and (high is None or shape[dim] <= high)):
+                wanted = f"at least {low}" if high is None else f"{low} to {high}"
+                raise GuardError(
+                    f"{name}: dim {dim} is {shape[dim]}, but its bounds are declared to be {wanted}; "
+                    "declare larger bounds, or pass a tensor within them"
+                )
