@@ -11,6 +11,7 @@ import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
+from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -359,6 +360,10 @@ class Executable:
 
         Raises InputError if the file cannot be written.
         """
+        save_file(path, self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        """The content of the file that `save` writes."""
         head = {
             "format": FORMAT,
             "schema": SCHEMA,
@@ -373,7 +378,7 @@ class Executable:
         with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
             for name, content in (*members.items(), (_DIGEST, digest(members).encode())):
                 archive.writestr(name, content)
-        save_file(path, memory.getvalue())
+        return memory.getvalue()
 
 
 def digest(members: Mapping[str, bytes]) -> str:
@@ -391,7 +396,7 @@ def digest(members: Mapping[str, bytes]) -> str:
 
 #: what reading a file that is no executable, or an altered one, may raise beside our own errors; RuntimeError is raised for
 #: encrypted members, unknown compressions, and JSON that is nested too deeply
-_DAMAGED = (
+DAMAGED = (
     zipfile.BadZipFile, zlib.error, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError,
 )  # fmt: skip
 
@@ -403,8 +408,17 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
     and FormatError if it is no executable, or was altered.
     """
     path = path_of(path)
+    return _read(path, str(path), kinds)
+
+
+def executable_from_bytes(content: bytes, kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
+    """An executable of what `Executable.to_bytes` gave, as `read_executable`."""
+    return _read(BytesIO(content), "executable", kinds)
+
+
+def _read(file: Path | BytesIO, path: str, kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with zipfile.ZipFile(file) as archive:
             head = json.loads(archive.read(_CODE))
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise FormatError(f"{path}: not a saved executable; pass a file that save() wrote")
@@ -424,7 +438,7 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
         raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
     except MirageError as e:
         raise e if str(e).startswith(f"{path}: ") else type(e)(f"{path}: {e}") from None
-    except _DAMAGED as e:
+    except DAMAGED as e:
         raise FormatError(f"{path}: not a saved executable, or damaged ({e}); compile the program again") from None
 
 

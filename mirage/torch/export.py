@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from mirage import errors
 from mirage.errors import UnsupportedNode
 from mirage.frontends.aten.decompose import decompositions
 from mirage.frontends.aten.importer import import_graph
@@ -16,43 +20,51 @@ from mirage.ir.dims import symbols_of
 from mirage.torch.arguments import ordered
 from mirage.torch.compiled import compiled_graph
 from mirage.torch.guards import LEAST, Guards, guards_of
-from mirage.torch.program import Bounds, Layout, Program, Range
+from mirage.torch.program import Bounds, Layout, Program, Range, Unflatten
 from mirage.torch.weights import Weights
 
 #: kinds of outputs of an exported graph that are written back
 _WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
+#: where code is that no user wrote
+_NOT_THE_USERS = (*(str(Path(module.__file__).parent) + os.sep for module in (torch, contextlib, errors)), "<")
 
 
-class Function(torch.nn.Module):  # type: ignore[misc]
-    """A function as a module, which is what torch exports."""
+class Call(torch.nn.Module):  # type: ignore[misc]
+    """A model as a module of the tensors in a call's arguments, in order; all other arguments are as in the call."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, model: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         super().__init__()
-        self.function = function
+        self.model = model
+        leaves, self._spec = pytree.tree_flatten((tuple(args), ordered(kwargs)))
+        self._leaves = [None if isinstance(x, torch.Tensor) else x for x in leaves]
+        self._places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self.function(*args, **kwargs)
+    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments with these tensors."""
+        leaves = list(self._leaves)
+        for k, t in zip(self._places, tensors, strict=True):
+            leaves[k] = t
+        args, kwargs = pytree.tree_unflatten(leaves, self._spec)
+        return args, kwargs
+
+    def forward(self, *tensors: Any) -> Any:
+        args, kwargs = self.arguments(tensors)
+        return self.model(*args, **kwargs)
 
 
-def export(model: Any, args: Sequence[Any], kwargs: Mapping[str, Any], dynamic: bool = True) -> Any:
-    """The exported program of a call, every size a symbol where it can be one, and decomposed.
+def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
+    """The exported program of a call with these tensors, every size a symbol where it can be one, and decomposed.
 
     Raises UnsupportedNode, which says where in the model, if torch cannot export it.
     """
-    args, kwargs = tuple(args), ordered(kwargs)
-    shapes = None
-    if dynamic:
-        collection = torch.export.ShapesCollection()
-        for t in pytree.tree_leaves((args, kwargs)):
-            if isinstance(t, torch.Tensor) and t.ndim:
-                collection[t] = dict.fromkeys(range(t.ndim), torch.export.Dim.AUTO)
-        shapes = collection.dynamic_shapes(model, args, kwargs)
+    dims = tuple(dict.fromkeys(range(t.ndim), torch.export.Dim.AUTO) for t in tensors)
+    shapes = (dims,) if dynamic else None
     try:
         with torch.no_grad():
-            program = torch.export.export(model, args, kwargs, dynamic_shapes=shapes, strict=False)
+            program = torch.export.export(call, tuple(tensors), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(decompositions())
     except Exception as e:
-        raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e, model)}") from e
+        raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e)}") from e
 
 
 def first_line(error: BaseException) -> str:
@@ -61,14 +73,14 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def _line_of(error: BaseException, model: Any) -> str:
+def _line_of(error: BaseException) -> str:
     """The last line of the user's code that an error went through."""
     found = ""
     step = error.__traceback__
     while step is not None:
         code = step.tb_frame.f_code
-        if "/torch/" not in code.co_filename and "/mirage/" not in code.co_filename:
-            found = f" ({code.co_filename.rpartition('/')[2]}:{step.tb_lineno}, in {code.co_name})"
+        if not code.co_filename.startswith(_NOT_THE_USERS):
+            found = f" ({Path(code.co_filename).name}:{step.tb_lineno}, in {code.co_name})"
         step = step.tb_next
     return found
 
@@ -84,14 +96,6 @@ def widened(tensors: Sequence[Any]) -> list[Any]:
                 t = t.new_zeros([*t.shape[:dim], LEAST, *t.shape[dim + 1 :]])
         found.append(t)
     return found
-
-
-def replaced(args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The arguments with these in place of their tensors."""
-    left = iter(tensors)
-    leaves, spec = pytree.tree_flatten((tuple(args), ordered(kwargs)))
-    new_args, new_kwargs = pytree.tree_unflatten([next(left) if isinstance(x, torch.Tensor) else x for x in leaves], spec)
-    return new_args, new_kwargs
 
 
 def program_of(
@@ -159,17 +163,3 @@ def bounds_of(guards: Guards, names: Sequence[str], declared: Bounds, module: An
     main = module.functions[module.main]
     used = {s for p in main.parameters for d in getattr(p.annotation, "shape", ()) for s in symbols_of(d)}
     return {name: r for name, r in found.items() if name in used}
-
-
-class Unflatten:
-    """Makes a result, of the kind that the model gives, of its leaves."""
-
-    def __init__(self, spec: Any) -> None:
-        self.spec = spec
-        self._leaf = spec.is_leaf()
-        self._tuple = spec.type is tuple and all(s.is_leaf() for s in spec.children())
-
-    def __call__(self, leaves: list[Any]) -> Any:
-        if self._leaf:
-            return leaves[0]
-        return tuple(leaves) if self._tuple else pytree.tree_unflatten(leaves, self.spec)

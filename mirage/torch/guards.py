@@ -69,6 +69,14 @@ class Guards:
         wanted = [SizeGuard("==", d, sympy.Integer(n)) for d, n in pairs]
         return sizes if all(g.holds(sizes) for g in (*wanted, *self.conditions)) else None
 
+    def shapes_at(self, sizes: Mapping[str, int]) -> list[Shape] | None:
+        """The shapes at these sizes of the symbols; None where there are none."""
+        known = {name: sympy.Integer(n) for name, n in sizes.items()}
+        found = [[substitute(d, known) for d in dims] for dims in self.shapes]
+        if not all(d.is_Integer and d >= 0 for dims in found for d in dims):
+            return None
+        return [tuple(int(d) for d in dims) for dims in found]
+
     def to_json(self) -> dict[str, Any]:
         """JSON values from which `guards_from_json` makes the same."""
         return {

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from operator import attrgetter
 from os import PathLike
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 
 from mirage.cache import ResultStore
 from mirage.errors import InputError, MirageError, UnsupportedNode
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
 from mirage.torch.compare import difference
-from mirage.torch.export import Function, export, first_line, program_of, replaced, widened
+from mirage.torch.export import Call, export, first_line, program_of, widened
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
 from mirage.torch.model_options import ModelOptions, ranges_of
 from mirage.torch.program import Program, check_bounds
+from mirage.torch.saved import save
 from mirage.torch.weights import requires_grad
 
+#: a kind of arguments, and which modules are in training, if any is
+Place: TypeAlias = tuple[Key, tuple[bool, ...]]
 #: programs for arguments of one kind, and kinds of arguments, beyond which the model itself runs
 MAX_PROGRAMS, MAX_KINDS = 8, 32
+_GRADIENTS = "gradients are needed; call it under torch.no_grad() for the compiled program"
 #: shapes whose program is known without another look
 _KNOWN = 1024
+#: sizes that symbols have, of which the first that a program takes, while others of them are 0 or 1; combinations of such others
+_TRIED = (2, 3, 4, 6, 8, 16)
+_COMBINATIONS = 15
 
 
 def compile(
@@ -67,12 +77,14 @@ def compile(
 
 @dataclass
 class Kind:
-    """The programs for arguments of one kind."""
+    """The programs for arguments of one kind: those of `call`, with tensors of these names and element types."""
 
+    call: Call
+    names: list[str]
+    dtypes: list[Any]
     programs: list[Program] = field(default_factory=list)
-    #: what runs for shapes that were seen; None for the model itself
-    known: dict[tuple[Shape, ...], Program | None] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
+    #: what runs for shapes that were seen, or why the model itself does
+    known: dict[tuple[Shape, ...], Program | str] = field(default_factory=dict)
 
 
 class CompiledModel:
@@ -81,23 +93,27 @@ class CompiledModel:
     def __init__(self, model: Callable[..., Any], options: ModelOptions) -> None:
         self.model = model
         self.options = options
-        self._module = model if isinstance(model, torch.nn.Module) else Function(model)
         self._parameters = list(signature(getattr(model, "forward", model)).parameters)
         self._bounds = ranges_of(options.bounds)
-        self._kinds: dict[Key, Kind] = {}
+        self._kinds: dict[Place, Kind] = {}
         self._lock = threading.RLock()
         self._later = Later(options) if options.background else None
         #: why calls ran in torch, and how many
         self.eager: Counter[str] = Counter()
         #: why there is a program beside the first one
         self.recompiles: list[str] = []
+        #: the model, if it is not a function
+        self._module = model if isinstance(model, torch.nn.Module) else None
+        #: whether a function was seen to give a result that needs gradients
+        self._has_gradients = False
         self._note_modules()
         if unknown := sorted(self._bounds.keys() - set(self._parameters)):
             raise InputError(f"bounds: there is no argument {unknown[0]!r}; the arguments are {', '.join(self._parameters)}")
 
     def _note_modules(self) -> None:
-        self._modules = list(self._module.modules())
-        self._weights = [*self._module.parameters(), *self._module.buffers()]
+        module = self._module
+        self._modules = [] if module is None else list(module.modules())
+        self._weights = [] if module is None else [*module.parameters(), *module.buffers()]
 
     @property
     def programs(self) -> list[Program]:
@@ -117,20 +133,22 @@ class CompiledModel:
             except InputError as e:
                 why = str(e)
             else:
-                if torch.is_grad_enabled() and (requires_grad(given.tensors) or requires_grad(self._weights)):
-                    why = "gradients are needed; call it under torch.no_grad() for the compiled program"
+                if torch.is_grad_enabled() and (
+                    self._has_gradients or requires_grad(given.tensors) or requires_grad(self._weights)
+                ):
+                    why = _GRADIENTS
         if why is not None:
             return self._run_eagerly(why, args, kwargs)
         shapes = tuple(t.shape for t in given.tensors)
         training = tuple(map(_training, self._modules))
-        key = (given.key, training) if True in training else given.key
+        key = given.key, training if True in training else ()
         kind = self._kinds.get(key)
         if kind is None or shapes not in kind.known:
             with self._lock:
                 return self._first(key, given, shapes, args, kwargs)
         program = kind.known[shapes]
-        if program is None:
-            return self._run_eagerly("no program was made for such arguments", args, kwargs)
+        if isinstance(program, str):
+            return self._run_eagerly(program, args, kwargs)
         return program(given.tensors)
 
     def _obstacle(self) -> str | None:
@@ -143,26 +161,37 @@ class CompiledModel:
 
     def _run_eagerly(self, why: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """The result of the model itself; says once why, or raises that with `strict`."""
+        self._tell_eager(why)
+        return self.model(*args, **kwargs)
+
+    def _tell_eager(self, why: str) -> None:
         if self.options.strict:
             raise UnsupportedNode(f"{self._name}: {why}")
         if why not in self.eager:
             FALLBACKS.warning("%s runs in torch: %s", self._name, why)
         self.eager[why] += 1
-        return self.model(*args, **kwargs)
 
     @property
     def _name(self) -> str:
         return getattr(self.model, "__name__", type(self.model).__name__)
 
     def _first(
-        self, key: Key, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, key: Place, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """The result of the first call with such arguments: that of a program that takes them, or of a new one."""
         kind = self._kinds.get(key)
         if kind is None:
+            if torch.is_grad_enabled() and self.model is not self._module:
+                # of a function, the result alone tells whether it has weights that need gradients
+                result = self.model(*args, **kwargs)
+                if requires_grad([t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]):
+                    self._has_gradients = True
+                    self._tell_eager(_GRADIENTS)
+                    return result
             if len(self._kinds) >= MAX_KINDS:
                 return self._run_eagerly(f"there are {MAX_KINDS} kinds of arguments, such as flags, already", args, kwargs)
-            kind = Kind(names=names_of(args, kwargs, self._parameters))
+            names = names_of(args, kwargs, self._parameters)
+            kind = Kind(Call(self.model, args, kwargs), names, [t.dtype for t in given.tensors])
         check_bounds(self._bounds, kind.names, shapes)
         for program in kind.programs:
             small = program.small(shapes)
@@ -170,7 +199,7 @@ class CompiledModel:
                 continue
             if not small or small in program.checked or program.random:
                 return self._noted(key, kind, shapes, program)(given.tensors)
-            result, why = self._compared(program, given, args, kwargs)
+            result, why = self._compared(program, given.tensors, args, kwargs)
             if why is None:
                 program.checked.add(small)
                 self._noted(key, kind, shapes, program)
@@ -178,21 +207,22 @@ class CompiledModel:
             program.refused.add(small)
             RECOMPILES.info("%s: at %s, %s", self._name, _text(kind.names, shapes), why)
         if len(kind.programs) >= MAX_PROGRAMS:
-            self._noted(key, kind, shapes, None)
-            return self._run_eagerly(f"there are {MAX_PROGRAMS} programs for other sizes already", args, kwargs)
+            why = self._noted(key, kind, shapes, f"there are {MAX_PROGRAMS} programs for other sizes already")
+            return self._run_eagerly(why, args, kwargs)
         return self._new(key, kind, given, shapes, args, kwargs)
 
     def _new(
-        self, key: Key, kind: Kind, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, key: Place, kind: Kind, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Any:
         """The result of a first call, for which a program is made if that is possible."""
-        examples: list[Sequence[Any]] = [given.tensors]
+        # strides would be symbols, too
+        examples: list[Sequence[Any]] = [[t.detach().contiguous() for t in given.tensors]]
         if self.options.dynamic and any(n < 2 for s in shapes for n in s):
-            examples.insert(0, widened(given.tensors))
+            examples.insert(0, widened(examples[0]))
         failed: MirageError | None = None
         for tensors in examples:
             try:
-                program = self._program(kind, *replaced(args, kwargs, tensors))
+                program = self._program(kind, tensors)
             except MirageError as e:
                 failed = e
                 continue
@@ -203,25 +233,27 @@ class CompiledModel:
             if program.random and any(map(_training, self._modules)):
                 failed = UnsupportedNode("it draws random numbers in training mode; call model.eval()")
                 break
-            result, why = (program(given.tensors), None) if program.random else self._compared(program, given, args, kwargs)
+            result, why = None, None
+            if not program.random:
+                result, why = self._compared(program, given.tensors, args, kwargs)
             if why is not None:
                 failed = UnsupportedNode(f"its program is not right: {why}")
                 continue
             program.checked.add(small)
             self._made(kind, program, shapes)
             self._noted(key, kind, shapes, program)
-            return result
-        self._noted(key, kind, shapes, None)
+            return program(given.tensors) if program.random else result
+        self._noted(key, kind, shapes, str(failed))
         if self.options.strict and failed is not None:
             raise failed
         return self._run_eagerly(str(failed), args, kwargs)
 
-    def _program(self, kind: Kind, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Program:
+    def _program(self, kind: Kind, tensors: Sequence[Any]) -> Program:
         """The program of an example; raises UnsupportedNode, and other errors of ours, where there is none."""
-        exported = export(self._module, args, kwargs, self.options.dynamic)
+        exported = export(kind.call, tensors, self.options.dynamic)
         try:
             options = self.options.compilation(search=not self.options.background)
-            return program_of(exported, self._module, kind.names, bounds=self._bounds, **options)
+            return program_of(exported, kind.call, kind.names, bounds=self._bounds, **options)
         except MirageError:
             raise
         except Exception as e:
@@ -238,7 +270,7 @@ class CompiledModel:
         self._note_modules()
         imported = program.imported
         GRAPHS.info(
-            "%s: a program for %s: %d operators, %d of them calls of ATen's; exported in %s", self._name,
+            "%s: a program for %s: %d operators, %d of them calls of ATen's; %s", self._name,
             program.signature(), imported.native.total() + imported.fallback.total(), imported.fallback.total(),
             ", ".join(f"{s:.1f} s ({what})" for what, s in program.seconds.items()),
         )  # fmt: skip
@@ -249,25 +281,25 @@ class CompiledModel:
         if self._later is not None:
             self._later.add(program)
 
-    def _noted(self, key: Key, kind: Kind, shapes: tuple[Shape, ...], program: Program | None) -> Any:
+    def _noted(self, key: Place, kind: Kind, shapes: tuple[Shape, ...], found: Program | str) -> Any:
         if len(kind.known) >= _KNOWN:
             kind.known.clear()
-        kind.known[shapes] = program
+        kind.known[shapes] = found
         self._kinds[key] = kind
-        return program
+        return found
 
     def _compared(
-        self, program: Program, given: Given, args: Sequence[Any], kwargs: Mapping[str, Any]
+        self, program: Program, tensors: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str | None]:
         """The result of a program, and how it differs from the model's, if it does; what both write to is written once."""
         with torch.no_grad():
-            written = program.written(given.tensors)
+            written = program.written(tensors)
             before = [t.clone() for t in written]
             expected = self.model(*args, **kwargs)
             after = [t.clone() for t in written]
             _restore(written, before)
             try:
-                found = program(given.tensors)
+                found = program(tensors)
             except MirageError as e:
                 _restore(written, before)
                 return None, first_line(e)
@@ -289,7 +321,7 @@ class CompiledModel:
         """The programs with their guards and operators, what runs in torch and why, and why there is more than one program."""
         lines = [f"{self._name}: {len(self.programs)} program{'s' * (len(self.programs) != 1)}"]
         for k, program in enumerate(self.programs):
-            lines += ["", *described(k, program)]
+            lines += ["", *program.described(k)]
         if self.recompiles:
             lines += ["", "recompilations", *(f"    {text}" for text in self.recompiles)]
         if self.eager:
@@ -299,27 +331,38 @@ class CompiledModel:
     def save(self, path: str | PathLike[str]) -> None:
         """Write the programs with their weights to one file, which `mirage.torch.load` reads in any process.
 
-        Raises InputError if there are none, as nothing was called, or if the file cannot be written.
+        Sizes of 0 and 1 are compared with the model before, as no call of what is loaded can be. Raises InputError if there are
+        no programs, as nothing was called, or if the file cannot be written.
         """
-        from mirage.torch.saved import save
+        with self._lock:
+            # those for inference, if there are any
+            kinds = {key: kind for (key, training), kind in self._kinds.items() if training}
+            kinds |= {key: kind for (key, training), kind in self._kinds.items() if not training and kind.programs}
+            for kind in kinds.values():
+                for program in kind.programs:
+                    self._compare_small(kind, program)
+            save(path, [(key, program) for key, kind in kinds.items() for program in kind.programs], self._name)
 
-        save(path, [(key, program) for key, kind in self._kinds.items() for program in kind.programs], self._name)
+    def _compare_small(self, kind: Kind, program: Program) -> None:
+        """Compare a program with the model where sizes are 0 and 1, in combinations, with arguments of ones."""
+        symbols = sorted({s.name for dims in program.guards.shapes for d in dims for s in d.free_symbols})
+        combinations = [set(c) for r in range(1, len(symbols) + 1) for c in itertools.combinations(symbols, r)]
+        for chosen, small in [*((c, 1) for c in combinations[:_COMBINATIONS]), *(({s}, 0) for s in symbols)]:
+            for other in _TRIED:
+                sizes = {s: small if s in chosen else other for s in symbols}
+                shapes = program.guards.shapes_at(sizes)
+                found = None if shapes is None else program.small(shapes)
+                if shapes is None or found is None or found in program.checked:
+                    continue
+                tensors = [torch.ones(s, dtype=t) for s, t in zip(shapes, kind.dtypes, strict=True)]
+                with suppress(Exception):
+                    # what the model itself refuses is no size that it has
+                    why = self._compared(program, tensors, *kind.call.arguments(tensors))[1]
+                    (program.checked if why is None else program.refused).add(found)
+                break
 
     def __repr__(self) -> str:
         return f"CompiledModel({self._name})"
-
-
-def described(k: int, program: Program) -> list[str]:
-    """What `explain` says of a program."""
-    imported = program.imported
-    native, fallback = imported.native.total(), imported.fallback.total()
-    lines = [
-        f"program {k}: {program.signature()}",
-        f"    {native} operators native, {fallback} calls of ATen's own",
-        f"    {program.calls} calls; weights read {1 + program.rebound} times",
-        f"    seconds: {', '.join(f'{what} {s:.2f}' for what, s in program.seconds.items())}; {program.told}",
-    ]
-    return lines + [f"    {n} {name}: {imported.reasons.get(name, '')}" for name, n in imported.fallback.items()]
 
 
 _training: Callable[[torch.nn.Module], bool] = attrgetter("training")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import torch
+from torch.utils import _pytree as pytree
 
 from mirage.errors import GuardError
 from mirage.frontends.aten.importer import Imported
@@ -36,6 +37,20 @@ class Layout:
     written: tuple[int, ...]
 
 
+class Unflatten:
+    """Makes a result, of the kind that the model gives, of its leaves."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+        self._leaf = spec.is_leaf()
+        self._tuple = spec.type is tuple and all(s.is_leaf() for s in spec.children())
+
+    def __call__(self, leaves: list[Any]) -> Any:
+        if self._leaf:
+            return leaves[0]
+        return tuple(leaves) if self._tuple else pytree.tree_unflatten(leaves, self.spec)
+
+
 @dataclass
 class Program:
     """A compiled program with its weights.
@@ -49,8 +64,7 @@ class Program:
     guards: Guards
     weights: Weights
     state: Weights
-    #: makes the result of its leaves
-    unflatten: Callable[[list[Any]], Any]
+    unflatten: Unflatten
     names: Sequence[str]
     #: the ranges of dims that it was compiled for
     bounds: Mapping[str, Range]
@@ -133,6 +147,19 @@ class Program:
         types = dict(zip(self.imported.inputs, (str(p.annotation) for p in main.parameters), strict=False))
         found = ", ".join(f"{n}: {types.get(k, 'unused')}" for n, k in zip(self.names, self.layout.given, strict=True))
         return found + (f", where {', '.join(map(str, self.guards.conditions))}" if self.guards.conditions else "")
+
+    def described(self, k: int) -> list[str]:
+        """What `explain` says of it, the program of this number."""
+        imported = self.imported
+        native, fallback = imported.native.total(), imported.fallback.total()
+        seconds = "".join(f", {what} {s:.2f} s" for what, s in self.seconds.items())
+        return [
+            f"program {k}: {self.signature()}",
+            f"    {native} operators native, {fallback} calls of ATen's own",
+            f"    {self.calls} calls; weights read {1 + self.rebound} times",
+            f"    {self.told}{seconds}",
+            *(f"    {n} {name}: {imported.reasons.get(name, '')}" for name, n in imported.fallback.items()),
+        ]
 
 
 def check_bounds(bounds: Bounds, names: Sequence[str], shapes: Sequence[Shape]) -> None:
