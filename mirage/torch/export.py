@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +27,7 @@ from mirage.torch.weights import Weights
 #: kinds of outputs of an exported graph that are written back
 _WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 #: where code is that no user wrote
-_NOT_THE_USERS = (*(str(Path(module.__file__).parent) + os.sep for module in (torch, contextlib, errors)), "<")
+_NOT_THE_USERS = (*(str(Path(inspect.getfile(module)).parent) + os.sep for module in (torch, contextlib, errors)), "<")
 
 
 class Call(torch.nn.Module):  # type: ignore[misc]

@@ -30,7 +30,7 @@ def spec_from_json(data: Any) -> Any:
         if children:
             raise FormatError("a nested value that cannot be read")
         return pytree.tree_flatten(0)[1]
-    context = data.get("context")
+    context: Any = data.get("context")
     try:
         kind = pytree.SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
         node = pytree.SUPPORTED_SERIALIZED_TYPES.get(kind)

@@ -192,7 +192,7 @@ def test_trees_that_are_none_are_refused(tree: Any) -> None:
 
 
 def test_a_class_that_is_not_known_becomes_a_dict() -> None:
-    leaf = {"type": None, "context": None, "children_spec": []}
+    leaf: dict[str, Any] = {"type": None, "context": None, "children_spec": []}
     spec = spec_from_json({"type": "my.Output", "context": '["logits"]', "children_spec": [leaf]})
     assert torch.utils._pytree.tree_unflatten([1], spec) == {"logits": 1}
 

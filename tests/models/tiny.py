@@ -14,8 +14,8 @@ transformers.logging.set_verbosity_error()
 
 VOCABULARY = 99
 LONGEST = 40
-_SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-_LLAMA = {**_SMALL, "vocab_size": VOCABULARY, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
+_LLAMA: dict[str, Any] = {**_SMALL, "vocab_size": VOCABULARY, "num_key_value_heads": 2, "max_position_embeddings": 64}
 
 Call = dict[str, Any]
 
@@ -88,9 +88,7 @@ def gpt2() -> Any:
 
 
 def t5() -> Any:
-    config = transformers.T5Config(
-        vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, decoder_start_token_id=0
-    )
+    config = transformers.T5Config(vocab_size=VOCABULARY, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4)
     return transformers.T5ForConditionalGeneration(config)
 
 

@@ -1,0 +1,57 @@
+"""Transformer models by mirage.torch.compile: right at all sizes from one compilation, nearly all of it native."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+import mirage.torch  # noqa: E402
+from tests.models.tiny import MODELS, Call  # noqa: E402
+
+FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False, "strict": True}
+#: the others compile for half a minute
+QUICK = ("bert",)
+NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in MODELS]
+#: share of operators that are native at least, for models whose experts are not chosen by data
+NATIVE = 0.95
+
+
+def check(run: Any, model: Any, call: Call) -> None:
+    """A call gives what the model gives, in the model's class."""
+    found, expected = run(**call), model(**call)
+    assert type(found) is type(expected) and list(found) == list(expected)
+    for name in expected:
+        torch.testing.assert_close(found[name], expected[name], rtol=1e-4, atol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_is_right_at_twenty_sizes_from_one_compilation(name: str, tmp_path: Path) -> None:
+    tiny = MODELS[name]
+    model = tiny.made()
+    run = mirage.torch.compile(model, **FAST)
+    with torch.no_grad():
+        for call in [*tiny.calls(20), tiny.call(1, 1, 1), tiny.call(2, 1, 3), tiny.call(1, 7, 1), tiny.call(3, 30, 2)]:
+            check(run, model, call)
+        assert len(run.programs) == 1 and not run.eager
+        imported = run.programs[0].imported
+        native, fallback = imported.native.total(), imported.fallback.total()
+        assert native >= NATIVE * (native + fallback), run.explain()
+        run.save(tmp_path / "model.mirage")
+        loaded = mirage.torch.load(tmp_path / "model.mirage")
+        for call in tiny.calls(3, seed=1):
+            check(loaded, model, call)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.slow) for name in MODELS if name != "vit"])
+def test_empty_batches_are_as_in_torch(name: str) -> None:
+    tiny = MODELS[name]
+    model = tiny.made()
+    run = mirage.torch.compile(model, **{**FAST, "strict": False})
+    with torch.no_grad():
+        check(run, model, tiny.call(2, 5, 3))
+        check(run, model, tiny.call(0, 5, 3))
