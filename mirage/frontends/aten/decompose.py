@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch._decomp import get_decompositions
 from torch.export import default_decompositions
 
 #: what the graph IR has, or makes better of, as one: torch would split it
@@ -24,6 +25,25 @@ WHOLE = (
     "select_scatter",
 )
 
+#: what torch counts among its core operators, or leaves whole for other reasons, and can split: the graph IR has no better
+SPLIT = (
+    "_adaptive_avg_pool2d",
+    "_batch_norm_with_update_functional",
+    "_native_batch_norm_legit_functional",
+    "_native_batch_norm_legit_no_training",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "dist",
+    "grid_sampler_2d",
+    "linalg_vector_norm",
+    "max_pool2d_with_indices_backward",
+    "native_group_norm",
+    "narrow_copy",
+    "permute_copy",
+    "unbind_copy",
+    "view_copy",
+)
+
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions` and AOTAutograd: torch's core operators and those of `WHOLE` stay."""
@@ -31,4 +51,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for op in list(table):
         if isinstance(op, torch._ops.OpOverload) and op._schema.name.partition("::")[2] in WHOLE:
             del table[op]
-    return dict(table)
+    return {**table, **get_decompositions([getattr(torch.ops.aten, name) for name in SPLIT])}

@@ -15,9 +15,11 @@ from torch.utils import _pytree as pytree
 from mirage.errors import MirageError, UnsupportedNode
 from mirage.frontends.aten import (  # noqa: F401
     lower_contraction,
+    lower_creation,
     lower_elementwise,
     lower_indexing,
     lower_movement,
+    lower_pooling,
     lower_reduction,
 )
 from mirage.frontends.aten.fallback import call_operator

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
-from mirage.frontends import graph_ops, ops
+from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.shapes import axis_of
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
+from mirage.ir.types import DTYPES
 
 
 def axes_of(axes: Any, rank: int) -> tuple[int, ...]:
@@ -30,8 +32,8 @@ add(
         ),
         "mean": lambda c, x, dtype=None: reduced(c, "mean", c.tensor(x), None, False),
         "mean.dim": lambda c, x, dim=None, keepdim=False, dtype=None: reduced(c, "mean", c.tensor(x), dim, keepdim),
-        "amax": lambda c, x, dim=(), keepdim=False: reduced(c, "max", x, list(dim), keepdim),
-        "amin": lambda c, x, dim=(), keepdim=False: reduced(c, "min", x, list(dim), keepdim),
+        "amax": lambda c, x, dim=(), keepdim=False: reduced(c, _extreme_of(c, "max"), x, list(dim), keepdim),
+        "amin": lambda c, x, dim=(), keepdim=False: reduced(c, _extreme_of(c, "min"), x, list(dim), keepdim),
         "any": lambda c, x: reduced(c, "any", c.tensor(x, "bool"), None, False),
         "any.dim": lambda c, x, dim=None, keepdim=False: reduced(c, "any", c.tensor(x, "bool"), dim, keepdim),
         "any.dims": lambda c, x, dim=None, keepdim=False: reduced(c, "any", c.tensor(x, "bool"), dim, keepdim),
@@ -42,14 +44,42 @@ add(
         "_softmax": lambda c, x, dim, half=False: softmax(c, x, dim),
         "softmax.int": lambda c, x, dim, dtype=None: softmax(c, x, dim),
         "_log_softmax": lambda c, x, dim, half=False: log_softmax(c, x, dim),
-        "cumsum": lambda c, x, dim, dtype=None: (
-            graph_ops.cumsum(c.tensor(x), axis_of(dim, x.ndim)) if x.ndim else c.tensor(x)
-        ),
+        "cumsum": lambda c, x, dim, dtype=None: cumulative(c, "cumsum", x, dim),
+        "cumprod": lambda c, x, dim, dtype=None: cumulative(c, "cumprod", x, dim),
+        "logcumsumexp": lambda c, x, dim: cumulative(c, "cumlogsumexp", x, dim),
         "topk": lambda c, x, k, dim=-1, largest=True, sorted=True: graph_ops.topk(x, k, axis_of(dim, x.ndim), largest),
-        "max": lambda c, x: reduced(c, "max", x, None, False),
-        "min": lambda c, x: reduced(c, "min", x, None, False),
+        "max": lambda c, x: reduced(c, _extreme_of(c, "max"), x, None, False),
+        "min": lambda c, x: reduced(c, _extreme_of(c, "min"), x, None, False),
     }
 )
+
+
+def _extreme_of(c: Call, op: str) -> str:
+    """The reduction that gives the largest or smallest element: of booleans, any and all."""
+    return {"max": "any", "min": "all"}[op] if c.dtype == "bool" else op
+
+
+def cumulative(c: Call, op: str, x: Any, dim: int) -> Any:
+    """A sum, or another operator, of the elements so far along an axis."""
+    x = c.tensor(x)
+    return apply(op, x, axis=axis_of(dim, x.ndim)) if x.ndim else x
+
+
+@lowers("cummax", "cummin")
+def _cumulative_extreme(c: Call, x: Any, dim: int) -> Any:
+    if x.dtype == "bool":
+        unsupported("it is of booleans")
+    if not x.ndim:
+        return x, array_ops.full((), 0, "int64")
+    axis = axis_of(dim, x.ndim)
+    values = cumulative(c, c.name.split(".")[1], x, axis)
+    here = graph_ops.equal(x, values)
+    if x.dtype in DTYPES:
+        here = graph_ops.logical_or(here, graph_ops.isnan(x))
+    size = x.shape[axis]
+    places = array_ops.arange(0, size).reshape(tuple(size if k == axis else 1 for k in range(x.ndim)))
+    # the last of equal ones so far
+    return values, apply("cummax", graph_ops.where(here, places, 0), axis=axis)
 
 
 def softmax(c: Call, x: Any, dim: int) -> Any:
@@ -70,19 +100,22 @@ def log_softmax(c: Call, x: Any, dim: int) -> Any:
 @lowers("argmax", "argmin")
 def _extreme(c: Call, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
     op = c.name.split(".")[1]
-    if dim is None:
+    x = c.tensor(x, "int32") if x.dtype == "bool" else x
+    if dim is None or not x.ndim:
         found = apply(op, x.reshape(-1), axis=0, keepdims=False)
         return found.reshape(c.shape) if keepdim else found
-    return apply(op, x, axis=axis_of(dim, x.ndim), keepdims=keepdim) if x.ndim else unsupported("a tensor without dims")
+    return apply(op, x, axis=axis_of(dim, x.ndim), keepdims=keepdim)
 
 
 @lowers("max.dim", "min.dim")
 def _extreme_at(c: Call, x: Any, dim: int, keepdim: bool = False) -> Any:
     op = c.name.split(".")[1]
     if not x.ndim:
-        unsupported("a tensor without dims")
+        return x, array_ops.full((), 0, "int64")
     axis = axis_of(dim, x.ndim)
-    return reduced(c, op, x, axis, keepdim), apply(f"arg{op}", x, axis=axis, keepdims=keepdim)
+    values = reduced(c, _extreme_of(c, op), x, axis, keepdim)
+    x = c.tensor(x, "int32") if x.dtype == "bool" else x
+    return values, apply(f"arg{op}", x, axis=axis, keepdims=keepdim)
 
 
 @lowers("sort", "sort.stable")
@@ -95,16 +128,28 @@ def _sort(c: Call, x: Any, dim: int = -1, descending: bool = False, stable: bool
     return graph_ops.sort(x, axis, descending), graph_ops.argsort(x, axis, descending)
 
 
+def variance(c: Call, x: Any, dim: Any, correction: Any) -> tuple[Any, Any]:
+    """The variance and the mean over axes: NaN where there are no more elements than the correction."""
+    dtype = "float64" if x.dtype == "float64" else "float32"
+    x = c.tensor(x, dtype)
+    axes = axes_of(dim, x.ndim) if x.ndim else ()
+    mean = x.mean(axes, keepdims=True) if axes else x
+    squares = ops.square(x - mean).sum(axes, keepdims=True) if axes else ops.square(x - x)
+    count = prod(x.shape[a] for a in axes)
+    free = c.tensor(count, dtype) - (1 if correction is None else correction)
+    found = squares / graph_ops.where(graph_ops.greater(free, 0), free, c.tensor(0.0, dtype))
+    shape = c.shape
+    return c.tensor(found.reshape(shape)), c.tensor(mean.reshape(shape))
+
+
 @lowers("var.correction")
 def _var(c: Call, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
-    axes = axes_of(dim, x.ndim)
-    centred = x - x.mean(axes, keepdims=True)
-    count = 1
-    for a in axes:
-        count = count * x.shape[a]
-    squares = ops.square(centred).sum(axes, keepdims=keepdim)
-    free = count - (1 if correction is None else correction)
-    return squares / free
+    return variance(c, x, dim, correction)[0]
+
+
+@lowers("var_mean.correction")
+def _var_mean(c: Call, x: Any, dim: Any = None, correction: Any = None, keepdim: bool = False) -> Any:
+    return variance(c, x, dim, correction)
 
 
 @lowers("native_layer_norm")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -18,7 +19,7 @@ from mirage.frontends.graph_ops import cast
 from mirage.frontends.proxy import Proxy, Traced
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, TupleType
-from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,8 @@ class Call:
     def number(self, x: Any, dtype: str | None = None) -> Any:
         """An operand beside tensors of an element type: a number stays one where the operator takes it."""
         wanted = dtype or self.dtype
-        if isinstance(x, bool | Traced | np.ndarray) or wanted == "bool" or (isinstance(x, float) and "int" in wanted):
+        literal = isinstance(x, int) or (isinstance(x, float) and isfinite(x) and wanted in DTYPES)
+        if isinstance(x, bool) or not (literal or isinstance(x, sympy.Expr)) or wanted == "bool":
             return self.tensor(x, wanted)
         return x
 

@@ -14,6 +14,7 @@ from mirage.ir.operators import (
     numeric,
     reduction,
     shape_operands,
+    transcendental,
     windows,
 )
 
@@ -31,5 +32,6 @@ __all__ = [
     "numeric",
     "reduction",
     "shape_operands",
+    "transcendental",
     "windows",
 ]

@@ -29,3 +29,10 @@ def _sign(x: Scalar) -> Scalar:
 
 
 SIGN = register(GraphElementwise("sign", 1, 1, takes=NUMERIC, numpy=np.sign, loops=_sign))
+
+_WHOLE = frozenset(INTEGERS)
+for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):
+    register(GraphElementwise(_name, 2, 2, takes=_WHOLE, numpy=getattr(np, _name), loops=None))
+# by a count that is negative, or not below the bits of the type: 0, or -1 where a negative number is shifted right
+for _name in ("left_shift", "right_shift"):
+    register(GraphElementwise(_name, 2, 2, takes=_WHOLE, numpy=getattr(np, _name), loops=None))

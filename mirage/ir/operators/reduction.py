@@ -13,7 +13,7 @@ from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
-from mirage.ir.operator import NUMERIC, Attribute, Attrs, register
+from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_type
 from mirage.ir.types import TensorType
 
@@ -108,16 +108,29 @@ ARGMAX = register(ExtremePosition("argmax", 1, 1, _POSITION, takes=NUMERIC))
 ARGMIN = register(ExtremePosition("argmin", 1, 1, _POSITION, takes=NUMERIC))
 
 
-class Cumsum(GraphOperator):
-    """Element j along `axis` is the sum of elements 0 to j; the 16-bit types are summed in float32."""
+@dataclass(frozen=True, eq=False)
+class Cumulative(GraphOperator):
+    """Element j along `axis` is the sum, or what else the name says, of elements 0 to j; 16-bit types are computed in float32."""
+
+    accumulate: Callable[..., Any] = field(kw_only=True)
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
-        normalize_axis("cumsum", attrs["axis"], types[0].rank)
+        normalize_axis(self.name, attrs["axis"], types[0].rank)
         return types[0]
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x = wide(arrays[0])
-        return xp.cumsum(x, axis=attrs["axis"], dtype=x.dtype).astype(arrays[0].dtype, copy=False)
+        return self.accumulate(xp, x, axis=attrs["axis"], dtype=x.dtype).astype(arrays[0].dtype, copy=False)
 
 
-CUMSUM = register(Cumsum("cumsum", 1, 1, (Attribute("axis", "int"),), takes=NUMERIC))
+def _cumulative(name: str, accumulate: Callable[..., Any], takes: frozenset[str] = NUMERIC) -> Cumulative:
+    op = Cumulative(name, 1, 1, (Attribute("axis", "int"),), takes=takes, accumulate=accumulate)
+    register(op)
+    return op
+
+
+CUMSUM = _cumulative("cumsum", lambda xp, x, **options: xp.cumsum(x, **options))
+CUMPROD = _cumulative("cumprod", lambda xp, x, **options: xp.cumprod(x, **options))
+CUMMAX = _cumulative("cummax", lambda xp, x, **options: xp.maximum.accumulate(x, **options))
+CUMMIN = _cumulative("cummin", lambda xp, x, **options: xp.minimum.accumulate(x, **options))
+CUMLOGSUMEXP = _cumulative("cumlogsumexp", lambda xp, x, **options: xp.logaddexp.accumulate(x, **options), FLOATING)

@@ -69,7 +69,7 @@ class Counts:
     """
 
     outcomes: Counter[str] = field(default_factory=Counter)
-    #: overloads that fell back -> samples that have it
+    #: overloads that fell back, and why -> samples that have it
     fallbacks: Counter[str] = field(default_factory=Counter)
     #: samples that are neither right nor random, and why
     problems: list[str] = field(default_factory=list)
@@ -233,7 +233,7 @@ def check(chosen: Iterator[Sample], counts: Counts) -> None:
             outcome, why = "random", ""
         else:
             outcome, why = _compared(sample, graph[1])
-            counts.fallbacks.update(dict.fromkeys(graph[1].fallback, 1))
+            counts.fallbacks.update(f"{f}: {graph[1].reasons[f]}" for f in graph[1].fallback)
         counts.outcomes[outcome] += 1
         if outcome in ("wrong", "refused", "untraced"):
             counts.problems.append(f"{sample}: {outcome}: {' '.join(why.split())[:300]}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -84,7 +85,7 @@ def _topk(x: Array, k: int, sign: int) -> tuple[Array, Array]:
     return np.array([r[o] for r, o in zip(x, order, strict=True)], x.dtype).reshape(len(x), k), order
 
 
-F32, F16, BF16, I64, I32, BOOL = "float32", "float16", "bfloat16", "int64", "int32", "bool"
+F32, F64, F16, BF16, I64, I32, BOOL = "float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"
 MATRIX, ROW, COLUMN = ("n", "m"), ("m",), ("n", 1)
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "equal": lambda x, y: x == y,
@@ -98,6 +99,47 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _at(n: int) -> dict[str, Any]:
     return {"axes": (n,), "keepdims": False}
+
+
+def _or_nan(f: Callable[..., float]) -> Callable[..., float]:
+    """The function of Python with NaN where it is not defined, and infinity at poles."""
+
+    def value(*x: float) -> float:
+        try:
+            return f(*x)
+        except ValueError:
+            return math.inf * x[0] if f is math.atanh and abs(x[0]) == 1 else math.nan
+
+    return value
+
+
+def _logarithm(f: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda x: f(x) if x > 0 else -math.inf if x == 0 else math.nan
+
+
+#: operator -> what it is for Python's floats
+FUNCTIONS: dict[str, Callable[[float], float]] = {
+    "erf": math.erf,
+    "log1p": lambda x: _logarithm(lambda y: math.log1p(x))(1 + x),
+    "expm1": math.expm1,
+    "exp2": lambda x: 2.0**x,
+    "log2": _logarithm(math.log2),
+    "log10": _logarithm(math.log10),
+    **{name: _or_nan(getattr(math, name)) for name in ("tan", "sinh", "cosh", "asin", "acos", "atan", "asinh")},
+    **{name: _or_nan(getattr(math, name)) for name in ("acosh", "atanh")},
+    "trunc": math.trunc,
+}
+FUNCTIONS_OF_TWO: dict[str, Callable[[float, float], float]] = {
+    "atan2": math.atan2,
+    "fmod": _or_nan(math.fmod),
+    "power": lambda x, y: math.nan if x < 0 and y % 1 else math.inf if x == 0 and y < 0 else x**y,
+    "hypot": math.hypot,
+    "copysign": math.copysign,
+}
+
+
+def _pairwise(f: Callable[[float, float], float]) -> Callable[..., Array]:
+    return lambda x, y, **_: np.vectorize(f, otypes=[np.float64])(x.astype(np.float64), y.astype(np.float64))
 
 
 ELEMENTWISE = [
@@ -132,6 +174,27 @@ ELEMENTWISE = [
         Case("cast", [(MATRIX, t)], lambda x, to=to, **_: x.astype(np.float64).astype(ELEMENTS[to]), {"dtype": to})
         for t in (F32, BF16, I64, BOOL)
         for to in (F32, F16, BF16, "float64", I64, I32, BOOL)
+    ),
+    *(
+        Case(op, [(MATRIX, t)], lambda x, f=f, **_: np.vectorize(f, otypes=[np.float64])(x.astype(np.float64)))
+        for t in (F32, F64, F16)
+        for op, f in FUNCTIONS.items()
+    ),
+    *(
+        Case(op, [(MATRIX, t), (ROW, t)], _pairwise(f), loops=op == "atan2")
+        for t in (F32, F64)
+        for op, f in FUNCTIONS_OF_TWO.items()
+    ),
+    *(
+        Case(op, [(MATRIX, t), (ROW, t)], lambda x, y, f=f, **_: np.vectorize(f, otypes=[x.dtype])(x, y), loops=False)
+        for t in (I64, I32)
+        for op, f in {
+            "bitwise_and": lambda x, y: int(x) & int(y),
+            "bitwise_or": lambda x, y: int(x) | int(y),
+            "bitwise_xor": lambda x, y: int(x) ^ int(y),
+            "left_shift": lambda x, y: int(x) << int(y) if y >= 0 else 0,
+            "right_shift": lambda x, y: int(x) >> (int(y) if y >= 0 else 99),
+        }.items()
     ),
     # operators of programs on integers
     Case("add", [(MATRIX, I64), (ROW, I64)], lambda x, y, **_: x + y),
@@ -201,13 +264,20 @@ REDUCTIONS = [
     ),
     *(
         Case(
-            "cumsum",
+            op,
             [(MATRIX, t)],
-            lambda x, n, m, **_: _loop((n, m), lambda i, j: x[i, : j + 1].sum(), x.dtype),
+            lambda x, n, m, f=f, **_: _loop((n, m), lambda i, j: f(x[i, : j + 1].astype(float)), x.dtype),
             {"axis": 1},
             loops=False,
         )
         for t in (F32, I64)
+        for op, f in {
+            "cumsum": np.sum,
+            "cumprod": np.prod,
+            "cummax": max,
+            "cummin": min,
+            **({"cumlogsumexp": lambda x: np.log(np.exp(x).sum())} if t == F32 else {}),
+        }.items()
     ),
 ]
 
