@@ -104,6 +104,9 @@ def compile(
     `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
     and `progress` are as of `superoptimize`.
 
+    A program of `torch.export` becomes a function that is called as its module is (`mirage.torch.CompiledPrograms`): `bounds` are
+    by input and dim, `{"x": {0: 8}}`, and its weights are constants.
+
     An interrupt (Ctrl-C) of a search ends the superoptimization: subprograms that are not searched are fused as they are, and
     the executable says so (`Executable.interrupted`). A second interrupt, or one elsewhere, raises KeyboardInterrupt.
 
@@ -113,6 +116,13 @@ def compile(
     """
     check_options(budget, without)
     check_cache(cache)
+    if _is_exported(program):
+        from mirage.torch.exported import compile_exported
+
+        return compile_exported(  # type: ignore[return-value]
+            program, specs=specs, constants=constants, bounds=bounds, sizes=sizes, target=target, budget=budget,
+            background=background, without=without, cache=cache, seed=seed, progress=progress,
+        )  # fmt: skip
     start = time.perf_counter()
     say = progress or (lambda _: None)
     kernels = kernels_for(target)
@@ -152,6 +162,12 @@ def compile(
     facts = replace(executable.facts, seconds=dict(context.report.seconds), interrupted=search.interrupted)
     executable.facts = facts
     return executable
+
+
+def _is_exported(program: object) -> bool:
+    """Whether this is a program of `torch.export`; torch need not be there to know."""
+    kind = type(program)
+    return kind.__name__ == "ExportedProgram" and kind.__module__.partition(".")[0] == "torch"
 
 
 def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Sizes], seconds: float) -> Executable:

@@ -45,6 +45,7 @@ EXCEPTIONS = {
 
 #: (module, what it imports late, though that imports it): why
 BACKWARDS = {
+    ("mirage.compilation", "mirage.torch.exported"): "`mirage.compile` takes programs of torch.export, too",
     ("mirage.frontends.proxy", "mirage.frontends.ops"): "operators of Python on proxies are these functions",
     ("mirage.ir.dim_values", "mirage.ir.dims"): "sympy's own functions in a dim are replaced before it has a value",
     ("mirage.ir.graph.nodes", "mirage.ir.graph.draw"): "modules draw themselves",

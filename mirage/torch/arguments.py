@@ -66,6 +66,11 @@ def _tensor(x: Any, tensors: list[Any]) -> tuple[Any, int]:
     return x.dtype, x.ndim
 
 
+def dtype_name(dtype: Any) -> str:
+    """The name of an element type, such as `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def ordered(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments by name in the order in which `split` takes them."""
     return {name: kwargs[name] for name in sorted(kwargs)}

@@ -2,13 +2,73 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
+from mirage.errors import MirageError
+from mirage.torch.program import Program
+
 #: largest difference of two ways to compute the same, as a share of the largest element
 _SHARE = {torch.float64: 1e-6, torch.float32: 1e-3, torch.float16: 2e-2, torch.bfloat16: 6e-2}
+
+#: sizes that symbols have, of which the first that a program takes, while others of them are 0 or 1; combinations of such others
+_TRIED = (2, 3, 4, 6, 8, 16)
+_COMBINATIONS = 15
+
+
+def compared(program: Program, tensors: Sequence[Any], model: Callable[[], Any]) -> tuple[Any, str | None]:
+    """The result of a program, and how it differs from the model's, if it does; what both write to is written once."""
+    with torch.no_grad():
+        written = program.written(tensors)
+        before = [t.clone() for t in written]
+        expected = model()
+        after = [t.clone() for t in written]
+        _restore(written, before)
+        try:
+            found = program(tensors)
+        except MirageError as e:
+            _restore(written, before)
+            return None, f"{type(e).__name__}: {e}"
+        why = difference([found, *written], [expected, *after])
+        if why is not None:
+            _restore(written, before)
+        return found, why
+
+
+def _restore(tensors: Sequence[Any], values: Sequence[Any]) -> None:
+    for t, v in zip(tensors, values, strict=True):
+        t.copy_(v)
+
+
+def compare_small(program: Program, dtypes: Sequence[Any], model: Callable[[Sequence[Any]], Any]) -> None:
+    """Compare a program with the model where sizes are 0 and 1, in combinations, with arguments of ones.
+
+    Torch takes sizes to be 2 and more when it exports a model. What is equal is noted in `program.checked`, what is not in
+    `program.refused`; what the model itself refuses in neither.
+    """
+    symbols = sorted({s.name for dims in program.guards.shapes for d in dims for s in d.free_symbols})
+    combinations = [set(c) for r in range(1, len(symbols) + 1) for c in itertools.combinations(symbols, r)]
+    # the last is of all symbols
+    chosen = [*combinations[: _COMBINATIONS - 1], *combinations[-1:]]
+    for some, small in [*((c, 1) for c in chosen), *(({s}, 0) for s in symbols)]:
+        for other in _TRIED:
+            shapes = program.guards.shapes_at({s: small if s in some else other for s in symbols})
+            found = None if shapes is None else program.small(shapes)
+            if shapes is None or found is None:
+                continue
+            if found not in program.checked:
+                tensors = [torch.ones(s, dtype=t) for s, t in zip(shapes, dtypes, strict=True)]
+                states = [t.clone() for t in program.state.tensors]
+                with suppress(Exception):
+                    why = compared(program, tensors, lambda given=tensors: model(given))[1]  # type: ignore[misc]
+                    (program.checked if why is None else program.refused).add(found)
+                _restore(program.state.tensors, states)
+            break
 
 
 def difference(found: Any, expected: Any) -> str | None:

@@ -100,15 +100,16 @@ def widened(tensors: Sequence[Any]) -> list[Any]:
 
 
 def program_of(
-    exported: Any, model: Any, names: Sequence[str], *, bounds: Bounds | None = None, only_native: bool = False, **options: Any
+    exported: Any, model: Any, names: Sequence[str], *, bounds: Bounds | None = None, order: Sequence[int] = (), **options: Any
 ) -> Program:
     """The compiled program of an exported one, whose weights are those of `model`.
 
-    `names` are what the tensors of a call are called, `bounds` ranges of their dims, `options` as of `mirage.compile`. Raises
-    UnsupportedNode, which lists all nodes that cannot be imported with their lines.
+    `names` are what the tensors of a call are called, `bounds` ranges of their dims, `order` the numbers of the program's tensors
+    in the order of a call, if that is another one, `options` as of `mirage.compile`. Raises UnsupportedNode, which lists all
+    nodes that cannot be imported with their lines.
     """
     begun = time.perf_counter()
-    imported = import_graph(exported.graph_module, "main", only_native)
+    imported = import_graph(exported.graph_module)
     signature = exported.graph_signature
     written_buffers = {*signature.buffers_to_mutate.values(), *getattr(signature, "parameters_to_mutate", {}).values()}
     weights: dict[int, tuple[str | None, Any]] = {}
@@ -127,6 +128,7 @@ def program_of(
         if not isinstance(value, torch.Tensor):
             raise UnsupportedNode(f"the model has an input of its own, {spec.target}, that is a {type(value).__name__}")
         (state if spec.target in written_buffers else weights)[k] = spec.target, value
+    given = [given[k] for k in order] if order else given
     written = tuple(positions[s.target] for s in signature.output_specs if s.kind.name in _WRITTEN)
     guards = guards_of([placeholders[k].meta["val"] for k in given])
     begun_compilation = time.perf_counter()

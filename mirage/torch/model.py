@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
+import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from inspect import signature
 from operator import attrgetter
@@ -20,7 +19,7 @@ from mirage.cache import ResultStore
 from mirage.errors import InputError, MirageError, UnsupportedNode
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
-from mirage.torch.compare import difference
+from mirage.torch.compare import compare_small, compared
 from mirage.torch.export import Call, export, first_line, program_of, widened
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
@@ -36,9 +35,6 @@ MAX_PROGRAMS, MAX_KINDS = 8, 32
 _GRADIENTS = "gradients are needed; call it under torch.no_grad() for the compiled program"
 #: shapes whose program is known without another look
 _KNOWN = 1024
-#: sizes that symbols have, of which the first that a program takes, while others of them are 0 or 1; combinations of such others
-_TRIED = (2, 3, 4, 6, 8, 16)
-_COMBINATIONS = 15
 
 
 def compile(
@@ -98,6 +94,8 @@ class CompiledModel:
         self._kinds: dict[Place, Kind] = {}
         self._lock = threading.RLock()
         self._later = Later(options) if options.background else None
+        if self._later is not None:
+            weakref.finalize(self, self._later.close).atexit = False
         #: why calls ran in torch, and how many
         self.eager: Counter[str] = Counter()
         #: why there is a program beside the first one
@@ -199,7 +197,7 @@ class CompiledModel:
                 continue
             if not small or small in program.checked or program.random:
                 return self._noted(key, kind, shapes, program)(given.tensors)
-            result, why = self._compared(program, given.tensors, args, kwargs)
+            result, why = compared(program, given.tensors, lambda: self.model(*args, **kwargs))
             if why is None:
                 program.checked.add(small)
                 self._noted(key, kind, shapes, program)
@@ -235,7 +233,7 @@ class CompiledModel:
                 break
             result, why = None, None
             if not program.random:
-                result, why = self._compared(program, given.tensors, args, kwargs)
+                result, why = compared(program, given.tensors, lambda: self.model(*args, **kwargs))
             if why is not None:
                 failed = UnsupportedNode(f"its program is not right: {why}")
                 continue
@@ -288,26 +286,6 @@ class CompiledModel:
         self._kinds[key] = kind
         return found
 
-    def _compared(
-        self, program: Program, tensors: Sequence[Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> tuple[Any, str | None]:
-        """The result of a program, and how it differs from the model's, if it does; what both write to is written once."""
-        with torch.no_grad():
-            written = program.written(tensors)
-            before = [t.clone() for t in written]
-            expected = self.model(*args, **kwargs)
-            after = [t.clone() for t in written]
-            _restore(written, before)
-            try:
-                found = program(tensors)
-            except MirageError as e:
-                _restore(written, before)
-                return None, first_line(e)
-            why = difference([found, *written], [expected, *after])
-            if why is not None:
-                _restore(written, before)
-            return found, why
-
     def wait(self, timeout: float | None = None) -> bool:
         """Whether superoptimization in the background is done, within so many seconds if a timeout is given."""
         return self._later is None or self._later.wait(timeout)
@@ -340,37 +318,14 @@ class CompiledModel:
             kinds |= {key: kind for (key, training), kind in self._kinds.items() if not training and kind.programs}
             for kind in kinds.values():
                 for program in kind.programs:
-                    self._compare_small(kind, program)
+                    compare_small(program, kind.dtypes, lambda tensors, c=kind.call: c(*tensors))
             save(path, [(key, program) for key, kind in kinds.items() for program in kind.programs], self._name)
-
-    def _compare_small(self, kind: Kind, program: Program) -> None:
-        """Compare a program with the model where sizes are 0 and 1, in combinations, with arguments of ones."""
-        symbols = sorted({s.name for dims in program.guards.shapes for d in dims for s in d.free_symbols})
-        combinations = [set(c) for r in range(1, len(symbols) + 1) for c in itertools.combinations(symbols, r)]
-        for chosen, small in [*((c, 1) for c in combinations[:_COMBINATIONS]), *(({s}, 0) for s in symbols)]:
-            for other in _TRIED:
-                sizes = {s: small if s in chosen else other for s in symbols}
-                shapes = program.guards.shapes_at(sizes)
-                found = None if shapes is None else program.small(shapes)
-                if shapes is None or found is None or found in program.checked:
-                    continue
-                tensors = [torch.ones(s, dtype=t) for s, t in zip(shapes, kind.dtypes, strict=True)]
-                with suppress(Exception):
-                    # what the model itself refuses is no size that it has
-                    why = self._compared(program, tensors, *kind.call.arguments(tensors))[1]
-                    (program.checked if why is None else program.refused).add(found)
-                break
 
     def __repr__(self) -> str:
         return f"CompiledModel({self._name})"
 
 
 _training: Callable[[torch.nn.Module], bool] = attrgetter("training")
-
-
-def _restore(tensors: Sequence[Any], values: Sequence[Any]) -> None:
-    for t, v in zip(tensors, values, strict=True):
-        t.copy_(v)
 
 
 def _text(names: Sequence[str], shapes: Sequence[Shape]) -> str:

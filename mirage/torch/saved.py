@@ -14,17 +14,18 @@ from typing import Any
 import torch
 
 from mirage.compilation import KERNEL_KINDS
-from mirage.errors import FormatError, GuardError, InputError, MirageError
+from mirage.errors import FormatError, InputError, MirageError
 from mirage.folders import path_of, save_file
 from mirage.frontends.aten.importer import Given, Imported
 from mirage.ir.graph.parse import parse_module
 from mirage.runtime.executable import DAMAGED, digest, executable_from_bytes
-from mirage.torch.arguments import PLAIN, Key, split
+from mirage.torch.arguments import PLAIN, Key, dtype_name
 from mirage.torch.compiled import CompiledGraph
-from mirage.torch.guards import Shape, guards_from_json
+from mirage.torch.guards import guards_from_json
 from mirage.torch.program import Layout, Program, Unflatten
+from mirage.torch.programs import CompiledPrograms
 from mirage.torch.trees import spec_from_json, spec_to_json
-from mirage.torch.weights import Weights, requires_grad
+from mirage.torch.weights import Weights
 
 FORMAT, SCHEMA = "mirage torch model", 1
 _HEAD, _DIGEST = "model.json", "digest"
@@ -66,15 +67,11 @@ class _Tensors:
         return [self._places[id(t)] for t in tensors]
 
     def to_json(self) -> list[Any]:
-        return [[_dtype_name(t.dtype), list(t.shape)] for t in self.found]
+        return [[dtype_name(t.dtype), list(t.shape)] for t in self.found]
 
 
 def _bytes(t: Any) -> bytes:
     return bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if t.numel() else b""
-
-
-def _dtype_name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _dtype(name: Any) -> Any:
@@ -111,7 +108,7 @@ def _program_to_json(key: Key, program: Program, tensors: _Tensors) -> dict[str,
 
 def _plain(x: Any) -> Any:
     if isinstance(x, torch.dtype):
-        return {"dtype": _dtype_name(x)}
+        return {"dtype": dtype_name(x)}
     if isinstance(x, float) and not math.isfinite(x):
         return {"float": str(x)}
     if not isinstance(x, PLAIN):
@@ -138,7 +135,7 @@ def _key_to_json(key: Key) -> Any:
 def _item_to_json(item: Any) -> Any:
     first = item[0]
     if isinstance(first, torch.dtype):
-        return {"tensor": [_dtype_name(first), item[1]]}
+        return {"tensor": [dtype_name(first), item[1]]}
     if isinstance(first, type):
         return {"value": _plain(item[1])}
     return {"tree": spec_to_json(first), "leaves": [_item_to_json(x) for x in item[1:]]}
@@ -161,81 +158,7 @@ def _item_from_json(item: Any) -> Any:
     raise FormatError(f"{item!r} is no kind of argument")
 
 
-class LoadedModel:
-    """A model of a file: called as the model was, for the kinds of arguments and the sizes that it was compiled for."""
-
-    def __init__(self, name: str, programs: Sequence[tuple[Key, Program]]) -> None:
-        self.name = name
-        self._programs: dict[Key, list[Program]] = {}
-        for key, program in programs:
-            self._programs.setdefault(key, []).append(program)
-        self._known: dict[Key, dict[tuple[Shape, ...], Program]] = {key: {} for key in self._programs}
-
-    @property
-    def programs(self) -> list[Program]:
-        """All programs."""
-        return [p for found in self._programs.values() for p in found]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the model gave for such arguments; no gradients.
-
-        Raises InputError for arguments of a kind that it was not compiled for, or that need gradients, GuardError for sizes that
-        no program takes, naming those that are taken.
-        """
-        given = split(args, kwargs)
-        if torch.is_grad_enabled() and requires_grad(given.tensors):
-            raise InputError(f"{self.name}: a saved program gives no gradients; call it under torch.no_grad()")
-        if given.key not in self._programs:
-            raise InputError(
-                f"{self.name}: it was saved for other arguments, or other values of flags; it takes\n"
-                + "\n".join(f"    {_key_text(key)}" for key in self._programs)
-            )
-        shapes = tuple(t.shape for t in given.tensors)
-        known = self._known[given.key]
-        program = known.get(shapes)
-        if program is None:
-            program = known[shapes] = self._find(given.key, shapes)
-        return program(given.tensors)
-
-    def _find(self, key: Key, shapes: tuple[Shape, ...]) -> Program:
-        for program in self._programs[key]:
-            small = program.small(shapes)
-            if small is not None and (not small or small in program.checked):
-                return program
-        programs = self._programs[key]
-        given = ", ".join(f"{n} {list(s)}" for n, s in zip(programs[0].names, shapes, strict=True))
-        raise GuardError(
-            f"{self.name}: no saved program takes {given}; there are programs for\n"
-            + "\n".join(f"    {p.signature()}" for p in programs)
-            + "\ncall the compiled model with such sizes, and save it again"
-        )
-
-    def explain(self) -> str:
-        """The programs with their guards and operators."""
-        lines = [f"{self.name}, loaded: {len(self.programs)} programs"]
-        for k, program in enumerate(self.programs):
-            lines += ["", *program.described(k)]
-        return "\n".join(lines) + "\n"
-
-    def __repr__(self) -> str:
-        return f"LoadedModel({self.name})"
-
-
-def _key_text(key: Key) -> str:
-    """The kinds of arguments, such as `input_ids: int64 of rank 2, use_cache=False`."""
-    count, names, *items = key
-    top = [*(f"args[{k}]" for k in range(count)), *names]
-    return ", ".join(f"{n}: {_item_text(x)}" for n, x in zip(top, items, strict=True))
-
-
-def _item_text(item: Any) -> str:
-    first = item[0]
-    if isinstance(first, torch.dtype):
-        return f"{_dtype_name(first)} of rank {item[1]}"
-    return repr(item[1]) if isinstance(first, type) else f"({', '.join(map(_item_text, item[1:]))})"
-
-
-def load(path: str | os.PathLike[str]) -> LoadedModel:
+def load(path: str | os.PathLike[str]) -> CompiledPrograms:
     """A compiled model that `CompiledModel.save` wrote: its kernels are verified again and compiled for this machine.
 
     Nothing of the file is run as code. Results are of the classes of the model where these are registered as pytrees in this
@@ -257,7 +180,7 @@ def load(path: str | os.PathLike[str]) -> LoadedModel:
         programs = [
             _program_from_json(data, members[f"programs/{k}"], tensors) for k, data in enumerate(head["programs"])
         ]
-        return LoadedModel(str(head["name"]), programs)
+        return CompiledPrograms(str(head["name"]), programs)
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
     except MirageError as e:
