@@ -40,16 +40,15 @@ class Call(torch.nn.Module):  # type: ignore[misc]
         self._leaves = [None if isinstance(x, torch.Tensor) else x for x in leaves]
         self._places = [k for k, x in enumerate(leaves) if isinstance(x, torch.Tensor)]
 
-    def arguments(self, tensors: Sequence[Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments with these tensors."""
+    def forward(self, *tensors: Any) -> Any:
+        return self.with_tensors(tensors)
+
+    def with_tensors(self, tensors: Sequence[Any]) -> Any:
+        """What the model gives for these tensors."""
         leaves = list(self._leaves)
         for k, t in zip(self._places, tensors, strict=True):
             leaves[k] = t
         args, kwargs = pytree.tree_unflatten(leaves, self._spec)
-        return args, kwargs
-
-    def forward(self, *tensors: Any) -> Any:
-        args, kwargs = self.arguments(tensors)
         return self.model(*args, **kwargs)
 
 

@@ -318,7 +318,7 @@ class CompiledModel:
             kinds |= {key: kind for (key, training), kind in self._kinds.items() if not training and kind.programs}
             for kind in kinds.values():
                 for program in kind.programs:
-                    compare_small(program, kind.dtypes, lambda tensors, c=kind.call: c(*tensors))
+                    compare_small(program, kind.dtypes, kind.call.with_tensors)
             save(path, [(key, program) for key, kind in kinds.items() for program in kind.programs], self._name)
 
     def __repr__(self) -> str:

@@ -70,7 +70,7 @@ def test_other_arguments_are_refused(run: Any) -> None:
 
 
 def test_bounds_are_by_input(exported: Any) -> None:
-    run = mi.compile(exported, bounds={"x": {0: 8}}, **FAST)
+    run: Any = mi.compile(exported, bounds={"x": {0: 8}}, **FAST)
     assert "8" in run.programs[0].graph.executable.explain().partition("function")[0]
     with pytest.raises(InputError, match="there is no tensor 'n'; the tensors are x, other_b, shift"):
         mi.compile(exported, bounds={"n": {0: 8}}, **FAST)
