@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ SPLIT = (
     "_adaptive_avg_pool2d",
     "_batch_norm_with_update_functional",
     "_native_batch_norm_legit_functional",
-    "_native_batch_norm_legit_no_training",
+    "_native_batch_norm_legit.no_stats",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
     "dist",
@@ -51,4 +52,4 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for op in list(table):
         if isinstance(op, torch._ops.OpOverload) and op._schema.name.partition("::")[2] in WHOLE:
             del table[op]
-    return {**table, **get_decompositions([getattr(torch.ops.aten, name) for name in SPLIT])}
+    return {**table, **get_decompositions([attrgetter(name)(torch.ops.aten) for name in SPLIT])}

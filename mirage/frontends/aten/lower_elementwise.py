@@ -160,12 +160,17 @@ def _masked_fill(c: Call, x: Any, mask: Any, value: Any) -> Any:
     return graph_ops.where(c.tensor(mask, "bool"), c.tensor(value), x)
 
 
-@lowers("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor", "hardtanh")
+@lowers("clamp", "clamp.Tensor", "clamp_min", "clamp_min.Tensor")
 def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Any:
     x = c.tensor(x)
     if low is not None:
         x = apply("elementwise_max", x, c.number(low))
     return x if high is None else apply("elementwise_min", x, c.number(high))
+
+
+@lowers("hardtanh")
+def _hardtanh(c: Call, x: Any, low: Any = -1, high: Any = 1) -> Any:
+    return _clamp(c, x, low, high)
 
 
 @lowers("clamp_max", "clamp_max.Tensor")

@@ -181,3 +181,14 @@ def _rms_norm(c: Call, x: Any, normalized: Any, weight: Any = None, eps: float |
     least = 1.1920928955078125e-07 if eps is None else eps
     y = x * ops.rsqrt(ops.square(x).mean(axes, keepdims=True) + least)
     return y if weight is None else y * weight
+
+
+@lowers("_native_batch_norm_legit_no_training")
+def _batch_norm(c: Call, x: Any, weight: Any, bias: Any, mean: Any, variance: Any, momentum: float, eps: float) -> Any:
+    channels = (1, x.shape[1], *[1] * (x.ndim - 2))
+    scale = ops.rsqrt(c.tensor(variance) + eps)
+    scale = scale if weight is None else scale * c.tensor(weight)
+    y = (x - c.tensor(mean).reshape(channels)) * scale.reshape(channels)
+    y = y if bias is None else y + c.tensor(bias).reshape(channels)
+    # what only training has
+    return y, *(array_ops.full(t.shape, 0, t.dtype) for t in c.results[1:])

@@ -110,18 +110,27 @@ def samples(op: OpInfo, dtype: torch.dtype) -> Iterator[Sample]:
 
 
 def _sample(op: OpInfo, dtype: torch.dtype, number: int, s: SampleInput) -> Sample:
+    call, tensors = function_of(op, (s.input, *s.args), s.kwargs)
     flat, spec = pytree.tree_flatten((s.input, s.args, s.kwargs))
+    key = (spec, *((tuple(x.shape), x.dtype, _strides(x)) if isinstance(x, torch.Tensor) else repr(x) for x in flat))
+    return Sample(op, dtype, number, call, tensors, key)
+
+
+def function_of(
+    op: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]
+) -> tuple[Callable[..., list[Any]], list[torch.Tensor]]:
+    """A call as a function from its tensors to the list of its outputs, and these tensors."""
+    flat, spec = pytree.tree_flatten((tuple(args), kwargs))
     places = [k for k, x in enumerate(flat) if isinstance(x, torch.Tensor)]
 
     def call(*tensors: torch.Tensor) -> list[Any]:
         values = list(flat)
         for k, t in zip(places, tensors, strict=True):
             values[k] = t
-        first, args, kwargs = pytree.tree_unflatten(values, spec)
-        return pytree.tree_leaves(op(first, *args, **kwargs))
+        given, named = pytree.tree_unflatten(values, spec)
+        return pytree.tree_leaves(op(*given, **named))
 
-    key = (spec, *((tuple(x.shape), x.dtype, _strides(x)) if isinstance(x, torch.Tensor) else repr(x) for x in flat))
-    return Sample(op, dtype, number, call, [flat[k].detach() for k in places], key)
+    return call, [flat[k].detach() for k in places]
 
 
 def _strides(x: torch.Tensor) -> Any:
@@ -271,13 +280,14 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="entries of OpInfo; all if none is given")
     parser.add_argument("--dtype", action="append", help="element types; float32, int64 and bool if not given")
     parser.add_argument("--first", type=int, help="only so many samples of each entry and type")
+    parser.add_argument("--every", type=int, default=1, help="only every so many")
     options = parser.parse_args()
     counts = Counts()
     with tracing():
         for op in op_db:
             if not options.names or op.name in options.names:
                 for dtype in [getattr(torch, d) for d in options.dtype or ()] or DTYPES:
-                    check(islice(samples(op, dtype), options.first), counts)
+                    check(islice(samples(op, dtype), 0, options.first, options.every), counts)
     print(*counts.problems, sep="\n")
     for name, n in counts.fallbacks.most_common():
         print(f"{n:8,} {name}")
