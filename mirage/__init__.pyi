@@ -42,6 +42,7 @@ from .frontends.effects import add_ as add_
 from .frontends.effects import call_packed as call_packed
 from .frontends.effects import copy_ as copy_
 from .frontends.effects import fill_ as fill_
+from .frontends.effects import scatter_ as scatter_
 from .frontends.effects import update_ as update_
 from .frontends.functions import GraphFunction as GraphFunction
 from .frontends.functions import function as function

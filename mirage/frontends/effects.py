@@ -25,6 +25,11 @@ def update_(x: Proxy, window: Operand, start: Sequence[DimLike]) -> Proxy:
     return _effect("update_slice_", x, window, starts=tuple(start))
 
 
+def scatter_(x: Proxy, indices: Operand, values: Operand, axis: int = 0) -> Proxy:
+    """Write `values`, which broadcast, to `take(x, indices, axis)`, in place; the later of two that go to one place stays."""
+    return _effect("scatter_", x, indices, values, axis=axis)
+
+
 def copy_(x: Proxy, y: Operand) -> Proxy:
     """Write `y`, which broadcasts to `x`, over `x`, in place."""
     return _effect("copy_", x, y)

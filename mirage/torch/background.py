@@ -9,10 +9,10 @@ import sys
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from mirage.background import Child, end_with
 from mirage.cache import ResultStore
@@ -20,7 +20,19 @@ from mirage.compilation import compile, load_executable
 from mirage.errors import JobError, MirageError
 from mirage.torch.compiled import CompiledGraph, constant_names
 from mirage.torch.model_options import ModelOptions
-from mirage.torch.program import Program
+from mirage.torch.program import Range
+
+
+class Improvable(Protocol):
+    """What runs a compiled graph whose dims have these bounds, and says in `told` what became of its superoptimization."""
+
+    graph: CompiledGraph
+    bounds: Mapping[str, Range]
+    told: str
+
+    def swap(self, graph: CompiledGraph) -> None:
+        """Run another executable of the same graph from the next call on."""
+        ...
 
 
 class Later:
@@ -31,14 +43,14 @@ class Later:
 
     def __init__(self, options: ModelOptions) -> None:
         self._options = options
-        self._programs: queue.SimpleQueue[weakref.ref[Program] | None] = queue.SimpleQueue()
+        self._programs: queue.SimpleQueue[weakref.ref[Improvable] | None] = queue.SimpleQueue()
         self._left = 0
         self._idle = threading.Condition()
         self._closed = False
         self._child: Child | None = None
         self._thread: threading.Thread | None = None
 
-    def add(self, program: Program) -> None:
+    def add(self, program: Improvable) -> None:
         """Superoptimize a program when its turn comes; returns at once."""
         if not self._options.searches or self._closed:
             return
@@ -76,7 +88,7 @@ class Later:
                 self._left -= 1
                 self._idle.notify_all()
 
-    def _improve(self, program: Program) -> None:
+    def _improve(self, program: Improvable) -> None:
         if self._closed:
             raise JobError("closed")
         graph, options = program.graph, self._options.compilation(search=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from mirage.compilation import compile
@@ -57,12 +58,21 @@ class BoundGraph:
         #: place among a call's inputs, of those that the program reads, and what makes an argument of each
         places = _places(graph, values)
         self._read = [(places[k], readers[k]) for k in imported.inputs if k not in values]
+        #: of these, arguments that the program writes to
+        compiled = executable.program.functions[executable.program.main].parameters[:count]
+        written = {k for k, p in zip(imported.inputs, compiled, strict=True) if p.in_place}
+        self._written = [at for at, k in enumerate(k for k in imported.inputs if k not in values) if k in written]
         fields = getattr(main.returns, "fields", ())
         self._outputs = [_output(o, fields, places, values) for o in imported.outputs]
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs; raises what `Executable.__call__` raises."""
-        found = self._run(*[read(inputs[at]) for at, read in self._read])
+        args = [read(inputs[at]) for at, read in self._read]
+        found = self._run(*args)
+        if self._written:
+            # an input that is written to is no output: what is equal to it has memory of its own
+            kept = [args[at] for at in self._written if isinstance(args[at], np.ndarray)]
+            found = [_apart(r, kept) if isinstance(r, np.ndarray) else r for r in found]
         return [output(found, inputs) for output in self._outputs]
 
 
@@ -86,6 +96,10 @@ def _output(
         return lambda found, inputs: value
     at = places[o.position]
     return lambda found, inputs: inputs[at]
+
+
+def _apart(result: Any, arrays: Sequence[Any]) -> Any:
+    return result.copy() if any(np.may_share_memory(result, a) for a in arrays) else result
 
 
 def _same(x: Any) -> Any:

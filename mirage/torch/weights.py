@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-_version = attrgetter("_version")
+#: how often torch wrote to a tensor, and where its elements are: of a tensor
+version = attrgetter("_version")
 # twice as fast as by way of a subclass, which parameters are
-_address = torch._C.TensorBase.data_ptr
+address = torch._C.TensorBase.data_ptr
 
 
 class Weights:
@@ -35,15 +36,15 @@ class Weights:
         ]
         self._placed = list(map(getitem, self._owners, self._names))
         self._counted = [t for t in self.tensors if not t.is_inference()]
-        self._versions = list(map(_version, self._counted))
-        self._addresses = list(map(_address, self.tensors))
+        self._versions = list(map(version, self._counted))
+        self._addresses = list(map(address, self.tensors))
 
     def changed(self) -> bool:
         """Whether a tensor is another one, or was written to, since the last `note`."""
         return not (
             all(map(is_, map(getitem, self._owners, self._names), self._placed))
-            and list(map(_version, self._counted)) == self._versions
-            and list(map(_address, self.tensors)) == self._addresses
+            and list(map(version, self._counted)) == self._versions
+            and list(map(address, self.tensors)) == self._addresses
         )
 
 

@@ -41,6 +41,8 @@ def call_operator(
     Raises UnsupportedNode for arguments that no program can hold.
     """
     _check(op)
+    if str(op) == COPY and isinstance(args[0].annotation, TensorType):
+        raise UnsupportedNode("its operands do not fit the effect that writes to an array")
     text = Arguments(trace)
     attrs: dict[str, Any] = {"op": str(op), "call": json.dumps([text.encode(list(args)), text.encode(kwargs)])}
     if text.dims:

@@ -25,6 +25,7 @@ from mirage.frontends.aten import (  # noqa: F401
 from mirage.frontends.aten.fallback import call_operator
 from mirage.frontends.aten.table import LOWERINGS, Call
 from mirage.frontends.aten.types import annotation_of, dim_of
+from mirage.frontends.aten.updates import COPY, in_place, updates, written_inputs
 from mirage.frontends.calls import match_cast, shape
 from mirage.frontends.functions import recorded
 from mirage.frontends.graph import GraphTrace
@@ -88,6 +89,11 @@ class _Importer:
         self.reasons: dict[str, str] = {}
         self.refused: list[str] = []
         self.outputs: list[int | Given] = []
+        #: nodes that may write over their first operand, and the inputs that they write to
+        self.updates = updates(graph.graph)
+        self.written = written_inputs(graph.graph)
+        #: nodes whose value is the memory of an input, which is written to
+        self.home: dict[torch.fx.Node, torch.fx.Node] = {n: n for n in self.written}
 
     def run(self, name: str) -> Imported:
         nodes = list(self.graph.graph.nodes)
@@ -200,7 +206,10 @@ class _Importer:
             raise UnsupportedNode("an operand of it was not imported")
         self._check_memory(n)
         try:
-            found = self._lowered(name, trace, args, kwargs, value)
+            if n.target is COPY and self.home.get(n.args[0], n) is self.home.get(n.args[1]):
+                # what is to be copied was written there
+                return args[1]
+            found = self._lowered(name, trace, args, kwargs, value, n)
             self.native[name] += 1
             return found
         except MirageError as e:
@@ -223,7 +232,9 @@ class _Importer:
             if x.storage_offset() != 0 or not x.is_contiguous():
                 raise UnsupportedNode("it reads memory around a view")
 
-    def _lowered(self, name: str, trace: GraphTrace, args: Sequence[Any], kwargs: dict[str, Any], value: Any) -> Any:
+    def _lowered(
+        self, name: str, trace: GraphTrace, args: Sequence[Any], kwargs: dict[str, Any], value: Any, n: torch.fx.Node
+    ) -> Any:
         """What a lowering gives, if it is of the type that torch says."""
         namespace, _, overload = name.partition(".")
         lowering: Callable[..., Any] | None = (
@@ -236,8 +247,19 @@ class _Importer:
         returns = annotation_of(value)
         found = lowering(Call(name, trace, returns), *args, **kwargs)
         if isinstance(returns, TupleType):
-            return tuple(_as(f, a) for f, a in zip(found, returns.fields, strict=True))
-        return _as(found, returns)
+            return tuple(_as(self._own(f), a) for f, a in zip(found, returns.fields, strict=True))
+        target = self.updates.get(n)
+        if target is not None and self.home.get(n.args[0]) is target:
+            written = in_place(trace, args[0], found)
+            if written is not None:
+                self.home[n] = target
+                return _as(written, returns)
+        return _as(self._own(found), returns)
+
+    def _own(self, x: Any) -> Any:
+        """A result as a value of its own: one that is an operand itself must not change when that is written to."""
+        shared = isinstance(x, GraphTensor) and any(self.values[n] is x for n in self.home)
+        return x.reshape(x.shape) if shared else x
 
 
 class _Refused:

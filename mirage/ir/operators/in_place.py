@@ -16,6 +16,7 @@ from mirage.ir.annotations import Annotation, PartialTensor, partial_text
 from mirage.ir.graph_operator import check_number, python_number, wide
 from mirage.ir.operator import Attribute, Attrs, broadcast_partial, checked_attrs, is_array
 from mirage.ir.operators.elementwise import ADD
+from mirage.ir.operators.indexing import SCATTER, Scatter
 from mirage.ir.operators.windows import UPDATE_SLICE, UpdateSlice, write_window
 from mirage.ir.types import TensorType
 
@@ -91,6 +92,20 @@ def _update_slice(x: np.ndarray, window: np.ndarray, starts: Sequence[int]) -> N
     write_window(x, window.copy() if np.may_share_memory(x, window) else window, starts)
 
 
+#: as of `_UPDATE`
+_SCATTER = Scatter("scatter_", 3, 3, SCATTER.attributes[:1])
+
+
+def _scatter_fits(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
+    _SCATTER.annotate(args, {**attrs, "add": False})
+
+
+def _scatter(x: np.ndarray, indices: np.ndarray, values: np.ndarray, axis: int) -> None:
+    xp: Any = np if isinstance(x, np.ndarray) else x.__array_namespace__()
+    index = _SCATTER.places(xp, x, indices, axis)
+    x[index] = values.copy() if np.may_share_memory(x, values) else values
+
+
 def _add(x: np.ndarray, y: np.ndarray) -> None:
     _check_fit("add_", x, y)
     x[...] = (wide(x) + wide(y if is_array(y) else np.asarray(y))).astype(x.dtype, copy=False)
@@ -125,6 +140,7 @@ EFFECTS: Mapping[str, InPlace] = {
     e.name: e
     for e in (
         InPlace("update_slice_", 2, _UPDATE.attributes, _update_slice_fits, _update_slice),
+        InPlace("scatter_", 3, _SCATTER.attributes, _scatter_fits, _scatter),
         InPlace("copy_", 2, (), _fits, _copy),
         InPlace("add_", 2, (), _addable, _add),
         InPlace("fill_", 1, (Attribute("value", "number"),), _fillable, _fill),

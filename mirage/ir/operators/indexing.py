@@ -152,16 +152,8 @@ class Scatter(_Indexed):
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, indices, values = arrays
-        axis = attrs["axis"] % x.ndim
-        at = self.positions(xp, x, indices, axis)
-        index: tuple[Any, ...]
-        if self.along:
-            shape = (*x.shape[:axis], at.shape[axis], *x.shape[axis + 1 :])
-            grid = xp.ogrid[tuple(slice(n) for n in shape)]
-            index = tuple(xp.broadcast_to(at, shape) if k == axis else g for k, g in enumerate(grid))
-        else:
-            index = (*(slice(None),) * axis, at)
         if attrs["add"]:
+            index = self.places(xp, x, indices, attrs["axis"])
             total = xp.array(wide(x))
             if x.dtype == np.int64:
                 # CuPy adds unsigned numbers only, which are the same bits
@@ -170,8 +162,18 @@ class Scatter(_Indexed):
                 xp.add.at(total, index, wide(values))
             return total.astype(x.dtype, copy=False)
         found = x.copy()
-        found[index] = values
+        found[self.places(xp, x, indices, attrs["axis"])] = values
         return found
+
+    def places(self, xp: ArrayModule, x: Any, indices: Any, axis: int) -> tuple[Any, ...]:
+        """The index of the elements that are written to; raises InputError for a position that is outside of the dim."""
+        axis %= x.ndim
+        at = self.positions(xp, x, indices, axis)
+        if not self.along:
+            return (*(slice(None),) * axis, at)
+        shape = (*x.shape[:axis], at.shape[axis], *x.shape[axis + 1 :])
+        grid = xp.ogrid[tuple(slice(n) for n in shape)]
+        return tuple(xp.broadcast_to(at, shape) if k == axis else g for k, g in enumerate(grid))
 
 
 _AXIS = Attribute("axis", "int", 0)

@@ -36,7 +36,9 @@ def test_every_effect_returns_what_it_wrote_to() -> None:
     np.testing.assert_array_equal(x, np.full((3, 4), 5))
     assert get_effect("fill_")(x, value=0) is x
     np.testing.assert_array_equal(x, zeros())
-    assert set(EFFECTS) == {"update_slice_", "add_", "copy_", "fill_"}
+    assert get_effect("scatter_")(x, np.array([-1, 0]), np.array([[7], [8], [9]], np.float32), axis=1) is x
+    np.testing.assert_array_equal(x, [[7, 0, 0, 7], [8, 0, 0, 8], [9, 0, 0, 9]])
+    assert set(EFFECTS) == {"update_slice_", "scatter_", "add_", "copy_", "fill_"}
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
@@ -70,6 +72,9 @@ REFUSED: list[tuple[str, list[Annotation], dict[str, Any], type[MirageError], li
     ("update_slice_", [FLOATS, FLOATS], {"starts": (0, 1)}, ShapeError, ["m + 1 <= m"]),
     ("update_slice_", [FLOATS, tensor("m")], {"starts": (0, 0)}, ShapeError, ["window [m] of [n, m]"]),
     ("update_slice_", [FLOATS, INTEGERS], {"starts": (0, 0)}, DTypeError, ["float32, int64"]),
+    ("scatter_", [FLOATS, INTEGERS, FLOATS], {"axis": 2}, ShapeError, ["axis 2"]),
+    ("scatter_", [FLOATS, tensor("k", dtype="int64"), tensor("k", "n")], {"axis": 0}, ShapeError, ["values [k, n]"]),
+    ("scatter_", [FLOATS, FLOATS, FLOATS], {"axis": 0}, DTypeError, ["cast them to int64"]),
     ("update_slice_", [FLOATS, FLOATS], {}, AttributeValueError, ["'starts' is missing"]),
     ("update_slice_", [FLOATS, FLOATS], {"starts": (0, -1)}, DimError, ["negative"]),
     ("copy_", [FLOATS, INTEGERS], {}, DTypeError, ["int64[n, m] into float32[n, m]", "cast it to float32"]),
@@ -112,5 +117,18 @@ def test_refusals_at_run_time() -> None:
     x.setflags(write=False)
     with pytest.raises(InputError, match="fill_: its first argument cannot be written to; pass a copy"):
         get_effect("fill_")(x, value=1)
-    with pytest.raises(UnknownOperator, match="effect 'clear_' does not exist; use one of update_slice_, copy_"):
+    with pytest.raises(UnknownOperator, match="effect 'clear_' does not exist; use one of update_slice_, scatter_, copy_"):
         get_effect("clear_")
+
+
+def test_scatter_refuses_positions_outside_of_the_dim() -> None:
+    x = np.zeros((3, 4), np.float32)
+    with pytest.raises(InputError, match="scatter_: axis 0: index 3 is outside of a dim of 3 elements"):
+        get_effect("scatter_")(x, np.array([0, 3]), np.ones((2, 4), np.float32), axis=0)
+    assert not x.any()
+
+
+def test_scatter_of_a_part_of_its_target() -> None:
+    x = np.arange(4.0)
+    get_effect("scatter_")(x, np.array([1, 2, 3]), x[:3], axis=0)
+    np.testing.assert_array_equal(x, [0, 0, 1, 2])

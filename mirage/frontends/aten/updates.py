@@ -1,0 +1,77 @@
+"""Caches: graphs without effects write a tensor anew and copy it back into the input, which here is written to in place.
+
+Functionalization makes of `cache[:, t] = new` a whole new cache, `select_scatter(cache, new, 1, t)`, that all later operators
+read, and at the end `copy_(cache, ...)`. Where nothing reads the old value any more, the new one may be written over it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from mirage.frontends import effects
+from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.graph import GraphTrace
+from mirage.frontends.tensors import GraphTensor
+from mirage.ir.graph.nodes import OpCall, PackedCall
+
+#: what functionalization ends with, of each input that is written to
+COPY = torch.ops.aten.copy_.default
+#: operators whose result is their first operand with a part written anew
+_UPDATES = ("aten.slice_scatter", "aten.select_scatter", "aten.index_copy", "aten.index_put")
+
+
+def updates(graph: torch.fx.Graph) -> dict[torch.fx.Node, torch.fx.Node]:
+    """The nodes that may write over their first operand, with the input that this is: one that they are copied to in the end."""
+    order = {n: k for k, n in enumerate(graph.nodes)}
+    found: dict[torch.fx.Node, torch.fx.Node] = {}
+    for n in graph.nodes:
+        if n.target is COPY and n.args[0].op == "placeholder":
+            chain = _chain(n.args[1], n.args[0])
+            # results of operators are values of their own: only those that read the old value itself have to come before
+            if all(user in (v, n) or order[user] < order[v] for v in chain for user in v.args[0].users):
+                found |= dict.fromkeys(chain, n.args[0])
+    return found
+
+
+def written_inputs(graph: torch.fx.Graph) -> set[torch.fx.Node]:
+    """The inputs that a graph writes to."""
+    return {n.args[0] for n in graph.nodes if n.target is COPY and n.args[0].op == "placeholder"}
+
+
+def _chain(value: Any, target: torch.fx.Node) -> list[torch.fx.Node]:
+    """The nodes from an input to a value where each writes a part of the one before; none where others are among them."""
+    found = []
+    while value is not target:
+        if not isinstance(value, torch.fx.Node) or str(value.target).rpartition(".")[0] not in _UPDATES:
+            return []
+        found.append(value)
+        value = value.args[0]
+    return found
+
+
+@lowers("copy_")
+def _copy_(c: Call, x: Any, y: Any, non_blocking: bool = False) -> Any:
+    return effects.copy_(x, c.tensor(y))
+
+
+def in_place(trace: GraphTrace, x: GraphTensor, updated: GraphTensor) -> GraphTensor | None:
+    """`x` after an effect that writes what makes `updated` of it, which is the last value of the trace; None where none does."""
+    last = trace.function.last
+    if last is None or trace.value("in_place", updated) != last.var:
+        return None
+    match last.value:
+        case OpCall(op, (target, *operands), attrs) if op in _EFFECTS and target == trace.value("in_place", x):
+            given = dict(attrs)
+            if given.pop("add", False):
+                return None
+            trace.function.take_back()
+            call = PackedCall(_EFFECTS[op], (target, *operands), target.annotation, tuple(given.items()), (0,))
+            found: GraphTensor = trace.wrap(trace.emit(call, last.where))
+            return found
+    return None
+
+
+#: operators that copy a tensor and write a part of it, and the effects that write to the tensor itself
+_EFFECTS = {"update_slice": "update_slice_", "scatter": "scatter_"}
