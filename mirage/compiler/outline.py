@@ -16,6 +16,7 @@ from mirage.errors import GraphError
 from mirage.ir.annotations import Annotation, dims_of, symbols_in
 from mirage.ir.dims import symbol
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
+from mirage.ir.graph.deduce import new_symbols
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
@@ -24,6 +25,7 @@ from mirage.ir.graph.nodes import (
     Function,
     FunctionCall,
     MakeTuple,
+    MatchCast,
     OpCall,
     TupleItem,
     Var,
@@ -71,6 +73,18 @@ class Outliner:
         for i, b in enumerate(self.block.bindings):
             for v in variables(b.value):
                 self._readers.setdefault(v, []).append(i)
+        #: per binding those before it that it needs: for a variable, or for a dim that a cast introduces
+        self.needs = [
+            {self._defined[v] for v in variables(b.value) if v in self._defined} for b in self.block.bindings
+        ]
+        known = set(function.dims) | {s for p in function.parameters for s in symbols_in(p.annotation)}
+        known |= {s for block in function.blocks[:number] for b in block.bindings for s in symbols_in(b.var.annotation)}
+        casts: dict[str, int] = {}
+        for i, b in enumerate(self.block.bindings):
+            used = symbols_used(b.value) | symbols_in(b.var.annotation)
+            self.needs[i] |= {casts[s] for s in used if s in casts}
+            if isinstance(b.value, MatchCast):
+                casts |= dict.fromkeys(new_symbols(b.value.annotation, known | casts.keys()), i)
 
     def outline(self, groups: Sequence[Group], module: ModuleBuilder) -> Block:
         """The block with each group replaced by a call of a new function, which is added to the module.
@@ -113,10 +127,8 @@ class Outliner:
         for unit in list(order.nodes):
             inside = [*groups[unit[1]].members, *groups[unit[1]].copied] if unit[0] == "group" else [unit[1]]
             for i in inside:
-                for v in variables(bindings[i].value):
-                    j = self._defined.get(v)
-                    if j is not None and j not in inside:
-                        order.add_edge(unit_of.get(j, ("binding", j)), unit)
+                for j in self.needs[i] - set(inside):
+                    order.add_edge(unit_of.get(j, ("binding", j)), unit)
         try:
             return list(nx.lexicographical_topological_sort(order, key=first.__getitem__))
         except nx.NetworkXUnfeasible:

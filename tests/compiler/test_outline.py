@@ -109,3 +109,18 @@ def main(x: float32[2]) -> float32[2]:
     part = module.functions["part"]
     assert [str(p.annotation) for p in part.parameters] == ["float32[2]", "float32[2]"]
     assert isinstance(module.functions["main"].blocks[0], Block)
+
+
+def test_a_group_stands_behind_the_cast_that_introduces_its_dims() -> None:
+    text = """
+def main(x: float32[n]) -> float32[k]:
+    with dataflow():
+        z = full(shape=(), value=2, dtype='float32')
+        p = nonzero(x)
+        q = match_cast[int64[k, 1]](p)
+        r = full(shape=(k,), value=1, dtype='float32')
+        s = add(r, z)
+    return s
+"""
+    module = outlined(text, Group((0, 3, 4), (), "part"))
+    assert [b.var.name for b in module.functions["main"].bindings] == ["p", "q", "s"]

@@ -68,8 +68,8 @@ class Fusion:
         self.kinds = [Kind.OPAQUE if is_scalar(b.var.annotation) else binding_kind(b) for b in bindings]
         self.flow: nx.DiGraph[int] = nx.DiGraph()
         self.flow.add_nodes_from(range(len(bindings)))
-        for i, b in enumerate(bindings):
-            self.flow.add_edges_from((self.position[v], i) for v in variables(b.value) if v in self.position)
+        for i, needed in enumerate(outliner.needs):
+            self.flow.add_edges_from((j, i) for j in needed)
         self.end = len(bindings)
         ends = [i for i in range(len(bindings)) if bindings[i].var in outliner.live or not self.flow.out_degree(i)]
         self.flow.add_edges_from((i, self.end) for i in ends)

@@ -14,11 +14,14 @@ from torch.utils import _pytree as pytree
 
 from mirage.errors import MirageError, UnsupportedNode
 from mirage.frontends.aten import (  # noqa: F401
+    lower_attention,
     lower_contraction,
+    lower_convolution,
     lower_creation,
     lower_elementwise,
     lower_indexing,
     lower_movement,
+    lower_order,
     lower_pooling,
     lower_reduction,
 )
@@ -88,6 +91,7 @@ class _Importer:
         self.fallback: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
         self.refused: list[str] = []
+        self.found: dict[Any, Any] = {}
         self.outputs: list[int | Given] = []
         #: nodes that may write over their first operand, and the inputs that they write to
         self.updates = updates(graph.graph)
@@ -236,16 +240,13 @@ class _Importer:
         self, name: str, trace: GraphTrace, args: Sequence[Any], kwargs: dict[str, Any], value: Any, n: torch.fx.Node
     ) -> Any:
         """What a lowering gives, if it is of the type that torch says."""
-        namespace, _, overload = name.partition(".")
-        lowering: Callable[..., Any] | None = (
-            LOWERINGS.get(overload.removesuffix(".default")) if namespace == "aten" else None
-        )
+        lowering: Callable[..., Any] | None = LOWERINGS.get(name.removeprefix("aten.").removesuffix(".default"))
         if lowering is None:
             raise UnsupportedNode("it has no lowering")
         if any(isinstance(x, Traced) and not isinstance(x, GraphTensor) for x in pytree.tree_leaves((args, kwargs))):
             raise UnsupportedNode("an operand of it is of an element type that is not computed with")
         returns = annotation_of(value)
-        found = lowering(Call(name, trace, returns), *args, **kwargs)
+        found = lowering(Call(name, trace, returns, self.found), *args, **kwargs)
         if isinstance(returns, TupleType):
             return tuple(_as(self._own(f), a) for f, a in zip(found, returns.fields, strict=True))
         target = self.updates.get(n)

@@ -1,84 +1,144 @@
-"""Lowerings of products, and of attention."""
+"""Lowerings of products of tensors."""
 
 from __future__ import annotations
 
-from math import sqrt
+from math import inf
 from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
+from mirage.frontends.aten.shapes import as_broadcast, as_shape, broadcast, fresh_dim, joined, sliced
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES
 
-
-def product(c: Call, x: Any, y: Any) -> Any:
-    """A matrix product of floating-point tensors."""
-    return ops.matmul(x, y) if x.dtype in DTYPES else unsupported("it is a product of integers")
+#: groups of rows beyond which ATen's own loop is called
+_GROUPS = 16
 
 
-def added(c: Call, x: Any, y: Any, beta: Any, alpha: Any) -> Any:
-    """beta * x + alpha * y."""
+def product(x: Any, y: Any) -> Any:
+    """A product of matrices, whose first dims broadcast; of integers the sums of products."""
+    batch = broadcast(x.shape[:-2], y.shape[:-2])
+    x = as_broadcast(x, (*batch, *x.shape[-2:]))
+    y = as_broadcast(y, (*batch, *y.shape[-2:]))
+    y = as_shape(y, (*y.shape[:-2], x.shape[-1], y.shape[-1]))
+    if x.dtype in DTYPES:
+        return ops.matmul(x, y)
+    return (x.reshape(*x.shape, 1) * y.reshape(*y.shape[:-2], 1, *y.shape[-2:])).sum(-2)
+
+
+def added(c: Call, x: Any, y: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    """beta * x + alpha * y; x broadcasts to y."""
     y = y if alpha == 1 else y * alpha
-    return y if beta == 0 else (x if beta == 1 else x * beta) + y
+    if beta == 0:
+        return y
+    x = as_broadcast(c.tensor(x), y.shape)
+    return (x if beta == 1 else x * beta) + y
+
+
+def with_vector(x: Any, v: Any) -> Any:
+    """A product of a matrix, or several, with a vector."""
+    y = product(x, v.reshape(-1, 1))
+    return y.reshape(y.shape[:-1])
+
+
+def matmul(x: Any, y: Any) -> Any:
+    """The product of operands of any rank but 0, as torch.matmul."""
+    if y.ndim == 1:
+        return inner(x, y) if x.ndim == 1 else with_vector(x, y)
+    if x.ndim == 1:
+        found = product(x.reshape(1, -1), y)
+        return found.reshape(*found.shape[:-2], found.shape[-1])
+    return product(x, y)
+
+
+def inner(x: Any, y: Any) -> Any:
+    """The sum of the products of two vectors."""
+    return (x * as_shape(y, x.shape)).sum()
 
 
 add(
     {
-        "mm": product,
-        "bmm": product,
-        "addmm": lambda c, x, a, b, beta=1, alpha=1: added(c, x, product(c, a, b), beta, alpha),
-        "baddbmm": lambda c, x, a, b, beta=1, alpha=1: added(c, x, product(c, a, b), beta, alpha),
-        "mv": lambda c, x, v: product(c, x, v.reshape(-1, 1)).reshape(c.shape),
-        "dot": lambda c, x, y: (x * y).sum() if x.dtype in DTYPES else apply("sum", x * y, axes=(0,)),
+        "mm": lambda c, x, y: product(x, y),
+        "bmm": lambda c, x, y: product(x, y),
+        "mv": lambda c, x, v: with_vector(x, v),
+        "dot": lambda c, x, y: inner(x, y),
+        "vdot": lambda c, x, y: inner(x, y),
+        "matmul": lambda c, x, y: matmul(x, y),
+        "addmm": lambda c, x, a, b, *, beta=1, alpha=1: added(c, x, product(a, b), beta, alpha),
+        "addmv": lambda c, x, a, v, *, beta=1, alpha=1: added(c, x, with_vector(a, v), beta, alpha),
+        "baddbmm": lambda c, x, a, b, *, beta=1, alpha=1: added(c, x, product(a, b), beta, alpha),
+        "addbmm": lambda c, x, a, b, *, beta=1, alpha=1: added(c, x, product(a, b).sum(0), beta, alpha),
+        "_int_mm": lambda c, x, y: product(c.tensor(x), c.tensor(y)),
     }
 )
 
 
-@lowers("matmul")
-def _matmul(c: Call, x: Any, y: Any) -> Any:
-    if x.ndim == 1 and y.ndim == 1:
-        return (x * y).sum()
-    if x.ndim == 1:
-        return product(c, x.reshape(1, -1), y).reshape(c.shape)
-    if y.ndim == 1:
-        return product(c, x, y.reshape(-1, 1)).reshape(c.shape)
-    return product(c, x, y)
-
-
 @lowers("linear")
 def _linear(c: Call, x: Any, weight: Any, bias: Any = None) -> Any:
-    if x.ndim == 1 or weight.ndim == 1:
-        unsupported("it is a product with a vector")
-    y = product(c, x, weight.swapaxes(0, 1))
-    return y if bias is None else y + bias
+    y = matmul(x, weight.swapaxes(0, 1) if weight.ndim == 2 else weight)
+    return y if bias is None else y + as_broadcast(bias, y.shape)
 
 
-@lowers("scaled_dot_product_attention")
-def _attention(
-    c: Call, q: Any, k: Any, v: Any, mask: Any = None, dropout: float = 0.0, causal: bool = False,
-    *, scale: float | None = None, enable_gqa: bool = False,
-) -> Any:  # fmt: skip
-    if dropout:
-        unsupported("dropout is random")
-    if q.ndim != k.ndim:
-        unsupported("the operands have unequal ranks")
-    if enable_gqa and q.shape[-3] != k.shape[-3]:
-        groups = q.shape[-3] // k.shape[-3]
-        k, v = (ops.repeat(t, t.ndim - 3, groups) for t in (k, v))
-    if scale is None:
-        width = q.shape[-1]
-        if not isinstance(width, int):
-            unsupported("the width of a head is symbolic")
-        scale = 1 / sqrt(width) if width else 1.0
-    scores = ops.matmul(q * scale, k.swapaxes(-1, -2))
-    if causal:
-        rows, columns = q.shape[-2], k.shape[-2]
-        mask = array_ops.arange(0, columns) <= array_ops.arange(0, rows).reshape(rows, 1)
-    if mask is None:
-        return ops.matmul(ops.softmax(scores), v)
-    if mask.dtype != "bool":
-        return ops.matmul(ops.softmax(scores + c.tensor(mask)), v)
-    shares = ops.softmax(graph_ops.where(mask, scores, c.tensor(float("-inf"))))
-    # rows in which nothing is attended to are 0
-    kept = graph_ops.any(mask, -1, keepdims=True)
-    return ops.matmul(graph_ops.where(kept, shares, c.tensor(0.0)), v)
+@lowers("_trilinear")
+def _trilinear(
+    c: Call, x: Any, y: Any, z: Any, expand1: Any, expand2: Any, expand3: Any, sumdim: Any, unroll_dim: int = 1
+) -> Any:
+    def wide(t: Any, new: Any) -> Any:
+        shape = list(t.shape)
+        for k in sorted(new):
+            shape.insert(k, 1)
+        return t.reshape(shape)
+
+    factors = [wide(t, new) for t, new in ((x, expand1), (y, expand2), (z, expand3))]
+    shape = broadcast(*(t.shape for t in factors))
+    first, second, third = (as_broadcast(t, shape) for t in factors)
+    return apply("sum", first * second * third, axes=tuple(sumdim), keepdims=False)
+
+
+@lowers("_cdist_forward")
+def _cdist(c: Call, x: Any, y: Any, p: float, mode: int | None = None) -> Any:
+    batch = broadcast(x.shape[:-2], y.shape[:-2])
+    x = as_broadcast(x, (*batch, *x.shape[-2:]))
+    y = as_broadcast(y, (*batch, y.shape[-2], x.shape[-1]))
+    apart = x.reshape(*x.shape[:-1], 1, x.shape[-1]) - y.reshape(*y.shape[:-2], 1, *y.shape[-2:])
+    if p == 2:
+        return ops.sqrt(ops.square(apart).sum(-1))
+    if p == inf:
+        # of no elements the distance is 0
+        return ops.maximum(graph_ops.max(ops.abs(apart), -1), 0)
+    if p == 0:
+        return c.tensor(graph_ops.not_equal(apart, 0)).sum(-1)
+    far = ops.abs(apart)
+    return far.sum(-1) if p == 1 else ops.pow(ops.pow(far, p).sum(-1), 1 / p)
+
+
+@lowers("_grouped_mm", "transformers.grouped_mm_fallback")
+def _grouped(c: Call, x: Any, weights: Any, ends: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
+    if x.ndim != 2 or weights.ndim != 3 or ends is None or bias is not None or c.dtype != x.dtype:
+        unsupported("it is not one matrix in groups of rows, each with a matrix of its own")
+    count = weights.shape[0]
+    if not isinstance(count, int) or not 0 < count <= _GROUPS:
+        unsupported(f"it has {count} groups; up to {_GROUPS} are called one by one")
+    parts, first = [], 0
+    for k, size in enumerate(_group_sizes(c, ends, x.shape[0], count)):
+        weight = sliced(weights, {0: (k, k + 1)}).reshape(weights.shape[1:])
+        parts.append(product(sliced(x, {0: (first, first + size)}), weight))
+        first = first + size
+    rest = array_ops.full((x.shape[0] - first, weights.shape[2]), 0.0, c.dtype)
+    return joined([*parts, rest], 0)
+
+
+def _group_sizes(c: Call, ends: Any, total: Any, count: int) -> list[Any]:
+    """The rows of each group, as dims that only the run tells: those between two ends."""
+    key = ("group sizes", id(ends), total)
+    if key not in c.found:
+        rows, sizes, start = array_ops.arange(0, total), [], None
+        for k in range(count):
+            end = c.tensor(array_ops.take(ends, array_ops.full((), k, ends.dtype)), "int64")
+            inside = graph_ops.less(rows, end)
+            if start is not None:
+                inside = graph_ops.logical_and(inside, graph_ops.greater_equal(rows, start))
+            sizes.append(as_shape(graph_ops.nonzero(inside), (fresh_dim(c), 1)).shape[0])
+            start = end
+        c.found[key] = sizes
+    return list(c.found[key])

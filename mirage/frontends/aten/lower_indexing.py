@@ -11,7 +11,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_movement import position, window_start
-from mirage.frontends.aten.shapes import as_broadcast, as_shape, axis_of, fitted, fresh_dim, size_of, window
+from mirage.frontends.aten.shapes import as_broadcast, as_shape, axis_of, broadcast, fitted, fresh_dim, size_of, window
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.ir.types import DTYPES, is_one
 
@@ -71,23 +71,12 @@ def _per_dim(c: Call, x: Any, indices: Sequence[Any]) -> list[Any]:
     return found + [None] * (x.ndim - len(found))
 
 
-def _broadcast(shapes: Sequence[Sequence[Any]]) -> list[Any]:
-    """The shape that shapes broadcast to, where torch says that they do."""
-    rank = max(map(len, shapes))
-    found: list[Any] = [1] * rank
-    for shape in shapes:
-        for k, d in enumerate(shape, rank - len(shape)):
-            if isinstance(found[k], int) and found[k] == 1:
-                found[k] = d
-    return found
-
-
 def _places(c: Call, x: Any, indices: Sequence[Any]) -> _Places:
     per_dim = _per_dim(c, x, indices)
     axes = [k for k, index in enumerate(per_dim) if index is not None]
     if not axes:
         unsupported("no dim is indexed")
-    shape = _broadcast([per_dim[k].shape for k in axes])
+    shape = broadcast(*(per_dim[k].shape for k in axes))
     found = [as_broadcast(per_dim[k], shape) for k in axes]
     axis, order = axes[0], tuple(range(x.ndim))
     if axes != list(range(axis, axis + len(axes))):
@@ -257,13 +246,13 @@ def _put(c: Call, x: Any, index: Any, source: Any, accumulate: bool = False) -> 
 
 @lowers("masked_select")
 def _masked_select(c: Call, x: Any, mask: Any) -> Any:
-    shape = _broadcast([x.shape, mask.shape])
+    shape = broadcast(x.shape, mask.shape)
     return graph_ops.boolean_mask(flat(fitted(x, shape)), flat(fitted(mask, shape)))
 
 
 @lowers("masked_scatter")
 def _masked_scatter(c: Call, x: Any, mask: Any, source: Any) -> Any:
-    shape = _broadcast([x.shape, mask.shape])
+    shape = broadcast(x.shape, mask.shape)
     mask = flat(fitted(mask, shape))
     source = flat(c.tensor(source))
     # position 0 is one that nothing is read from but where the mask does not hold

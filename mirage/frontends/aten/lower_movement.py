@@ -9,7 +9,7 @@ import sympy
 import torch
 
 from mirage.frontends import array_ops, graph_ops, ops
-from mirage.frontends.aten.shapes import as_shape, axis_of, fitted, reshaped, size_of, sliced
+from mirage.frontends.aten.shapes import as_shape, axis_of, fitted, joined, reshaped, size_of, sliced
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES, ELEMENTS
@@ -52,17 +52,6 @@ def filled(c: Call, value: Any) -> Any:
         number = float(value) if c.dtype in DTYPES else int(value)
         return array_ops.full(c.shape, number, c.dtype)
     return array_ops.broadcast_to(c.tensor(value), c.shape)
-
-
-#: operands of one `concat` of the graph IR
-_JOINED = 16
-
-
-def joined(xs: Any, axis: int) -> Any:
-    """Tensors joined along an axis, as many as there are."""
-    while len(xs) > _JOINED:
-        xs = [ops.concat(xs[k : k + _JOINED], axis) for k in range(0, len(xs), _JOINED)]
-    return ops.concat(xs, axis)
 
 
 @lowers("cat")

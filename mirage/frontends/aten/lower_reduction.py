@@ -47,7 +47,6 @@ add(
         "cumsum": lambda c, x, dim, dtype=None: cumulative(c, "cumsum", x, dim),
         "cumprod": lambda c, x, dim, dtype=None: cumulative(c, "cumprod", x, dim),
         "logcumsumexp": lambda c, x, dim: cumulative(c, "cumlogsumexp", x, dim),
-        "topk": lambda c, x, k, dim=-1, largest=True, sorted=True: graph_ops.topk(x, k, axis_of(dim, x.ndim), largest),
         "max": lambda c, x: reduced(c, _extreme_of(c, "max"), x, None, False),
         "min": lambda c, x: reduced(c, _extreme_of(c, "min"), x, None, False),
     }
@@ -116,16 +115,6 @@ def _extreme_at(c: Call, x: Any, dim: int, keepdim: bool = False) -> Any:
     values = reduced(c, _extreme_of(c, op), x, axis, keepdim)
     x = c.tensor(x, "int32") if x.dtype == "bool" else x
     return values, apply(f"arg{op}", x, axis=axis, keepdims=keepdim)
-
-
-@lowers("sort", "sort.stable")
-def _sort(c: Call, x: Any, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
-    if isinstance(dim, bool):
-        unsupported("of its order of arguments")
-    axis = axis_of(dim, x.ndim)
-    if not x.ndim:
-        unsupported("a tensor without dims")
-    return graph_ops.sort(x, axis, descending), graph_ops.argsort(x, axis, descending)
 
 
 def variance(c: Call, x: Any, dim: Any, correction: Any) -> tuple[Any, Any]:

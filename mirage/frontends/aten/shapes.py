@@ -9,13 +9,16 @@ from typing import Any
 
 import sympy
 
-from mirage.frontends import array_ops
+from mirage.frontends import array_ops, ops
 from mirage.frontends.aten.table import Call
 from mirage.frontends.calls import match_cast
 from mirage.frontends.calls import shape as shape_value
 from mirage.frontends.proxy import apply
 from mirage.ir.dims import Dim, symbol, to_dim
 from mirage.ir.types import TensorType, is_one
+
+#: operands of one `concat` of the graph IR
+_JOINED = 16
 
 
 def axis_of(axis: int, rank: int) -> int:
@@ -34,6 +37,16 @@ def as_broadcast(x: Any, shape: Sequence[Any]) -> Any:
     own = x.type.shape
     last = shape[len(shape) - len(own) :]
     return as_shape(x, [d if is_one(d) else to_dim(n) for d, n in zip(own, last, strict=True)])
+
+
+def broadcast(*shapes: Sequence[Any]) -> tuple[Any, ...]:
+    """The shape that shapes broadcast to, where torch says that they do."""
+    found: list[Any] = [1] * max(map(len, shapes))
+    for shape in shapes:
+        for k, d in enumerate(shape, len(found) - len(shape)):
+            if isinstance(found[k], int) and found[k] == 1:
+                found[k] = d
+    return tuple(found)
 
 
 def fitted(x: Any, shape: Sequence[Any]) -> Any:
@@ -62,6 +75,13 @@ def sliced(x: Any, bounds: dict[int, tuple[Any, Any]]) -> Any:
     """The elements from a start to below a stop along axes."""
     starts, stops = zip(*bounds.values(), strict=True)
     return apply("slice", x, axes=tuple(bounds), starts=starts, stops=stops)
+
+
+def joined(xs: Any, axis: int) -> Any:
+    """Tensors joined along an axis, as many as there are."""
+    while len(xs) > _JOINED:
+        xs = [ops.concat(xs[k : k + _JOINED], axis) for k in range(0, len(xs), _JOINED)]
+    return ops.concat(xs, axis)
 
 
 def fresh_dim(c: Call) -> Dim:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -32,6 +32,8 @@ class Call:
     name: str
     trace: GraphTrace
     returns: Annotation
+    #: what lowerings have found and may find again: shared by all calls of a graph, whose values live as long
+    found: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def results(self) -> tuple[TensorType, ...]:
@@ -118,8 +120,8 @@ def unsupported(why: str) -> Any:
 
 
 Lowering: TypeAlias = Callable[..., Any]
-#: name of an overload, such as "add.Tensor", "exp" for the default one -> the function that gives, from the call and its
-#: operands, the result: a tensor, or a tuple of them
+#: name of an overload, such as "add.Tensor", "exp" for the default one, with the namespace before it if that is not ATen's ->
+#: the function that gives, from the call and its operands, the result: a tensor, or a tuple of them
 LOWERINGS: dict[str, Lowering] = {}
 
 

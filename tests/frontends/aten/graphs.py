@@ -5,9 +5,10 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
+from torch._dispatch.python import enable_python_dispatcher
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.utils import _pytree as pytree
@@ -18,11 +19,12 @@ from mirage.frontends.aten.importer import Given, Imported, import_graph
 from mirage.ir.graph.interpret import run_module
 from mirage.torch.compiled import CompiledGraph
 
+#: whether the dims of arguments are symbols; or the positions of arguments whose are
+Dynamic: TypeAlias = bool | tuple[int, ...]
 
-def graph_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any], dynamic: bool = True) -> torch.fx.GraphModule:
-    """The graph that calls one overload; with `dynamic`, every dim of 2 or more is a symbol of its own, unless the operator
-    needs two to be equal.
-    """
+
+def graph_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any], dynamic: Dynamic = True) -> torch.fx.GraphModule:
+    """One overload called. Dims of 2 or more of dynamic arguments are symbols, equal where the operator needs that."""
     env = ShapeEnv(duck_shape=False, allow_scalar_outputs=True, allow_dynamic_output_shape_ops=True)
     mode = FakeTensorMode(shape_env=env, allow_non_fake_inputs=True)
     graph = torch.fx.Graph()
@@ -33,14 +35,15 @@ def graph_of(op: Any, args: Sequence[Any], kwargs: dict[str, Any], dynamic: bool
             nodes.append(x)
             fakes.append(x)
             continue
-        kind = DimDynamic.DYNAMIC if dynamic else DimDynamic.STATIC
+        symbolic = dynamic if isinstance(dynamic, bool) else k in dynamic
+        kind = DimDynamic.DYNAMIC if symbolic else DimDynamic.STATIC
         context: Any = StatelessSymbolicContext(dynamic_sizes=[kind] * x.ndim)
         fake = mode.from_tensor(x, symbolic_context=context, source=torch._dynamo.source.ConstantSource(f"x{k}"))
         nodes.append(graph.placeholder(f"x{k}"))
         nodes[-1].meta["val"] = fake
         fakes.append(fake)
     given, options = pytree.tree_unflatten(fakes, spec)
-    with mode:
+    with mode, enable_python_dispatcher():
         value = op(*given, **options)
     call_args, call_kwargs = pytree.tree_unflatten(nodes, spec)
     call = graph.call_function(op, tuple(call_args), call_kwargs)
@@ -78,7 +81,7 @@ def check(
     op: Any,
     *args: Any,
     others: Sequence[Sequence[Any]] = (),
-    dynamic: bool = True,
+    dynamic: Dynamic = True,
     compiled: bool = False,
     **kwargs: Any,
 ) -> Imported:

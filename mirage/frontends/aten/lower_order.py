@@ -1,0 +1,114 @@
+"""Lowerings of sorts, and of counts of what lies between bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mirage.frontends import array_ops, graph_ops, ops
+from mirage.frontends.aten.shapes import as_shape, axis_of, size_of, sliced
+from mirage.frontends.aten.table import Call, as_tensor, lowers, unsupported
+from mirage.frontends.graph_ops import cast
+from mirage.ir.types import DTYPES
+
+#: bounds up to which each element is compared with every one
+_BOUNDS = 64
+
+
+def numeric(x: Any) -> Any:
+    """The tensor in an element type that is ordered: booleans become integers."""
+    return cast(x, "int32") if x.dtype == "bool" else x
+
+
+def distinct(x: Any) -> Any:
+    """A tensor whose elements mostly differ; raises UnsupportedNode for others: which of equal ones is first is ATen's choice."""
+    return x if x.dtype in DTYPES else unsupported("many of its elements may be equal, of which ATen chooses")
+
+
+@lowers("sort")
+def _sort_unstable(c: Call, x: Any, dim: int = -1, descending: bool = False) -> Any:
+    # integers are sorted to group them, which booleans are not
+    return _sort(c, x if x.dtype != "bool" else distinct(x), dim, descending)
+
+
+def _sort(c: Call, x: Any, dim: int = -1, descending: bool = False) -> Any:
+    if not x.ndim:
+        return x, array_ops.full((), 0, "int64")
+    axis, y = axis_of(dim, x.ndim), numeric(x)
+    return c.tensor(graph_ops.sort(y, axis, descending)), graph_ops.argsort(y, axis, descending)
+
+
+@lowers("sort.stable")
+def _sort_stable(c: Call, x: Any, *, stable: bool | None = None, dim: int = -1, descending: bool = False) -> Any:
+    return _sort(c, x, dim, descending)
+
+
+@lowers("topk")
+def _topk(c: Call, x: Any, k: Any, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+    whole = distinct(x if x.ndim else x.reshape(1))
+    values, places = graph_ops.topk(whole, k, axis_of(dim, whole.ndim), largest)
+    return (values, places) if x.ndim else (values.reshape(c.shape), places.reshape(c.shape))
+
+
+@lowers("kthvalue")
+def _kthvalue(c: Call, x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return x, array_ops.full((), 0, "int64")
+    axis = axis_of(dim, x.ndim)
+    shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape) if keepdim or d != axis)
+    found = (op(distinct(x), axis) for op in (graph_ops.sort, graph_ops.argsort))
+    return tuple(sliced(y, {axis: (k - 1, k)}).reshape(shape) for y in found)
+
+
+def below(c: Call, bounds: Any, x: Any, right: bool) -> Any:
+    """How many of the sorted bounds are below each element, or with `right` not above it; NaN is above all."""
+    if bounds.ndim == 1 and x.ndim != 1:
+        many = as_tensor(x).reshape(*x.shape, 1)
+    else:
+        many = as_shape(x, (*bounds.shape[:-1], x.shape[-1])).reshape(*bounds.shape[:-1], x.shape[-1], 1)
+        bounds = bounds.reshape(*bounds.shape[:-1], 1, bounds.shape[-1])
+    bounds, many = c.promoted(bounds, many)
+    counted = graph_ops.less_equal(bounds, many) if right else graph_ops.less(bounds, many)
+    if many.dtype in DTYPES:
+        counted = graph_ops.logical_or(counted, graph_ops.isnan(many))
+    return cast(counted, c.dtype).sum(-1)
+
+
+@lowers("searchsorted.Tensor")
+def _searchsorted(
+    c: Call,
+    bounds: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    if sorter is not None:
+        bounds = array_ops.take_along_axis(bounds, sorter, -1)
+    return below(c, few(bounds), x, right or side == "right")
+
+
+@lowers("bucketize.Tensor")
+def _bucketize(c: Call, x: Any, bounds: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    return below(c, few(bounds), x, right)
+
+
+def few(bounds: Any) -> Any:
+    """Bounds; raises UnsupportedNode where comparing with each of them would be slower than ATen's search."""
+    count = bounds.shape[-1]
+    if not isinstance(count, int) or count > _BOUNDS:
+        unsupported(f"it has {count} bounds; up to {_BOUNDS} are compared one by one")
+    return bounds
+
+
+@lowers("histc")
+def _histc(c: Call, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
+    if min >= max or bins > _BOUNDS or c.dtype not in DTYPES:
+        unsupported("its bounds depend on the data, or it has many bins")
+    x = x.reshape(size_of(x.shape))
+    inside = graph_ops.logical_and(graph_ops.greater_equal(x, min), graph_ops.less_equal(x, max))
+    # the last bin has its upper bound, too
+    place = ops.minimum(ops.floor((x - min) * (bins / (max - min))), bins - 1)
+    place = graph_ops.where(inside, place, c.tensor(-1))
+    return cast(graph_ops.equal(place.reshape(-1, 1), array_ops.arange(bins, dtype=c.dtype)), c.dtype).sum(0)
