@@ -7,13 +7,15 @@ import os
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
-from mirage.errors import DimError, InputError, MirageError
+from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.folders import save_file
 from mirage.frontends.files import load_member, read_text
 from mirage.frontends.functions import GraphFunction
@@ -28,10 +30,16 @@ if TYPE_CHECKING:
 
 def compile_(
     what: Annotated[
-        str, typer.Argument(metavar="PROGRAM", help="FILE.py:function, a module's text, or a saved executable.")
+        str,
+        typer.Argument(
+            metavar="PROGRAM",
+            help="FILE.py:function, of a program, or of a function that gives a model of PyTorch and the arguments of a call; "
+            "a module's text, or a saved executable.",
+        ),
     ],
     bound: Annotated[
-        list[str] | None, typer.Option(help="Largest size of a dim, NAME=SIZE, or a range, NAME=LOW:HIGH.")
+        list[str] | None,
+        typer.Option(help="Largest size of a dim, NAME=SIZE, or a range, NAME=LOW:HIGH; for models NAME is ARGUMENT.DIM."),
     ] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Size of a dim to tune at: NAME=SIZE.")] = None,
     constant: Annotated[list[str] | None, typer.Option(help="A parameter whose contents never change.")] = None,
@@ -70,9 +78,24 @@ def compile_(
                 )
         executable = load_executable(what)
     else:
+        source = load_source(what)
+        if isinstance(source, FunctionType):
+            for option, value in (("--set", set_), ("--constant", constant), ("--svg", svg)):
+                if value:
+                    raise InputError(f"{what}: {option} has no meaning for a model of PyTorch; leave it out")
+            with _printed_after(print_after or []):
+                model = _compiled_model(
+                    what, source, bounds=_model_bounds(bound or []), target=target, budget=budget,
+                    without=tuple(without or ()), cache=not no_cache, seed=seed,
+                )  # fmt: skip
+            if save is not None:
+                model.save(save)
+            text = json.dumps(model.to_json()) + "\n" if as_json else model.explain()
+            out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+            return
         with _printed_after(print_after or []), bars(err) as say:
             executable = compile_program(
-                load_source(what),
+                source,
                 bounds=_bounds(bound or []),
                 sizes=sizes_of("--set", set_ or []) or None,
                 constants=tuple(constant or ()),
@@ -93,7 +116,8 @@ def compile_(
 
 
 def load_source(text: str) -> Callable[..., Any] | Module:
-    """What `FILE.py:function` names, or a module's text. A Python file is the user's own code and is imported.
+    """What `FILE.py:function` names, or a module's text. A Python file is the user's own code and is imported; a plain function
+    without parameters is one that gives a model.
 
     Raises InputError naming the path, TraceError if it is something else, ParseError and others for a text that is no module.
     """
@@ -102,9 +126,13 @@ def load_source(text: str) -> Callable[..., Any] | Module:
     path, _, name = text.partition(":")
     if path.endswith(".py"):
         hint = "decorate the function with @mirage.function(...) or @mirage.program(...), which give the types of its parameters"
-        found: Callable[..., Any] | Module = load_member(
-            Path(path), name, (GraphFunction, TensorFunction, Module), hint
-        )
+        kinds = (GraphFunction, TensorFunction, Module)
+        found: Callable[..., Any] | Module = load_member(Path(path), name, (*kinds, FunctionType), hint, offered=kinds)
+        if isinstance(found, FunctionType) and signature(found).parameters:
+            raise TraceError(
+                f"{path}:{name} is a function with parameters; {hint}, or let a function without any give a model of PyTorch and "
+                "the arguments of a call"
+            )
         return found
     if not Path(text).is_file():
         raise InputError(f"{text}: no such file; pass FILE.py:function, a module's text, or a saved executable")
@@ -112,6 +140,41 @@ def load_source(text: str) -> Callable[..., Any] | Module:
         return to_module(read_text(Path(text), "a module's text or a saved executable"), None)
     except MirageError as e:
         raise located(e, text) from None
+
+
+def _compiled_model(what: str, make: Callable[[], Any], **options: Any) -> Any:
+    """The compiled model that a user's function gives, after a call with the arguments that it gives beside."""
+    try:
+        import torch
+
+        import mirage.torch
+
+        made = make()
+    except MirageError:
+        raise
+    except ImportError as e:
+        raise InputError(f"{what}: {e}; install what it needs") from e
+    except Exception as e:
+        raise InputError(f"{what}: calling it failed: {type(e).__name__}: {e}") from e
+    if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
+        raise InputError(f"{what}: it gives a {type(made).__name__}; let it give (model, arguments of a call)")
+    model, arguments = made
+    run = mirage.torch.compile(model, background=False, strict=True, **options)
+    args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
+    with torch.no_grad():
+        run(*(args if isinstance(args, tuple | list) else (args,)), **kwargs)
+    return run
+
+
+def _model_bounds(pairs: list[str]) -> dict[str, dict[int, int | tuple[int, int]]]:
+    """Bounds of a model's arguments, of such as `input_ids.1=512`."""
+    bounds: dict[str, dict[int, int | tuple[int, int]]] = {}
+    for name, bound in _bounds(pairs).items():
+        argument, _, dim = name.rpartition(".")
+        if not argument or not dim.isdecimal():
+            raise DimError(f"--bound {name}: write ARGUMENT.DIM=SIZE for a model, such as --bound input_ids.1=512")
+        bounds.setdefault(argument, {})[int(dim)] = bound
+    return bounds
 
 
 def _is_executable(text: str) -> bool:

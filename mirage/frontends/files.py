@@ -30,8 +30,12 @@ def load_function(path: Path, name: str) -> TensorFunction | Program:
     return value
 
 
-def load_member(path: Path, name: str, kinds: tuple[type, ...], hint: str) -> Any:
+def load_member(
+    path: Path, name: str, kinds: tuple[type, ...], hint: str, *, offered: tuple[type, ...] | None = None
+) -> Any:
     """What is called `name` in the user's own Python file, which is imported, and is of one of the kinds.
+
+    Messages offer what is of the kinds `offered`, if not all do.
 
     Raises InputError if there is no such file or name, TraceError, with the hint, if it is something else.
     """
@@ -49,7 +53,7 @@ def load_member(path: Path, name: str, kinds: tuple[type, ...], hint: str) -> An
         raise
     except (Exception, SystemExit) as e:
         raise InputError(f"{path}: importing it failed: {type(e).__name__}: {e}") from e
-    found = [n for n, v in vars(module).items() if isinstance(v, kinds)]
+    found = [n for n, v in vars(module).items() if isinstance(v, offered or kinds)]
     if not name:
         raise InputError(f"{path}: say which function: {', '.join(f'{path}:{n}' for n in found) or 'it has none'}")
     value = getattr(module, name, None)

@@ -134,8 +134,9 @@ def program_of(
     ranges = bounds_of(guards, names, bounds or {}, imported.module)
     graph = compiled_graph(imported, tuple(weights), bounds=ranges, **options)
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
+    # attention may draw random numbers, too, and is native where it does not
     random = any(
-        isinstance(n.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in n.target.tags
+        str(n.target) in imported.fallback and torch.Tag.nondeterministic_seeded in n.target.tags
         for n in exported.graph.nodes
     )
     return Program(

@@ -89,7 +89,7 @@ class CompiledModel:
     def __init__(self, model: Callable[..., Any], options: ModelOptions) -> None:
         self.model = model
         self.options = options
-        self._parameters = list(signature(getattr(model, "forward", model)).parameters)
+        self._parameters = _parameters(model)
         self._bounds = ranges_of(options.bounds)
         self._kinds: dict[Place, Kind] = {}
         self._lock = threading.RLock()
@@ -306,6 +306,14 @@ class CompiledModel:
             lines += ["", "calls in torch", *(f"    {n}: {why}" for why, n in self.eager.items())]
         return "\n".join(lines) + "\n"
 
+    def to_json(self) -> dict[str, Any]:
+        """What `explain` says, for programs."""
+        return {
+            "programs": [p.to_json() for p in self.programs],
+            "recompilations": list(self.recompiles),
+            "calls in torch": dict(self.eager),
+        }
+
     def save(self, path: str | PathLike[str]) -> None:
         """Write the programs with their weights to one file, which `mirage.torch.load` reads in any process.
 
@@ -323,6 +331,14 @@ class CompiledModel:
 
     def __repr__(self) -> str:
         return f"CompiledModel({self._name})"
+
+
+def _parameters(model: Callable[..., Any]) -> list[str]:
+    """The names of a model's parameters; none of a function of C."""
+    try:
+        return list(signature(getattr(model, "forward", model)).parameters)
+    except ValueError:
+        return []
 
 
 _training: Callable[[torch.nn.Module], bool] = attrgetter("training")

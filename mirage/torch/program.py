@@ -148,6 +148,20 @@ class Program:
         found = ", ".join(f"{n}: {types.get(k, 'unused')}" for n, k in zip(self.names, self.layout.given, strict=True))
         return found + (f", where {', '.join(map(str, self.guards.conditions))}" if self.guards.conditions else "")
 
+    def to_json(self) -> dict[str, Any]:
+        """What `described` says, and what its executable says of itself."""
+        imported = self.imported
+        return {
+            "signature": self.signature(),
+            "native": dict(imported.native),
+            "fallback": dict(imported.fallback),
+            "reasons": dict(imported.reasons),
+            "calls": self.calls,
+            "superoptimized": self.told,
+            "seconds": {what: round(s, 4) for what, s in self.seconds.items()},
+            "executable": self.graph.executable.to_json(),
+        }
+
     def described(self, k: int) -> list[str]:
         """What `explain` says of it, the program of this number."""
         imported = self.imported

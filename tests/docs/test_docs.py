@@ -9,6 +9,8 @@ In a fence, the words after the language say what a block is:
 | `text output` | is what the Python block before it prints; `...` stands for any text |
 | `sh` | every line that begins with `mirage` parses |
 | `sh run` | every line that begins with `mirage` runs, after the Python blocks, and exits with 0 |
+
+With `needs=PACKAGE` at the end, a block is there only where that package is installed.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -49,10 +52,16 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
+    """The blocks of a page whose packages are installed."""
     text = page.read_text(encoding="utf-8")
-    return [
-        Block(tuple(m["info"].split()), m["body"], text.count("\n", 0, m.start()) + 2) for m in _FENCE.finditer(text)
-    ]
+    found = []
+    for m in _FENCE.finditer(text):
+        words = m["info"].split()
+        needs = [w.removeprefix("needs=") for w in words if w.startswith("needs=")]
+        if all(find_spec(package) is not None for package in needs):
+            kept = tuple(w for w in words if not w.startswith("needs="))
+            found.append(Block(kept, m["body"], text.count("\n", 0, m.start()) + 2))
+    return found
 
 
 def python_blocks(page: Path) -> list[Block]:
@@ -165,6 +174,12 @@ def test_every_fence_is_one_of_the_known_kinds() -> None:
         for b in blocks(page):
             kind = ("python",) if b.words[:1] == ("python",) and b.words[1:2] and "file=" in b.words[1] else b.words
             assert kind in known, f"{page.name}:{b.line}: a fence of {b.words}"
+
+
+def test_a_block_that_needs_what_is_not_installed_is_left_out(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```python needs=pytest\n1\n```\n```python needs=no_such_package\n2\n```\n")
+    assert blocks(page) == [Block(("python",), "1\n", 2)]
 
 
 def test_outputs_are_compared() -> None:

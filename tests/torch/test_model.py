@@ -100,6 +100,29 @@ def test_a_size_of_one_that_differs_is_noticed() -> None:
     assert len(run.programs) == 2
 
 
+def test_attention_is_compared_with_the_model_at_sizes_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    monkeypatch.setattr("mirage.torch.model.compared", lambda *a: compared.append(a) or (a[0](a[1]), None))
+    run = compiled(torch.nn.functional.scaled_dot_product_attention, strict=True)
+    for n in (3, 4, 1, 1):
+        run(*(torch.randn(2, n, 8) for _ in range(3)))
+    assert len(compared) == 2
+
+
+def test_random_numbers_are_drawn_as_by_the_model() -> None:
+    def model(x: Any) -> Any:
+        return x + torch.rand_like(x)
+
+    run = compiled(model, strict=True)
+    for n in (3, 4):
+        x = torch.zeros(n)
+        torch.manual_seed(n)
+        found = run(x)
+        torch.manual_seed(n)
+        torch.testing.assert_close(found, model(x))
+    assert len(run.programs) == 1
+
+
 def test_changed_weights_are_seen() -> None:
     model = Layer()
     run = compiled(model, strict=True)
