@@ -80,9 +80,9 @@ def compile_(
     else:
         source = load_source(what)
         if isinstance(source, FunctionType):
-            for option, value in (("--set", set_), ("--constant", constant), ("--svg", svg)):
-                if value:
-                    raise InputError(f"{what}: {option} has no meaning for a model of PyTorch; leave it out")
+            unused = {"--set": set_, "--constant": constant, "--svg": svg}
+            if meant := [option for option, value in unused.items() if value]:
+                raise InputError(f"{what}: {meant[0]} has no meaning for a model of PyTorch; leave it out")
             with _printed_after(print_after or []):
                 model = _compiled_model(
                     what, source, bounds=_model_bounds(bound or []), target=target, budget=budget,

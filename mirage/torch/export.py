@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import io
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from mirage.ir.dims import symbols_of
 from mirage.torch.arguments import ordered
 from mirage.torch.compiled import compiled_graph
 from mirage.torch.guards import LEAST, Guards, guards_of
+from mirage.torch.log import FALLBACKS
 from mirage.torch.program import Bounds, Layout, Program, Range, Unflatten
 from mirage.torch.weights import Weights
 
@@ -59,11 +61,14 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
     """
     dims = tuple(dict.fromkeys(range(t.ndim), torch.export.Dim.AUTO) for t in tensors)
     shapes = (dims,) if dynamic else None
+    printed = io.StringIO()
     try:
-        with torch.no_grad():
+        # torch prints the graph as far as it came where it fails
+        with torch.no_grad(), contextlib.redirect_stderr(printed):
             program = torch.export.export(call, tuple(tensors), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(decompositions())
     except Exception as e:
+        FALLBACKS.debug("%s", printed.getvalue())
         raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e)}") from e
 
 
@@ -134,16 +139,21 @@ def program_of(
     ranges = bounds_of(guards, names, bounds or {}, imported.module)
     graph = compiled_graph(imported, tuple(weights), bounds=ranges, **options)
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
-    # attention may draw random numbers, too, and is native where it does not
-    random = any(
-        str(n.target) in imported.fallback and torch.Tag.nondeterministic_seeded in n.target.tags
-        for n in exported.graph.nodes
-    )
+    random = any(_draws(n) for n in exported.graph.nodes)
     return Program(
         graph, Layout(len(placeholders), tuple(weights), tuple(state), tuple(given), written), guards,
         Weights(model, list(weights.values())), Weights(model, list(state.values())),
         Unflatten(exported.call_spec.out_spec), tuple(names), ranges, random, seconds,
     )  # fmt: skip
+
+
+def _draws(n: torch.fx.Node) -> bool:
+    """Whether a node draws random numbers: those that drop elements do if they are told to."""
+    if not isinstance(n.target, torch._ops.OpOverload) or torch.Tag.nondeterministic_seeded not in n.target.tags:
+        return False
+    defaults = {a.name: a.default_value for a in n.target._schema.arguments}
+    given = {**defaults, **dict(zip(defaults, n.args, strict=False)), **n.kwargs}
+    return bool(given.get("train", True) and given.get("dropout_p", given.get("p", True)))
 
 
 def bounds_of(guards: Guards, names: Sequence[str], declared: Bounds, module: Any) -> dict[str, Range]:
