@@ -30,6 +30,7 @@ from pathlib import Path
 from mirage.errors import CompilerError, MirageError, NoCompilerError
 from mirage.folders import build_folder, check_private, private_folder
 from mirage.kernels.cpu.compile import shipped
+from mirage.kernels.cpu.compile.together import waiting
 from mirage.settings import extra_cflags
 
 MESSAGE_LINES = 20
@@ -117,7 +118,8 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
         own = _compiled(compiler, source, build, path.with_suffix(".o"), deadline, name)
         for part in building:
             try:
-                part.result(None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
+                with waiting():
+                    part.result(None if deadline == math.inf else max(deadline - time.monotonic(), 0.0))
             except TimeoutError as e:
                 raise _no_time(name) from e
         for place in objects:
@@ -228,7 +230,8 @@ def _run(command: Sequence[str], deadline: float, name: str) -> None:
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=limited
     ) as process:
         try:
-            _, errors = process.communicate(timeout=max(deadline - time.monotonic(), 0.0) if limited else None)
+            with waiting():
+                _, errors = process.communicate(timeout=max(deadline - time.monotonic(), 0.0) if limited else None)
         except BaseException as e:
             if limited:
                 os.killpg(process.pid, signal.SIGKILL)

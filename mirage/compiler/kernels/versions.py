@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from mirage.errors import VerificationError
 from mirage.ir.program import Program
+from mirage.kernels.cpu.compile.together import waiting
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
@@ -61,7 +62,7 @@ def compile_versions(
         executable = CpuExecutable(v.graph, v.schedule, analyze(v.graph), v.sizes, constants)
         return replace(v, certificate=certificates[id(v.graph)], executable=executable)
 
-    with ThreadPoolExecutor(num_threads()) as pool:
+    with waiting(), ThreadPoolExecutor(num_threads()) as pool:
         return tuple(pool.map(compiled, versions))
 
 

@@ -6,6 +6,8 @@ Equal groups share one kernel. A group that no kernel computes stays a function,
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from mirage.compiler.codegen import generate
@@ -16,39 +18,48 @@ from mirage.compiler.sizes import sizes_of_functions
 from mirage.errors import CompilerError, LoopError, NoCompilerError
 from mirage.ir.dims import Dim
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Function, Module, OpCall
+from mirage.ir.graph.nodes import Atom, Function, Kernel, Module, OpCall
 from mirage.ir.graph.traverse import atoms
+from mirage.kernels.cpu.compile.together import together
+from mirage.settings import num_threads
 
 
 def run(module: Module, context: Context) -> Module:
     sizes = sizes_of_functions(module, context.sizes)
+    groups = [f for f in module if f.attr.get("origin") == "fused"]
+    # what is known of dims decides the form of the kernel, too
+    keys = {f.name: (structure(f), tuple((g.dim, g.relation, g.value) for g in context.of(f.name).guards())) for f in groups}
+    firsts = {keys[f.name]: f for f in reversed(groups)}
+    pieces = [partial(_made, f, sizes.get(f.name, []), context) for f in firsts.values()]
+    made = dict(zip(firsts, together(pieces, num_threads()), strict=True))
     builder = ModuleBuilder(module)
-    made: dict[Any, tuple[str, dict[str, Dim]]] = {}
-    for function in module:
-        if function.attr.get("origin") != "fused":
-            continue
-        constraints = context.of(function.name)
-        # what is known of dims decides the form of the kernel, too
-        key = structure(function), tuple((f.dim, f.relation, f.value) for f in constraints.guards())
-        if key in made:
-            builder.add(calling(function, builder, *made[key]))
-            continue
-        hints = sizes.get(function.name, [])
-        bounds = {s: bound for h in hints[:1] for s in h if (bound := constraints.upper_bound(s)) is not None}
-        start = time.perf_counter()
+    names: dict[Any, str] = {}
+    for function in groups:
+        key = keys[function.name]
         try:
-            kernel, dims = generate(function, hints, bounds, constraints, context.kernels)
+            kernel, dims, seconds = made[key].result()
         except (LoopError, CompilerError, NoCompilerError) as e:
             context.report.fallbacks.append(f"{function.name} runs operator by operator: {e}")
             continue
-        name = builder.add_kernel(f"{function.name}_kernel", kernel)
-        operators = [b.value.op for b in function.bindings if isinstance(b.value, OpCall) and not is_scalar(b.var.annotation)]
-        form = "a muGraph" if kernel.kind.endswith("mugraph") else "a loop nest"
-        outcome = f"fused into {form}: {', '.join(operators)}"
-        context.report.subprograms.append(Subprogram(name, len(operators), outcome, time.perf_counter() - start))
-        made[key] = name, dims
-        builder.add(calling(function, builder, name, dims))
+        if key not in names:
+            names[key] = builder.add_kernel(f"{function.name}_kernel", kernel)
+            operators = [b.value.op for b in function.bindings if isinstance(b.value, OpCall) and not is_scalar(b.var.annotation)]
+            form = "a muGraph" if kernel.kind.endswith("mugraph") else "a loop nest"
+            outcome = f"fused into {form}: {', '.join(operators)}"
+            context.report.subprograms.append(Subprogram(names[key], len(operators), outcome, seconds))
+        builder.add(calling(function, builder, names[key], dims))
     return builder.finish(module.main)
+
+
+def _made(
+    function: Function, hints: Sequence[Mapping[str, int]], context: Context
+) -> tuple[Kernel, dict[str, Dim], float]:
+    """The kernel of a group, what its dim symbols are, and the seconds that it took."""
+    constraints = context.of(function.name)
+    bounds = {s: bound for h in hints[:1] for s in h if (bound := constraints.upper_bound(s)) is not None}
+    start = time.perf_counter()
+    kernel, dims = generate(function, hints, bounds, constraints, context.kernels)
+    return kernel, dims, time.perf_counter() - start
 
 
 def structure(function: Function) -> Any:
