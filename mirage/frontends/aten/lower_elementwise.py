@@ -6,7 +6,7 @@ from math import inf
 from typing import Any
 
 from mirage.frontends import graph_ops, ops
-from mirage.frontends.aten.table import Call, Lowering, add, lowers, unsupported
+from mirage.frontends.aten.table import Call, Lowering, add, lowers, promoted_type, unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES
 
@@ -35,8 +35,10 @@ def compared(op: str) -> Lowering:
     """An operator of two operands, promoted, that gives booleans."""
 
     def lowering(c: Call, x: Any, y: Any) -> Any:
-        a, b = c.promoted(x, y)
-        return apply(op, a, b)
+        wanted = promoted_type((x, y))
+        # booleans have no order in the graph IR
+        wanted = "int32" if wanted == "bool" and op not in ("equal", "not_equal") else wanted
+        return apply(op, c.number(x, wanted), c.number(y, wanted))
 
     return lowering
 
