@@ -22,6 +22,7 @@ WHOLE = (
     "index_add",
     "index_copy",
     "index_fill",
+    "linspace",
     "roll",
     "select_scatter",
 )

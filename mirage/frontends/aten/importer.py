@@ -231,6 +231,10 @@ class _Importer:
             written = given.get(a.name) if a.alias_info is not None and a.alias_info.is_write else None
             if isinstance(written, torch.fx.Node) and written.op != "placeholder":
                 raise UnsupportedNode("it writes to what is no input of the graph; functionalize the graph before")
+        if n.target is torch.ops.aten.unique_consecutive.default:
+            dim = given.get("dim", -1 if n.args[0].meta["val"].ndim != 1 else 0)
+            if dim is None or dim < 0 or not (given.get("return_inverse") and given.get("return_counts")):
+                raise UnsupportedNode("torch says other shapes of its results than it gives")
         if n.target._schema.name.startswith("aten::as_strided"):
             x = n.args[0].meta["val"]
             if x.storage_offset() != 0 or not x.is_contiguous():

@@ -139,15 +139,6 @@ def _unbind(c: Call, x: Any, dim: int = 0) -> Any:
     return tuple(reshaped(sliced(x, {dim: (k, k + 1)}), t.shape) for k, t in enumerate(c.results))
 
 
-@lowers("arange.start_step", "arange.start", "arange")
-def _arange(c: Call, *args: Any, **_: Any) -> Any:
-    start, step = (0, 1) if len(args) == 1 else (args[0], args[2] if len(args) == 3 else 1)
-    counted = array_ops.arange(0, c.shape[0])
-    if all(isinstance(v, int | sympy.Expr) for v in (start, step)) and c.dtype not in DTYPES:
-        return c.tensor(counted * step + start if step != 1 or start != 0 else counted)
-    return c.tensor(counted) * step + start
-
-
 @lowers("repeat")
 def _repeat(c: Call, x: Any, repeats: Any) -> Any:
     shape = (1,) * (len(repeats) - x.ndim) + x.shape

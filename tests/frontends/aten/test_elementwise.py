@@ -20,8 +20,8 @@ FLOATS = [0.0, -0.0, 1, -1, 0.3, -0.3, 2.5, -2.5, 3.5, 7, -7, 1e-7, -1e-30, 1e30
 FLOATS += [float("inf"), float("-inf"), float("nan")]
 INTEGERS = [0, 1, -1, 2, 3, -3, 7, -7, 63, 64, -65, 2**31 - 1, -(2**31)]
 UNARY = (
-    "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp exp2 expm1 floor log log10 log1p log2 neg reciprocal relu round rsqrt "
-    "sigmoid sign signbit sin sinh sqrt tan tanh trunc isnan isinf isfinite isposinf logical_not square sgn nan_to_num"
+    "abs acos acosh asin asinh atan atanh ceil cos cosh erf exp exp2 expm1 floor log log10 log1p log2 neg reciprocal relu round "
+    "rsqrt sigmoid sign signbit sin sinh sqrt tan tanh trunc isnan isinf isfinite isposinf logical_not square sgn nan_to_num"
 )
 BINARY = "add sub mul div atan2 hypot copysign fmod remainder floor_divide fmax fmin maximum minimum pow xlogy logaddexp eq lt ge"
 WHOLE = "add sub mul remainder fmod floor_divide maximum minimum bitwise_and bitwise_or bitwise_xor eq gt le fmax"
@@ -168,13 +168,16 @@ def test_pooling(ceil_mode: bool) -> None:
     compare(average, x, 2, divisor_override=3)
 
 
+FUSED = "erf log1p expm1 exp2 log2 log10 tan sinh cosh asin acos atan asinh acosh atanh trunc sign"
+FUSED_OF_TWO = "atan2 fmod remainder floor_divide pow hypot copysign fmax"
+
+
 def test_compiled() -> None:
     """Functions that have no call of libm, and library functions of NumPy, in compiled loops."""
 
     def fn(x: Any, y: Any, n: Any) -> list[Any]:
-        one = [getattr(torch, name)(x) for name in "erf log1p expm1 exp2 log2 tan sinh cosh asin acos atan asinh".split()]
-        one += [torch.acosh(x), torch.atanh(x), torch.trunc(x), torch.sign(x), torch.round(x, decimals=2)]
-        two = [getattr(torch, name)(x, y) for name in "atan2 fmod remainder floor_divide pow hypot copysign fmax".split()]
+        one = [getattr(torch, name)(x) for name in FUSED.split()] + [torch.round(x, decimals=2)]
+        two = [getattr(torch, name)(x, y) for name in FUSED_OF_TWO.split()]
         whole = [n % 3, n // -3, torch.fmod(n, 3), n & 6, n ^ 5, n << 2, torch.div(n, 4, rounding_mode="trunc")]
         wide = [torch.var(x, 0), torch.cummax(y, 1)[0], torch.logcumsumexp(y, 0), torch.argmax(y, 1)]
         return one + two + whole + wide

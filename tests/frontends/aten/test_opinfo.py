@@ -19,6 +19,8 @@ REFUSED = {
     "as_strided.partial_views",
     # the start of a window is data, and may be negative: torch's graph computes with sizes that are no dims
     "narrow",
+    # torch says other shapes of its results than it gives
+    "unique_consecutive",
 }
 #: entries whose operators write to their operands: that is compared elsewhere
 WRITING = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "nn.functional.batch_norm"}
