@@ -149,10 +149,9 @@ WITHIN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 }
 #: overloads that change the memory of a tensor, or say what it is
 OF_MEMORY = {"resize_.default", "sym_is_contiguous.default"}
-#: overloads that call ATen
+#: overloads that may call ATen
 FALLBACK = {
     "_adaptive_avg_pool3d.default",
-    "_cdist_forward.default",
     "_embedding_bag.default",
     "_fft_c2r.default",
     "_fft_r2c.default",
@@ -198,5 +197,5 @@ def test_core(name: str, record_property: Callable[[str, object], None]) -> None
             assert a == b if not isinstance(b, torch.Tensor) else a.shape == b.shape
         else:
             torch.testing.assert_close(a, b, equal_nan=True)
-    assert bool(imported.fallback) == (name in FALLBACK), imported.reasons
+    assert not imported.fallback or name in FALLBACK, imported.reasons
     record_property("core", "calls of ATen" if imported.fallback else "native")
