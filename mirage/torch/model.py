@@ -191,6 +191,7 @@ class CompiledModel:
             names = names_of(args, kwargs, self._parameters)
             kind = Kind(Call(self.model, args, kwargs), names, [t.dtype for t in given.tensors])
         check_bounds(self._bounds, kind.names, shapes)
+        refused = False
         for program in kind.programs:
             small = program.small(shapes)
             if small is None:
@@ -203,19 +204,22 @@ class CompiledModel:
                 self._noted(key, kind, shapes, program)
                 return result
             program.refused.add(small)
+            refused = True
             RECOMPILES.info("%s: at %s, %s", self._name, _text(kind.names, shapes), why)
         if len(kind.programs) >= MAX_PROGRAMS:
             why = self._noted(key, kind, shapes, f"there are {MAX_PROGRAMS} programs for other sizes already")
             return self._run_eagerly(why, args, kwargs)
-        return self._new(key, kind, given, shapes, args, kwargs)
+        # a program that is wrong at these sizes of 0 and 1 would be made again of larger ones
+        return self._new(key, kind, given, shapes, args, kwargs, widen=not refused)
 
     def _new(
-        self, key: Place, kind: Kind, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Any:
+        self, key: Place, kind: Kind, given: Given, shapes: tuple[Shape, ...], args: Sequence[Any], kwargs: Mapping[str, Any],
+        *, widen: bool,
+    ) -> Any:  # fmt: skip
         """The result of a first call, for which a program is made if that is possible."""
         # strides would be symbols, too
         examples: list[Sequence[Any]] = [[t.detach().contiguous() for t in given.tensors]]
-        if self.options.dynamic and any(n < 2 for s in shapes for n in s):
+        if widen and self.options.dynamic and any(n < 2 for s in shapes for n in s):
             examples.insert(0, widened(examples[0]))
         failed: MirageError | None = None
         for tensors in examples:

@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import mirage.torch  # noqa: E402
+from mirage.errors import MirageError  # noqa: E402
 from tests.models.tiny import MODELS, Call  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False, "strict": True}
@@ -61,3 +62,41 @@ def test_an_empty_batch_is_as_in_torch(name: str) -> None:
                 run(**tiny.call(0, 5, 3))
         else:
             check(run, model, tiny.call(0, 5, 3))
+
+
+WRONG: dict[str, Call] = {
+    "a float": {"input_ids": torch.ones(2, 3)},
+    "too few dims": {"input_ids": torch.ones(3, dtype=torch.long), "attention_mask": torch.ones(3, dtype=torch.long)},
+    "another length": {"attention_mask": torch.tensor([[1, 1, 0, 0]] * 2)},
+    "another batch": {"attention_mask": torch.tensor([[1, 1, 0]])},
+    "too long": {"input_ids": torch.ones(2, 65, dtype=torch.long), "attention_mask": torch.ones(2, 65, dtype=torch.long)},
+    "an unknown token": {"input_ids": torch.full((2, 3), 1000)},
+    "a list": {"input_ids": [[1, 2, 3], [4, 5, 6]]},
+    "a text": {"input_ids": "to be"},
+    "nothing": {"input_ids": None},
+    "a mask of no device": {"attention_mask": torch.ones(2, 3, dtype=torch.long, device="meta")},
+    "two inputs at once": {"inputs_embeds": torch.ones(2, 3, 32)},
+}
+
+
+@pytest.fixture(scope="module")
+def bert() -> tuple[Any, Any]:
+    """A model, and the same compiled for other sizes."""
+    model = MODELS["bert"].made()
+    run = mirage.torch.compile(model, **{**FAST, "strict": False})
+    with torch.no_grad():
+        run(**MODELS["bert"].call(3, 7, 1))
+    return model, run
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arguments_are_the_errors_that_they_are_in_torch(bert: tuple[Any, Any], what: str) -> None:
+    model, run = bert
+    call = {"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.ones(2, 3, dtype=torch.long)}
+    call |= WRONG[what]
+    with torch.no_grad():
+        with pytest.raises(Exception) as expected:
+            model(**call)
+        with pytest.raises((type(expected.value), MirageError)) as found:
+            run(**call)
+    assert str(found.value)
