@@ -53,10 +53,11 @@ def mirage(
 
     print_logs()
     chosen = options_of(mode, options)
+    symbols, positions = _declared(graph, example_inputs, ranges_of(chosen.bounds))
     run: Callable[..., Any] = graph.forward
     counted = EAGER
     try:
-        run = _compiled(graph, example_inputs, chosen)
+        run = _compiled(graph, example_inputs, symbols, chosen)
         counted = COMPILED
     except _NeedsGradients:
         counted = GRADIENTS
@@ -70,7 +71,7 @@ def mirage(
             raise
         FALLBACKS.warning("a graph of %d nodes runs in eager mode: %s", len(graph.graph.nodes), first_line(e))
     counters["mirage"][counted] += 1
-    return run
+    return _within(run, graph, positions) if positions else run
 
 
 def options_of(mode: Any = None, given: Any = None) -> ModelOptions:
@@ -88,12 +89,13 @@ class _NeedsGradients(Exception):
     """AOTAutograd asks for a forward and a backward graph."""
 
 
-def _compiled(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], options: ModelOptions) -> Callable[..., Any]:
+def _compiled(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], declared: Mapping[str, Range], options: ModelOptions
+) -> Callable[..., Any]:
     from torch._functorch.aot_autograd import aot_module_simplified
 
     _check_no_gradients(graph, example_inputs)
     _check_devices(graph, example_inputs)
-    declared, positions = _declared(graph, example_inputs, ranges_of(options.bounds))
 
     def inference(g: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         return _graph_of_aten(g, declared, options)
@@ -111,7 +113,7 @@ def _compiled(graph: torch.fx.GraphModule, example_inputs: Sequence[Any], option
             decompositions=decompositions(),
             keep_inference_input_mutations=True,
         )
-    return _within(found, graph, positions) if positions else found
+    return found
 
 
 def _within(

@@ -71,6 +71,7 @@ add(
         "detach": lambda c, x: x,
         "lift_fresh_copy": lambda c, x: x,
         "_to_copy": lambda c, x, **_: c.tensor(x),
+        "prims.convert_element_type": lambda c, x, dtype: c.tensor(x),
         "mul.Tensor": between("mul", "logical_and"),
         "mul.Scalar": between("mul", "logical_and"),
         "div.Tensor": binary("div"),

@@ -57,20 +57,23 @@ def _copy_(c: Call, x: Any, y: Any, non_blocking: bool = False) -> Any:
 
 
 def in_place(trace: GraphTrace, x: GraphTensor, updated: GraphTensor) -> GraphTensor | None:
-    """`x` after an effect that writes what makes `updated` of it, which is the last value of the trace; None where none does."""
-    last = trace.function.last
-    if last is None or trace.value("in_place", updated) != last.var:
+    """`x` after an effect that writes to it what an operator wrote to a copy of it to make `updated`; None where none does.
+
+    What made the copy is left behind, and read by nothing.
+    """
+    target = trace.value("in_place", x)
+    b = trace.function.definition(trace.value("in_place", updated))
+    while b is not None and isinstance(b.value, OpCall) and b.value.op == "reshape" and b.var.annotation == target.annotation:
+        # a shape that it has already
+        b = trace.function.definition(b.value.args[0])
+    if b is None or not isinstance(b.value, OpCall) or b.value.op not in _EFFECTS or b.value.args[0] != target:
         return None
-    match last.value:
-        case OpCall(op, (target, *operands), attrs) if op in _EFFECTS and target == trace.value("in_place", x):
-            given = dict(attrs)
-            if given.pop("add", False):
-                return None
-            trace.function.take_back()
-            call = PackedCall(_EFFECTS[op], (target, *operands), target.annotation, tuple(given.items()), (0,))
-            found: GraphTensor = trace.wrap(trace.emit(call, last.where))
-            return found
-    return None
+    attrs = dict(b.value.attrs)
+    if attrs.pop("add", False):
+        return None
+    call = PackedCall(_EFFECTS[b.value.op], b.value.args, target.annotation, tuple(attrs.items()), (0,))
+    found: GraphTensor = trace.wrap(trace.emit(call, b.where))
+    return found
 
 
 #: operators that copy a tensor and write a part of it, and the effects that write to the tensor itself

@@ -77,17 +77,9 @@ class FunctionBuilder:
         self._blocks[-1][1].append(binding)
         return binding.var
 
-    @property
-    def last(self) -> Binding | None:
-        """The binding that was appended last."""
-        return self._blocks[-1][1][-1] if self._blocks else None
-
-    def take_back(self) -> None:
-        """Remove the last binding, of which nothing was read yet: another one takes its place."""
-        bindings = self._blocks[-1][1]
-        bindings.pop()
-        if not bindings:
-            self._blocks.pop()
+    def definition(self, atom: Atom) -> Binding | None:
+        """The binding that an atom is the variable of, if it is one of the last block."""
+        return next((b for b in reversed(self._blocks[-1][1]) if b.var == atom), None) if self._blocks else None
 
     def bind_all(self, bindings: Iterable[Binding]) -> None:
         for b in bindings:
