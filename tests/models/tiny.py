@@ -15,7 +15,7 @@ transformers.logging.set_verbosity_error()
 VOCABULARY = 99
 LONGEST = 40
 _SMALL: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-_LLAMA: dict[str, Any] = {**_SMALL, "vocab_size": VOCABULARY, "num_key_value_heads": 2, "max_position_embeddings": 64}
+_LLAMA: dict[str, Any] = {**_SMALL, "vocab_size": VOCABULARY, "num_key_value_heads": 2, "max_position_embeddings": 128}
 
 Call = dict[str, Any]
 
@@ -82,7 +82,7 @@ def albert() -> Any:
 
 def gpt2() -> Any:
     config = transformers.GPT2Config(
-        vocab_size=VOCABULARY, n_positions=64, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2
+        vocab_size=VOCABULARY, n_positions=128, n_embd=32, n_layer=2, n_head=4, bos_token_id=1, eos_token_id=2
     )
     return transformers.GPT2LMHeadModel(config)
 

@@ -10,7 +10,6 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-import mirage.torch.dynamo as backend  # noqa: E402
 from mirage.ir.operators.in_place import EFFECTS  # noqa: E402
 from mirage.runtime.program import CallOperator, CallPacked  # noqa: E402
 from tests.torch.compared import check_call, compiled  # noqa: E402
@@ -90,20 +89,6 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], dict[s
 }
 
 
-@pytest.fixture
-def graphs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The graphs that the backend compiles."""
-    found: list[Any] = []
-    compile_graph = backend.compiled_graph
-
-    def noted(*args: Any, **kwargs: Any) -> Any:
-        found.append(compile_graph(*args, **kwargs))
-        return found[-1]
-
-    monkeypatch.setattr(backend, "compiled_graph", noted)
-    return found
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_updates_in_place(name: str, graphs: list[Any]) -> None:
     fn, arguments, effects, copies = CASES[name]
@@ -112,8 +97,8 @@ def test_updates_in_place(name: str, graphs: list[Any]) -> None:
         torch.manual_seed(seed)
         with torch.no_grad():
             check_call(fn, run, arguments())
-    (graph,) = graphs
-    code = [i for f in graph.executable.program for i in f.code]
+    (lifted,) = graphs
+    code = [i for f in lifted.graph.executable.program for i in f.code]
     assert Counter(i.function for i in code if isinstance(i, CallPacked) and i.function in EFFECTS) == effects
     if not copies:
         assert not [i for i in code if isinstance(i, CallOperator) and i.operator in ("scatter", "update_slice")]

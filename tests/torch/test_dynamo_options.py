@@ -69,17 +69,12 @@ def test_bounds_of_a_dim_that_is_none() -> None:
         run(r(3, 4))
 
 
-def test_what_torch_knows_of_dims_are_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Any] = []
-    compile_graph = backend.compiled_graph
-    monkeypatch.setattr(
-        backend, "compiled_graph", lambda *a, **k: graphs.append(compile_graph(*a, **k)) or graphs[-1]
-    )
+def test_what_torch_knows_of_dims_are_bounds(graphs: list[Any]) -> None:
     run = compiled(lambda x: (x * 2).softmax(-1) @ x.T)
     x = r(5, 3)
     torch._dynamo.mark_dynamic(x, 0, min=2, max=64)
     torch.testing.assert_close(run(x), (x * 2).softmax(-1) @ x.T)
-    (plan,) = graphs[0].executable.memory_plan.values()
+    (plan,) = graphs[0].graph.executable.memory_plan.values()
     assert plan.arena and not plan.storages
 
 
@@ -90,10 +85,7 @@ def test_strict_says_what_cannot_be_compiled() -> None:
 
 
 @pytest.mark.slow
-def test_background(monkeypatch: pytest.MonkeyPatch) -> None:
-    graphs: list[Any] = []
-    lifted = backend.LiftedGraph
-    monkeypatch.setattr(backend, "LiftedGraph", lambda *a: graphs.append(lifted(*a)) or graphs[-1])
+def test_background(graphs: list[Any]) -> None:
     layer = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8))
     run = compiled(layer, without=(), background=True, budget=5.0, cache=False)
     x = r(4, 8)
