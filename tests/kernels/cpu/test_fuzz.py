@@ -27,7 +27,7 @@ from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from tests.kernels.cpu.csrc.test_micro import MACHINE_FLAGS
+from tests.kernels.cpu.csrc.micro import MACHINE_FLAGS
 from tests.kernels.cpu.decisions import all_decided
 from tests.kernels.kernels import as_exact, odd_tiles, random_cut
 from tests.random_programs import random_program, random_sizes, strided_inputs

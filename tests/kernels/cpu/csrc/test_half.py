@@ -11,7 +11,7 @@ import pytest
 
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.compile import toolchain
-from tests.kernels.cpu.csrc.test_micro import MACHINE_FLAGS, address, at_page_end
+from tests.kernels.cpu.csrc.micro import MACHINE_FLAGS, address, at_page_end
 
 SOURCE = """
 #define MI_REAL float
