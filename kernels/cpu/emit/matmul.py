@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -129,13 +130,15 @@ def _plan_product(
     if it is an axis of the product; and its cost.
     """
 
+    extents = {a: float(axes.hint(a, looping)) for a in {*out, *product.reduce, *product.operands[0], *product.operands[1]}}
+
     def size(*names: str | None) -> float:
-        return _size(axes, names, looping)
+        return prod(extents[a] for a in names if a is not None)
 
     choices = product.choices(out)
     n = column if any(column in cols for _, _, cols in choices) else None
     usable = [c for c in choices if n in c[2]] or choices
-    space = [*out, *product.reduce]
+    work = size(*out, *product.reduce)
     best: tuple[float, MatmulPlan] | None = None
     for swap, rows, _ in usable:
         first, second = (1, 0) if swap else (0, 1)
@@ -149,11 +152,10 @@ def _plan_product(
             unit = k if dot else n
             if unit is not None and product.units[second] != unit:
                 pack[second] = unit
-            cost = size(*space) / float(efficiency(dot, size(m), size(n), size(k), lanes))
-            cost += CALL * size(*space) / size(m, n, k)
+            cost = work / _efficiency(dot, size(m), size(n), size(k), lanes) + CALL * work / size(m, n, k)
             if not (dot or pack):
                 wide = size(n) if size(n) > lanes else _NARROW * lanes
-                cost += _PANEL * wide * size(*space) / size(m, n)
+                cost += _PANEL * wide * work / size(m, n)
             cost += sum(COPY * size(*{*product.operands[i], a}) for i, a in pack.items())
             if best is None or cost < best[0]:
                 loops = tuple(a for a in out if a not in (m, n))
@@ -210,6 +212,12 @@ def efficiency(dot: bool, m: Extent, n: Extent, k: Extent, lanes: int) -> np.nda
         return np.where((np.asarray(m) < 3) | (np.asarray(n) < lanes), few, _DOT * m / rows * k / (k + 16))
     share = np.array(_OUTER)[np.clip(m, 1, len(_OUTER)).astype(int) - 1]
     return np.asarray(share * whole(n, lanes) * k / (k + 6))
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _efficiency(dot: bool, m: float, n: float, k: float, lanes: int) -> float:
+    """`efficiency`, remembered: NumPy takes long for single numbers, and plans ask for the same ones again and again."""
+    return float(efficiency(dot, m, n, k, lanes))
 
 
 def emit_matmul(

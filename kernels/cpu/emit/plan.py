@@ -100,6 +100,10 @@ class BlockPlan:
         self.inputs = inputs
         self.outputs = outputs
         self.companions = companions
+        self._readers: dict[int, list[int]] = {}
+        for j, n in enumerate(self.graph.nodes):
+            for i in {r.node for r in n.operands}:
+                self._readers.setdefault(i, []).append(j)
         self.axes = BlockAxes(self.graph, schedule, program.sizes, program.hints, program.names)
         self.names = program.names
         self.scratch: list[Buffer] = []
@@ -143,7 +147,8 @@ class BlockPlan:
         return "after" if i in self.graph.after_loop else "loop" if self.looping(i) else "before"
 
     def readers(self, i: int) -> list[int]:
-        return [j for j, n in enumerate(self.graph.nodes) if any(r.node == i for r in n.operands)]
+        """The nodes that read i's result, in order."""
+        return self._readers.get(i, [])
 
     def is_output(self, i: int) -> bool:
         return any(r.node == i for r in self.graph.outputs)
