@@ -34,8 +34,8 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("MIRAGE_CACHE_DIR", str(folder))
         patch.delenv("MIRAGE_CACHE_URL", raising=False)
-        # half of the compiler's time; what it makes of kernels with all optimizations is for tests/kernels/cpu/emit and csrc
-        patch.setenv("MIRAGE_CFLAGS", "-O1")
+        # a third of the compiler's time; what it makes of kernels with all optimizations is for tests/kernels/cpu/emit and csrc
+        patch.setenv("MIRAGE_CFLAGS", "-Og")
         yield folder
 
 
