@@ -70,7 +70,8 @@ def finish(process: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def empty(tmp_path: Path) -> Path:
+    """A cache folder without so much as compiled kernels."""
     path = tmp_path / "cache"
     path.mkdir(mode=0o700)
     return path
@@ -110,8 +111,8 @@ def searched(r: Superoptimized) -> bool:
 # Hits.
 
 
-def test_a_second_process_neither_searches_nor_tunes(folder: Path) -> None:
-    first, second = finish(start(folder)), finish(start(folder))
+def test_a_second_process_neither_searches_nor_tunes(own_cache: Path) -> None:
+    first, second = finish(start(own_cache)), finish(start(own_cache))
     assert (first["hit"], first["search"], first["tune"]) == (False, True, True)
     assert (second["hit"], second["search"], second["tune"]) == (True, False, False)
     assert second["told"] == []
@@ -250,16 +251,16 @@ def test_more_and_improve_go_on_with_what_is_complete(store: ResultStore) -> Non
             r.improve(budget)  # type: ignore[arg-type]
 
 
-def test_what_is_best_so_far_survives_a_kill(folder: Path) -> None:
-    killed = start(folder, at="5 kernels compiled")
+def test_what_is_best_so_far_survives_a_kill(own_cache: Path) -> None:
+    killed = start(own_cache, at="5 kernels compiled")
     assert killed.stdout is not None and killed.stdout.readline() == "killed\n"
     assert killed.wait(60) == -signal.SIGKILL
-    store = ResultStore(f"sqlite:///{folder}/results.sqlite")
+    store = ResultStore(f"sqlite:///{own_cache}/results.sqlite")
     (tuned,) = [record for record in store.list() if record.best_us is not None]
     kept = store.get(tuned.key)
     assert kept is not None and not kept["complete"]
     assert any(graph["tried"] for graph in kept["graphs"])
-    again = finish(start(folder))
+    again = finish(start(own_cache))
     assert again["tune"] and again["best"] == "mugraph"
 
 
@@ -273,23 +274,23 @@ def test_ablations_neither_read_nor_write(store: ResultStore, options: dict[str,
     assert store.list() == before
 
 
-def test_without_a_cache_no_store_is_opened(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(folder))
+def test_without_a_cache_no_store_is_opened(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(own_cache))
 
     def fail(*args: object) -> None:
         raise AssertionError("a store was opened")
 
     monkeypatch.setattr(api, "ResultStore", type("Closed", (ResultStore,), {"__init__": fail}))
     mi.superoptimize(rows, budget=0.3, cache=False)
-    assert not (folder / "results.sqlite").exists()
+    assert not (own_cache / "results.sqlite").exists()
 
 
-def test_another_store_by_url(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_store_by_url(own_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     url = f"sqlite:///{tmp_path}/shared.sqlite"
-    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(folder))
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(own_cache))
     monkeypatch.setenv("MIRAGE_CACHE_URL", url)
     assert [mi.superoptimize(rows, budget=BUDGET).cache_hit for _ in range(2)] == [False, True]
-    assert not (folder / "results.sqlite").exists()
+    assert not (own_cache / "results.sqlite").exists()
     assert len(ResultStore(url).list()) == 2
 
 
@@ -419,9 +420,9 @@ def test_a_record_of_another_program_under_this_key_is_not_used(store: ResultSto
     recovers(store)
 
 
-def test_a_store_that_is_no_database_is_set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(folder))
-    (folder / "results.sqlite").write_bytes(b"this is not a database" * 100)
+def test_a_store_that_is_no_database_is_set_aside(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", str(own_cache))
+    (own_cache / "results.sqlite").write_bytes(b"this is not a database" * 100)
     with pytest.warns(StoreWarning, match="damaged-1"):
         assert mi.superoptimize(rows, budget=BUDGET).best
     assert len(ResultStore().list()) == 2
@@ -430,10 +431,10 @@ def test_a_store_that_is_no_database_is_set_aside(folder: Path, monkeypatch: pyt
 # Several processes.
 
 
-def test_two_processes_at_once_on_an_empty_cache(folder: Path) -> None:
-    found = [finish(p) for p in [start(folder), start(folder)]]
+def test_two_processes_at_once_on_an_empty_cache(empty: Path) -> None:
+    found = [finish(p) for p in [start(empty), start(empty)]]
     assert all(f["versions"] > 0 for f in found)
-    third = finish(start(folder))
+    third = finish(start(empty))
     assert third["hit"]
     assert not third["tune"]
 
@@ -441,11 +442,11 @@ def test_two_processes_at_once_on_an_empty_cache(folder: Path) -> None:
 @pytest.mark.parametrize(
     "delay", [1.5, *(pytest.param(d, marks=pytest.mark.slow) for d in (0.6, 0.9, 1.2, 1.8, 2.1, 2.4, 3, 4))]
 )
-def test_a_killed_process_leaves_a_usable_cache(folder: Path, delay: float) -> None:
-    process = start(folder, budget=5)
+def test_a_killed_process_leaves_a_usable_cache(empty: Path, delay: float) -> None:
+    process = start(empty, budget=5)
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
     process.communicate()
-    done = finish(start(folder))
+    done = finish(start(empty))
     assert done["versions"] >= 1
-    assert finish(start(folder))["hit"]
+    assert finish(start(empty))["hit"]
