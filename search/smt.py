@@ -198,7 +198,8 @@ def _table() -> tuple[z3.AstVector, z3.AstVector]:
             for axiom in axioms:
                 vector.push(axiom)
         _stated.table = both
-    return _stated.table
+    table: tuple[z3.AstVector, z3.AstVector] = _stated.table
+    return table
 
 
 class Answer(Enum):

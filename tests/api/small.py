@@ -24,10 +24,10 @@ BUDGET = 120.0
 def limit_tuning(put: Callable[[object, str, object], None] = setattr) -> None:
     """Have a number of kernels and of sizes end tuning, and keep its races short."""
     put(tune, "MAX_KERNELS", 6)
-    put(tune, "FINAL_SECONDS", 0.1)
-    put(versions, "GIVEN_SECONDS", 0.1)
-    put(versions, "RACE_SECONDS", 0.02)
-    put(versions, "TABLE_SECONDS", 0.02)
+    put(tune, "FINAL_SECONDS", 0.02)
+    put(versions, "GIVEN_SECONDS", 0.02)
+    put(versions, "RACE_SECONDS", 0.01)
+    put(versions, "TABLE_SECONDS", 0.01)
     put(versions, "MAX_BETWEEN", 1)
     put(buckets, "MAX_POINTS", 3)
 

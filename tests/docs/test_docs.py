@@ -30,12 +30,15 @@ import typer
 from typer.testing import CliRunner
 
 from mirage.cli import app
+from tests.api.small import limit_tuning
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 #: pages whose blocks are fragments or belong to the test suite
 NOT_RUN = {"CONTRIBUTING.md"}
 MARK = "\x1e block "
+#: what a page says does not depend on how many kernels are tried
+FIRST = "from tests.api.small import limit_tuning\nlimit_tuning()"
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"`[^`\n]+`")
@@ -95,7 +98,7 @@ def run(page: Path, folder: Path) -> dict[int, str]:
             (folder / b.words[1].removeprefix("file=")).write_text(b.body, encoding="utf-8")
     script = folder / "page.py"
     code = [f"print({MARK + str(b.line)!r}, flush=True)\n{b.body}" for b in python_blocks(page)]
-    script.write_text("\n".join(code), encoding="utf-8")
+    script.write_text("\n".join([FIRST, *code]), encoding="utf-8")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": store_of(folder)}
     command = [sys.executable, script.name]
     done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=300, check=False)
@@ -116,6 +119,7 @@ def test_a_page_runs_and_prints_what_it_shows(page: Path, tmp_path: Path, monkey
             assert matches(b.body, printed[latest]), (
                 f"{page.name}:{b.line}: the block at line {latest} prints\n{printed[latest]}"
             )
+    limit_tuning(monkeypatch.setattr)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MIRAGE_CACHE_URL", store_of(tmp_path))
     for words in command_lines(page, run_only=True):
