@@ -7,6 +7,8 @@ request is a line of JSON and the bytes of its arrays, a reply a line of JSON an
 
 from __future__ import annotations
 
+import functools
+import itertools
 import json
 import linecache
 import math
@@ -105,8 +107,36 @@ def _reduce(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
 interpreter.ReduceOps.generic_reduce = _reduce
 
 
-def load(source: str, name: str) -> dict[str, Any]:
-    """The functions of a Triton module; `name` is what errors call it."""
+class _Patched:
+    """The language as the interpreter wants it, which this process never needs otherwise."""
+
+    def restore(self) -> None:
+        """It stays."""
+
+
+def _patch(fn: Any) -> _Patched:
+    """Patch the modules of the language that a function sees, once: the interpreter would for each call of a function, which
+    takes longer than most functions.
+    """
+    seen = frozenset(id(value) for value in fn.__globals__.values() if value is tl or value is tl.core)
+    if seen not in _patches:
+        _patch_lang(fn)
+        _patches.add(seen)
+    return _Patched()
+
+
+_patch_lang = interpreter._patch_lang
+_patches: set[frozenset[int]] = set()
+interpreter._patch_lang = _patch
+
+
+_numbers = itertools.count()
+
+
+@functools.lru_cache(maxsize=256)
+def load(source: str) -> dict[str, Any]:
+    """The functions of a Triton module, which the interpreter rewrites at their first call."""
+    name = f"<triton {next(_numbers)}>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
     namespace: dict[str, Any] = {}
     exec(compile(source, name, "exec"), namespace)
@@ -114,7 +144,7 @@ def load(source: str, name: str) -> dict[str, Any]:
 
 
 def _run(request: dict[str, Any], arrays: list[np.ndarray]) -> None:
-    functions = load(request["source"], f"<triton {request['number']}>")
+    functions = load(request["source"])
     for launch in request["launches"]:
         args = [
             _Pointer(arrays[value], request["dtypes"][value]) if kind == "pointer" else value
@@ -133,8 +163,8 @@ def read_array(stream: IO[bytes], dtype: str, shape: list[int]) -> np.ndarray:
 
 def serve(requests: IO[bytes], replies: IO[bytes]) -> None:
     """Answer requests until there are no more."""
-    for number, line in enumerate(iter(requests.readline, b"")):
-        request = {**json.loads(line), "number": number}
+    for line in iter(requests.readline, b""):
+        request = json.loads(line)
         arrays = [read_array(requests, *header) for header in request["arrays"]]
         try:
             _run(request, arrays)
