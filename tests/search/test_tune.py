@@ -18,6 +18,7 @@ from mirage.search.candidates import Candidate, Candidates
 from mirage.search.explore import diverse, idle_factor, is_idle_loop
 from mirage.search.tune import Tuner
 from mirage.verify.equivalence import Verifier
+from tests.api.small import limit_tuning
 from tests.kernels.kernels import cut
 from tests.programs import axes, program
 
@@ -36,6 +37,7 @@ def kernels() -> MuGraph:
 
 
 def test_a_graph_and_its_predefined_variant_are_both_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
     # what other tests taught the cost model does not leave one of them out
     monkeypatch.setattr(explore, "FAR", 1e9)
     own = kernels()

@@ -31,6 +31,7 @@ from mirage.search.jobs import INTERRUPTED
 from mirage.search.tune import Tuned, Tuner
 from mirage.search.versions import MAX_VERSIONS, Decision, VersionTuner, fastest
 from mirage.verify.equivalence import Verifier
+from tests.api.small import limit_tuning
 from tests.kernels.kernels import cut
 
 #: an adapter of a few thousand operations
@@ -130,7 +131,8 @@ def check(decision: Decision, t: VersionTuner) -> None:
                 np.testing.assert_allclose(f, w, rtol=1e-4)
 
 
-def test_real_measurements_decide() -> None:
+def test_real_measurements_decide(monkeypatch: pytest.MonkeyPatch) -> None:
+    limit_tuning(monkeypatch.setattr)
     tuned, decision = run(tuner(budget=20.0))
     assert len(decision.points) >= 2
     # versions and graphs are compared in one measurement
