@@ -7,6 +7,7 @@ Imports are read from the source, so that those count that run late, or only for
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -84,11 +85,11 @@ def imported(text: str, *, types: bool = True) -> set[str]:
 
     Without `types`, those that only type checkers import are left out.
     """
-    tree = ast.parse(text)
-    conditions = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    nodes = [*ast.walk(ast.parse(text))]
+    conditions = [n for n in nodes if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
     skipped = set() if types else {inner for n in conditions for inner in ast.walk(n)}
     found: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if node in skipped:
             continue
         if isinstance(node, ast.ImportFrom):
@@ -111,18 +112,19 @@ def is_allowed(module: str, target: str) -> bool:
     return own == other or reached < rank or rank == SURFACE
 
 
-IMPORTS = [
-    (module, target) for module, path in sorted(MODULES.items()) for target in sorted(imported(path.read_text()))
-]
+@functools.cache
+def imports() -> list[tuple[str, str]]:
+    """(module, what it imports) of everything that is installed: read for the tests, not by whoever collects them."""
+    return [(module, target) for module, path in sorted(MODULES.items()) for target in sorted(imported(path.read_text()))]
 
 
 def test_no_layer_imports_a_higher_one() -> None:
-    wrong = [pair for pair in IMPORTS if not is_allowed(*pair) and pair not in EXCEPTIONS]
+    wrong = [pair for pair in imports() if not is_allowed(*pair) and pair not in EXCEPTIONS]
     assert not wrong, "\n".join(f"{module} imports {target}, which lies above or beside it" for module, target in wrong)
 
 
 def test_every_exception_is_one() -> None:
-    assert all(pair in IMPORTS and not is_allowed(*pair) for pair in EXCEPTIONS)
+    assert all(pair in imports() and not is_allowed(*pair) for pair in EXCEPTIONS)
 
 
 def test_every_package_has_a_layer() -> None:
@@ -132,7 +134,7 @@ def test_every_package_has_a_layer() -> None:
 
 
 def test_nothing_that_is_installed_imports_the_benchmarks() -> None:
-    assert not [pair for pair in IMPORTS if pair[1].startswith("benchmarks")]
+    assert not [pair for pair in imports() if pair[1].startswith("benchmarks")]
 
 
 def graph_of_imports() -> nx.DiGraph:
