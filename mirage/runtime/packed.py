@@ -54,6 +54,11 @@ def library_function(name: str) -> Callable[..., None]:
     return _find(_library, "library", name)
 
 
+def is_provided(name: str) -> bool:
+    """Whether a function of that name comes from a package beside NumPy."""
+    return name in _PROVIDERS
+
+
 def _register(functions: dict[str, Callable[..., Any]], kind: str, name: str, fn: Callable[..., Any]) -> None:
     if functions.setdefault(name, fn) is not fn:
         raise DuplicateFunction(f"{kind} function {name!r} is registered already; use another name")

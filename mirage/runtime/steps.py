@@ -16,7 +16,7 @@ from mirage.ir.types import ELEMENTS
 from mirage.kernels import blas
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, Getter, TensorLayout, getter
-from mirage.runtime.packed import packed_function
+from mirage.runtime.packed import is_provided, packed_function
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable, Slots
 
@@ -129,6 +129,12 @@ class Steps:
         run, inputs, outputs = self.place.library(i.function), getter(i.inputs), getter(i.outputs)
         attrs = self._attrs(i.attrs)
         own = i.function in blas.FUNCTIONS
+        if is_provided(i.function):
+            # it does not warn of what is not finite, as NumPy does; and its errors are for the user
+            def call(registers: list[Any], frame: Frame) -> None:
+                run(inputs(registers), outputs(registers), **attrs(frame.slots))
+
+            return call
 
         def step(registers: list[Any], frame: Frame) -> None:
             try:

@@ -10,8 +10,9 @@ the arguments of these names, keeps the fields as long as the arrays stay the sa
 arguments. The new parameters never change either, and join `Context.constants`.
 
 Lifted is what pays for the memory that is then kept: a result of known shape, not larger than the constants that it is made
-of; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free. What the main function
-returns, and what an effect may write to, is computed anew in every call.
+of; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but where a library
+function reads it, for which it would be made in every call. What the main function returns, and what an effect may write to,
+is computed anew in every call.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from mirage.compiler.passes.rewrite import Rewriter
 from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Binding, Function, MakeTuple, Module, OpCall, ShapeValue, Var
+from mirage.ir.graph.nodes import Atom, Binding, Function, LibraryCall, MakeTuple, Module, OpCall, ShapeValue, Var
 from mirage.ir.graph.traverse import determined, symbols_used, variables, with_atoms
 from mirage.ir.types import ELEMENTS, TensorType
 
@@ -82,15 +83,16 @@ def constant_values(
 def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Var], set[Var]]:
     """Which of the constant values are prepared, in order, and which are computed in every call nevertheless."""
     handed_out = set(_handed_out(function))
+    by_libraries = {v for b in function.bindings if isinstance(b.value, LibraryCall) for v in variables(b.value)}
     results: set[Var] = set()
     kept: set[Var] = set()
     todo = [v for b in function.bindings if b.var not in constant for v in variables(b.value)]
-    todo += handed_out
+    todo += [*handed_out, *by_libraries]
     while todo:
         v = todo.pop()
         if v not in constant or v in results or v in kept:
             continue
-        if v not in handed_out and _pays(v, constant):
+        if v not in handed_out and _pays(v, constant, in_order=v in by_libraries):
             results.add(v)
         else:
             kept.add(v)
@@ -103,12 +105,15 @@ def _handed_out(function: Function) -> Iterator[Var]:
     if isinstance(function.result, Var):
         yield function.result
     for b in function.bindings:
-        if not isinstance(b.value, OpCall):
+        if not isinstance(b.value, OpCall | LibraryCall):
             yield from variables(b.value)
 
 
-def _pays(v: Var, constant: Mapping[Var, Binding]) -> bool:
-    """Whether a value is computed, not only read in another order, and no larger than the constants that it is made of."""
+def _pays(v: Var, constant: Mapping[Var, Binding], in_order: bool) -> bool:
+    """Whether a value is computed, not only read in another order, and no larger than the constants that it is made of.
+
+    Where it is read `in_order`, a transposed one is computed, too.
+    """
     if not isinstance(v.annotation, TensorType) or v.annotation.dtype not in ELEMENTS:
         return False
     computed = False
@@ -124,7 +129,7 @@ def _pays(v: Var, constant: Mapping[Var, Binding]) -> bool:
         if made is None or not isinstance(made.value, OpCall):
             sources[atom] = None
             continue
-        computed |= made.value.op not in (*_VIEWS, "constant", "size")
+        computed |= made.value.op not in (*_VIEWS, "constant", "size") or (in_order and made.value.op == "transpose")
         todo += made.value.args
     total = sum((_bytes(a) for a in sources), sympy.Integer(0))
     return computed and _never_negative(sympy.expand(total - _bytes(v)))

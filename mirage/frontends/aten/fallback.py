@@ -185,8 +185,7 @@ def _prepare(op: str, call: str) -> Callable[[Sequence[Any], Sequence[int]], Any
         given = [v if constant else v(tensors, dims) for constant, v in read]
         options = {key: v if constant else v(tensors, dims) for key, (constant, v) in named.items()}
         try:
-            with torch.no_grad():
-                found = run(*given, **options)
+            found = run(*given, **options)
         except (IndexError, RuntimeError, TypeError, ValueError) as e:
             raise InputError(f"{op}: {str(e).partition(chr(10))[0]}") from e
         return _cloned(found) if aliases else found
@@ -208,7 +207,9 @@ def _run(arrays: Sequence[Any], op: str, call: str, dims: Sequence[int]) -> Any:
 
 def packed(*arrays: Any, op: str, call: str, dims: Sequence[int] = ()) -> Any:
     """What an operator gives, for a packed call: arrays for tensors of known types, a shape for an integer."""
-    return _to_numpy(_run(arrays, op, call, dims))
+    # tensors of other types are passed on as they are, those of known ones as arrays, without gradients
+    with torch.no_grad():
+        return _to_numpy(_run(arrays, op, call, dims))
 
 
 def library(
@@ -216,7 +217,11 @@ def library(
 ) -> None:
     """What an operator gives, written to `outputs`."""
     found = _run(inputs, op, call, dims)
-    for x, out in zip(found if isinstance(found, tuple | list) else (found,), outputs, strict=True):
+    if isinstance(found, torch.Tensor):
+        (out,) = outputs
+        to_torch(out).copy_(found)
+        return
+    for x, out in zip(found, outputs, strict=True):
         to_torch(out).copy_(x)
 
 

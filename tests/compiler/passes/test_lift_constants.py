@@ -56,6 +56,26 @@ def test_prepare_and_main() -> None:
     assert_equal(run_prepared(m, *args), evaluate(parse_module(TWO), *args))
 
 
+@pytest.mark.parametrize(
+    ("call", "lifted"),
+    [
+        ('library["some", float32[n, 4]](x, t)', ["transpose", "MakeTuple"]),
+        ("matmul(x, t)", None),
+        ('packed["some", float32[n, 4]](x, t)', None),
+    ],
+    ids=["a library function", "an operator", "an effect"],
+)
+def test_a_transposed_constant_that_a_library_function_reads(call: str, lifted: list[str] | None) -> None:
+    text = f"""
+def main(x: float32[n, 3], w: float32[4, 3]):
+    with dataflow():
+        t = transpose(w, perm=(1, 0))
+    y = {call}
+    return y
+"""
+    assert prepared(after(text, lift_constants.run, context=Context(constants=("w",)))) == lifted
+
+
 def test_again_changes_nothing() -> None:
     context = Context(constants=("w", "v"))
     m = after(TWO, lift_constants.run, context=context)
