@@ -58,7 +58,7 @@ ANYTIME_BUDGETS, ANYTIME_BEST = (2.0, 10.0), 60.0
 #: the program whose superoptimizations are killed
 KILLED = "qknorm_attention"
 DOCS = Path(__file__).parents[1] / "docs"
-_PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "onnxruntime", "jax", "z3-solver")
+_PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "transformers", "onnxruntime", "openvino", "jax", "z3-solver")
 
 
 def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
@@ -140,6 +140,19 @@ def _compiler(run: _Run) -> None:
     plot_memory(whole.memory, run.figures / "activation-memory.svg")
 
 
+def _flow(run: _Run) -> None:
+    """Writes the rows of each model when they are measured; those of other models stay, where they tell as much."""
+    # needs torch, which other parts do without
+    from benchmarks.flow.race import FlowRow, measure, section
+
+    fields = {f.name for f in dataclasses.fields(FlowRow)}
+    for rows in measure(run.names, say=_say):
+        measured = {(r.model, r.mode) for r in rows}
+        kept = [FlowRow(**r) for r in run.page.rows("flow") if set(r) == fields]
+        rows += [r for r in kept if (r.model, r.mode) not in measured]
+        run.page.write({"flow": section(rows)}, {"flow": as_rows(rows)})
+
+
 def _imports(run: _Run) -> None:
     imports = list(measure_imports(IMPORTS))
     run.page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
@@ -190,6 +203,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "model": _model,
     "overhead": _overhead,
     "compiler": _compiler,
+    "flow": _flow,
     "imports": _imports,
     "search": _search,
     "pruning": _pruning,

@@ -1,0 +1,1 @@
+"""Models of PyTorch through `mirage.torch`, against what their users run instead."""

@@ -1,0 +1,169 @@
+"""Models of transformers with random weights, as functions of tensors alone, with sizes drawn from a fixed seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from torch import Tensor, nn
+
+#: sizes of a call: sequences, tokens of each, and tokens that a cache holds of each
+Sizes = tuple[int, int, int]
+#: layers of a model where time is short
+FEW = 4
+#: tokens of a call, at most, so that a race of some versions takes seconds
+_TOKENS = 256
+#: tokens in a cache, at most
+_CACHED = 512
+#: rows of the vocabularies of models that have no other
+_VOCABULARY = 32000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A model in one of its modes ("encode", "prefill", "decode"): `build` makes it with so many layers, all if None.
+
+    `inputs` draws the arguments of a call from a generator. `example` are sizes of which none is 0, 1 or that of another dim: one
+    export at them serves all.
+    """
+
+    model: str
+    mode: str
+    build: Callable[[int | None], nn.Module]
+    inputs: Callable[[nn.Module, Sizes, np.random.Generator], list[Tensor]]
+    example: Sizes = (3, 17, 19)
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} {self.mode}"
+
+    def sizes(self, count: int) -> list[Sizes]:
+        """Distinct sizes, the same in every run."""
+        rng = np.random.default_rng(sum(map(ord, self.name)))
+        found: dict[Sizes, None] = {}
+        while len(found) < count:
+            batch = int(rng.choice([1, 1, 2, 4, 8]))
+            length = 1 if self.mode == "decode" else int(rng.integers(8, _TOKENS // batch + 1))
+            cached = int(rng.integers(16, _CACHED)) if self.mode == "decode" else 0
+            found[(batch, 0 if self.model == "vit" else length, cached)] = None
+            if self.model == "vit" and len(found) == 4:
+                break
+        return list(found)
+
+
+class _Tensors(nn.Module):  # type: ignore[misc]
+    """A model as a function of tensors that gives tensors."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model.requires_grad_(False)
+        self.config = model.config
+        self.eval()
+
+
+class _Encoder(_Tensors):
+    def forward(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(input_ids=ids, attention_mask=mask).last_hidden_state,)
+
+
+class _Images(_Tensors):
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(pixel_values=pixels).last_hidden_state,)
+
+
+class _Prompt(_Tensors):
+    def forward(self, ids: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(input_ids=ids, use_cache=False).logits,)
+
+
+class _Sequences(_Tensors):
+    def forward(self, ids: Tensor, decoder_ids: Tensor) -> tuple[Tensor, ...]:
+        return (self.model(input_ids=ids, decoder_input_ids=decoder_ids, use_cache=False).logits,)
+
+
+class _Token(_Tensors):
+    """One new token of each sequence: its logits, and the cache with it."""
+
+    def forward(self, ids: Tensor, past: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        cache = transformers.DynamicCache()
+        for layer, (keys, values) in enumerate(zip(past[::2], past[1::2], strict=True)):
+            cache.update(keys, values, layer)
+        found = self.model(input_ids=ids, past_key_values=cache, use_cache=True)
+        layers = found.past_key_values.layers
+        return (found.logits, *(t for layer in layers for t in (layer.keys, layer.values)))
+
+
+def _ids(model: nn.Module, shape: Sequence[int], rng: np.random.Generator) -> Tensor:
+    return torch.from_numpy(rng.integers(3, model.config.vocab_size, shape))
+
+
+def _normal(shape: Sequence[int], rng: np.random.Generator) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(shape, np.float32))
+
+
+def _text(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Tensor]:
+    shape = sizes[:2]
+    return [_ids(model, shape, rng), torch.ones(shape, dtype=torch.int64)]
+
+
+def _prompt(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Tensor]:
+    return [_ids(model, sizes[:2], rng)]
+
+
+def _pairs(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Tensor]:
+    batch, length, _ = sizes
+    return [_ids(model, (batch, length), rng), _ids(model, (batch, length // 2 + 1), rng)]
+
+
+def _images(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Tensor]:
+    c = model.config
+    return [_normal((sizes[0], c.num_channels, c.image_size, c.image_size), rng)]
+
+
+def _token(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Any]:
+    batch, _, cached = sizes
+    c = model.config
+    heads = getattr(c, "num_key_value_heads", c.num_attention_heads)
+    shape = (batch, heads, cached, c.hidden_size // c.num_attention_heads)
+    return [_ids(model, (batch, 1), rng), [_normal(shape, rng) for _ in range(2 * c.num_hidden_layers)]]
+
+
+def _built(wrapper: type[_Tensors], kind: str, layers: str, most: int, **options: Any) -> Callable[[int | None], nn.Module]:
+    """What builds a model of transformers: `kind` names its class, and `layers` the option that is their number."""
+    of = getattr(transformers, kind)
+
+    def build(wanted: int | None) -> nn.Module:
+        torch.manual_seed(0)
+        config = of.config_class(**options, **{layers: most if wanted is None else min(wanted, most)})
+        with torch.random.fork_rng():
+            return wrapper(of(config))
+
+    return build
+
+
+_LLAMA = {
+    "vocab_size": _VOCABULARY, "hidden_size": 2048, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 8192,
+}  # fmt: skip
+_MIXTRAL = {
+    "vocab_size": 8000, "hidden_size": 512, "num_attention_heads": 8, "num_key_value_heads": 2,
+    "intermediate_size": 1024, "num_local_experts": 8,
+}  # fmt: skip
+
+_CASES = (
+    Case("bert", "encode", _built(_Encoder, "BertModel", "num_hidden_layers", 12), _text),
+    Case("vit", "encode", _built(_Images, "ViTModel", "num_hidden_layers", 12), _images),
+    Case("t5", "encode", _built(_Sequences, "T5ForConditionalGeneration", "num_layers", 6), _pairs),
+    Case("gpt2", "prefill", _built(_Prompt, "GPT2LMHeadModel", "n_layer", 12), _prompt),
+    Case("gpt2", "decode", _built(_Token, "GPT2LMHeadModel", "n_layer", 12), _token),
+    Case("llama", "prefill", _built(_Prompt, "LlamaForCausalLM", "num_hidden_layers", 2, **_LLAMA), _prompt),
+    Case("llama", "decode", _built(_Token, "LlamaForCausalLM", "num_hidden_layers", 2, **_LLAMA), _token),
+    Case("mixtral", "prefill", _built(_Prompt, "MixtralForCausalLM", "num_hidden_layers", 4, **_MIXTRAL), _prompt),
+    Case("mixtral", "decode", _built(_Token, "MixtralForCausalLM", "num_hidden_layers", 4, **_MIXTRAL), _token),
+)
+#: what is measured, by name
+CASES: Mapping[str, Case] = {c.name: c for c in _CASES}
