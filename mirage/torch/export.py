@@ -60,7 +60,7 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
     Raises UnsupportedNode, which says where in the model, if torch cannot export it.
     """
     dims = tuple(dict.fromkeys(range(t.ndim), torch.export.Dim.AUTO) for t in tensors)
-    shapes = (dims,) if dynamic else None
+    shapes = (dims,) if dynamic and dims else None
     printed = io.StringIO()
     try:
         # torch prints the graph as far as it came where it fails

@@ -251,6 +251,24 @@ def test_arguments_of_any_strides(x: Any) -> None:
     check(compiled(model, strict=True), model, x)
 
 
+@pytest.mark.parametrize(
+    ("model", "calls"),
+    [
+        (lambda: torch.ones(3), [(), ()]),
+        (lambda x: x * 2, [(torch.tensor(3.0),), (torch.tensor(4.0),)]),
+        (lambda x: x * 2j, [(torch.ones(3),), (torch.ones(4),)]),
+        (lambda x: (x, [x > 0, x.shape[0]], "text"), [(torch.ones(3),), (torch.ones(4),)]),
+        (lambda x: x[x > 0], [(torch.arange(-3.0, 3),), (torch.arange(-5.0, 5),)]),
+    ],
+)
+def test_one_program_for_unusual_tensors_and_results(model: Any, calls: list[Any]) -> None:
+    run = compiled(model, strict=True)
+    for call in calls:
+        found, expected = run(*call), model(*call)
+        assert str(found) == str(expected)
+    assert len(run.programs) == 1
+
+
 def test_nested_arguments() -> None:
     def model(pair: Any, named: Any) -> Any:
         return pair[0] + pair[1][0], [named["a"] * 2]
