@@ -44,19 +44,23 @@ class Sample:
     race: str
 
 
-def nnls(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def nnls(a: np.ndarray, b: np.ndarray, start: np.ndarray | None = None) -> np.ndarray:
     """The x >= 0 for which |a x - b| is least, by the active-set method (Lawson and Hanson, 1974, chapter 23).
 
-    `a` is [m, n] of full column rank and well conditioned, as its normal equations are solved; `b` is [m].
+    `a` is [m, n] of full column rank and well conditioned, as its normal equations are solved; `b` is [m]. It is found sooner
+    from a `start` >= 0 [n] that is positive where the answer is (by default zeros).
     """
     n = a.shape[1]
     gram, right = a.T @ a, a.T @ b
-    x = np.zeros(n)
-    passive = np.zeros(n, bool)
+    x = np.zeros(n) if start is None else start
+    passive = x > 0
     tolerance = 1e-10 * float(np.abs(right).max(initial=0.0))
     gradient = right
-    while not passive.all() and gradient[~passive].max() > tolerance:
-        passive[np.argmax(np.where(passive, -np.inf, gradient))] = True
+    first = bool(passive.any())
+    while first or (not passive.all() and gradient[~passive].max() > tolerance):
+        if not first:
+            passive[np.argmax(np.where(passive, -np.inf, gradient))] = True
+        first = False
         while True:
             trial = np.zeros(n)
             trial[passive] = np.linalg.solve(gram[np.ix_(passive, passive)], right[passive])
@@ -90,7 +94,7 @@ def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarra
     times = np.log([s.ns for s in samples])
     races = np.unique([s.race for s in samples], return_inverse=True)[1]
     sizes = np.bincount(races)
-    found = np.ones(len(prior))
+    found, solved = np.ones(len(prior)), None
     for _ in range(_STEPS):
         estimates = counts @ found
         errors = times - np.log(estimates)
@@ -104,7 +108,8 @@ def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarra
         anchor = np.sqrt(_PRIOR) / np.maximum(found, 1.0)
         a = np.vstack([relative * weights[:, None], np.diag(anchor)])
         b = np.concatenate([target * weights, anchor])
-        before, found = found, np.sqrt(np.maximum(nnls(a, b), 1e-6) * found)
+        solved = nnls(a, b, solved)
+        before, found = found, np.sqrt(np.maximum(solved, 1e-6) * found)
         if np.abs(found - before).max() <= _SAME * np.abs(found).max():
             break
     return prior * found

@@ -51,9 +51,11 @@ def best_subset(a: np.ndarray, b: np.ndarray) -> float:
 def test_nonnegative_least_squares_finds_the_least_residual(seed: int) -> None:
     rng = np.random.default_rng(seed)
     a, b = rng.normal(size=(12, 5)), rng.normal(size=12)
-    x = nnls(a, b)
-    assert (x >= 0).all()
-    assert np.linalg.norm(a @ x - b) == pytest.approx(best_subset(a, b), rel=1e-9)
+    least = best_subset(a, b)
+    for start in (None, rng.integers(0, 2, 5) * rng.uniform(0, 2, 5), np.ones(5)):
+        x = nnls(a, b, start)
+        assert (x >= 0).all()
+        assert np.linalg.norm(a @ x - b) == pytest.approx(least, rel=1e-9)
 
 
 def test_nonnegative_least_squares_of_known_answers() -> None:
