@@ -27,7 +27,9 @@ def product(x: Any, y: Any) -> Any:
 
 
 def added(c: Call, x: Any, y: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    """beta * x + alpha * y; x broadcasts to y."""
+    """beta * x + alpha * y; x broadcasts to y. To integers the factors are integers, too."""
+    if c.dtype not in DTYPES:
+        alpha, beta = int(alpha), int(beta)
     y = y if alpha == 1 else y * alpha
     if beta == 0:
         return y

@@ -13,6 +13,7 @@ from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_movement import position, window_start
 from mirage.frontends.aten.shapes import as_broadcast, as_shape, axis_of, broadcast, fitted, fresh_dim, size_of, window
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
+from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES, is_one
 
 
@@ -28,6 +29,15 @@ def linear(indices: Sequence[Any], sizes: Sequence[Any]) -> Any:
         inside = array_ops.take(array_ops.arange(0, size), index)
         total = inside if total is None else total * size + inside
     return total
+
+
+def scattered(x: Any, index: Any, values: Any, axis: int, add: bool, along: bool = False) -> Any:
+    """`array_ops.scatter`, or `put_along_axis`, in which booleans are added, too: to what is true if either is."""
+    op = array_ops.put_along_axis if along else array_ops.scatter
+    if not add or x.dtype != "bool":
+        return op(x, index, values, axis, add)
+    total = op(graph_ops.cast(x, "int64"), index, graph_ops.cast(values, "int64"), axis, True)
+    return graph_ops.not_equal(total, 0)
 
 
 # several indices, of which some are masks
@@ -112,7 +122,7 @@ def _index_put(c: Call, x: Any, indices: Any, values: Any, accumulate: bool = Fa
         return masked
     at = _places(c, x, indices)
     there = (*at.x.shape[: at.axis], *at.index.shape, *at.x.shape[at.axis + 1 :])
-    return at.back(array_ops.scatter(at.x, at.index, as_broadcast(values, there), at.axis, accumulate))
+    return at.back(scattered(at.x, at.index, as_broadcast(values, there), at.axis, accumulate))
 
 
 def _masked(c: Call, x: Any, indices: Any, values: Any, accumulate: bool) -> Any:
@@ -174,7 +184,7 @@ def _with(shape: Sequence[Any], axis: int, size: Any) -> tuple[Any, ...]:
 def put(x: Any, axis: int, index: Any, values: Any, accumulate: bool = False) -> Any:
     """A copy of `x` with values of the index's shape written, or added, where a gather would read; all of one rank."""
     part = window(x, _with(index.shape, axis, x.shape[axis]))
-    found = array_ops.put_along_axis(part, index, values, axis, accumulate)
+    found = scattered(part, index, values, axis, accumulate, along=True)
     return found if part is x else array_ops.update_slice(x, found, (0,) * x.ndim)
 
 
@@ -193,7 +203,7 @@ def _copied(c: Call, x: Any, dim: int, index: Any, source: Any, accumulate: bool
     values = c.tensor(source)
     if values.ndim:
         values = as_shape(values, _with(whole.shape, axis, index.shape[0]))
-    return array_ops.scatter(whole, index, values, axis, accumulate).reshape(x.shape)
+    return scattered(whole, index, values, axis, accumulate).reshape(x.shape)
 
 
 add(
@@ -219,26 +229,66 @@ def _scatter_reduced(c: Call, x: Any, dim: int, index: Any, source: Any, *, redu
 def _scatter_reduce(
     c: Call, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True
 ) -> Any:
-    if reduce not in ("sum", "mean") or (reduce == "mean" and c.dtype not in DTYPES):
-        unsupported(f"it combines {c.dtype} by {reduce!r}")
-    kept = x if include_self else _scattered(c, x, dim, index, 0)
-    total = _scattered(c, kept, dim, index, source, True)
+    if max(x.ndim, 1) != max(index.ndim, 1):
+        unsupported("the index has another rank than the tensor")
+    whole, index, axis = _vector(x), _vector(index), axis_of(dim, max(x.ndim, 1))
+    values = window(_vector(source), index.shape)
+    return _combined(c, whole, axis, index, values, reduce, include_self).reshape(x.shape)
+
+
+@lowers("index_reduce")
+def _index_reduce(c: Call, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
+    whole, values, axis = _vector(x), _vector(source), axis_of(dim, max(x.ndim, 1))
+    rows = index.reshape(*_with((1,) * values.ndim, axis, size_of(index.shape)))
+    return _combined(c, whole, axis, fitted(rows, values.shape), values, reduce, include_self).reshape(x.shape)
+
+
+def _combined(c: Call, x: Any, axis: int, index: Any, values: Any, reduce: str, include_self: bool) -> Any:
+    """A copy of `x` with values, and with `include_self` what is there, combined where a gather would read."""
+    if c.dtype == "bool" and reduce in ("amin", "prod"):
+        # all are true where none is false
+        x, values = graph_ops.logical_not(x), graph_ops.logical_not(values)
+        return graph_ops.logical_not(_combined(c, x, axis, index, values, "sum", include_self))
+    if c.dtype == "bool" and reduce == "amax":
+        reduce = "sum"
+    if reduce in ("amax", "amin"):
+        return _greatest(c, x, axis, index, values, reduce == "amin", include_self)
+    if reduce not in ("sum", "mean"):
+        unsupported(f"it combines by {reduce!r}")
+    zero, one = (array_ops.full((), v, c.dtype) for v in (0, 1))
+    total = put(x if include_self else put(x, axis, index, zero), axis, index, values, True)
     if reduce == "sum":
         return total
-    count = array_ops.full(c.shape, int(include_self), c.dtype)
-    return total / ops.maximum(_scattered(c, count, dim, index, 1, True), 1)
+    count = put(array_ops.full(x.shape, int(include_self), c.dtype), axis, index, one, True)
+    count = apply("elementwise_max", count, one)
+    return total / count if c.dtype in DTYPES else graph_ops.floor_divide(total, count)
+
+
+def _greatest(c: Call, x: Any, axis: int, index: Any, values: Any, least: bool, include_self: bool) -> Any:
+    """`_combined` by the largest, or the least: values are written in their order, the one that counts as the last."""
+    # NaN is the last in ascending order, and counts in either
+    negative = least and c.dtype in DTYPES
+    x, values = (-x, -values) if negative else (x, values)
+    order = graph_ops.argsort(values, axis, least and not negative)
+    index, values = (array_ops.take_along_axis(t, order, axis) for t in (index, values))
+    found = put(x, axis, index, values)
+    if include_self:
+        found = apply("elementwise_min" if least and not negative else "elementwise_max", x, found)
+    return -found if negative else found
 
 
 @lowers("index_add")
 def _index_add(c: Call, x: Any, dim: int, index: Any, source: Any, *, alpha: Any = 1) -> Any:
     source = c.tensor(source)
+    if c.dtype == "bool":
+        return _copied(c, x, dim, index, _vector(source), True) if alpha else x
     return _copied(c, x, dim, index, _vector(source if alpha == 1 else source * alpha), True)
 
 
 @lowers("put")
 def _put(c: Call, x: Any, index: Any, source: Any, accumulate: bool = False) -> Any:
     values = as_shape(flat(c.tensor(source)), (size_of(index.shape),))
-    return array_ops.scatter(flat(x), flat(index), values, 0, accumulate).reshape(x.shape)
+    return scattered(flat(x), flat(index), values, 0, accumulate).reshape(x.shape)
 
 
 # masks

@@ -59,6 +59,10 @@ def test_linear(made: Any) -> None:
     check(aten.linear.default, made(4), made(4))
 
 
+def test_factors_of_integers_are_integers() -> None:
+    check(aten.addmv.default, integers(3), integers(3, 4), integers(4), beta=0.6, alpha=2.6)
+
+
 def test_what_is_multiplied_with_0_does_not_count() -> None:
     check(aten.addmm.default, floats(5) * float("nan"), floats(3, 4), floats(4, 5), beta=0)
 

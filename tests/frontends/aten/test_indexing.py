@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import pytest
@@ -18,8 +19,7 @@ aten = torch.ops.aten
 
 def numbers(*shape: int) -> Any:
     """Distinct numbers, in no order."""
-    n = int(torch.tensor(shape).prod())
-    return (torch.arange(n) * 7919 % 1000003 - 400).to(torch.float32).reshape(shape) / 8
+    return (torch.arange(prod(shape)) * 7919 % 1000003 - 400).to(torch.float32).reshape(shape) / 8
 
 
 def at(*positions: int) -> Any:
@@ -144,9 +144,20 @@ def test_gather_of_more_than_the_dim_holds() -> None:
 
 
 @pytest.mark.parametrize("include_self", [True, False])
-@pytest.mark.parametrize("reduce", ["sum", "mean"])
+@pytest.mark.parametrize("reduce", ["sum", "mean", "amax", "amin"])
 def test_scatter_reduce(reduce: str, include_self: bool) -> None:
-    check(aten.scatter_reduce.two, X, 1, within(4, 3, 2, 6), X, reduce, include_self=include_self)
+    for x in (X, -X.long(), POSITIVE if reduce != "mean" else X):
+        check(aten.scatter_reduce.two, x, 1, within(4, 3, 2, 6), x.flip(0), reduce, include_self=include_self)
+    some = torch.where(POSITIVE, X, float("nan"))
+    check(aten.scatter_reduce.two, X, 1, within(4, 3, 2, 6), some, reduce, include_self=include_self)
+    if reduce != "sum":
+        check(aten.index_reduce.default, X, 1, at(2, 0, 2), numbers(3, 3, 6), reduce, include_self=include_self)
+
+
+def test_booleans_that_are_added() -> None:
+    check(aten.scatter_add.default, POSITIVE, 1, within(4, 3, 2, 6), POSITIVE)
+    check(aten.index_put.default, POSITIVE, [at(0, 0)], POSITIVE[:2], True)
+    check(aten.index_add.default, POSITIVE, 0, at(0, 0), POSITIVE[:2])
 
 
 def test_scatter_that_adds() -> None:
