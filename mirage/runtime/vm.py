@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class VirtualMachine:
         one; InputError for other values that do not fit.
         """
         if self._in_place:
-            self._check_updated(args)
+            self._check_updated(list(enumerate(args)))
         used = list(args)
         return self._finished(self._main.run(used, (), None), args, used)
 
@@ -90,26 +91,30 @@ class VirtualMachine:
         kept = [a for k, v in enumerate(used) if k not in self._in_place for a in arrays_in(v, self.place.array)]
         return self._detached(result, [*kept, *self._constants])
 
-    def _check_updated(self, args: Sequence[Any]) -> None:
+    def _check_updated(self, args: Sequence[tuple[int, Any]], given: Occupied | None = None) -> None:
         """Raise GuardError where an argument that is updated in place is read-only, or shares memory with another one or itself.
+
+        `args` are arguments with their places, `given` the memory of the others.
 
         Steps are ordered by the names that they read and write: what is written under one name may be read late, or early, under
         another.
         """
         place, main = self.place, self._main.function
         names = [p.name for p in main.parameters]
-        for k in self._in_place:
-            if k < len(args) and not self._writable(args[k]):
+        for k, value in args:
+            if k in self._in_place and not self._writable(value):
                 raise GuardError(
                     f"{main.name}: input {names[k]!r} is updated in place, and read-only; pass an array that may be written"
                 )
-        found = [(k, a, place.span(a)) for k, value in enumerate(args[: len(names)]) for a in self._tensors(value)]
+        found = self._tensors_in(args)
         spans = sorted(span for *_, span in found if span[0] < span[1])
         apart = all(end <= start for (_, end), (start, _) in pairwise(spans))
         for at, (k, a, (low, high)) in enumerate(found):
             if k not in self._in_place:
                 continue
-            others = () if apart else [*found[:at], *found[at + 1 :]]
+            others = [] if apart else [*found[:at], *found[at + 1 :]]
+            if given is not None:
+                others += given.meeting(low, high)
             other = next((j for j, b, (start, end) in others if low < end and start < high and place.shares(a, b)), None)
             if other is None and (place.is_dense(a) or _apart(a)):
                 continue
@@ -117,6 +122,11 @@ class VirtualMachine:
             if other not in (None, k):
                 why = f"shares memory with input {names[other]!r}; pass a copy of one of them"
             raise GuardError(f"{main.name}: input {names[k]!r} is updated in place, and {why}")
+
+    def _tensors_in(self, args: Sequence[tuple[int, Any]]) -> list[tuple[int, PlacedArray, tuple[int, int]]]:
+        """The tensors in arguments, with the places of these, and from which byte of the memory to which they lie."""
+        count = len(self._main.function.parameters)
+        return [(k, a, self.place.span(a)) for k, value in args if k < count for a in self._tensors(value)]
 
     def _tensors(self, value: Any) -> list[PlacedArray]:
         """The tensors in an argument as arrays; what is none is found when it is read."""
@@ -166,18 +176,42 @@ class VirtualMachine:
             f.free.clear()
 
 
+class Occupied:
+    """Tensors by where they lie in memory: `found` has them with the places of their arguments, and first and last bytes."""
+
+    def __init__(self, found: Sequence[tuple[int, PlacedArray, tuple[int, int]]]) -> None:
+        self._found = sorted(((k, a, span) for k, a, span in found if span[0] < span[1]), key=lambda f: f[2])
+        self._starts = [span[0] for *_, span in self._found]
+        #: the end of all up to each
+        self._ends = list(accumulate((span[1] for *_, span in self._found), max))
+
+    def meeting(self, low: int, high: int) -> list[tuple[int, PlacedArray, tuple[int, int]]]:
+        """Those that lie in a part of the memory."""
+        last = bisect_left(self._starts, high)
+        if not last or self._ends[last - 1] <= low:
+            return []
+        return [f for f in self._found[:last] if f[2][1] > low]
+
+
 class BoundMachine:
     """A loaded program some of whose arguments are given: calls take the others, in order, and are as those of the machine."""
 
     def __init__(self, machine: VirtualMachine, given: Mapping[int, Any]) -> None:
         self._machine = machine
         self._signature = machine._main.signature.bound(given)
+        self._free = [k for k in range(len(machine._main.function.parameters)) if k not in given]
+        #: where the given arguments lie, where none of them is updated in place
+        self._given: Occupied | None = None
+        if not given.keys() & set(machine._in_place):
+            self._given = Occupied(machine._tensors_in(list(given.items())))
 
     def __call__(self, *args: Any) -> Any:
         """The result; raises what calls of the machine do."""
         machine = self._machine
         if machine._in_place:
-            machine._check_updated(self._signature.completed(args))
+            every = args if self._given is not None else self._signature.completed(args)
+            places = self._free if self._given is not None else range(len(every))
+            machine._check_updated(list(zip(places, every, strict=False)), self._given)
         entry, used = self._signature.enter(list(args))
         result = machine._main.run_entered(entry, used, None)
         return machine._finished(result, self._signature.completed(args) if machine._in_place else (), used)

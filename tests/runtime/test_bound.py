@@ -93,3 +93,22 @@ def test_arguments_that_are_updated_in_place_may_be_bound() -> None:
     assert total.tolist() == [2, 2, 2]
     with pytest.raises(GuardError, match="shares memory"):
         bound(total)
+
+
+def test_an_argument_that_is_updated_in_place_shares_no_memory_with_bound_ones() -> None:
+    def step(total: Any, a: Any, b: Any) -> Any:
+        return mi.add_(total, a * b)
+
+    run = mi.compile(step, {name: mi.tensor("n") for name in ("total", "a", "b")}, without=("superoptimize",))
+    memory = np.ones(12, np.float32)
+    # bound ones may share memory with each other
+    bound = run.bind(a=memory[:4], b=memory[2:6])
+    total = memory[6:10]
+    bound(total)
+    assert total.tolist() == [2, 2, 2, 2] and memory[:6].tolist() == [1] * 6
+    for start, name in ((0, "a"), (3, "[ab]"), (5, "b")):
+        with pytest.raises(GuardError, match=f"input 'total' is updated in place, and shares memory with input '{name}'"):
+            bound(memory[start : start + 4])
+    every_other = memory[::2][:4]
+    with pytest.raises(GuardError, match="input 'total' is updated in place, and shares memory with input 'a'"):
+        bound(every_other)

@@ -87,7 +87,10 @@ _UPDATE = UpdateSlice("update_slice_", 2, 2, UPDATE_SLICE.attributes)
 
 
 def _update_slice(x: np.ndarray, window: np.ndarray, starts: Sequence[int]) -> None:
-    _UPDATE.check_run((x, window), {"starts": starts})
+    inside = x.ndim == window.ndim == len(starts) and x.dtype == window.dtype
+    if not inside or any(s < 0 or s + n > size for s, n, size in zip(starts, window.shape, x.shape, strict=True)):
+        # which takes longer than to write a row, and says what is wrong
+        _UPDATE.check_run((x, window), {"starts": starts})
     # the window may be a part of what it is written to
     write_window(x, window.copy() if np.may_share_memory(x, window) else window, starts)
 
