@@ -51,6 +51,10 @@ def test_what_is_not_needed_is_not_imported(what: str, needed: Set[str]) -> None
     assert imported(PROCESSES[what]) == needed
 
 
+def test_torch_is_imported_by_the_first_use_of_what_needs_it() -> None:
+    assert imported("import mirage.torch; dir(mirage.torch)") == set()
+
+
 def test_a_heavy_import_is_noticed() -> None:
     assert imported("import mirage.cli") >= {"rich", "typer"}
 

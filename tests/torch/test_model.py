@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import mirage.torch  # noqa: E402
 from mirage.errors import BudgetError, DimError, GuardError, InputError, SettingError, UnknownTarget, UnsupportedNode  # noqa: E402
+from tests.kernels.kernels import in_threads  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False}
 
@@ -184,6 +185,32 @@ def test_gradients_of_a_functions_weights_are_those_of_torch() -> None:
     check(run, lambda x: x * weight, torch.ones(3, 4))
     weight.mul_(2)
     check(run, lambda x: x * weight, torch.ones(3, 4))
+
+
+def test_in_inference_mode() -> None:
+    with torch.inference_mode():
+        model = Layer()
+        run = compiled(model, strict=True)
+        for n in (3, 1, 4):
+            check(run, model, torch.randn(n, 4))
+    with torch.inference_mode():
+        counting, ours = Counting(), Counting()
+        run = compiled(ours, strict=True)
+        for n in (3, 1):
+            check(run, counting, torch.ones(n, 4))
+
+
+def test_calls_from_several_threads() -> None:
+    model = Layer()
+    run = compiled(model, strict=True)
+
+    def call(n: int) -> None:
+        with torch.no_grad():
+            for k in range(5):
+                check(run, model, torch.randn(1 + (n + k) % 7, 4))
+
+    in_threads(call)
+    assert len(run.programs) == 1
 
 
 def test_dropout_in_training_runs_in_torch() -> None:
