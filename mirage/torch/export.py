@@ -73,8 +73,8 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
 
 
 def first_line(error: BaseException) -> str:
-    """An error's type and first line."""
-    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """An error's type and first line, without where to read more of it."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "").partition(" See https://")[0]
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

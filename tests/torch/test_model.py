@@ -237,6 +237,20 @@ def test_a_model_that_cannot_be_exported_runs_and_says_where() -> None:
         compiled(model, strict=True)(torch.ones(3))
 
 
+class Box:
+    def __init__(self, x: Any) -> None:
+        self.x = x
+
+
+def test_objects_that_torch_knows_nothing_of_run_in_torch() -> None:
+    run = compiled(lambda x: Box(x * 2))
+    assert run(torch.ones(3)).x.tolist() == [2, 2, 2]
+    assert any("Box" in why and "https" not in why for why in run.eager)
+    run = compiled(lambda box: box.x * 2)
+    assert run(Box(torch.ones(3))).tolist() == [2, 2, 2]
+    assert any("Box, which is neither a tensor" in why for why in run.eager)
+
+
 def test_autocast_runs_in_torch() -> None:
     model = Layer()
     run = compiled(model)
