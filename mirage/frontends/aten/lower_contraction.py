@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import Any
 
+import torch
+
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.shapes import as_broadcast, as_shape, broadcast, fresh_dim, joined, sliced
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
@@ -103,6 +105,20 @@ def _cdist(c: Call, x: Any, y: Any, p: float, mode: int | None = None) -> Any:
     x = as_broadcast(x, (*batch, *x.shape[-2:]))
     y = as_broadcast(y, (*batch, y.shape[-2], x.shape[-1]))
     apart = x.reshape(*x.shape[:-1], 1, x.shape[-1]) - y.reshape(*y.shape[:-2], 1, *y.shape[-2:])
+    return _distance(c, apart, p)
+
+
+@lowers("_pdist_forward")
+def _pdist(c: Call, x: Any, p: float = 2) -> Any:
+    count = x.shape[0]
+    if not isinstance(count, int):
+        unsupported("the number of rows is symbolic")
+    first, second = (c.trace.wrap(c.trace.array(c.name, rows)) for rows in torch.triu_indices(count, count, 1).numpy())
+    return _distance(c, array_ops.take(x, first) - array_ops.take(x, second), p)
+
+
+def _distance(c: Call, apart: Any, p: float) -> Any:
+    """The p-norms along the last dim."""
     if p == 2:
         return ops.sqrt(ops.square(apart).sum(-1))
     if p == inf:

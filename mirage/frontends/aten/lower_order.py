@@ -6,7 +6,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.shapes import as_shape, axis_of, size_of, sliced
-from mirage.frontends.aten.table import Call, as_tensor, lowers, unsupported
+from mirage.frontends.aten.table import Call, as_tensor, lowers, promoted_type, unsupported
 from mirage.frontends.graph_ops import cast
 from mirage.ir.types import DTYPES
 
@@ -87,6 +87,21 @@ def _searchsorted(
     if sorter is not None:
         bounds = array_ops.take_along_axis(bounds, sorter, -1)
     return below(c, few(bounds), x, right or side == "right")
+
+
+@lowers("searchsorted.Scalar")
+def _searchsorted_number(
+    c: Call,
+    bounds: Any,
+    x: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> Any:
+    number = c.tensor(x, promoted_type((bounds, x)))
+    return _searchsorted(c, bounds, number, right=right, side=side, sorter=sorter)
 
 
 @lowers("bucketize.Tensor")

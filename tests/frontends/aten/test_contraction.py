@@ -72,6 +72,8 @@ def test_distances(p: float) -> None:
     check(aten._cdist_forward.default, floats(2, 3, 4), floats(2, 5, 4), p, None)
     check(aten._cdist_forward.default, floats(3, 4), floats(2, 5, 4), p, None)
     check(aten._cdist_forward.default, floats(3, 0), floats(5, 0), p, None)
+    check(aten._pdist_forward.default, floats(4, 3), p, dynamic=False)
+    check(aten._pdist_forward.default, floats(1, 3), p, dynamic=False)
 
 
 def test_trilinear() -> None:

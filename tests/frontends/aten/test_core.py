@@ -156,7 +156,6 @@ FALLBACK = {
     "_fft_c2r.default",
     "_fft_r2c.default",
     "_local_scalar_dense.default",
-    "_pdist_forward.default",
     "convolution.default",
 }
 

@@ -46,6 +46,9 @@ def test_places_between_bounds(right: bool) -> None:
     check(aten.bucketize.Tensor, TIES[0, 0, 0], BOUNDS, right=right, dynamic=False)
     check(aten.searchsorted.Tensor, BOUNDS, NAN, right=right, dynamic=(1,))
     check(aten.searchsorted.Tensor, BOUNDS, NAN[0], right=right, out_int32=True, dynamic=False)
+    for number in (0.5, 1, float("nan")):
+        check(aten.searchsorted.Scalar, BOUNDS, number, right=right, dynamic=False)
+        check(aten.searchsorted.Scalar, BOUNDS.long(), number, right=right, dynamic=False)
     rows = X[0].sort()[0]
     check(aten.searchsorted.Tensor, rows, X[1, :, :2], right=right, dynamic=False)
 
