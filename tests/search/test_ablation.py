@@ -129,4 +129,3 @@ def test_smt_finds_flash_attention() -> None:
     r: SearchResult = search("gqa_decode", pruner="smt", max_kernels=1, max_operators=8)
     assert any(map(is_flash_attention, r.graphs))
     assert all(prove(axes("gqa_decode"), g) == "proved" for g in r.graphs if is_flash_attention(g))
-    assert r.stats.seconds < 30
