@@ -13,6 +13,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mirage.torch.dynamo import mirage  # noqa: E402
 from tests.torch.compared import check_call, check_equal, compiled, counted  # noqa: E402
 
 r = torch.randn
@@ -136,6 +137,12 @@ def test_one_graph_for_all_sizes() -> None:
     assert counted() == {"compiled": 1}
 
 
+def test_the_name_is_that_of_the_backend() -> None:
+    assert torch._dynamo.lookup_backend("mirage") is mirage
+    assert "mirage" in torch._dynamo.list_backends()
+
+
+@pytest.mark.slow
 def test_the_installed_entry_point_needs_no_import() -> None:
     code = (
         "import sys, torch\n"
@@ -326,7 +333,7 @@ def test_subclasses() -> None:
     check_equal((found.a, found.b), (a * 2 + 1, b * 2 + 1))
 
 
-@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, pytest.param(torch.nn.GRU, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("whole", [True, False])
 def test_recurrent_layers(kind: Any, whole: bool) -> None:
     torch.manual_seed(0)
