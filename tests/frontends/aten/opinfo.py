@@ -168,6 +168,7 @@ def graph_of(call: Callable[..., Any], tensors: Sequence[torch.Tensor]) -> torch
         if not any(_overload(n) and n.target._schema.is_mutable for n in graph.graph.nodes):
             break
         fn = torch.func.functionalize(graph, remove="mutations")
+    graph.graph.eliminate_dead_code()
     return graph
 
 

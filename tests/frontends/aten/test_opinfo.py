@@ -22,8 +22,6 @@ REFUSED = {
     # torch says other shapes of its results than it gives
     "unique_consecutive",
 }
-#: entries whose operators write to their operands: that is compared elsewhere
-WRITING = {"native_batch_norm", "_native_batch_norm_legit", "_batch_norm_with_update", "nn.functional.batch_norm"}
 #: the least share of samples without any call of ATen's
 NATIVE = {torch.float32: 0.65, torch.int64: 0.65, torch.bool: 0.65}
 
@@ -38,8 +36,7 @@ def compare(limit: Callable[[int], int | None], dtype: Any) -> opinfo.Counts:
     """Compare, of entry number k, the first `limit(k)` samples, or all."""
     counts = opinfo.Counts()
     for k, op in enumerate(opinfo.entries()):
-        if op.name not in WRITING:
-            opinfo.check(islice(opinfo.samples(op, dtype), limit(k)), counts)
+        opinfo.check(islice(opinfo.samples(op, dtype), limit(k)), counts)
     assert counts.wrong == []
     refused = [p for p in counts.problems if ": refused: " in p]
     assert {p.split()[0] for p in refused} <= REFUSED, refused
