@@ -23,6 +23,7 @@ WHOLE = (
     "index_copy",
     "index_fill",
     "linspace",
+    "eye",
     "roll",
     "select_scatter",
 )

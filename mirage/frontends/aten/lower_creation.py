@@ -42,3 +42,9 @@ def _linspace(c: Call, start: Any, end: Any, steps: Any, **_: Any) -> Any:
     half = apply("elementwise_max", (before_last + 1) // 2, 1)
     rising, falling = first + c.tensor(places, wide) * step, last - c.tensor(before_last - places, wide) * step
     return c.tensor(graph_ops.where(places < half, rising, falling))
+
+
+@lowers("eye", "eye.m")
+def _eye(c: Call, *_: Any, **__: Any) -> Any:
+    rows, columns = c.shape
+    return c.tensor(graph_ops.equal(array_ops.arange(0, rows).reshape(rows, 1), array_ops.arange(0, columns)))
