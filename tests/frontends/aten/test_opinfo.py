@@ -22,8 +22,9 @@ REFUSED = {
     # torch says other shapes of its results than it gives
     "unique_consecutive",
 }
-#: the least share of samples without any call of ATen's
-NATIVE = {torch.float32: 0.65, torch.int64: 0.65, torch.bool: 0.65}
+#: the least share of samples without any call of ATen's: of some, where each entry counts once, and of all
+SOME = 0.65
+NATIVE = {torch.float32: 0.74, torch.int64: 0.78, torch.bool: 0.64}
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +50,7 @@ def test_some_samples(place: int, record_property: Callable[[str, object], None]
     dtype = opinfo.DTYPES[place]
     counts = compare(lambda k: 1 if k % 5 == place else 0, dtype)
     record_property("samples", f"OpInfo, some, {str(dtype)[6:]}: {counts}")
-    assert counts.share >= NATIVE[dtype]
+    assert counts.share >= SOME
 
 
 @pytest.mark.slow
