@@ -2,6 +2,7 @@
 
     types       element types, and dims from symbolic sizes
     table       what a lowering is, and the table of all of them
+    shapes      what lowerings share: dims written in two ways, windows, counts that only the run tells
     lower_*     the lowerings, one line per operator where one line says it
     fallback    every other operator: a call of ATen's own
     importer    a graph, node by node
