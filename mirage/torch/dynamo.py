@@ -98,7 +98,7 @@ def _compiled(
     _check_devices(graph, example_inputs)
 
     def inference(g: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
-        return _graph_of_aten(g, declared, options)
+        return _graph_of_aten(g, declared, options, _of_modules(graph))
 
     def training(g: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         raise _NeedsGradients
@@ -147,8 +147,16 @@ def _check_devices(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -
             raise UnsupportedNode(f"a tensor is on {x.device}; graphs are compiled for tensors on the CPU")
 
 
-def _graph_of_aten(graph: torch.fx.GraphModule, declared: Mapping[str, Any], options: ModelOptions) -> LiftedGraph:
-    """A graph of ATen's operators, compiled."""
+def _of_modules(graph: torch.fx.GraphModule) -> list[bool]:
+    """Which inputs of Dynamo's graph are tensors of modules: caches are static as well, and written to in every step."""
+    sources = [getattr(n, "_dynamo_source", None) for n in graph.graph.nodes if n.op == "placeholder"]
+    return [s is not None and bool(s.guard_source.is_unspecialized_nn_module()) for s in sources]
+
+
+def _graph_of_aten(
+    graph: torch.fx.GraphModule, declared: Mapping[str, Any], options: ModelOptions, of_modules: Sequence[bool]
+) -> LiftedGraph:
+    """A graph of ATen's operators, compiled; `of_modules` says it of its inputs, where these are as many as Dynamo's."""
     views = split_views(graph)
     imported = import_graph(graph)
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -158,7 +166,7 @@ def _graph_of_aten(graph: torch.fx.GraphModule, declared: Mapping[str, Any], opt
     bounds = {name: bound for name, bound in bounds.items() if name in known}
     begun = time.perf_counter()
     search = not options.background
-    compiled = compiled_graph(imported, _constants(graph, placeholders), bounds=bounds, **options.compilation(search))
+    compiled = compiled_graph(imported, _constants(graph, placeholders, of_modules), bounds=bounds, **options.compilation(search))
     (outputs,) = graph.graph.output_node().args
     fakes = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in outputs]
     lifted = LiftedGraph(compiled, len(placeholders), fakes, views, bounds)
@@ -185,14 +193,18 @@ def _later(options: ModelOptions) -> Later:
     return _laters[-1][1]
 
 
-def _constants(graph: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node]) -> list[int]:
-    """The positions of inputs that stay the same between calls: parameters, and what else Dynamo knows of.
+def _constants(
+    graph: torch.fx.GraphModule, placeholders: Sequence[torch.fx.Node], of_modules: Sequence[bool]
+) -> list[int]:
+    """The positions of inputs that stay the same between calls: parameters, and tensors of modules that Dynamo says are static.
 
     Not those that the graph writes to, and no inference tensors, of which nobody knows whether they were written to.
     """
     context = torch._guards.TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
     known = set(metadata.static_input_indices if metadata is not None else ())
+    if len(of_modules) == len(placeholders):
+        known = {k for k in known if of_modules[k]}
     written = written_inputs(graph.graph)
     found = []
     for k, n in enumerate(placeholders):
