@@ -1,6 +1,6 @@
 """Lowerings of operators that read or write the elements at positions which tensors hold.
 
-An index outside of its dim is an InputError at run time; one below 0 counts from the end.
+An index outside of its dim is an InputError at run time; one below 0 counts from the end where torch counts so, too.
 """
 
 from __future__ import annotations
@@ -150,9 +150,15 @@ def _vector(x: Any) -> Any:
     return x if x.ndim else x.reshape(1)
 
 
+def _from_front(c: Call, index: Any, size: Any) -> Any:
+    """The index for an operator that refuses what is below 0: that becomes the size, which is outside, too."""
+    return graph_ops.where(index < 0, c.tensor(size, index.dtype), index)
+
+
 @lowers("index_select")
 def _index_select(c: Call, x: Any, dim: int, index: Any) -> Any:
-    y = array_ops.take(_vector(x), _vector(index), axis_of(dim, max(x.ndim, 1)))
+    whole, axis = _vector(x), axis_of(dim, max(x.ndim, 1))
+    y = array_ops.take(whole, _from_front(c, _vector(index), whole.shape[axis]), axis)
     return y if x.ndim else y.reshape(())
 
 
@@ -163,15 +169,15 @@ def _take(c: Call, x: Any, index: Any) -> Any:
 
 @lowers("embedding")
 def _embedding(c: Call, weight: Any, indices: Any, *_: Any, **__: Any) -> Any:
-    return array_ops.take(weight, indices, 0)
+    return array_ops.take(weight, _from_front(c, indices, weight.shape[0]), 0)
 
 
 @lowers("gather")
 def _gather(c: Call, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     if max(x.ndim, 1) != max(index.ndim, 1):
         unsupported("the index has another rank than the tensor")
-    x, at = _vector(x), _vector(index)
-    axis = axis_of(dim, x.ndim)
+    x, axis = _vector(x), axis_of(dim, max(x.ndim, 1))
+    at = _from_front(c, _vector(index), x.shape[axis])
     # only as much as the index covers is read
     x = window(x, _with(at.shape, axis, x.shape[axis]))
     return array_ops.take_along_axis(x, at, axis).reshape(index.shape)
@@ -191,7 +197,8 @@ def put(x: Any, axis: int, index: Any, values: Any, accumulate: bool = False) ->
 def _scattered(c: Call, x: Any, dim: int, index: Any, source: Any, accumulate: bool = False) -> Any:
     if max(x.ndim, 1) != max(index.ndim, 1):
         unsupported("the index has another rank than the tensor")
-    whole, index, axis = _vector(x), _vector(index), axis_of(dim, max(x.ndim, 1))
+    whole, axis = _vector(x), axis_of(dim, max(x.ndim, 1))
+    index = _from_front(c, _vector(index), whole.shape[axis])
     source = c.tensor(source)
     values = window(source, index.shape) if source.ndim else source
     return put(whole, axis, index, values, accumulate).reshape(x.shape)

@@ -32,6 +32,7 @@ def within(size: int, *shape: int) -> Any:
     return (torch.arange(n) * 31 % max(size, 1)).reshape(shape)
 
 
+X2 = torch.arange(12.0).reshape(4, 3)
 X = numbers(3, 4, 6)
 POSITIVE = X > 20
 ROWS = POSITIVE[:, :, 0]
@@ -82,6 +83,22 @@ def test_an_index_outside_of_its_dim_is_an_error(indices: Any) -> None:
         check(aten.index.Tensor, X, inside, others=[(X, indices)])
     with pytest.raises(InputError, match="is outside of a dim"):
         check(aten.index_put.default, X, inside, torch.zeros(()), others=[(X, indices, torch.zeros(()))])
+
+
+@pytest.mark.parametrize(
+    "op, index, args",
+    [
+        (aten.embedding.default, at(1, -1), lambda index: (X2, index)),
+        (aten.index_select.default, at(1, -1), lambda index: (X2, 0, index)),
+        (aten.gather.default, at(1, -1, 0).reshape(1, 3), lambda index: (X2, 0, index)),
+        (aten.scatter.value, at(1, -1, 0).reshape(1, 3), lambda index: (X2, 0, index, 1.0)),
+    ],
+)
+def test_an_index_below_0_is_an_error_where_it_is_one_in_torch(op: Any, index: Any, args: Any) -> None:
+    with pytest.raises((IndexError, RuntimeError)):
+        op(*args(index))
+    with pytest.raises(InputError, match="is outside of a dim"):
+        check(op, *args(torch.zeros_like(index)), others=[args(index)])
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
