@@ -14,7 +14,7 @@ from torch import Tensor, nn
 #: sizes of a call: sequences, tokens of each, and tokens that a cache holds of each
 Sizes = tuple[int, int, int]
 #: layers of a model where time is short
-FEW = 4
+FEW = 2
 #: tokens of a call, at most, so that a race of some versions takes seconds
 _TOKENS = 256
 #: tokens in a cache, at most
@@ -33,7 +33,7 @@ class Case:
 
     model: str
     mode: str
-    build: Callable[[int | None], nn.Module]
+    build: Callable[[int | None], _Tensors]
     inputs: Callable[[nn.Module, Sizes, np.random.Generator], list[Tensor]]
     example: Sizes = (3, 17, 19)
 
@@ -63,6 +63,13 @@ class _Tensors(nn.Module):  # type: ignore[misc]
         self.model = model.requires_grad_(False)
         self.config = model.config
         self.eval()
+
+    def exact(self) -> nn.Module:
+        """The same model, now in float64."""
+        if hasattr(self.config, "num_local_experts"):
+            # torch has no grouped products of float64: expert by expert
+            self.config._experts_implementation = "eager"
+        return self.double()
 
 
 class _Encoder(_Tensors):
@@ -132,11 +139,11 @@ def _token(model: nn.Module, sizes: Sizes, rng: np.random.Generator) -> list[Any
     return [_ids(model, (batch, 1), rng), [_normal(shape, rng) for _ in range(2 * c.num_hidden_layers)]]
 
 
-def _built(wrapper: type[_Tensors], kind: str, layers: str, most: int, **options: Any) -> Callable[[int | None], nn.Module]:
+def _built(wrapper: type[_Tensors], kind: str, layers: str, most: int, **options: Any) -> Callable[[int | None], _Tensors]:
     """What builds a model of transformers: `kind` names its class, and `layers` the option that is their number."""
     of = getattr(transformers, kind)
 
-    def build(wanted: int | None) -> nn.Module:
+    def build(wanted: int | None) -> _Tensors:
         torch.manual_seed(0)
         config = of.config_class(**options, **{layers: most if wanted is None else min(wanted, most)})
         with torch.random.fork_rng():
