@@ -255,7 +255,7 @@ def main(
     only: Annotated[
         list[str] | None, typer.Option(help="A model, or a model and its mode ('gpt2 decode'); all if none is named.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Two sizes per model of 2 layers: under 12 minutes on two cores.")] = False,
+    quick: Annotated[bool, typer.Option(help="Two sizes per model of 2 layers: sized for 12 minutes on two cores.")] = False,
     keep: Annotated[
         Path | None, typer.Option(help="JSON file of the rows: what it has is not measured again, what is measured is added.")
     ] = None,
@@ -266,7 +266,7 @@ def main(
     """Race models of PyTorch that are compiled once, at random sizes, against eager PyTorch, torch.compile, ONNX Runtime and
     OpenVINO.
 
-    All of it takes under an hour on two quiet cores. It can be interrupted and resumed: with --keep FILE every model's rows are
+    All of it is sized for an hour on two quiet cores. It can be interrupted and resumed: with --keep FILE every model's rows are
     written when they are measured, and left out of the next run with that file; --only NAME measures one model.
     """
     if overhead:
