@@ -6,8 +6,9 @@ import contextlib
 import inspect
 import io
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,16 @@ from mirage.torch.weights import Weights
 _WRITTEN = ("BUFFER_MUTATION", "PARAMETER_MUTATION", "USER_INPUT_MUTATION")
 #: where code is that no user wrote
 _NOT_THE_USERS = (*(str(Path(inspect.getfile(module)).parent) + os.sep for module in (torch, contextlib, errors)), "<")
+
+
+#: the threads in which a model is exported: one at a time, as torch keeps for all threads together whether it traces
+_exporting: list[int] = []
+_lock = threading.Lock()
+
+
+def exported_elsewhere() -> bool:
+    """Whether it is in another thread that torch traces, as a model is exported there."""
+    return bool(_exporting) and threading.get_ident() not in _exporting
 
 
 class Call(torch.nn.Module):  # type: ignore[misc]
@@ -64,12 +75,22 @@ def export(call: Call, tensors: Sequence[Any], dynamic: bool = True) -> Any:
     printed = io.StringIO()
     try:
         # torch prints the graph as far as it came where it fails
-        with torch.no_grad(), contextlib.redirect_stderr(printed):
+        with _alone(), torch.no_grad(), contextlib.redirect_stderr(printed):
             program = torch.export.export(call, tuple(tensors), dynamic_shapes=shapes, strict=False)
             return program.run_decompositions(decompositions())
     except Exception as e:
         FALLBACKS.debug("%s", printed.getvalue())
         raise UnsupportedNode(f"torch.export fails: {first_line(e)}{_line_of(e)}") from e
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    with _lock:
+        _exporting.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            _exporting.clear()
 
 
 def first_line(error: BaseException) -> str:

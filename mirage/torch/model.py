@@ -20,7 +20,7 @@ from mirage.errors import InputError, MirageError, UnsupportedNode
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
 from mirage.torch.compare import compare_small, compared
-from mirage.torch.export import Call, export, first_line, program_of, widened
+from mirage.torch.export import Call, export, exported_elsewhere, first_line, program_of, widened
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
 from mirage.torch.model_options import ModelOptions, ranges_of
@@ -151,7 +151,7 @@ class CompiledModel:
 
     def _obstacle(self) -> str | None:
         """Why no program may run now, whatever the arguments."""
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() and not exported_elsewhere():
             return "torch traces it"
         if torch.is_autocast_enabled("cpu"):
             return "autocast is on"

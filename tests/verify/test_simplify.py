@@ -193,6 +193,7 @@ def test_constants_are_the_decimals_as_which_they_are_written(parts: tuple[float
     for c in (api.verify(a, b), api.verify(a, reference_graph(to_axes(b)))):
         assert c.equal is equal and c.verdict == ("proved equal" if equal else "different")
     assert as_written(Fraction(1, 3)) == Fraction(1, 3) and as_written(Fraction(1, 8)) == Fraction(1, 8)
+    assert as_written(Fraction(3, 2**24)) == Fraction(3, 2**24)
     assert as_written(Fraction(0.1)) == Fraction(1, 10) and float(as_written(Fraction(1e-300))) == 1e-300
 
 
