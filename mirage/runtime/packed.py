@@ -21,6 +21,7 @@ _PROVIDERS = {
     "torch.ops": "mirage.frontends.aten.fallback",
     "onednn.linear": "mirage.frontends.aten.onednn",
     "onednn.pack": "mirage.frontends.aten.onednn",
+    "torch.matmul": "mirage.frontends.aten.onednn",
 }
 
 

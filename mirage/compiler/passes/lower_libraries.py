@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from mirage.compiler.context import Context
 from mirage.compiler.patterns import Match, Rule, rules
@@ -19,11 +20,15 @@ from mirage.ir.types import ELEMENTS, TensorType
 
 #: functions that have their own way to kernels
 _OTHERS = ("lax", "fused")
+#: package -> library function -> the package's own, which programs from there call: threads of two libraries are in each
+#: other's way
+OWN: Mapping[str, Mapping[str, str]] = {"torch": {"blas.matmul": "torch.matmul"}}
 
 
 def run(module: Module, context: Context) -> Module:
     """The module with matches of all registered patterns that need no package as library calls."""
-    return lowered(module, context, rules())
+    own = {name: other for p in context.packages for name, other in OWN.get(p, {}).items()}
+    return lowered(module, context, [replace(r, function=own.get(r.function, r.function)) for r in rules()])
 
 
 def lowered(module: Module, context: Context, found: Sequence[Rule]) -> Module:

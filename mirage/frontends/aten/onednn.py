@@ -1,6 +1,8 @@
-"""Products with constant weights by oneDNN, as torch has it: with packed weights, and what follows a product computed with it.
+"""Products by torch, which programs that came from there call.
 
-Programs that came from torch call these functions; where torch was built without oneDNN, ATen's own products are called.
+Those with constant weights go to oneDNN, as torch has it: with packed weights, and what follows a product computed with it;
+where torch was built without oneDNN, to ATen's own products. All others go to ATen, too, not to NumPy's BLAS: each of the two
+has threads that stay awake for a while after a product, on which the other one waits.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ import numpy as np
 import torch
 
 from mirage.frontends.aten.fallback import to_torch
+from mirage.kernels import blas
 from mirage.runtime.packed import register_library, register_packed
 
 #: rows for which weights are packed: the packed form is one of the fastest for all numbers of rows but 1
@@ -79,10 +82,32 @@ def linear(
     in_place(out)
 
 
+def matmul(
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    *,
+    left: Sequence[int] = (),
+    right: Sequence[int] = (),
+    bias: bool = False,
+    relu: bool = False,
+) -> None:
+    """What `mirage.kernels.blas.matmul` computes; the 16-bit types are left to that."""
+    if outputs[0].itemsize == 2:
+        return blas.matmul(inputs, outputs, left=left, right=right, bias=bias, relu=relu)
+    x, y = (to_torch(a).permute(*p) if p else to_torch(a) for a, p in zip(inputs[:2], (left, right), strict=True))
+    out = to_torch(outputs[0])
+    torch.matmul(x, y, out=out)
+    if bias:
+        out += to_torch(inputs[2])
+    if relu:
+        torch.relu_(out)
+
+
 def _is_available() -> bool:
     """Whether torch has oneDNN's products for tensors of the processor."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 register_library("onednn.linear", linear)
+register_library("torch.matmul", matmul)
 register_packed("onednn.pack", pack)

@@ -1,4 +1,4 @@
-"""Products with constant weights by oneDNN, in compiled graphs and alone."""
+"""Products by oneDNN and ATen, in compiled graphs and alone."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ torch = pytest.importorskip("torch")
 
 from mirage.frontends.aten import onednn  # noqa: E402
 from mirage.frontends.aten.importer import import_graph  # noqa: E402
+from mirage.kernels import blas  # noqa: E402
 from mirage.runtime.program import CallLibrary  # noqa: E402
 from mirage.torch.compiled import CompiledGraph, compiled_graph  # noqa: E402
 
@@ -41,6 +42,39 @@ def test_every_form(lead: tuple[int, ...], right: tuple[int, ...], activation: s
             given = (x, stored, *form, *([c] if bias else []))
             onednn.linear(given, [out], right=right, packed=bool(form), bias=bias, activation=activation)
             np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("left, right", [((), ()), ((0, 2, 1, 3), (0, 2, 3, 1)), ((), (0, 1, 3, 2))])
+@pytest.mark.parametrize("batch", [(2, 3), (0, 3), (1, 1)])
+def test_other_products(batch: tuple[int, int], left: tuple[int, ...], right: tuple[int, ...], dtype: Any) -> None:
+    rng = np.random.default_rng(0)
+
+    def stored(shape: tuple[int, ...], perm: tuple[int, ...]) -> np.ndarray:
+        """An array that has this shape where it is read through the permutation."""
+        x = rng.standard_normal(shape).astype(dtype)
+        return np.ascontiguousarray(x.transpose(np.argsort(perm))) if perm else x
+
+    given = stored((*batch, 5, 7), left), stored((*batch, 7, 4), right), rng.standard_normal(4).astype(dtype)
+    for bias, relu in ((False, False), (True, True)):
+        found, wanted = (np.full((*batch, 5, 4), np.nan, dtype) for _ in range(2))
+        for product, out in ((onednn.matmul, found), (blas.matmul, wanted)):
+            product(given[: 2 + bias], [out], left=left, right=right, bias=bias, relu=relu)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+def test_programs_of_torch_call_no_other_library_of_products() -> None:
+    def scores(q: Any, k: Any) -> Any:
+        return torch.softmax(q @ k.mT, -1)
+
+    model = torch.nn.Module()
+    model.forward = scores
+    q, k = torch.randn(2, 3, 4), torch.randn(2, 5, 4)
+    graph = import_graph(torch.export.export(model, (q, k), strict=False).run_decompositions({}).graph_module)
+    found = compiled_graph(graph, (), without=("superoptimize", "fuse"), cache=False)
+    calls = [i.function for f in found.executable.program for i in f.code if isinstance(i, CallLibrary)]
+    assert calls == ["torch.matmul"]
+    torch.testing.assert_close(found([q, k])[0], scores(q, k))
 
 
 def test_no_depth() -> None:
