@@ -150,7 +150,7 @@ def test_a_process_that_ends_early_ends_its_search(started: Any, tmp_path: Path)
     p = started()
     p.stdin.close()
     assert p.wait(PATIENCE) == 0
-    assert not left_over(tmp_path)
+    assert until(lambda: not left_over(tmp_path)), left_over(tmp_path)
 
 
 def test_ctrl_c_does_not_reach_the_search(started: Any, tmp_path: Path) -> None:
