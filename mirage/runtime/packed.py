@@ -19,9 +19,9 @@ _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
 _PROVIDERS = {
     "torch.ops": "mirage.frontends.aten.fallback",
-    "onednn.linear": "mirage.frontends.aten.onednn",
-    "onednn.pack": "mirage.frontends.aten.onednn",
-    "torch.matmul": "mirage.frontends.aten.onednn",
+    "onednn.linear": "mirage.frontends.aten.products",
+    "onednn.pack": "mirage.frontends.aten.products",
+    "torch.matmul": "mirage.frontends.aten.products",
 }
 
 

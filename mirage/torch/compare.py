@@ -52,9 +52,9 @@ def compare_small(program: Program, dtypes: Sequence[Any], model: Callable[[Sequ
     `program.refused`; what the model itself refuses in neither.
     """
     symbols = sorted({s.name for dims in program.guards.shapes for d in dims for s in d.free_symbols})
-    combinations = [set(c) for r in range(1, len(symbols) + 1) for c in itertools.combinations(symbols, r)]
-    # the last is of all symbols
-    chosen = [*combinations[: _COMBINATIONS - 1], *combinations[-1:]]
+    combinations = (set(c) for r in range(1, len(symbols)) for c in itertools.combinations(symbols, r))
+    # there are as many as subsets: the first ones are made, and that of all symbols
+    chosen = [*itertools.islice(combinations, _COMBINATIONS - 1), *([set(symbols)] if symbols else [])]
     for some, small in [*((c, 1) for c in chosen), *(({s}, 0) for s in symbols)]:
         for other in _TRIED:
             shapes = program.guards.shapes_at({s: small if s in some else other for s in symbols})

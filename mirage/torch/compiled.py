@@ -10,10 +10,10 @@ import numpy as np
 import torch
 
 from mirage.compilation import compile
-from mirage.frontends.aten.fallback import to_torch
+from mirage.frontends.aten.fallback import to_array, to_torch
 from mirage.frontends.aten.importer import Given, Imported
 from mirage.ir.annotations import ShapeType
-from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.types import TensorType
 from mirage.runtime.executable import Executable
 
 
@@ -116,9 +116,7 @@ def _reader(annotation: Any) -> Callable[[Any], Any]:
 def as_array(x: Any) -> Any:
     """An array in the memory of a tensor, where that is possible; anything else as it is, for the program to refuse."""
     try:
-        if x.dtype == torch.bfloat16:
-            return x.detach().view(torch.int16).numpy().view(ELEMENTS["bfloat16"])
-        return x.numpy() if not x.requires_grad else x.detach().numpy()
+        return to_array(x.detach() if x.requires_grad else x)
     except (AttributeError, RuntimeError, TypeError):
         return x
 

@@ -37,11 +37,12 @@ def compile_exported(
     args, kwargs = pytree.tree_unflatten(list(range(len(values))), exported.call_spec.in_spec)
     leaves = pytree.tree_leaves([*args, *(kwargs[name] for name in sorted(kwargs))])
     tensors = [k for k, v in enumerate(values) if isinstance(v, torch.Tensor)]
-    order = [tensors.index(k) for k in leaves if k in tensors]
-    names = [inputs[k].name for k in leaves if k in tensors]
+    places = [k for k in leaves if k in tensors]
+    names = [inputs[k].name for k in places]
     ranges = ranges_of(bounds)
     if unknown := sorted(ranges.keys() - set(names)):
         raise InputError(f"bounds: there is no tensor {unknown[0]!r}; the tensors are {', '.join(names)}")
+    order = [tensors.index(k) for k in places]
     program = program_of(
         exported.run_decompositions(decompositions()), None, names, bounds=ranges, order=order, **options
     )
@@ -50,8 +51,8 @@ def compile_exported(
 
     def model(tensors: Any) -> Any:
         every = list(examples)
-        for name, t in zip(names, tensors, strict=True):
-            every[[n.name for n in inputs].index(name)] = t
+        for k, t in zip(places, tensors, strict=True):
+            every[k] = t
         args, kwargs = pytree.tree_unflatten(every, exported.call_spec.in_spec)
         return module(*args, **kwargs)
 

@@ -24,7 +24,7 @@ from mirage.torch.export import Call, export, exported_elsewhere, first_line, pr
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
 from mirage.torch.model_options import ModelOptions, ranges_of
-from mirage.torch.program import Program, check_bounds
+from mirage.torch.program import Program, check_bounds, remember
 from mirage.torch.saved import save
 from mirage.torch.weights import requires_grad
 
@@ -33,8 +33,6 @@ Place: TypeAlias = tuple[Key, tuple[bool, ...]]
 #: programs for arguments of one kind, and kinds of arguments, beyond which the model itself runs
 MAX_PROGRAMS, MAX_KINDS = 8, 32
 _GRADIENTS = "gradients are needed; call it under torch.no_grad() for the compiled program"
-#: shapes whose program is known without another look
-_KNOWN = 1024
 
 
 def compile(
@@ -284,9 +282,7 @@ class CompiledModel:
             self._later.add(program)
 
     def _noted(self, key: Place, kind: Kind, shapes: tuple[Shape, ...], found: Program | str) -> Any:
-        if len(kind.known) >= _KNOWN:
-            kind.known.clear()
-        kind.known[shapes] = found
+        remember(kind.known, shapes, found)
         self._kinds[key] = kind
         return found
 

@@ -10,7 +10,7 @@ import torch
 from mirage.errors import GuardError, InputError
 from mirage.torch.arguments import Key, dtype_name, split
 from mirage.torch.guards import Shape
-from mirage.torch.program import Program
+from mirage.torch.program import Program, remember
 from mirage.torch.weights import requires_grad
 
 
@@ -49,7 +49,8 @@ class CompiledPrograms:
         known = self._known[given.key]
         program = known.get(shapes)
         if program is None:
-            program = known[shapes] = self._find(given.key, shapes)
+            program = self._find(given.key, shapes)
+            remember(known, shapes, program)
         return program(given.tensors)
 
     def _find(self, key: Key, shapes: tuple[Shape, ...]) -> Program:

@@ -16,7 +16,7 @@ import sympy
 import torch
 
 from mirage.errors import FormatError, InputError, UnsupportedNode
-from mirage.frontends.aten.types import annotation_of, dim_of
+from mirage.frontends.aten.types import NAMES, annotation_of, dim_of
 from mirage.frontends.calls import call_library, match_cast
 from mirage.frontends.effects import call_packed
 from mirage.frontends.graph import GraphTrace
@@ -43,7 +43,7 @@ def call_operator(
     _check(op)
     if str(op) == COPY and isinstance(args[0].annotation, TensorType):
         raise UnsupportedNode("its operands do not fit the effect that writes to an array")
-    text = Arguments(trace)
+    text = Arguments()
     attrs: dict[str, Any] = {"op": str(op), "call": json.dumps([text.encode(list(args)), text.encode(kwargs)])}
     if text.dims:
         attrs["dims"] = tuple(text.dims)
@@ -85,8 +85,7 @@ def _without_new(annotation: Annotation, scope: set[str]) -> Annotation:
 class Arguments:
     """Collects the tensors and dims of a call while its arguments become JSON."""
 
-    def __init__(self, trace: GraphTrace) -> None:
-        self.trace = trace
+    def __init__(self) -> None:
         self.operands: list[Any] = []
         self.dims: list[sympy.Expr] = []
 
@@ -235,6 +234,13 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(array)
 
 
+def to_array(tensor: torch.Tensor) -> np.ndarray:
+    """An array in the memory of a tensor without gradients."""
+    brain = tensor.dtype == torch.bfloat16
+    array: np.ndarray = (tensor.view(torch.int16) if brain else tensor).numpy()
+    return array.view(ELEMENTS["bfloat16"]) if brain else array
+
+
 class _Writable:
     """An array that may only be read, as one that may be written."""
 
@@ -245,11 +251,8 @@ class _Writable:
 
 def _to_numpy(x: Any) -> Any:
     if isinstance(x, torch.Tensor):
-        if x.dtype == torch.bfloat16:
-            return x.contiguous().view(torch.int16).numpy().view(ELEMENTS["bfloat16"])
-        name = str(x.dtype).removeprefix("torch.")
-        known = name in ELEMENTS and x.layout == torch.strided
-        return x.contiguous().resolve_conj().resolve_neg().numpy() if known else x
+        known = x.dtype in NAMES and x.layout == torch.strided
+        return to_array(x.contiguous().resolve_conj().resolve_neg()) if known else x
     if isinstance(x, tuple | list):
         return tuple(map(_to_numpy, x))
     return (x,) if isinstance(x, int) and not isinstance(x, bool) else x

@@ -8,6 +8,7 @@ from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.shapes import as_shape, axis_of, size_of, sliced
 from mirage.frontends.aten.table import Call, as_tensor, lowers, promoted_type, unsupported
 from mirage.frontends.graph_ops import cast
+from mirage.frontends.tensors import GraphTensor
 from mirage.ir.types import DTYPES
 
 #: bounds up to which each element is compared with every one
@@ -73,7 +74,7 @@ def below(c: Call, bounds: Any, x: Any, right: bool) -> Any:
     return cast(counted, c.dtype).sum(-1)
 
 
-@lowers("searchsorted.Tensor")
+@lowers("searchsorted.Tensor", "searchsorted.Scalar")
 def _searchsorted(
     c: Call,
     bounds: Any,
@@ -84,24 +85,10 @@ def _searchsorted(
     side: str | None = None,
     sorter: Any = None,
 ) -> Any:
+    many = x if isinstance(x, GraphTensor) else c.tensor(x, promoted_type((bounds, x)))
     if sorter is not None:
         bounds = array_ops.take_along_axis(bounds, sorter, -1)
-    return below(c, few(bounds), x, right or side == "right")
-
-
-@lowers("searchsorted.Scalar")
-def _searchsorted_number(
-    c: Call,
-    bounds: Any,
-    x: Any,
-    *,
-    out_int32: bool = False,
-    right: bool = False,
-    side: str | None = None,
-    sorter: Any = None,
-) -> Any:
-    number = c.tensor(x, promoted_type((bounds, x)))
-    return _searchsorted(c, bounds, number, right=right, side=side, sorter=sorter)
+    return below(c, few(bounds), many, right or side == "right")
 
 
 @lowers("bucketize.Tensor")

@@ -16,7 +16,7 @@ from mirage.frontends.array_ops import dim_value
 from mirage.frontends.aten.types import NAMES
 from mirage.frontends.graph import GraphTrace
 from mirage.frontends.graph_ops import cast
-from mirage.frontends.proxy import Proxy, Traced
+from mirage.frontends.proxy import Traced
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
@@ -140,6 +140,3 @@ def add(lowerings: dict[str, Lowering]) -> None:
     for name, fn in lowerings.items():
         assert name not in LOWERINGS, f"{name} is lowered twice"
         LOWERINGS[name] = fn
-
-
-__all__ = ["LOWERINGS", "Call", "Lowering", "Proxy", "add", "as_tensor", "lowers", "promoted_type", "unsupported"]

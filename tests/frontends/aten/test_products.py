@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from mirage.frontends.aten import onednn  # noqa: E402
+from mirage.frontends.aten import products  # noqa: E402
 from mirage.frontends.aten.importer import import_graph  # noqa: E402
 from mirage.kernels import blas  # noqa: E402
 from mirage.runtime.program import CallLibrary  # noqa: E402
@@ -33,14 +33,14 @@ def test_every_form(lead: tuple[int, ...], right: tuple[int, ...], activation: s
     x, w, c = (rng.standard_normal(s, np.float32) for s in ((*lead, 7), (7, 20), (20,)))
     stored = np.ascontiguousarray(w.T) if right else w
     stored.flags.writeable = False
-    packed = onednn.pack(stored, right=right)
+    packed = products.pack(stored, right=right)
     product = x.astype(np.float64) @ w
     for bias in (False, True):
         wanted = FUNCTIONS[activation](torch.from_numpy(product + (c if bias else 0))).numpy()
         for form in ((), (packed,)):
             out = np.full((*lead, 20), np.nan, np.float32)
             given = (x, stored, *form, *([c] if bias else []))
-            onednn.linear(given, [out], right=right, packed=bool(form), bias=bias, activation=activation)
+            products.linear(given, [out], right=right, packed=bool(form), bias=bias, activation=activation)
             np.testing.assert_allclose(out, wanted, rtol=0, atol=1e-5)
 
 
@@ -58,7 +58,7 @@ def test_other_products(batch: tuple[int, int], left: tuple[int, ...], right: tu
     given = stored((*batch, 5, 7), left), stored((*batch, 7, 4), right), rng.standard_normal(4).astype(dtype)
     for bias, relu in ((False, False), (True, True)):
         found, wanted = (np.full((*batch, 5, 4), np.nan, dtype) for _ in range(2))
-        for product, out in ((onednn.matmul, found), (blas.matmul, wanted)):
+        for product, out in ((products.matmul, found), (blas.matmul, wanted)):
             product(given[: 2 + bias], [out], left=left, right=right, bias=bias, relu=relu)
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
 
@@ -80,12 +80,12 @@ def test_programs_of_torch_call_no_other_library_of_products() -> None:
 def test_no_depth() -> None:
     x, w, c = np.ones((3, 0), np.float32), np.ones((0, 2), np.float32), np.array([1, 2], np.float32)
     out = np.full((3, 2), np.nan, np.float32)
-    onednn.linear((x, w, onednn.pack(w), c), [out], packed=True, bias=True)
+    products.linear((x, w, products.pack(w), c), [out], packed=True, bias=True)
     np.testing.assert_array_equal(out, np.broadcast_to(c, (3, 2)))
 
 
 def test_without_onednn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onednn, "_is_available", lambda: False)
+    monkeypatch.setattr(products, "_is_available", lambda: False)
     test_every_form((3,), (1, 0), "gelu")
     test_no_depth()
 
