@@ -18,14 +18,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.cutlass_program import cutlass_program
 from benchmarks.gpu.rows import CUTLASS, Case, GpuRow
 from benchmarks.programs import batch_of
-from mirage.errors import DeviceError, InputError
+from mirage.errors import DeviceError, InputError, LibraryError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
-from mirage.kernels.cuda.library.program import CudaLibraryProgram
+from mirage.kernels.cuda.library.libraries import library
+from mirage.kernels.cuda.library.program import CudaLibraryProgram, CupyArrays
 from mirage.kernels.library import LibraryProgram
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import random_inputs
@@ -188,7 +188,12 @@ class Device:
         return CudaLibraryProgram(to_axes(program))
 
     def _cutlass(self, result: CudaSuperoptimized, case: Case) -> LibraryProgram:
-        return cutlass_program(result.program, case.sizes, result.device)
+        program, cutlass, arrays = to_axes(result.program), library("cutlass"), CupyArrays()
+        if why := cutlass.why_not(program):
+            raise LibraryError(f"{program.name}: no kernel serves it: {why}")
+        run = CudaLibraryProgram(program, arrays, cutlass.calls(result.device, {}, arrays))
+        run.prepare(case.sizes)
+        return run
 
     def _compiled(self, case: Case, copies: Sequence[Sequence[Any]]) -> dict[str, Call]:
         """The forms of PyTorch compiled; a first call compiles."""

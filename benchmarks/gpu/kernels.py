@@ -16,7 +16,6 @@ from typing import Annotated
 import typer
 
 import mirage as mi
-from benchmarks.gpu.cutlass_program import cutlass_program
 from benchmarks.gpu.device import Device
 from benchmarks.gpu.rows import (
     Case,
@@ -35,7 +34,8 @@ from benchmarks.peers.peers import complain
 from benchmarks.programs import KERNELS, kernel_sizes
 from benchmarks.tables import AsJson, emit
 from mirage.errors import MirageError
-from mirage.kernels.library import NUMPY
+from mirage.ir.axes import to_axes
+from mirage.kernels.cuda.library.libraries import library
 from mirage.results.cuda.result import CudaSuperoptimized
 
 #: seconds to superoptimize a program, for each of its sets of sizes
@@ -118,11 +118,8 @@ def rehearse(wanted: Sequence[Case], results: Results) -> Iterator[str]:
         version = found.choice(case.sizes)
         kernels = (f"{k.name} ({k.registers} registers, {k.spill_bytes} bytes spilled)" for k in version.built.kernels)
         yield f"{case.program} {case.label} {case.dtype}: {version}: {', '.join(kernels)}"
-        try:
-            gemms = cutlass_program(found.program, case.sizes, found.device, NUMPY)
-            yield f"{case.program} {case.label} {case.dtype}: CUTLASS alone: {gemms.gemms.config}"
-        except MirageError as e:
-            yield f"{case.program} {case.label} {case.dtype}: no CUTLASS kernels: {e}"
+        why = library("cutlass").why_not(to_axes(found.program))
+        yield f"{case.program} {case.label} {case.dtype}: CUTLASS is {f'not offered: {why}' if why else 'offered'}"
 
 
 def main(

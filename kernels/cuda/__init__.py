@@ -8,8 +8,8 @@ order in which a muGraph passes through them:
 - `emit/`: a muGraph and its schedule as Triton source
 - `compile/`: machine code, ahead of time and cached by content
 - `launch/`: arrays of any library, the plan of a call, calls, CUDA graphs, timing
-- `library/`: predefined operators and whole programs by cuBLASLt and CuPy
-- `gemm/`: products with an epilogue as CUTLASS kernels, from their description to the launch
+- `library/`: libraries by name; predefined operators and whole programs by cuBLASLt and CuPy
+- `gemm/`: CUTLASS as one of these libraries: products with an epilogue
 - `interpret/`: Triton code run on the processor, for tests
 - `loops/`: all of this for the loop programs of operators that are no muGraphs
 """

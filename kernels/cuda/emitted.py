@@ -8,7 +8,7 @@ from enum import Enum
 
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import Dim
-from mirage.kernels.cuda.gemm.gemm import GemmConfig
+from mirage.kernels.cuda.library.libraries import CUBLASLT
 
 #: the multiple of which a pointer (in bytes), stride (in elements) or size may be assumed to be: Triton's tt.divisibility
 DIVISIBILITY = 16
@@ -152,8 +152,8 @@ class EmittedTriton:
     on one stream. `tensors` are the inputs of the muGraph first (`inputs` of them), then what steps write;
     `places` gives the place of every input's argument among the arguments of a call. `packed` tensors come between these:
     the caller fills them. All `limits`
-    must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included. `gemm` is that of the
-    schedule, for predefined products.
+    must hold at the sizes of a call. `axes` are the sizes of all axes, those of partial results included. `library` computes
+    predefined operators.
     """
 
     source: str
@@ -169,7 +169,7 @@ class EmittedTriton:
     described: tuple[Described, ...] = ()
     #: the same without descriptors, for arrays that are not as `described` asks
     fallback: EmittedTriton | None = None
-    gemm: GemmConfig | None = None
+    library: str = CUBLASLT
 
     @property
     def runs(self) -> tuple[TritonKernel | tuple[PredefinedStep, ...], ...]:

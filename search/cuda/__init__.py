@@ -1,1 +1,1 @@
-"""The choice among verified graphs for a CUDA device: by its model, with CUTLASS kernels, by measurement."""
+"""The choice among verified graphs for a CUDA device: by its model, by measurement."""

@@ -18,16 +18,17 @@ from itertools import islice
 import numpy as np
 
 from mirage.errors import MirageError, ScheduleError, SearchError
+from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit.mugraph import with_descriptors
+from mirage.kernels.cuda.library.libraries import CUBLASLT, offered
 from mirage.kernels.cuda.model.cost import CudaModel
 from mirage.kernels.cuda.schedules.layouts import with_layouts, with_packed
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules.scheduler import CudaScheduler
 from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate
-from mirage.search.cuda.gemms import GemmModel, why_none
 from mirage.search.cuda.versions import Built, CudaDecision, CudaVersion, build_all, is_generated, is_limited
 from mirage.search.cutoffs import Cutoffs
 from mirage.search.decide import LEAF_PRICE
@@ -101,7 +102,7 @@ class Ranker:
         self.constants = constants
         self.anchors = [dict(a) for a in anchors]
         self.model = CudaModel(device)
-        self.gemms = None if why_none(program) else GemmModel(self.model)
+        self.libraries = offered(to_axes(program))
         self.deadline = time.perf_counter() + budget
         self.latest = self.deadline + budget
         self.progress = progress
@@ -146,10 +147,7 @@ class Ranker:
 
     def _us(self, version: CudaVersion, sizes: Mapping[str, int]) -> float:
         """Microseconds as modelled; infinite for one with library calls, which only a device can compare with kernels."""
-        c, built = version.candidate, version.built
-        if self.gemms is not None and version.schedule.gemm is not None:
-            return self.gemms.us(c, version.schedule, built.emitted, built.kernels, built.gemms, sizes)
-        if not is_generated(c.graph):
+        if not is_generated(version.candidate.graph):
             return math.inf
         return self.model.us(version.candidate.graph, version.schedule, sizes, version.built.kernels)
 
@@ -178,8 +176,9 @@ class Ranker:
                 self._reject(c, e)
                 continue
             found += [_Rival(c, r.schedule, sizes, r.us) for r in best]
-            if best and self.gemms is not None:
-                found += [_Rival(c, s, sizes, us) for s, us in self.gemms.choices(c, best[0].schedule, sizes)]
+            if best and any(n.op == "matmul" for n in c.graph.kernel.nodes):
+                others = (name for name in self.libraries if name != CUBLASLT)
+                found += [_Rival(c, replace(best[0].schedule, library=x), sizes, best[0].us) for x in others]
         found.sort(key=lambda r: r.us)
         for i, r in enumerate(found[:LAID]):
             laid, us = with_layouts(r.candidate.graph, r.schedule, sizes, self.model)
@@ -210,8 +209,6 @@ class Ranker:
         for count in (1, 2):
             for ranked in given:
                 take(ranked, count)
-        for several in rivals[: len(self.anchors)]:
-            take((r for r in several if r.schedule.gemm is not None), 1)
         for ranked in given:
             take((r for r in ranked if not is_limited(r.candidate.graph)), 1)
         for count in (1, PER_POINT):
@@ -223,8 +220,8 @@ class Ranker:
                 take(ranked, PER_ANCHOR // 2 * count)
         for several in rivals[: len(self.anchors)]:
             library = [r for r in several if not is_generated(r.candidate.graph)]
-            take((r for r in library if r.schedule.gemm is None), PER_LIBRARY)
-            take((r for r in library if r.schedule.gemm is not None), PER_LIBRARY)
+            for name in self.libraries:
+                take((r for r in library if r.schedule.library == name), PER_LIBRARY)
         return [r for pair, r in list(found.items())[:MAX_RIVALS] if pair not in tried]
 
     def _is_alive(self, r: _Rival, tried: Mapping[Pair, bool]) -> bool:

@@ -15,33 +15,29 @@ from mirage.kernels.cuda.compile.functions import Request, request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emit.mugraph import emit
-from mirage.kernels.cuda.emitted import EmittedTriton
+from mirage.kernels.cuda.emitted import EmittedTriton, TritonKernel
+from mirage.kernels.cuda.library.libraries import CUBLASLT
+from mirage.kernels.cuda.library.predefined import library_operators
 from mirage.kernels.cuda.model.cost import held_whole
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.decision import Tree, decide, leaves, relabel
+from mirage.kernels.library import NUMPY
+from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.thread import with_threads
 from mirage.search.candidates import Candidate
-from mirage.search.cuda.gemms import Gemms, build_gemms
 from mirage.search.decide import learn
 from mirage.search.versions import Point
+from mirage.verify.equivalence import Verifier
 
 
 @dataclass(frozen=True)
 class Built:
-    """The Triton source of a graph under a schedule, and its kernels as compiled for a device; `gemms` are those of CUTLASS, for
-    predefined operators.
-    """
+    """The Triton source of a graph under a schedule, and its kernels as compiled for a device."""
 
     emitted: EmittedTriton
     kernels: tuple[CompiledKernel, ...]
-    gemms: Gemms = field(default_factory=dict)
-
-    @property
-    def source(self) -> str:
-        """The Triton source, and what CUTLASS kernels compute as comments."""
-        notes = "".join(f"\n# a product by CUTLASS ({g.config}): {g.epilogue}\n" for g in self.gemms)
-        return self.emitted.source + notes
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ class CudaVersion:
     def __str__(self) -> str:
         count = len(self.candidate.graph.kernels)
         tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
-        origin = self.candidate.graph.origin + (f", CUTLASS {self.schedule.gemm}" if self.schedule.gemm else "")
+        origin = self.candidate.graph.origin + f", {self.schedule.library}" * (self.schedule.library != CUBLASLT)
         kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
         return f"{kernels} ({origin})" + f", for {tuned}" * bool(tuned)
 
@@ -129,31 +125,41 @@ def build_all(
         try:
             schedule.check(c.graph)
             one = emit(c.graph, schedule, c.maximum)
+            _prepare(c, one, sizes, device)
             requests += [request(one, k, device, d) for k, d in zip(one.kernels, typical(one, sizes), strict=True)]
             emitted.append(one)
         except MirageError as e:
             emitted.append(e)
     done = iter(compile_all(requests))
-    gemms = build_gemms(
-        [(w[0], None if isinstance(e, MirageError) else e) for w, e in zip(work, emitted, strict=True)], device
-    )
     return [
-        e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), g, device)
-        for e, g in zip(emitted, gemms, strict=True)
+        e if isinstance(e, MirageError) else _built(e, list(islice(done, len(e.kernels))), device) for e in emitted
     ]
 
 
+def _prepare(c: Candidate, emitted: EmittedTriton, sizes: Mapping[str, int], device: CudaDevice) -> None:
+    """Have the library of predefined operators compile what it needs; raises CompilerError."""
+    for run in emitted.runs:
+        if not isinstance(run, TritonKernel) and emitted.library != CUBLASLT:
+            library_operators(c.graph, emitted, run, c.maximum, device, NUMPY).prepare(sizes)
+
+
 def _built(
-    emitted: EmittedTriton,
-    kernels: Sequence[CompiledKernel | CompilerError],
-    gemms: Gemms | MirageError,
-    device: CudaDevice,
+    emitted: EmittedTriton, kernels: Sequence[CompiledKernel | CompilerError], device: CudaDevice
 ) -> Built | MirageError:
     try:
-        generated = checked(kernels, device)
+        return Built(emitted, checked(kernels, device))
     except (CompilerError, ScheduleError) as e:
         return e
-    return gemms if isinstance(gemms, MirageError) else Built(emitted, generated, gemms)
+
+
+def library_candidate(verifier: Verifier, known: Sequence[Candidate]) -> Candidate | None:
+    """The program itself as a graph of predefined operators, which is not among those that are known."""
+    graph = reference_graph(verifier.axis_program)
+    if any(c.graph.kernel == graph.kernel for c in known):
+        return None
+    # the search did not cost it: after those that it did
+    cost = max((c.cost for c in known), default=0.0)
+    return Candidate(graph, verifier.check(graph), analyze(graph), cost)
 
 
 def is_limited(graph: MuGraph) -> bool:

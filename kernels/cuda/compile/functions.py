@@ -14,11 +14,10 @@ from typing import Any
 from mirage.errors import NoCompilerError
 from mirage.folders import check_private, private_folder, write_whole
 from mirage.kernels.cuda.arguments import typical
-from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
+from mirage.kernels.cuda.compile.kernels import WORKER, CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import ArgumentKind, EmittedTriton, TritonKernel
 
-WORKER = Path(__file__).with_name("worker.py")
 #: names of element types in a Triton signature
 TYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "fp32", "float64": "fp64"}
 
@@ -60,7 +59,7 @@ class Request:
     def job(self) -> dict[str, Any]:
         """The request in JSON values, with the source in a file."""
         source = str(_source_file(self.source))
-        return asdict(self) | {"divisible": sorted(self.divisible), "source": source, "worker": str(WORKER)}
+        return asdict(self) | {"divisible": sorted(self.divisible), "source": source}
 
 
 def request(emitted: EmittedTriton, kernel: TritonKernel, device: CudaDevice, divisible: Collection[str]) -> Request:

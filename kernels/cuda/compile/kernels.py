@@ -3,8 +3,7 @@
 A compiled kernel is a folder `<cache folder>/cuda/<function>-<key>` with `kernel.cubin`, `kernel.ptx` and `kernel.json`. The
 key is a hash of everything that the machine code depends on, so a folder is never stale; it appears under its final name
 complete or not at all, so processes may race for it and may be killed at any time. A hit neither compiles nor imports the
-compiler. That runs in processes of its own, a script for each compiler (of Triton `worker.py`, of CUTLASS `gemm/worker.py`), so
-a crash of LLVM is an error and no end of the caller.
+compiler. That runs in processes of its own (`worker.py`), so a crash of LLVM is an error and no end of the caller.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from mirage.folders import build_folder, check_private, private_folder, write_wh
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.settings import search_workers
 
+WORKER = Path(__file__).with_name("worker.py")
 #: seconds after which a kernel that is still compiling is given up
 LIMIT_S = 300.0
 
@@ -46,7 +46,7 @@ class Compilable(Protocol):
         """The hash of all that the machine code depends on; raises NoCompilerError without the compiler that this takes."""
 
     def job(self) -> dict[str, Any]:
-        """What the script `job["worker"]` is told, in JSON values: it leaves the cubin and the rest in a folder that is added."""
+        """What `WORKER` is told, in JSON values: it leaves the cubin and the rest in a folder that is added."""
 
 
 @dataclass(frozen=True)
@@ -156,13 +156,9 @@ def _build(folder: Path, missing: Mapping[Path, Compilable]) -> dict[Path, Compi
             own = build / str(i)
             own.mkdir(mode=0o700)
             jobs.append(r.job() | {"folder": str(own)})
-        batches: list[tuple[list[dict[str, Any]], Path]] = []
-        for worker in dict.fromkeys(job["worker"] for job in jobs):
-            alike = [job for job in jobs if job["worker"] == worker]
-            count = min(search_workers(), len(alike))
-            batches += [(alike[k::count], build / f"scratch{len(batches) + k}") for k in range(count)]
-        with ThreadPoolExecutor(min(search_workers(), len(batches))) as threads:
-            list(threads.map(lambda batch: _work(*batch), batches))
+        count = min(search_workers(), len(jobs))
+        with ThreadPoolExecutor(count) as threads:
+            list(threads.map(lambda k: _work(jobs[k::count], build / f"scratch{k}"), range(count)))
         errors: dict[Path, CompilerError] = {}
         for (path, r), job in zip(missing.items(), jobs, strict=True):
             try:
@@ -173,9 +169,7 @@ def _build(folder: Path, missing: Mapping[Path, Compilable]) -> dict[Path, Compi
 
 
 def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
-    """Have a process compile these, all by the same worker; one that it does not survive gets the error, and the others another
-    process.
-    """
+    """Have a process compile these; one that it does not survive gets the error, and the others another process."""
     environment = {k: os.environ[k] for k in _ENVIRONMENT if k in os.environ}
     environment |= {
         "PYTHONPATH": os.pathsep.join(os.path.abspath(p) for p in sys.path),
@@ -184,11 +178,12 @@ def _work(jobs: list[dict[str, Any]], scratch: Path) -> None:
         "TRITON_DUMP_PTXAS_LOG": "1",
         # equal functions of two sources would come from Triton's own cache, without that log
         "TRITON_ALWAYS_COMPILE": "1",
+        "CUTE_DSL_DISABLE_FILE_CACHING": "1",
     }
     while jobs:
         try:
             done = subprocess.run(
-                [sys.executable, "-P", "-B", jobs[0]["worker"]],
+                [sys.executable, "-P", "-B", str(WORKER)],
                 input=json.dumps(jobs),
                 capture_output=True,
                 text=True,

@@ -1,9 +1,10 @@
-"""Compiles Triton functions in a process of its own: a list of requests on stdin, a folder of results for each.
+"""Compiles kernels in a process of its own: a list of requests on stdin, a folder of results for each.
 
 A script that imports nothing of the package, so that it starts quickly, and that a crash of LLVM cannot take the caller with
 it. A request is a JSON object: `source` (path of the Python file), `function`, `signature` (argument -> type), `constexprs`,
 `divisible` (arguments that are multiples of 16), `num_warps`, `num_stages`, `arch` (such as 90) and `folder`. The folder gets
 `kernel.cubin`, `kernel.ptx`, and then `result.json`: {"metadata": ...} or {"error": text}. A request that fails ends no other.
+One with a `script` is for another compiler than Triton: that script's `compile_one` gets it, and `with_usage`.
 """
 
 import contextlib
@@ -33,8 +34,19 @@ REGISTERS = re.compile(r"Used (\d+) registers")
 SPILLS = re.compile(r"(\d+) bytes spill stores, (\d+) bytes spill loads")
 #: registers that a thread can have; the level of ptxas that uses them most freely; spills beyond which it does not suffice
 MOST_REGISTERS, LEVEL, FEW_BYTES = 255, 10, 1024
+#: what errors for terminals are printed with
+COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 #: lines of an error, and of each of its causes, that are passed on
 LINES = 20
+
+
+def load(path: str) -> Any:
+    """The module of a file."""
+    spec = importlib.util.spec_from_file_location("mirage_generated", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def compile_one(request: dict[str, Any]) -> dict[str, Any]:
@@ -43,11 +55,7 @@ def compile_one(request: dict[str, Any]) -> dict[str, Any]:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    spec = importlib.util.spec_from_file_location("mirage_generated", request["source"])
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    function = getattr(module, request["function"])
+    function = getattr(load(request["source"]), request["function"])
     names, constexprs = list(function.arg_names), request["constexprs"]
     given = {**request["signature"], **dict.fromkeys(constexprs, "constexpr")}
     if set(names) != set(given):
@@ -72,7 +80,8 @@ def compile_one(request: dict[str, Any]) -> dict[str, Any]:
 def with_usage(compile: Callable[[], Any]) -> tuple[Any, dict[str, int]]:
     """What is compiled, and the registers and spills that ptxas reports."""
     log = io.StringIO()
-    with contextlib.redirect_stdout(log):
+    # Triton prints it, and CUTLASS logs it
+    with contextlib.redirect_stdout(log), contextlib.redirect_stderr(log):
         compiled = compile()
     registers = [int(n) for n in REGISTERS.findall(log.getvalue())]
     spills = [int(stores) + int(loads) for stores, loads in SPILLS.findall(log.getvalue())]
@@ -86,7 +95,7 @@ def describe(error: BaseException) -> str:
     text: list[str] = []
     cause: BaseException | None = error
     while cause is not None:
-        text += "".join(traceback.format_exception_only(cause)).strip().splitlines()[:LINES]
+        text += COLOURS.sub("", "".join(traceback.format_exception_only(cause))).strip().splitlines()[:LINES]
         cause = cause.__cause__
     return "\n".join(text)
 
@@ -95,7 +104,8 @@ def main() -> None:
     """Serve the requests on stdin, in order."""
     for request in json.load(sys.stdin):
         try:
-            result: dict[str, Any] = {"metadata": compile_one(request)}
+            own = load(request["script"]).compile_one if "script" in request else None
+            result: dict[str, Any] = {"metadata": own(request, with_usage) if own else compile_one(request)}
         except Exception as error:
             result = {"error": describe(error)}
         file = Path(request["folder"], "result.json")

@@ -145,7 +145,7 @@ class Emitter:
             tuple(PackedInput(i, t.index) for (i, _), t in self.packed.items()),
             tuple(d for k in self.kernels for d in self._described_by(k)),
             self._fallback(),
-            self.schedule.gemm,
+            self.schedule.library,
         )
 
     def _fallback(self) -> EmittedTriton | None:

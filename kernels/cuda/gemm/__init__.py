@@ -1,1 +1,1 @@
-"""Matrix products with an epilogue as CUTLASS kernels."""
+"""CUTLASS as a library of predefined operators: matrix products with an epilogue that cuBLASLt lacks."""

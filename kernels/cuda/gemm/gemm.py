@@ -10,14 +10,12 @@ cubin is launched like any other.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError
-from mirage.kernels.cuda.device import WARP, CudaDevice
+from mirage.kernels.cuda.device import WARP
 
 #: element types of factors, and of results and operands
 FACTORS, RESULTS = ("float16", "bfloat16"), ("float16", "bfloat16", "float32")
@@ -31,85 +29,37 @@ MAX_SIZE = 1 << 30
 _MAX_BLOCKS = 65535
 #: bytes that shared memory of factors starts at a multiple of: where the pattern of 128-byte rows begins again
 _SHARED_ALIGNMENT = 1024
-
-
-class OperandKind(Enum):
-    """What an operand of an epilogue has a number for: every element, every row, every column, or every matrix."""
-
-    ELEMENTS = "elements"
-    ROWS = "rows"
-    COLUMNS = "columns"
-    MATRIX = "matrix"
-
-
-@dataclass(frozen=True)
-class EpilogueOperand:
-    """A tensor that an epilogue reads, of a type in `RESULTS`."""
-
-    kind: OperandKind
-    dtype: str
+#: functions of epilogues
+FUNCTIONS = frozenset((
+    "add", "subtract", "multiply", "divide", "negative", "exp", "log", "sqrt", "tanh", "absolute", "sigmoid", "erf", "gauss_cdf",
+    "relu", "maximum", "clamp",
+))  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What becomes of a sum of products: values in order, the last of which is the result.
-
-    A step is ("sum",), ("operand", number), ("constant", value), or the name of a function in `EPILOGUE_FUNCTIONS`, with the
-    numbers of earlier values and, for some, constants.
+    """What becomes of a sum of products: the last one of its values, which are the sum, the operands (of these types), and what
+    steps compute in order. A step names a function in `FUNCTIONS`, then the numbers of earlier values (int) or constants (float).
     """
 
-    operands: tuple[EpilogueOperand, ...] = ()
-    steps: tuple[tuple[Any, ...], ...] = (("sum",),)
-
-    def __str__(self) -> str:
-        values: list[str] = []
-        for name, *arguments in self.steps:
-            count = EPILOGUE_FUNCTIONS.get(name, (0, 0))[0]
-            given = [*(values[v] for v in arguments[:count]), *(f"{c:g}" for c in arguments[count:])]
-            if name == "operand":
-                kind = self.operands[arguments[0]].kind.value
-                values.append(f"operand {arguments[0]} of {kind}")
-            else:
-                values.append(given[0] if name == "constant" else f"{name}({', '.join(given)})" if given else name)
-        return values[-1]
-
-
-#: functions of epilogues: how many values, and how many constants, they take
-EPILOGUE_FUNCTIONS: dict[str, tuple[int, int]] = {
-    "add": (2, 0),
-    "subtract": (2, 0),
-    "multiply": (2, 0),
-    "divide": (2, 0),
-    "negative": (1, 0),
-    "exp": (1, 0),
-    "log": (1, 0),
-    "sqrt": (1, 0),
-    "tanh": (1, 0),
-    "absolute": (1, 0),
-    "sigmoid": (1, 0),
-    "erf": (1, 0),
-    "gauss_cdf": (1, 0),
-    "relu": (1, 0),
-    "maximum": (1, 1),
-    "clamp": (1, 2),
-}
+    operands: tuple[str, ...] = ()
+    steps: tuple[tuple[Any, ...], ...] = ()
 
 
 @dataclass(frozen=True)
 class GemmConfig:
-    """How a kernel works: the tile (rows, columns, depth) of a block, the stages of its pipeline, and how its warps, or
-    warpgroups where `wgmma`, share the rows and columns of a tile.
+    """How a kernel works: the tile (rows, columns, depth) of a block, the stages of its pipeline, and how its warps share the
+    rows and columns of a tile.
     """
 
     tile: tuple[int, int, int]
     stages: int
     warps: tuple[int, int]
-    wgmma: bool = False
 
     @property
     def num_warps(self) -> int:
         """Warps of a block."""
-        return self.warps[0] * self.warps[1] * (4 if self.wgmma else 1)
+        return self.warps[0] * self.warps[1]
 
     @property
     def threads(self) -> int:
@@ -123,43 +73,19 @@ class GemmConfig:
         first, second = (2 * n * depth * self.stages for n in (rows, columns))
         return -(-first // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT + second
 
-    def to_json(self) -> dict[str, Any]:
-        """The configuration as JSON values."""
-        return {"tile": list(self.tile), "stages": self.stages, "warps": list(self.warps), "wgmma": self.wgmma}
-
-    @staticmethod
-    def from_json(obj: Any) -> GemmConfig:
-        """Raises FormatError for anything but what `to_json` writes of one of `configs`."""
-        for config in (*_MMA, *_WGMMA):
-            if obj == config.to_json():
-                return config
-        raise FormatError(f"gemm: there is no configuration {obj!r}"[:200])
-
-    def __str__(self) -> str:
-        rows, columns, depth = self.tile
-        return f"{rows}x{columns}x{depth}, {self.stages} stages{', wgmma' * self.wgmma}"
-
 
 #: for few rows, where the other factor is read at the rate of memory; for some more; and for many
-_MMA = (
+CONFIGS = (
     GemmConfig((16, 32, 64), 8, (1, 4)),
-    GemmConfig((16, 64, 64), 6, (1, 4)),
     GemmConfig((32, 64, 64), 5, (1, 4)),
     GemmConfig((64, 64, 64), 4, (2, 2)),
     GemmConfig((128, 128, 32), 4, (4, 2)),
 )
-_WGMMA = (
-    GemmConfig((64, 64, 64), 6, (1, 1), wgmma=True),
-    GemmConfig((64, 128, 64), 4, (1, 1), wgmma=True),
-    GemmConfig((128, 128, 64), 3, (2, 1), wgmma=True),
-    GemmConfig((128, 256, 64), 4, (2, 1), wgmma=True),
-)
 
 
-def configs(device: CudaDevice) -> tuple[GemmConfig, ...]:
-    """The configurations that a device runs: wgmma is sm_90's own, which later ones lack."""
-    found = (*_MMA, *_WGMMA) if device.capability == (9, 0) else _MMA
-    return tuple(c for c in found if c.shared_bytes <= device.block_shared_bytes)
+def config_for(rows: int) -> GemmConfig:
+    """The first configuration whose tile has so many rows, else the last one."""
+    return next((c for c in CONFIGS if rows <= c.tile[0]), CONFIGS[-1])
 
 
 @dataclass(frozen=True)
@@ -167,7 +93,7 @@ class Gemm:
     """A kernel: factors of type `dtype` (one of `FACTORS`), a result of type `result`.
 
     `a_by_depth` and `b_by_depth` tell of A [rows, depth] and B [depth, columns] that neighbours in memory are neighbours in
-    depth. D [rows, columns], and operands of every element, have neighbours in a row.
+    depth. D [rows, columns] has neighbours in a row; operands have any strides.
     """
 
     dtype: str
@@ -175,17 +101,17 @@ class Gemm:
     a_by_depth: bool
     b_by_depth: bool
     epilogue: Epilogue
-    config: GemmConfig
+    config: GemmConfig = CONFIGS[0]
 
     def parameters(self) -> tuple[tuple[str, str], ...]:
         """Names and types of the parameters in order: "pointer", "i32" for sizes, "i64" for strides in elements.
 
-        `lda`, `ldb` and `ldd` are the strides of the dims that are not contiguous; `step_i` that of the rows of the i-th operand,
-        where it has rows; those with `batch` lead to the next matrix of the batch, 0 for one that all of it shares.
+        `lda`, `ldb` and `ldd` are the strides of the dims that are not contiguous, `row_i` and `column_i` those of the i-th
+        operand; those with `batch` lead to the next matrix of the batch. A stride is 0 where all share what is there.
         """
         count = len(self.epilogue.operands)
         pointers = ("a", "b", "d", *(f"operand_{i}" for i in range(count)))
-        places = (f"{s}_{i}" for i in range(count) for s in ("step", "batch"))
+        places = (f"{s}_{i}" for i in range(count) for s in ("row", "column", "batch"))
         strides = ("lda", "ldb", "ldd", "batch_a", "batch_b", "batch_d", *places)
         return (
             *((p, "pointer") for p in pointers),
@@ -201,29 +127,12 @@ class Gemm:
             n % VECTOR for n in contiguous
         )
 
-    def to_json(self) -> dict[str, Any]:
-        """The kernel as JSON values."""
-        return asdict(self) | {
-            "epilogue": {
-                "operands": [[o.kind.value, o.dtype] for o in self.epilogue.operands],
-                "steps": [list(s) for s in self.epilogue.steps],
-            },
-            "config": self.config.to_json(),
-        }
-
-
-@dataclass(frozen=True)
-class Operand:
-    """Where an operand is: address, distance of its rows (0 where it has none) and of matrices, in elements."""
-
-    address: int
-    step: int
-    batch: int
-
 
 @dataclass(frozen=True)
 class GemmCall:
-    """One launch: sizes, and for A, B and D (address, stride of the dim that is not contiguous, distance of matrices)."""
+    """One launch: sizes; for A, B and D (address, stride of the dim that is not contiguous, distance of matrices); and for
+    operands (address, distances of rows, columns and matrices).
+    """
 
     rows: int
     columns: int
@@ -232,7 +141,7 @@ class GemmCall:
     a: tuple[int, int, int]
     b: tuple[int, int, int]
     d: tuple[int, int, int]
-    operands: tuple[Operand, ...] = ()
+    operands: tuple[tuple[int, int, int, int], ...] = ()
 
     def grid(self, config: GemmConfig) -> tuple[int, int, int]:
         """Blocks along x, y and z."""
@@ -242,28 +151,19 @@ class GemmCall:
     def arguments(self) -> tuple[Any, ...]:
         """The values of `Gemm.parameters`, as NumPy's numbers of their types."""
         matrices = self.a, self.b, self.d
-        pointers = [*(m[0] for m in matrices), *(o.address for o in self.operands)]
-        strides = [*(m[1] for m in matrices), *(m[2] for m in matrices)]
-        strides += [s for o in self.operands for s in (o.step, o.batch)]
+        pointers = [m[0] for m in (*matrices, *self.operands)]
+        strides = [*(m[1] for m in matrices), *(m[2] for m in matrices), *(s for o in self.operands for s in o[1:])]
         sizes = self.rows, self.columns, self.depth
         return (*map(np.uint64, pointers), *map(np.int32, sizes), *map(np.int64, strides))
 
     def fits(self, gemm: Gemm) -> bool:
-        """Whether the kernel may be launched so: it serves the sizes, vectors are aligned, and the grid is one.
-
-        D, and operands of every element, are read and written two elements at a time.
-        """
-        numbers = [s for m in (self.a, self.b, self.d) for s in m[1:]]
-        addresses = [m[0] for m in (self.a, self.b, self.d)]
-        for o, e in zip(self.operands, gemm.epilogue.operands, strict=True):
-            if e.kind is OperandKind.ELEMENTS:
-                numbers += [o.step, o.batch]
-                addresses.append(o.address)
+        """Whether the kernel may be launched so: it serves the sizes, vectors are aligned, and the grid is one."""
+        matrices = self.a, self.b, self.d
         _, y, z = self.grid(gemm.config)
         return (
             gemm.serves(self.rows, self.columns, self.depth)
             and self.batch > 0
             and max(y, z) <= _MAX_BLOCKS
-            and not any(n % VECTOR for n in numbers)
-            and not any(p % ALIGNMENT for p in addresses)
+            and not any(n % VECTOR for m in matrices for n in m[1:])
+            and not any(m[0] % ALIGNMENT for m in matrices)
         )

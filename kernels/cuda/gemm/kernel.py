@@ -1,22 +1,24 @@
 """The CUTLASS kernel (CuTe DSL) of `gemm.Gemm`: tiles of a matrix product, loaded ahead by asynchronous copies.
 
-Imported by `worker.py` only, in a process of its own: it needs nvidia-cutlass-dsl, and nothing of the package. What it
-is told is `Gemm.to_json`.
+Imported by the compiler's `worker.py` only, in a process of its own: it needs nvidia-cutlass-dsl, and nothing of the package.
+What it is told is a `Gemm` in JSON values.
 
 A block computes one tile of one matrix of the batch. Its threads copy the tiles of both factors, 16 bytes at a time and zeros
-beyond the ends, to shared memory in a ring of stages, in the swizzled layouts of wgmma, which ldmatrix reads without conflicts,
-too. Warps (mma, sm_80 and later) or warpgroups (wgmma, sm_90) multiply what has arrived. The epilogue computes in float32, in
-registers. All arguments are addresses, sizes and strides: no descriptors, hence no memory loaded by TMA.
+beyond the ends, to shared memory in a ring of stages, in swizzled layouts, which ldmatrix reads without conflicts. Warps multiply
+what has arrived (mma, sm_80 and later). The epilogue computes in float32, in registers. All arguments are addresses, sizes and
+strides: no descriptors, hence no memory loaded by TMA.
 """
 
 # no postponed annotations: the DSL reads them
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import cutlass
 from cutlass import BFloat16, Float16, Float32, Int32, Int64, cute, memory
-from cutlass.cute.nvgpu import OperandMajorMode, warp, warpgroup
+from cutlass.cute.nvgpu import warp, warpgroup
 from cutlass.cute.runtime import make_ptr
 from cutlass.cute.typing import AddressSpace
 from cutlass.experimental.primitives import nvvm_wrapper as nvvm
@@ -24,9 +26,9 @@ from cutlass.experimental.primitives import nvvm_wrapper as nvvm
 TYPES = {"float16": Float16, "bfloat16": BFloat16, "float32": Float32}
 #: elements of a copy, and its bytes
 VECTOR, VECTOR_BYTES = 8, 16
-#: depth of one instruction, mma's or wgmma's, and its rows and columns (of wgmma, columns are the tile's)
-DEPTH, MMA_ROWS, MMA_COLUMNS, WGMMA_ROWS = 16, 16, 8, 64
-WARP, GROUP = 32, 4
+#: depth, rows and columns of one instruction
+DEPTH, MMA_ROWS, MMA_COLUMNS = 16, 16, 8
+WARP = 32
 #: rows of tiles that blocks go through before they go on to the next ones: as many columns are in L2 meanwhile
 GROUP_ROWS = 16
 #: elements of a thread whose epilogues are computed side by side: more would not fit its registers
@@ -37,17 +39,16 @@ HALF_SQRT2 = 0.7071067811865476
 
 
 class GemmKernel:
-    """One kernel, of `Gemm.to_json`."""
+    """One kernel, of a `Gemm` in JSON values."""
 
     def __init__(self, gemm: dict[str, Any]) -> None:
         config = gemm["config"]
         self.dtype, self.result = TYPES[gemm["dtype"]], TYPES[gemm["result"]]
         self.rows, self.columns, self.depth = config["tile"]
-        self.stages, self.wgmma = config["stages"], config["wgmma"]
-        self.warps = config["warps"]
-        self.threads = WARP * self.warps[0] * self.warps[1] * (GROUP if self.wgmma else 1)
+        self.stages, self.warps = config["stages"], config["warps"]
+        self.threads = WARP * self.warps[0] * self.warps[1]
         self.a_by_depth, self.b_by_depth = gemm["a_by_depth"], gemm["b_by_depth"]
-        self.operands = [(kind, TYPES[dtype]) for kind, dtype in gemm["epilogue"]["operands"]]
+        self.operands = [TYPES[dtype] for dtype in gemm["epilogue"]["operands"]]
         self.steps = gemm["epilogue"]["steps"]
 
     @cute.jit
@@ -72,8 +73,8 @@ class GemmKernel:
         strides: tuple,  # type: ignore[type-arg]
         places: tuple,  # type: ignore[type-arg]
     ) -> None:
-        """D = epilogue(A @ B, operands): `pointers` to A, B and D, `strides` as `Gemm.parameters` has them, `places` the (step,
-        batch) of the operands.
+        """D = epilogue(A @ B, operands): `pointers` to A, B and D, `strides` as `Gemm.parameters` has them, `places` the (row,
+        column, batch) of the operands.
         """
         thread, _, _ = cute.arch.thread_idx()
         x, y, matrix = cute.arch.block_idx()
@@ -99,19 +100,8 @@ class GemmKernel:
             start = s * self.depth
             self.fetch(a, lda, first_row, rows, start, depth, shared_a, places_a, s, self.rows, self.a_by_depth, thread)
             self.fetch(
-                b,
-                ldb,
-                first_column,
-                columns,
-                start,
-                depth,
-                shared_b,
-                places_b,
-                s,
-                self.columns,
-                self.b_by_depth,
-                thread,
-            )
+                b, ldb, first_column, columns, start, depth, shared_b, places_b, s, self.columns, self.b_by_depth, thread
+            )  # fmt: skip
             cute.arch.cp_async_commit_group()
 
         mma = self.tiled_mma()
@@ -119,87 +109,59 @@ class GemmKernel:
         sums = cute.make_rmem_tensor(mma.partition_shape_C((self.rows, self.columns)), Float32)
         sums.fill(0.0)
         of_a, of_b = mine.partition_A(tiles_a), mine.partition_B(tiles_b)
-        if cutlass.const_expr(self.wgmma):
-            # descriptors of what is in shared memory
-            part_a, part_b = mma.make_fragment_A(of_a), mma.make_fragment_B(of_b)
-            mma.set(warpgroup.Field.ACCUMULATE, False)
-        else:
-            part_a = mma.make_fragment_A(of_a[None, None, None, 0])
-            part_b = mma.make_fragment_B(of_b[None, None, None, 0])
-            wide = self.columns // self.warps[1] >= 2 * MMA_COLUMNS
-            load_a = warp.LdMatrix8x8x16bOp(not self.a_by_depth, 4)
-            load_b = warp.LdMatrix8x8x16bOp(not self.b_by_depth, 4 if wide else 2)
-            copy_a = cute.make_tiled_copy_A(cute.make_copy_atom(load_a, self.dtype), mma)
-            copy_b = cute.make_tiled_copy_B(cute.make_copy_atom(load_b, self.dtype), mma)
-            own_a, own_b = copy_a.get_slice(thread), copy_b.get_slice(thread)
-            from_a, from_b = own_a.partition_S(tiles_a), own_b.partition_S(tiles_b)
-            to_a, to_b = own_a.retile(part_a), own_b.retile(part_b)
+        part_a = mma.make_fragment_A(of_a[None, None, None, 0])
+        part_b = mma.make_fragment_B(of_b[None, None, None, 0])
+        wide = self.columns // self.warps[1] >= 2 * MMA_COLUMNS
+        load_a = warp.LdMatrix8x8x16bOp(not self.a_by_depth, 4)
+        load_b = warp.LdMatrix8x8x16bOp(not self.b_by_depth, 4 if wide else 2)
+        copy_a = cute.make_tiled_copy_A(cute.make_copy_atom(load_a, self.dtype), mma)
+        copy_b = cute.make_tiled_copy_B(cute.make_copy_atom(load_b, self.dtype), mma)
+        own_a, own_b = copy_a.get_slice(thread), copy_b.get_slice(thread)
+        from_a, from_b = own_a.partition_S(tiles_a), own_b.partition_S(tiles_b)
+        to_a, to_b = own_a.retile(part_a), own_b.retile(part_b)
 
         stage, free = Int32(0), Int32(self.stages - 1)
         for t in cutlass.range((depth + self.depth - 1) // self.depth, unroll=1):
             # the tile of this stage is here, and all have left that of the stage before, which is filled next
             cute.arch.cp_async_wait_group(self.stages - 2)
-            if cutlass.const_expr(self.wgmma):
-                warpgroup.wait_group(0)
-                # wgmma reads what copies wrote by another way
-                cute.arch.fence_proxy("async.shared", space="cta")
             cute.arch.sync_threads()
-            if cutlass.const_expr(self.wgmma):
-                warpgroup.fence()
-                for i in cutlass.range_constexpr(self.depth // DEPTH):
-                    cute.gemm(mma, sums, part_a[None, None, i, stage], part_b[None, None, i, stage], sums)
-                    mma.set(warpgroup.Field.ACCUMULATE, True)
-                warpgroup.commit_group()
             start = (t + self.stages - 1) * self.depth
             self.fetch(
                 a, lda, first_row, rows, start, depth, shared_a, places_a, free, self.rows, self.a_by_depth, thread
             )
             self.fetch(
-                b,
-                ldb,
-                first_column,
-                columns,
-                start,
-                depth,
-                shared_b,
-                places_b,
-                free,
-                self.columns,
-                self.b_by_depth,
-                thread,
-            )
+                b, ldb, first_column, columns, start, depth, shared_b, places_b, free, self.columns, self.b_by_depth, thread
+            )  # fmt: skip
             cute.arch.cp_async_commit_group()
-            if cutlass.const_expr(not self.wgmma):
-                for i in cutlass.range_constexpr(self.depth // DEPTH):
-                    cute.copy(copy_a, from_a[None, None, i, stage], to_a[None, None, i])
-                    cute.copy(copy_b, from_b[None, None, i, stage], to_b[None, None, i])
-                    cute.gemm(mma, sums, part_a[None, None, i], part_b[None, None, i], sums)
+            for i in cutlass.range_constexpr(self.depth // DEPTH):
+                cute.copy(copy_a, from_a[None, None, i, stage], to_a[None, None, i])
+                cute.copy(copy_b, from_b[None, None, i, stage], to_b[None, None, i])
+                cute.gemm(mma, sums, part_a[None, None, i], part_b[None, None, i], sums)
             free = stage
             stage = stage + 1
             if stage == self.stages:
                 stage = Int32(0)
-        if cutlass.const_expr(self.wgmma):
-            warpgroup.wait_group(0)
         cute.arch.cp_async_wait_group(0)
 
         # neighbours in a row are a thread's, two at a time; some are loaded and computed side by side, and stored
         where = mine.partition_C(cute.make_identity_tensor((self.rows, self.columns)))
-        bases = self.bases(operands, places, matrix)
+        bases = [base + Int64(matrix) * place[2] for base, place in zip(operands, places, strict=True)]
         d = pointers[2] + Int64(matrix) * cute.assume(batch_d, divby=VECTOR)
         for start in cutlass.range_constexpr(0, cute.size(sums), TOGETHER):
             end = min(start + TOGETHER, cute.size(sums))
-            for i in cutlass.range_constexpr(start, end, 2):
-                row, column = first_row + where[i][0], first_column + where[i][1]
+            for i in cutlass.range_constexpr(start, end):
                 # beyond the ends, some elements that are there
-                read = self.read(bases, places, cutlass.min(row, rows - 1), cutlass.min(column, columns - 2))
-                sums[i] = self.epilogue(sums[i], read[0])
-                sums[i + 1] = self.epilogue(sums[i + 1], read[1])
+                row = cutlass.min(first_row + where[i][0], rows - 1)
+                column = cutlass.min(first_column + where[i][1], columns - 1)
+                sums[i] = self.epilogue(sums[i], self.read(bases, places, row, column))
             for i in cutlass.range_constexpr(start, end, 2):
                 row, column = first_row + where[i][0], first_column + where[i][1]
                 if row < rows and column < columns:
                     pair = cute.make_rmem_tensor((2,), self.result)
                     pair[0], pair[1] = sums[i].to(self.result), sums[i + 1].to(self.result)
-                    cute.autovec_copy(pair, self.pair(d, ldd, row, column))
+                    # from an even column on
+                    offset = Int64(row) * cute.assume(ldd, divby=VECTOR) + cute.assume(Int64(column), divby=2)
+                    cute.autovec_copy(pair, cute.make_tensor(d + offset, cute.make_layout(2)))
 
     def tile(self, block: Any, rows: Any, columns: Any) -> tuple[Any, Any]:
         """Which of so many rows and columns of tiles a block computes: those that run together share rows and columns."""
@@ -223,14 +185,6 @@ class GemmKernel:
     def tiled_mma(self) -> Any:
         """The product of all warps together."""
         rows, columns = self.warps
-        if self.wgmma:
-            modes = (
-                OperandMajorMode.K if by_depth else OperandMajorMode.MN
-                for by_depth in (self.a_by_depth, self.b_by_depth)
-            )
-            shape = WGMMA_ROWS, self.columns // columns, DEPTH
-            operation = warpgroup.MmaF16BF16Op(self.dtype, Float32, shape, warpgroup.OperandSource.SMEM, *modes)
-            return cute.make_tiled_mma(operation, (rows, columns, 1))
         # two instructions side by side, whose columns one ldmatrix loads, where a warp has as many
         own = min(self.columns // columns, 2 * MMA_COLUMNS)
         operation = warp.MmaF16BF16Op(self.dtype, Float32, (MMA_ROWS, MMA_COLUMNS, DEPTH))
@@ -275,49 +229,17 @@ class GemmKernel:
 
     # epilogue
 
-    def bases(self, operands: Sequence[Any], places: Sequence[Any], matrix: Any) -> list[Any]:
-        """The operands of a matrix of the batch."""
-        found = []
-        for (kind, _), base, (_, batch) in zip(self.operands, operands, places, strict=True):
-            batch = cute.assume(batch, divby=VECTOR) if kind == "elements" else batch
-            found.append(base + Int64(matrix) * batch)
-        return found
-
-    def pair(self, base: Any, stride: Any, row: Any, column: Any) -> Any:
-        """Two neighbours of a row, from an even column on."""
-        offset = Int64(row) * cute.assume(stride, divby=VECTOR) + cute.assume(Int64(column), divby=2)
-        return cute.make_tensor(base + offset, cute.make_layout(2))
-
-    def read(self, bases: Sequence[Any], places: Sequence[Any], row: Any, column: Any) -> tuple[list[Any], list[Any]]:
-        """The operands in float32 at two neighbours."""
-        first, second = [], []
-        for (kind, dtype), base, (step, _) in zip(self.operands, bases, places, strict=True):
-            if kind == "elements":
-                both = cute.make_rmem_tensor((2,), dtype)
-                cute.autovec_copy(self.pair(base, step, row, column), both)
-            else:
-                offset = {"rows": Int64(row) * step, "columns": Int64(column), "matrix": Int64(0)}[kind]
-                here = cute.make_tensor(base + offset, cute.make_layout(2))
-                both = [here[0], here[1 if kind == "columns" else 0]]
-            first.append(both[0].to(Float32))
-            second.append(both[1].to(Float32))
-        return first, second
+    def read(self, bases: Sequence[Any], places: Sequence[Any], row: Any, column: Any) -> list[Any]:
+        """The operands in float32 at one place."""
+        offsets = (Int64(row) * by_row + Int64(column) * by_column for by_row, by_column, _ in places)
+        here = (cute.make_tensor(base + o, cute.make_layout(1)) for base, o in zip(bases, offsets, strict=True))
+        return [x[0].to(Float32) for x in here]
 
     def epilogue(self, total: Any, operands: Sequence[Any]) -> Any:
-        """The last step's value."""
-        values: list[Any] = []
+        """The last value."""
+        values: list[Any] = [total, *operands]
         for name, *arguments in self.steps:
-            if name == "sum":
-                values.append(total)
-            elif name == "operand":
-                values.append(operands[arguments[0]])
-            elif name == "constant":
-                values.append(Float32(arguments[0]))
-            else:
-                function = FUNCTIONS[name]
-                count = function.__code__.co_argcount - CONSTANTS.get(name, 0)
-                constants = (Float32(c) for c in arguments[count:])
-                values.append(function(*(values[v] for v in arguments[:count]), *constants))
+            values.append(FUNCTIONS[name](*(values[a] if isinstance(a, int) else Float32(a) for a in arguments)))
         return values[-1]
 
 
@@ -325,7 +247,7 @@ def _select(condition: Any, x: Any, y: Any) -> Any:
     return cutlass.select_(condition, x, y)
 
 
-#: the functions of `cutlass_gemm.EPILOGUE_FUNCTIONS` of float32 values, NaN where one is NaN
+#: the functions of `gemm.FUNCTIONS` of float32 values, NaN where one is NaN
 FUNCTIONS: dict[str, Any] = {
     "add": lambda x, y: x + y,
     "subtract": lambda x, y: x - y,
@@ -345,25 +267,32 @@ FUNCTIONS: dict[str, Any] = {
     "maximum": lambda x, c: _select(x < c, c, x),
     "clamp": lambda x, lo, hi: _select(x < lo, lo, _select(x > hi, hi, x)),
 }
-#: how many of their last arguments are constants
-CONSTANTS = {"maximum": 1, "clamp": 2}
 
 
-def compile_kernel(gemm: dict[str, Any], arch: str, folder: str) -> None:
-    """Leave the PTX and the cubin of a kernel in a folder, and say on stderr what ptxas says of its registers."""
-    kernel = GemmKernel(gemm)
+def compile_one(request: dict[str, Any], with_usage: Callable[..., Any]) -> dict[str, Any]:
+    """The metadata of a kernel, whose cubin and PTX are in the folder then. A request has `gemm` (a `Gemm` in JSON values),
+    `arch` (such as "sm_90"), and `shared` and `num_warps`, which the metadata repeat.
+    """
+    kernel, folder = GemmKernel(request["gemm"]), Path(request["folder"])
 
     def pointer(dtype: Any, align: int) -> Any:
         return make_ptr(dtype, 0, AddressSpace.gmem, assumed_align=align)
 
-    pointers = tuple(pointer(t, VECTOR_BYTES) for t in (kernel.dtype, kernel.dtype, kernel.result))
-    operands = tuple(pointer(t, VECTOR_BYTES if kind == "elements" else t.width // 8) for kind, t in kernel.operands)
-    cute.compile(
-        kernel.launch,
-        pointers,
-        operands,
-        (Int32(0),) * 3,
-        (Int64(0),) * 6,
-        tuple((Int64(0), Int64(0)) for _ in operands),
-        options=f"--gpu-arch {arch} --keep-ptx --keep-cubin --dump-dir {folder} remarks{{ptx}}",
-    )
+    with TemporaryDirectory(dir=folder) as dump:
+        _, usage = with_usage(
+            lambda: cute.compile(
+                kernel.launch,
+                tuple(pointer(t, VECTOR_BYTES) for t in (kernel.dtype, kernel.dtype, kernel.result)),
+                tuple(pointer(t, t.width // 8) for t in kernel.operands),
+                (Int32(0),) * 3,
+                (Int64(0),) * 6,
+                ((Int64(0),) * 3,) * len(kernel.operands),
+                options=f"--gpu-arch {request['arch']} --keep-ptx --keep-cubin --dump-dir {dump} remarks{{ptx}}",
+            )
+        )
+        (cubin,), (ptx,) = Path(dump).glob("*.cubin"), Path(dump).glob("*.ptx")
+        cubin.rename(folder / "kernel.cubin")
+        text = ptx.rename(folder / "kernel.ptx").read_text(encoding="utf-8")
+    numbers = {"shared": request["shared"], "num_warps": request["num_warps"], "num_ctas": 1}
+    scratch = {f"{what}_scratch_{n}": int(n == "align") for what in ("global", "profile") for n in ("size", "align")}
+    return {"name": text.partition(".visible .entry ")[2].partition("(")[0], **numbers, **scratch, **usage}

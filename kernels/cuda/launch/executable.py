@@ -17,15 +17,13 @@ from mirage.kernels.cuda.compile.functions import compile_triton, request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import DIVISIBILITY, EmittedTriton, PredefinedStep
-from mirage.kernels.cuda.gemm.launch import Gemms
-from mirage.kernels.cuda.gemm.plan import CutlassCalls
 from mirage.kernels.cuda.launch.arrays import DeviceArray, device_of, empty, on_stream, read
 from mirage.kernels.cuda.launch.bound import BoundCall
 from mirage.kernels.cuda.launch.loaded import LoadedKernels, cupy_at_hand
 from mirage.kernels.cuda.launch.packing import DeviceCopies
 from mirage.kernels.cuda.launch.plan import Plan, Planner
-from mirage.kernels.cuda.library.predefined import MakeCalls, PredefinedOperators, read_types
-from mirage.kernels.cuda.library.program import CudaLibraryCalls, CupyArrays
+from mirage.kernels.cuda.library.predefined import PredefinedOperators, library_operators
+from mirage.kernels.cuda.library.program import CupyArrays
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 
@@ -78,7 +76,6 @@ class CudaExecutable:
         self._shapes: dict[Any, _Shapes] = {}
         self._plans: dict[Any, Plan] = {}
         self._loaded = LoadedKernels()
-        self._gemms = None if emitted.gemm is None else Gemms(emitted.gemm, device)
         self._operators: dict[tuple[PredefinedStep, ...], PredefinedOperators] = {}
 
     @property
@@ -209,12 +206,10 @@ class CudaExecutable:
         """The library calls of predefined operators; raises LibraryError where a library is missing."""
         with self._lock:
             if steps not in self._operators:
-                arrays = CupyArrays()
-                maximum = analyze(self.mugraph)
-                plan: MakeCalls = partial(CudaLibraryCalls, arrays=arrays)
-                if self._gemms is not None:
-                    plan = partial(CutlassCalls, arrays=arrays, gemms=self._gemms, types=read_types(self.emitted, steps))
-                self._operators[steps] = PredefinedOperators(self.mugraph, self.emitted, steps, maximum, plan)
+                maximum, arrays = analyze(self.mugraph), CupyArrays()
+                self._operators[steps] = library_operators(
+                    self.mugraph, self.emitted, steps, maximum, self.device, arrays
+                )
             return self._operators[steps]
 
 

@@ -9,8 +9,11 @@ import numpy as np
 
 from mirage.ir.dims import evaluate
 from mirage.kernels.cpu.emit.stages import LibraryStage, library_stage
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import EmittedTriton, PredefinedStep
-from mirage.kernels.library import LibraryCalls
+from mirage.kernels.cuda.library.libraries import library
+from mirage.kernels.cuda.library.program import CudaLibraryCalls
+from mirage.kernels.library import Arrays, LibraryCalls
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, Ref
 
@@ -52,6 +55,11 @@ class PredefinedOperators:
         together = (*reads, *((Ref(s.node), s.writes) for s in steps))
         self._orders = {t: nodes[r.node].axes(r.out) for r, t in together if t >= 0}
 
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """Compile what the library needs at these sizes of the dim symbols; needs no device. Raises CompilerError."""
+        assert isinstance(self.stage.calls, CudaLibraryCalls)
+        self.stage.calls.prepare({a: evaluate(d, sizes) for a, d in self._emitted.axes.items()})
+
     def bind(self, arrays: Mapping[int, Any], sizes: Mapping[str, int], xp: Any = np) -> Callable[[], None]:
         """A function that runs the operators on these arrays, by tensor, of the library `xp`; `sizes` are those of the dim
         symbols.
@@ -82,9 +90,19 @@ class PredefinedOperators:
         return run
 
 
-def read_types(emitted: EmittedTriton, steps: Sequence[PredefinedStep]) -> dict[str, str]:
-    """The element types of what operators read, by the names of inputs that `library_stage` gives them."""
-    return {f"tensor{t}": emitted.tensors[t].dtype for s in steps for t in s.reads if t >= 0}
+def library_operators(
+    mugraph: MuGraph,
+    emitted: EmittedTriton,
+    steps: Sequence[PredefinedStep],
+    maximum: RunningMaximum,
+    device: CudaDevice,
+    arrays: Arrays,
+) -> PredefinedOperators:
+    """These operators as calls of the library that the schedule names, on `arrays`."""
+    # by the names of inputs that `library_stage` gives them
+    types = {f"tensor{t}": emitted.tensors[t].dtype for s in steps for t in s.reads if t >= 0}
+    plan = library(emitted.library).calls(device, types, arrays)
+    return PredefinedOperators(mugraph, emitted, steps, maximum, plan)
 
 
 def _axes(emitted: EmittedTriton, t: int) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ import numpy as np
 from mirage.errors import LibraryError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.functions import RELU, ScalarFunction
+from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.library.cublaslt import CublasLt
 from mirage.kernels.library import Arrays, Axes, Extents, LibraryCalls, LibraryProgram, Maxima, Planner, Product, Step
 
@@ -176,6 +177,16 @@ class _WithEpilogue:
         return product(arrays[:2], extents, out)
 
 
+def why_not(program: AxisProgram) -> str:
+    """See `mirage.kernels.cuda.library.libraries`: every operator has a call."""
+    return ""
+
+
+def calls(device: CudaDevice, types: Mapping[str, str], arrays: Arrays) -> Callable[..., CudaLibraryCalls]:
+    """See `mirage.kernels.cuda.library.libraries`: calls take arrays of any type."""
+    return partial(CudaLibraryCalls, arrays=arrays)
+
+
 class CudaLibraryCalls(LibraryCalls):
     """The CuPy and cuBLASLt calls of a program over named axes; see `LibraryCalls`, which it stands in for on a GPU.
 
@@ -193,6 +204,9 @@ class CudaLibraryCalls(LibraryCalls):
     ) -> None:
         super().__init__(program, rows, maxima, CupyArrays() if arrays is None else arrays)
 
+    def prepare(self, extents: Extents) -> None:
+        """Compile what calls at these sizes of axes need; needs no device. Raises CompilerError."""
+
 
 class CudaLibraryProgram(LibraryProgram):
     """A program over named axes as CuPy and cuBLASLt calls, for CuPy arrays; see `LibraryProgram`.
@@ -201,7 +215,16 @@ class CudaLibraryProgram(LibraryProgram):
     installed, or has no function that the program needs.
     """
 
-    calls: Callable[..., CudaLibraryCalls] = CudaLibraryCalls
-
-    def __init__(self, axis_program: AxisProgram, arrays: Arrays | None = None) -> None:
+    def __init__(
+        self,
+        axis_program: AxisProgram,
+        arrays: Arrays | None = None,
+        calls: Callable[..., CudaLibraryCalls] = CudaLibraryCalls,
+    ) -> None:
+        self.calls = calls
         super().__init__(axis_program, CupyArrays() if arrays is None else arrays)
+
+    def prepare(self, sizes: Mapping[str, int]) -> None:
+        """See `CudaLibraryCalls.prepare`; `sizes` are those of the dim symbols."""
+        assert isinstance(self._calls, CudaLibraryCalls)
+        self._calls.prepare(self._bind(sizes).extents)

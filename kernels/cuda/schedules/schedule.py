@@ -9,7 +9,7 @@ from typing import Any
 
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import Dim
-from mirage.kernels.cuda.gemm.gemm import GemmConfig
+from mirage.kernels.cuda.library.libraries import CUBLASLT, LIBRARIES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.schedule import AxisSizes, KernelSchedule, Schedule
 
@@ -96,14 +96,12 @@ class CudaKernelSchedule(AxisSizes):
 
 @dataclass(frozen=True)
 class CudaSchedule:
-    """One `CudaKernelSchedule` per graph-defined kernel, in order.
-
-    `gemm` tells that CUTLASS kernels of this configuration compute predefined products, with what follows them, where they can;
-    without it cuBLASLt does.
+    """One `CudaKernelSchedule` per graph-defined kernel, in order; `library`, one of `LIBRARIES`, computes predefined
+    operators.
     """
 
     kernels: tuple[CudaKernelSchedule, ...]
-    gemm: GemmConfig | None = None
+    library: str = CUBLASLT
 
     @property
     def plain(self) -> Schedule:
@@ -157,15 +155,16 @@ class CudaSchedule:
             }
             for s in self.kernels
         ]
-        return {"kernels": kernels, "gemm": None if self.gemm is None else self.gemm.to_json()}
+        return {"kernels": kernels, "library": self.library}
 
     @staticmethod
     def from_json(obj: Any) -> CudaSchedule:
         """Raises FormatError for anything but what `to_json` writes."""
-        if not isinstance(obj, dict) or set(obj) != {"kernels", "gemm"} or not isinstance(obj["kernels"], list):
-            raise FormatError(f"CUDA schedule: expected a list of kernels, and gemm, got {obj!r}"[:200])
-        gemm = None if obj["gemm"] is None else GemmConfig.from_json(obj["gemm"])
-        return CudaSchedule(tuple(_kernel_from_json(k) for k in obj["kernels"]), gemm)
+        if not isinstance(obj, dict) or set(obj) != {"kernels", "library"} or not isinstance(obj["kernels"], list):
+            raise FormatError(f"CUDA schedule: expected a list of kernels, and library, got {obj!r}"[:200])
+        if obj["library"] not in (*LIBRARIES,):
+            raise FormatError(f"CUDA schedule: library {obj['library']!r} is none of {', '.join(LIBRARIES)}"[:200])
+        return CudaSchedule(tuple(_kernel_from_json(k) for k in obj["kernels"]), obj["library"])
 
 
 def _check_threads(k: int, s: CudaKernelSchedule, node: Node) -> None:

@@ -11,9 +11,8 @@ from mirage.results.cuda.recall import CudaMemory
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.results.result import FROM_CACHE
 from mirage.results.work import Work
-from mirage.search.cuda.gemms import library_candidate, why_none
 from mirage.search.cuda.rank import Ranker
-from mirage.search.cuda.versions import CudaDecision
+from mirage.search.cuda.versions import CudaDecision, library_candidate
 
 #: shares of the budget: for search and verification, and what ranking has at least
 SEARCH_SHARE, LEAST_SHARE = 0.6, 0.1
@@ -66,10 +65,10 @@ def rank_for_device(
     work.save()
     start = time.perf_counter()
     graphs, preferred = list(source.found), source.preferred()
-    if not why_none(verifier.program) and (library := library_candidate(verifier, graphs)) is not None:
-        preferred, graphs = [*preferred, library], [*graphs, library]
     left = HASTE_S if source.stopped else max(end - start, LEAST_SHARE * budget)
     ranker = Ranker(verifier.program, anchors, device, budget=left, constants=work.constants, progress=progress)
+    if len(ranker.libraries) > 1 and (library := library_candidate(verifier, graphs)) is not None:
+        preferred, graphs = [*preferred, library], [*graphs, library]
     ranked = ranker.run(preferred)
     answer = made(
         graphs=graphs, decision=ranked.decision, stats=work.stats,

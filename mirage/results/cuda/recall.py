@@ -37,7 +37,7 @@ class CudaMemory(Memory):
         self.device = device
 
     def _ranked_key(self, anchors: Sequence[Mapping[str, int]], measured_on: str) -> str:
-        return self._sized_key("ranked", anchors, measured_on)
+        return self._sized_key("versions", anchors, measured_on)
 
     def ranked(
         self, verifier: Verifier, anchors: Sequence[Mapping[str, int]], budget: float

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mirage.errors import FormatError, MirageError, NoCompilerError
+from mirage.errors import FormatError, MirageError
 from mirage.ir.canonical import Renaming
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
@@ -72,10 +72,6 @@ class CudaDecisionRecord:
         work = [(candidates[v.graph], v.schedule, v.sizes) for v in self.versions]
         versions = []
         for (c, schedule, sizes), built in zip(work, build_all(work, device), strict=True):
-            if isinstance(built, NoCompilerError) and schedule.gemm is not None:
-                # CUTLASS kernels that are not in the cache: cuBLASLt computes the products
-                schedule = replace(schedule, gemm=None)
-                (built,) = build_all([(c, schedule, sizes)], device)
             if isinstance(built, MirageError):
                 raise built
             versions.append(CudaVersion(c, schedule, sizes, built))

@@ -18,6 +18,7 @@ from mirage.ir.program import Program
 from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch.executable import CudaExecutable
+from mirage.kernels.cuda.library.libraries import LIBRARIES, library
 from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.decision import leaves
 from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
@@ -25,7 +26,6 @@ from mirage.results.records import candidates_to_json
 from mirage.results.result import FROM_FILE, Result, SavedResult
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
-from mirage.search.cuda.gemms import why_none
 from mirage.search.cuda.measure import DeviceRuns, remeasured
 from mirage.search.cuda.versions import CudaDecision, CudaVersion
 from mirage.verify.certificate import Certificate
@@ -108,8 +108,8 @@ class CudaSuperoptimized(Result):
 
     @property
     def source(self) -> str:
-        """The Triton of the best graph; what CUTLASS kernels compute of it is in comments."""
-        return self.best.built.source
+        """The Triton of the best graph."""
+        return self.best.built.emitted.source
 
     @cached_property
     def floor_us(self) -> float:
@@ -134,9 +134,13 @@ class CudaSuperoptimized(Result):
             ("share of the floor", f"{self.floor_us / self.best_us:.0%} of {self.floor_us:,.2f} us"),
             *(
                 (f"kernel {k.name}", f"{k.num_warps} warps, {k.registers} registers, {k.shared >> 10} KiB shared")
-                for k in (*best.built.kernels, *best.built.gemms.values())
+                for k in best.built.kernels
             ),
-            ("CUTLASS kernels", f"not offered: {why}" if (why := why_none(self.program)) else "offered"),
+            *(
+                (f"library {name}", f"not offered: {why}" if why else "offered")
+                for name in LIBRARIES
+                for why in [library(name).why_not(self.verifier.axis_program)]
+            ),
             ("versions", f"{len(self.versions)} chosen of {len(self.decision.versions)} compiled"),
         ]
         rows += [(f"at {where}", f"version {k}: {self.versions[k]}") for where, k in leaves(self.decision.tree)]

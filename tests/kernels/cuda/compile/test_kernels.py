@@ -210,7 +210,7 @@ def test_registers_are_used_before_any_is_spilled(
         metadata = SimpleNamespace(**dict.fromkeys(worker.METADATA, 1))
         return SimpleNamespace(asm={"cubin": b"\x7fELF%d" % loads, "ptx": "//"}, metadata=metadata)
 
-    spec = importlib.util.spec_from_file_location("worker", functions.WORKER)
+    spec = importlib.util.spec_from_file_location("worker", compiling.WORKER)
     assert spec is not None and spec.loader is not None
     worker = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(worker)

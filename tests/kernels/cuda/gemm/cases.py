@@ -10,33 +10,30 @@ import numpy as np
 
 from mirage.ir.functions import FUNCTIONS
 from mirage.ir.types import DTYPES, epsilon
-from mirage.kernels.cuda.gemm.gemm import Epilogue, EpilogueOperand, Gemm, GemmCall, Operand, OperandKind
-
-_ELEMENTS = EpilogueOperand(OperandKind.ELEMENTS, "float16")
-_ROWS = EpilogueOperand(OperandKind.ROWS, "float32")
-_COLUMNS = EpilogueOperand(OperandKind.COLUMNS, "bfloat16")
-_MATRIX = EpilogueOperand(OperandKind.MATRIX, "float32")
+from mirage.kernels.cuda.gemm.gemm import Epilogue, Gemm, GemmCall
 
 PLAIN = Epilogue()
-SILU_RESIDUAL = Epilogue((_ELEMENTS,), (("sum",), ("sigmoid", 0), ("multiply", 0, 1), ("operand", 0), ("add", 2, 3)))
+SILU_RESIDUAL = Epilogue(("float16",), (("sigmoid", 0), ("multiply", 0, 2), ("add", 3, 1)))
+#: of elements, rows, columns and matrices
 ALL_OPERANDS = Epilogue(
-    (_ELEMENTS, _ROWS, _COLUMNS, _MATRIX),
-    (
-        ("sum",), ("operand", 1), ("multiply", 0, 1), ("operand", 2), ("add", 2, 3), ("operand", 0), ("subtract", 4, 5),
-        ("operand", 3), ("multiply", 6, 7), ("constant", 0.5), ("add", 8, 9),
-    ),
-)  # fmt: skip
+    ("float16", "float32", "bfloat16", "float32"),
+    (("multiply", 0, 2), ("add", 5, 3), ("subtract", 6, 1), ("multiply", 7, 4), ("add", 8, 0.5)),
+)
 EPILOGUES = {
     "none": PLAIN,
     "silu and residual": SILU_RESIDUAL,
     "all operands": ALL_OPERANDS,
-    "gelu": Epilogue((), (("sum",), ("gauss_cdf", 0), ("multiply", 0, 1))),
-    "bias and relu": Epilogue((_COLUMNS,), (("sum",), ("operand", 0), ("add", 0, 1), ("relu", 2))),
-    "softplus": Epilogue((), (("sum",), ("exp", 0), ("constant", 1.0), ("add", 1, 2), ("log", 3))),
-    "square root": Epilogue((), (("sum",), ("absolute", 0), ("sqrt", 1), ("negative", 2))),
-    "limits": Epilogue((), (("sum",), ("clamp", 0, -0.5, 1.5), ("maximum", 1, 0.25))),
-    "bounded": Epilogue((_ROWS,), (("sum",), ("tanh", 0), ("erf", 1), ("operand", 0), ("divide", 2, 3))),
+    "gelu": Epilogue((), (("gauss_cdf", 0), ("multiply", 0, 1))),
+    "bias and relu": Epilogue(("bfloat16",), (("add", 0, 1), ("relu", 2))),
+    "softplus": Epilogue((), (("exp", 0), ("add", 1, 1.0), ("log", 2))),
+    "square root": Epilogue((), (("absolute", 0), ("sqrt", 1), ("negative", 2))),
+    "limits": Epilogue((), (("clamp", 0, -0.5, 1.5), ("maximum", 1, 0.25))),
+    "bounded": Epilogue(("float32",), (("tanh", 0), ("erf", 2), ("divide", 3, 1))),
 }
+#: the shapes of operands in order, of (batch, rows, columns); of the first ones where there are fewer
+_SHAPES: tuple[Callable[[int, int, int], tuple[int, int, int]], ...] = (
+    lambda b, m, n: (b, m, n), lambda b, m, n: (b, m, 1), lambda b, m, n: (1, 1, n), lambda b, m, n: (b, 1, 1),
+)  # fmt: skip
 
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     n: getattr(np, n) for n in ("add", "subtract", "multiply", "divide", "negative", "absolute")
@@ -45,18 +42,10 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def reference(epilogue: Epilogue, total: Any, operands: Sequence[Any]) -> Any:
     """An epilogue of arrays that broadcast."""
-    values: list[Any] = []
+    values: list[Any] = [total, *operands]
     for name, *arguments in epilogue.steps:
-        if name == "sum":
-            values.append(total)
-        elif name == "operand":
-            values.append(operands[arguments[0]])
-        elif name == "constant":
-            values.append(arguments[0])
-        elif name in _FUNCTIONS:
-            values.append(_FUNCTIONS[name](*(values[v] for v in arguments)))
-        else:
-            values.append(FUNCTIONS[name].numpy(values[arguments[0]], *arguments[1:]))
+        function = _FUNCTIONS[name] if name in _FUNCTIONS else FUNCTIONS[name].numpy
+        values.append(function(*(values[a] if isinstance(a, int) else a for a in arguments)))
     return values[-1]
 
 
@@ -71,12 +60,8 @@ class Example:
         x = rng.standard_normal((batch, m, k)).astype(factors)
         y = (rng.standard_normal((batch, k, n)) / math.sqrt(k)).astype(factors)
         a, b = x if gemm.a_by_depth else x.swapaxes(1, 2), y.swapaxes(1, 2) if gemm.b_by_depth else y
-        shapes = {
-            OperandKind.ELEMENTS: (batch, m, n), OperandKind.ROWS: (batch, m, 1), OperandKind.COLUMNS: (1, 1, n),
-            OperandKind.MATRIX: (batch, 1, 1),
-        }  # fmt: skip
-        kinds = gemm.epilogue.operands
-        operands = [rng.standard_normal(shapes[o.kind]).astype(DTYPES[o.dtype]) for o in kinds]
+        kinds = zip(gemm.epilogue.operands, _SHAPES, strict=False)
+        operands = [rng.standard_normal(shape(batch, m, n)).astype(DTYPES[t]) for t, shape in kinds]
         d = np.zeros((batch, m, n), DTYPES[gemm.result])
         self.arrays = [np.ascontiguousarray(a), np.ascontiguousarray(b), d, *operands]
         total = x.astype(np.float64) @ y.astype(np.float64)
@@ -85,9 +70,12 @@ class Example:
     def call(self, addresses: Sequence[int]) -> GemmCall:
         """The launch for arrays at these addresses."""
         batch, m, n, k = self.sizes
-        steps = {OperandKind.ELEMENTS: n, OperandKind.ROWS: 1}
-        together = zip(self.gemm.epilogue.operands, addresses[3:], self.arrays[3:], strict=True)
-        operands = (Operand(p, steps.get(o.kind, 0), v[0].size if len(v) == batch > 1 else 0) for o, p, v in together)
+        operands = []
+        for p, v in zip(addresses[3:], self.arrays[3:], strict=True):
+            by_batch, by_row, by_column = (
+                s // v.itemsize if n > 1 else 0 for n, s in zip(v.shape, v.strides, strict=True)
+            )
+            operands.append((p, by_row, by_column, by_batch))
         a, b, d = ((p, t.shape[2], t[0].size) for p, t in zip(addresses[:3], self.arrays[:3], strict=True))
         return GemmCall(m, n, k, batch, a, b, d, tuple(operands))
 

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.gemm.gemm import Gemm, GemmCall, OperandKind, configs
-from mirage.kernels.cuda.gemm.launch import Gemms
+from mirage.kernels.cuda.gemm.gemm import Gemm, GemmCall
+from mirage.kernels.cuda.gemm.operator import Gemms
 from tests.kernels.cuda.gemm.cases import reference
 
 
@@ -42,14 +41,9 @@ def compute(gemm: Gemm, arguments: Sequence[Any], batch: int) -> None:
     )
     d = view(given["d"], gemm.result, (batch, m, n), (given["batch_d"], given["ldd"], 1))
     operands = []
-    for i, o in enumerate(gemm.epilogue.operands):
-        shape, strides = {
-            OperandKind.ELEMENTS: ((m, n), (given[f"step_{i}"], 1)),
-            OperandKind.ROWS: ((m, 1), (given[f"step_{i}"], 0)),
-            OperandKind.COLUMNS: ((1, n), (0, 1)),
-            OperandKind.MATRIX: ((1, 1), (0, 0)),
-        }[o.kind]
-        operands.append(view(given[f"operand_{i}"], o.dtype, (batch, *shape), (given[f"batch_{i}"], *strides)))
+    for i, dtype in enumerate(gemm.epilogue.operands):
+        strides = [given[f"{s}_{i}"] for s in ("batch", "row", "column")]
+        operands.append(view(given[f"operand_{i}"], dtype, (batch, m, n), strides))
     total = a.astype(np.float64) @ b.astype(np.float64)
     d[...] = reference(gemm.epilogue, total, [o.astype(np.float64) for o in operands])
 
@@ -58,12 +52,9 @@ class MemoryGemms(Gemms):
     """Kernels whose launches NumPy computes; `launched` are the calls."""
 
     def __init__(self, present: bool = True) -> None:
-        super().__init__(configs(DEVICES["sm_90"])[0], DEVICES["sm_90"])
+        super().__init__(DEVICES["sm_90"])
         self.present = present
         self.launched: list[tuple[Gemm, GemmCall]] = []
-
-    def compile(self, gemms: Sequence[Gemm]) -> tuple[CompiledKernel, ...]:
-        raise AssertionError("nothing is compiled")
 
     def launch(self, gemm: Gemm, call: GemmCall, held: Sequence[Any]) -> bool:
         if self.present:

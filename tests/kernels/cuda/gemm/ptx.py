@@ -1,8 +1,8 @@
 """Runs the PTX of a kernel on the processor, block by block: what a device would compute, where there is none.
 
-The subset of PTX ISA 8.8 that the products of `mirage.kernels.cuda.cutlass` are made of. All threads of a block are one NumPy
-array per register; those at the least instruction go first, so that branches meet again. Asynchronous copies and products
-take effect when they are waited for, and no sooner: shared memory holds NaNs in between. Addresses are checked.
+The subset of PTX ISA 8.8 that the products of `mirage.kernels.cuda.gemm` are made of. All threads of a block are one NumPy
+array per register; those at the least instruction go first, so that branches meet again. Asynchronous copies take effect when
+they are waited for, and no sooner: shared memory holds NaNs in between. Addresses are checked.
 """
 
 from __future__ import annotations
@@ -142,7 +142,6 @@ class _Block:
         self.waiting = np.zeros(self.count, bool)
         #: per thread, groups of copies (where to, bytes), the open one last
         self.copies: list[list[list[tuple[int, np.ndarray]]]] = [[[]] for _ in range(self.count)]
-        self.products: list[list[Callable[[], None]]] = [[]]
 
     def run(self) -> None:
         """Until all threads have returned."""
@@ -458,55 +457,6 @@ class _Block:
         found = (x.astype(np.float64) @ y + z).astype(F32)
         for i in range(4):
             self.write(d[i], found[:, g + 8 * (i // 2), t + i % 2].reshape(-1), active)
-
-    def _wgmma(self, one: Instruction, active: np.ndarray) -> None:
-        assert active.all()
-        if one.name[1] == "mma_async":
-            self.products[-1].append(self._asynchronous(one, active))
-        elif one.name[1] == "commit_group":
-            self.products.append([])
-        elif one.name[1] == "wait_group":
-            while len(self.products) - 1 > int(one.operands[0]):
-                for product in self.products.pop(0):
-                    product()
-
-    def _asynchronous(self, one: Instruction, active: np.ndarray) -> Callable[[], None]:
-        m, n, k = map(int, re.findall(r"\d+", one.name[4]))
-        assert (m, k) == (64, 16)
-        dtype = _TYPES[one.name[-1]]
-        registers = self.parts(one.operands[0])
-        a, b = (self.bits(o)[::128].copy() for o in one.operands[1:3])
-        scale, across_a, across_b = self.registers[one.operands[3]].copy(), *map(int, one.operands[6:8])
-        lanes = np.arange(128)
-        row, col = 16 * (lanes // 32) + lanes % 32 // 4, 2 * (lanes % 4)
-
-        def product() -> None:
-            x = np.stack([_tile(self.shared, int(e), m, bool(across_a)) for e in a]).view(dtype).astype(np.float64)
-            y = np.stack([_tile(self.shared, int(e), n, bool(across_b)) for e in b]).view(dtype).astype(np.float64)
-            found = x @ y.transpose(0, 2, 1)
-            for i, name in enumerate(registers):
-                new = found[:, row + 8 * (i // 2 % 2), 8 * (i // 4) + col + i % 2].reshape(-1)
-                old = np.where(scale, self.read(name, "f32") if name in self.registers else F32(0), F32(0))
-                self.write(name, (new + old).astype(F32), active)
-
-        return product
-
-
-def _tile(shared: np.ndarray, descriptor: int, rows: int, across: bool) -> np.ndarray:
-    """The elements [rows, 16] that a descriptor of shared memory stands for (PTX ISA, "Matrix Descriptor Format" and
-    "Strides"): rows are along the contiguous dim if `across`, else the sixteen.
-    """
-    start, lead, stride = ((descriptor >> s & 0x3FFF) << 4 for s in (0, 16, 32))
-    assert not descriptor >> 49 & 7
-    width = {1: 128, 2: 64, 3: 32}[descriptor >> 62]
-    r, k = np.arange(rows)[:, None], np.arange(16)[None, :]
-    if across:
-        at = 2 * r % width + 2 * r // width * lead + k % 8 * width + k // 8 * stride
-    else:
-        at = r % 8 * width + r // 8 * stride + 2 * k
-    at = start + at
-    at = at ^ (at >> 7 & (width // 16 - 1)) << 4
-    return shared[at].astype(U16) | shared[at + 1].astype(U16) << U16(8)
 
 
 _TYPES: dict[str, Any] = {

@@ -12,37 +12,35 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.errors import CompilerError, FormatError, NoCompilerError
-from mirage.kernels.cuda.compile.kernels import CompiledKernel
+from mirage.errors import CompilerError, NoCompilerError
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 from mirage.kernels.cuda.compile.worker import METADATA
 from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.gemm import compile as cutlass_compile
-from mirage.kernels.cuda.gemm import launch as cutlass_launch
-from mirage.kernels.cuda.gemm.compile import GemmRequest, check_installed, compile_gemms
-from mirage.kernels.cuda.gemm.gemm import Gemm, GemmCall, GemmConfig, Operand, configs
-from mirage.kernels.cuda.gemm.launch import Gemms
+from mirage.kernels.cuda.gemm import operator
+from mirage.kernels.cuda.gemm.gemm import CONFIGS, Gemm, GemmCall, config_for
+from mirage.kernels.cuda.gemm.operator import GemmRequest, Gemms, check_installed
 from mirage.kernels.cuda.launch import loaded
-from tests.kernels.cuda.gemm.cases import ALL_OPERANDS, EPILOGUES, PLAIN, SILU_RESIDUAL
+from tests.kernels.cuda.gemm.cases import PLAIN, SILU_RESIDUAL
 
 H200 = DEVICES["sm_90"]
-SMALL = configs(H200)[0]
+SMALL = CONFIGS[0]
 GEMM = Gemm("float16", "float16", True, False, SILU_RESIDUAL, SMALL)
-CALL = GemmCall(5, 48, 64, 2, (256, 64, 320), (512, 48, 0), (1024, 48, 240), (Operand(2048, 48, 240),))
+CALL = GemmCall(5, 48, 64, 2, (256, 64, 320), (512, 48, 0), (1024, 48, 240), ((2048, 48, 1, 240),))
 
 
 def test_parameters_and_arguments() -> None:
     names = [n for n, _ in GEMM.parameters()]
     assert names[:4] == ["a", "b", "d", "operand_0"] and names[4:7] == ["rows", "columns", "depth"]
-    assert names[7:] == ["lda", "ldb", "ldd", "batch_a", "batch_b", "batch_d", "step_0", "batch_0"]
+    assert names[7:] == ["lda", "ldb", "ldd", "batch_a", "batch_b", "batch_d", "row_0", "column_0", "batch_0"]
     types = {"pointer": np.uint64, "i32": np.int32, "i64": np.int64}
     assert [type(a) for a in CALL.arguments()] == [types[t] for _, t in GEMM.parameters()]
-    assert [int(a) for a in CALL.arguments()] == [256, 512, 1024, 2048, 5, 48, 64, 64, 48, 48, 320, 0, 240, 48, 240]
+    assert [int(a) for a in CALL.arguments()] == [256, 512, 1024, 2048, 5, 48, 64, 64, 48, 48, 320, 0, 240, 48, 1, 240]
     assert CALL.grid(SMALL) == (1, 2, 2)
 
 
 def test_what_fits() -> None:
     assert CALL.fits(GEMM)
-    assert replace(CALL, operands=(Operand(2048, 48, 0),)).fits(GEMM)
+    assert replace(CALL, operands=((2046, 3, 1, 0),)).fits(GEMM)
     # rows that are not contiguous are any number
     assert not replace(CALL, rows=13).fits(replace(GEMM, a_by_depth=False))
     assert replace(CALL, rows=16).fits(replace(GEMM, a_by_depth=False))
@@ -61,8 +59,6 @@ def test_what_fits() -> None:
         {"a": (264, 64, 320)},
         {"b": (512, 50, 0)},
         {"d": (1024, 48, 241)},
-        {"operands": (Operand(2056, 48, 240),)},
-        {"operands": (Operand(2048, 44, 240),)},
     ],
     ids=str,
 )
@@ -70,34 +66,12 @@ def test_what_does_not_fit(change: dict[str, Any]) -> None:
     assert not replace(CALL, **change).fits(GEMM)
 
 
-def test_operands_of_rows_and_columns_are_anywhere() -> None:
-    gemm = replace(GEMM, epilogue=ALL_OPERANDS)
-    operands = (Operand(2048, 48, 240), Operand(4, 3, 5), Operand(6, 0, 0), Operand(12, 0, 1))
-    assert replace(CALL, operands=operands).fits(gemm)
-
-
 def test_configurations() -> None:
+    assert [config_for(n).tile[0] for n in (1, 16, 17, 64, 4096)] == [16, 16, 32, 64, 128]
     for device in DEVICES.values():
-        found = configs(device)
-        assert found and all(device.resident_blocks(c.num_warps, c.shared_bytes, 64) for c in found)
-        assert any(c.wgmma for c in found) == (device.arch == "sm_90")
-        for c in found:
-            assert GemmConfig.from_json(c.to_json()) == c
-            # each warp, or warpgroup, has whole instructions
-            least = (64, 8) if c.wgmma else (16, 8)
-            assert all(n % (w * m) == 0 for n, w, m in zip(c.tile, c.warps, least, strict=False))
-
-
-@pytest.mark.parametrize("change", [{"stages": 99}, {"stages": "8"}, {"tile": [16, 32]}, {"more": 1}])
-def test_other_configurations_are_refused(change: dict[str, Any]) -> None:
-    with pytest.raises(FormatError, match="there is no configuration"):
-        GemmConfig.from_json(SMALL.to_json() | change)
-
-
-def test_epilogues_as_text() -> None:
-    assert str(PLAIN) == "sum"
-    assert str(SILU_RESIDUAL) == "add(multiply(sum, sigmoid(sum)), operand 0 of elements)"
-    assert str(EPILOGUES["limits"]) == "maximum(clamp(sum, -0.5, 1.5), 0.25)"
+        assert all(device.resident_blocks(c.num_warps, c.shared_bytes, 64) for c in CONFIGS)
+    # each warp has whole instructions
+    assert all(n % (w * m) == 0 for c in CONFIGS for n, w, m in zip(c.tile, c.warps, (16, 8), strict=False))
 
 
 def test_keys_tell_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +87,12 @@ def test_keys_tell_kernels_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         {"a_by_depth": False},
         {"b_by_depth": True},
         {"epilogue": PLAIN},
-        {"config": configs(H200)[1]},
+        {"config": CONFIGS[1]},
     ]
-    keys = [GemmRequest(replace(GEMM, **c), "sm_90a").key() for c in changes]
+    keys = [GemmRequest(replace(GEMM, **c), "sm_90").key() for c in changes]
     keys.append(GemmRequest(GEMM, "sm_80").key())
-    monkeypatch.setattr(cutlass_compile, "_texts", lambda: ["another kernel"])
-    keys.append(GemmRequest(GEMM, "sm_90a").key())
+    monkeypatch.setattr(operator, "_texts", lambda: ["another kernel"])
+    keys.append(GemmRequest(GEMM, "sm_90").key())
     assert len(set(keys)) == len(keys)
 
 
@@ -133,46 +107,25 @@ def test_another_version_or_none(monkeypatch: pytest.MonkeyPatch, version: str, 
     with pytest.raises(NoCompilerError, match=rf"{message}; ?.*pip install -e '.\[cutlass\]'"):
         check_installed()
     with pytest.raises(NoCompilerError, match=message):
-        GemmRequest(GEMM, "sm_90a").job()
+        GemmRequest(GEMM, "sm_90").job()
 
 
 def test_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The worker says why, for each kernel."""
     kernel = tmp_path / "kernel.py"
-    kernel.write_text(
-        "def compile_kernel(gemm, arch, folder):\n    raise ValueError(f'{arch}: no {gemm[\"dtype\"]}')\n"
-    )
-    monkeypatch.setattr(cutlass_compile, "KERNEL", kernel)
-    monkeypatch.setattr(cutlass_compile, "_texts", lambda: ["a compiler that fails"])
-    monkeypatch.setattr(cutlass_compile, "check_installed", lambda: None)
-    other = replace(GEMM, dtype="bfloat16")
-    for found, name in zip(compile_gemms([GEMM, other], H200), ("float16", "bfloat16"), strict=True):
+    kernel.write_text(_FAILS)
+    monkeypatch.setattr(operator, "KERNEL", kernel)
+    monkeypatch.setattr(operator, "_texts", lambda: ["a compiler that fails"])
+    monkeypatch.setattr(operator, "check_installed", lambda: None)
+    requests = [GemmRequest(g, "sm_90") for g in (GEMM, replace(GEMM, dtype="bfloat16"))]
+    for found, name in zip(compile_all(requests), ("float16", "bfloat16"), strict=True):
         assert isinstance(found, CompilerError)
-        assert str(found) == f"CUTLASS rejected kernel 'cutlass_gemm_{name}'\nValueError: sm_90a: no {name}"
+        assert str(found) == f"CUTLASS rejected kernel 'cutlass_gemm_{name}'\nValueError: sm_90: no {name}"
 
 
-def test_metadata(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """What the worker reads of ptxas and of the PTX."""
-    kernel = tmp_path / "kernel.py"
-    kernel.write_text(_COMPILES)
-    monkeypatch.setattr(cutlass_compile, "KERNEL", kernel)
-    monkeypatch.setattr(cutlass_compile, "_texts", lambda: ["a compiler of nothing"])
-    monkeypatch.setattr(cutlass_compile, "check_installed", lambda: None)
-    (found,) = compile_gemms([GEMM], DEVICES["sm_80"])
-    assert isinstance(found, CompiledKernel)
-    assert (found.name, found.registers, found.spill_bytes) == ("product", 40, 12)
-    assert (found.shared, found.num_warps, found.num_ctas) == (SMALL.shared_bytes, 4, 1)
-    assert found.ptx == ".visible .entry product(" and found.cubin.read_bytes() == b"sm_80"
-
-
-_COMPILES = """
-import pathlib, sys
-
-def compile_kernel(gemm, arch, folder):
-    pathlib.Path(folder, "any.ptx").write_text(".visible .entry product(")
-    pathlib.Path(folder, "any.cubin").write_bytes(arch.encode())
-    print("0 bytes stack frame, 4 bytes spill stores, 8 bytes spill loads", file=sys.stderr)
-    print("Used 40 registers, used 1 barriers", file=sys.stderr)
+_FAILS = """
+def compile_one(request, with_usage):
+    raise ValueError(f"\\x1b[31m{request['arch']}\\x1b[0m: no {request['gemm']['dtype']}")
 """
 
 
@@ -200,7 +153,7 @@ class _Driver:
 def _driver(monkeypatch: pytest.MonkeyPatch) -> _Driver:
     driver = _Driver()
     cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=SimpleNamespace(getDevice=lambda: 0)))
-    monkeypatch.setattr(cutlass_launch, "find_cupy", lambda: cupy)
+    monkeypatch.setattr(operator, "find_cupy", lambda: cupy)
     monkeypatch.setattr(loaded, "_load", lambda cupy, kernel: driver)
     return driver
 
@@ -209,12 +162,12 @@ def test_a_launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     driver = _driver(monkeypatch)
     asked: list[Sequence[Gemm]] = []
 
-    def compile(gemms: Sequence[Gemm], device: Any) -> list[CompiledKernel]:
-        asked.append(gemms)
-        return [compiled(tmp_path, g) for g in gemms]
+    def compile(requests: Sequence[GemmRequest]) -> list[CompiledKernel]:
+        asked.append([r.gemm for r in requests])
+        return [compiled(tmp_path, r.gemm) for r in requests]
 
-    monkeypatch.setattr(cutlass_launch, "compile_gemms", compile)
-    gemms = Gemms(SMALL, H200)
+    monkeypatch.setattr(operator, "compile_all", compile)
+    gemms = Gemms(H200)
     for _ in range(2):
         assert gemms.launch(GEMM, CALL, [np.zeros(1)])
     assert asked == [[GEMM]]
@@ -225,15 +178,23 @@ def test_a_launch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [NoCompilerError("not installed"), CompilerError("rejected")])
 def test_no_kernel(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     driver = _driver(monkeypatch)
-    asked: list[Sequence[Gemm]] = []
+    asked: list[int] = []
 
-    def compile(gemms: Sequence[Gemm], device: Any) -> list[Any]:
-        asked.append(gemms)
+    def compile(requests: Sequence[GemmRequest]) -> list[Any]:
+        asked.append(len(requests))
         if isinstance(error, NoCompilerError):
             raise error
-        return [error]
+        return [error] * len(requests)
 
-    monkeypatch.setattr(cutlass_launch, "compile_gemms", compile)
-    gemms = Gemms(SMALL, H200)
+    monkeypatch.setattr(operator, "compile_all", compile)
+    gemms = Gemms(H200)
     assert not gemms.launch(GEMM, CALL, [np.zeros(1)]) and not gemms.launch(GEMM, CALL, [np.zeros(1)])
-    assert len(asked) == 1 and not driver.launches
+    assert asked == [1] and not driver.launches
+    # of several, some may be in the cache: each is asked for when it is launched
+    others = [replace(GEMM, config=c) for c in CONFIGS[1:3]]
+    if isinstance(error, NoCompilerError):
+        gemms.compile(others)
+        assert not gemms.launch(others[0], CALL, [np.zeros(1)]) and asked == [1, 2, 1]
+    else:
+        with pytest.raises(CompilerError, match="rejected"):
+            gemms.compile(others)

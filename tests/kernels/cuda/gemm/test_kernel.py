@@ -9,18 +9,11 @@ from typing import Any
 import pytest
 
 from mirage.errors import NoCompilerError
-from mirage.kernels.cuda.compile.kernels import CompiledKernel
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, compile_all
 from mirage.kernels.cuda.device import DEVICES, CudaDevice
 from mirage.kernels.cuda.gemm import gemm as cutlass_gemm
-from mirage.kernels.cuda.gemm.compile import check_installed, compile_gemms
-from mirage.kernels.cuda.gemm.gemm import (
-    EPILOGUE_FUNCTIONS,
-    Gemm,
-    GemmCall,
-    GemmConfig,
-    Operand,
-    configs,
-)
+from mirage.kernels.cuda.gemm.gemm import CONFIGS, FUNCTIONS, Gemm, GemmCall, GemmConfig
+from mirage.kernels.cuda.gemm.operator import GemmRequest, check_installed
 from tests.kernels.cuda.gemm import ptx
 from tests.kernels.cuda.gemm.cases import ALL_OPERANDS, EPILOGUES, PLAIN, SILU_RESIDUAL, Example
 from tests.kernels.cuda.gemm.cubin import parameters
@@ -33,13 +26,13 @@ except NoCompilerError as e:
 pytestmark = pytest.mark.skipif(bool(_WHY), reason=_WHY)
 
 SM80, SM90 = DEVICES["sm_80"], DEVICES["sm_90"]
-SMALL, MIDDLE, WIDE = (cutlass_gemm.configs(SM90)[i] for i in (0, 3, 7))
+SMALL = CONFIGS[0]
 #: a depth that tiles of 64 and of 32 do not divide, of several rounds of the stages
 DEEP = 584
 
 
 def _compiled(gemm: Gemm, device: CudaDevice) -> CompiledKernel:
-    (found,) = compile_gemms([gemm], device)
+    (found,) = compile_all([GemmRequest(gemm, device.arch)])
     assert isinstance(found, CompiledKernel), found
     assert found.spill_bytes == 0 and found.registers * found.num_warps * 32 <= device.registers
     return found
@@ -57,7 +50,7 @@ def _run(gemm: Gemm, device: CudaDevice, sizes: tuple[int, int, int, int]) -> No
 
 @pytest.mark.parametrize("b_by_depth", [False, True])
 @pytest.mark.parametrize("a_by_depth", [False, True])
-@pytest.mark.parametrize("config", [SMALL, MIDDLE, WIDE], ids=str)
+@pytest.mark.parametrize("config", [SMALL, CONFIGS[2]], ids=str)
 def test_products_over_tails(config: GemmConfig, a_by_depth: bool, b_by_depth: bool) -> None:
     """Sizes that no tile divides, in either order of memory of either factor."""
     m, n, _ = config.tile
@@ -66,7 +59,7 @@ def test_products_over_tails(config: GemmConfig, a_by_depth: bool, b_by_depth: b
     _run(gemm, SM90, (1, m // 2 + 8 if not a_by_depth else m // 2 + 3, n + 8, DEEP))
 
 
-@pytest.mark.parametrize("config", configs(SM90), ids=str)
+@pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_configurations(config: GemmConfig) -> None:
     m, n, _ = config.tile
     _run(Gemm("bfloat16", "float32", True, False, ALL_OPERANDS, config), SM90, (2, m + 1, n - 8, 136))
@@ -78,7 +71,7 @@ def test_many_tiles() -> None:
 
 
 def test_an_older_architecture() -> None:
-    _run(Gemm("float16", "float16", True, False, SILU_RESIDUAL, configs(SM80)[0]), SM80, (1, 5, 40, 200))
+    _run(Gemm("float16", "float16", True, False, SILU_RESIDUAL, SMALL), SM80, (1, 5, 40, 200))
 
 
 @pytest.mark.parametrize("name", EPILOGUES)
@@ -87,20 +80,16 @@ def test_epilogues(name: str) -> None:
 
 
 def test_every_function_is_tested() -> None:
-    used = {s[0] for e in EPILOGUES.values() for s in e.steps}
-    assert used >= EPILOGUE_FUNCTIONS.keys()
+    assert {s[0] for e in EPILOGUES.values() for s in e.steps} == FUNCTIONS
 
 
 @pytest.mark.parametrize("device", [DEVICES[a] for a in ("sm_80", "sm_90", "sm_100")], ids=lambda d: d.arch)
 def test_machine_code(device: CudaDevice) -> None:
     """The instructions of tensor cores are there, registers do not spill, and parameters are where a launch puts them."""
-    config = max(configs(device), key=lambda c: (c.wgmma, c.tile == (128, 128, 64), c.tile))
+    config = CONFIGS[-1]
     gemm = Gemm("float16", "float16", True, False, ALL_OPERANDS, config)
     kernel = _compiled(gemm, device)
-    text = kernel.ptx
-    name = "wgmma.mma_async.sync.aligned.m64" if config.wgmma else "mma.sync.aligned.m16n8k16"
-    assert name in text and "cp.async.cg.shared.global" in text
-    assert config.wgmma == (device.arch == "sm_90")
+    assert "mma.sync.aligned.m16n8k16" in kernel.ptx and "cp.async.cg.shared.global" in kernel.ptx
     assert kernel.shared == config.shared_bytes and kernel.num_warps == config.num_warps
     # as CuPy packs them: each at a multiple of its size
     sizes = {"pointer": 8, "i32": 4, "i64": 8}
@@ -110,7 +99,7 @@ def test_machine_code(device: CudaDevice) -> None:
         wanted.append((at, sizes[kind]))
         at += sizes[kind]
     assert parameters(kernel.cubin.read_bytes(), kernel.name) == wanted
-    call = GemmCall(8, 8, 8, 1, (0, 8, 0), (0, 8, 0), (0, 8, 0), (Operand(0, 8, 0),) * len(ALL_OPERANDS.operands))
+    call = GemmCall(8, 8, 8, 1, (0, 8, 0), (0, 8, 0), (0, 8, 0), ((0, 8, 1, 0),) * len(ALL_OPERANDS.operands))
     assert [a.itemsize for a in call.arguments()] == [s for _, s in wanted]
 
 
@@ -123,15 +112,14 @@ def test_the_cache_needs_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
     assert _compiled(gemm, SM90) == first
-    with pytest.raises(NoCompilerError, match=r"nvidia-cutlass-dsl, which is not installed; .*cutlass"):
-        compile_gemms([Gemm("bfloat16", "bfloat16", True, False, PLAIN, SMALL)], SM90)
+    with pytest.raises(NoCompilerError, match=r"nvidia-cutlass-dsl 4.8.1, which is not installed; .*cutlass"):
+        compile_all([GemmRequest(Gemm("bfloat16", "bfloat16", True, False, PLAIN), "sm_90")])
 
 
 def test_a_kernel_that_is_rejected() -> None:
     # a warp has at least two columns of instructions of eight
     broken = GemmConfig((16, 24, 64), 3, (1, 4))
-    (found,) = compile_gemms([Gemm("float16", "float16", True, False, PLAIN, broken)], SM90)
-    assert not isinstance(found, CompiledKernel)
+    (found,) = compile_all([GemmRequest(Gemm("float16", "float16", True, False, PLAIN, broken), "sm_90")])
     assert "CUTLASS rejected kernel 'cutlass_gemm_float16'" in str(found)
 
 
@@ -141,6 +129,5 @@ def test_the_kernel_has_all_functions() -> None:
     assert spec is not None and spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.FUNCTIONS.keys() == EPILOGUE_FUNCTIONS.keys()
-    assert {n: c for n, (_, c) in EPILOGUE_FUNCTIONS.items() if c} == module.CONSTANTS
+    assert module.FUNCTIONS.keys() == FUNCTIONS
     assert module.VECTOR == cutlass_gemm.VECTOR and module.VECTOR_BYTES == cutlass_gemm.ALIGNMENT

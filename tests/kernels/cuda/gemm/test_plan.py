@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from mirage.ir.axes import to_axes
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.gemm.gemm import OperandKind
-from mirage.kernels.cuda.gemm.plan import CutlassProgram
+from mirage.kernels.cuda.gemm.operator import CutlassCalls
+from mirage.kernels.cuda.library.program import CudaLibraryProgram
 from tests.kernels.cuda.gemm.gemms import MemoryGemms
 from tests.kernels.cuda.memory import TOLERANCE, MemoryArrays, numbers
 
@@ -68,13 +69,13 @@ CASES: dict[Callable[..., Any], Mapping[str, tuple[Any, ...]]] = {
 }
 
 
-def _run(program: Program, sizes: Mapping[str, int], gemms: MemoryGemms) -> CutlassProgram:
+def _run(program: Program, sizes: Mapping[str, int], gemms: MemoryGemms) -> CudaLibraryProgram:
     """Run a program, and compare it with float64."""
     dtype = program.input_types[0].dtype
     rng = np.random.default_rng(2)
     inputs = [(numbers(rng, t.bind(sizes), dtype) / 4).astype(DTYPES[dtype]) for t in program.input_types]
     wanted = run_reference(program, [x.astype(np.float64) for x in inputs], sizes, "float64")
-    run = CutlassProgram(to_axes(program), gemms, MemoryArrays())
+    run = CudaLibraryProgram(to_axes(program), MemoryArrays(), partial(CutlassCalls, gemms=gemms))
     out = [np.empty(w.shape, DTYPES[dtype]) for w in wanted]
     for found in (run(inputs, sizes), run(inputs, sizes, out)):
         for w, f in zip(wanted, found, strict=True):
@@ -115,15 +116,16 @@ def test_sizes_that_no_kernel_takes(sizes: dict[str, int]) -> None:
 
 
 def _epilogues(make: Callable[..., Any], dtype: str = "float16") -> list[tuple[str, list[str], list[tuple[str, str]]]]:
-    """Per launch the type of its result, the functions of its epilogue, and its operands."""
+    """Per launch the type of its result, the functions of its epilogue, and its operands: along what they differ, their type."""
     program = _program(make, dtype, **CASES[make])
     gemms = MemoryGemms()
     _run(program, _symbols(program), gemms)
     first = gemms.launched[: len(gemms.launched) // 2]
+    kinds = {(True, True): "elements", (True, False): "rows", (False, True): "columns"}
     return [
-        (g.result, [s[0] for s in g.epilogue.steps if s[0] not in ("sum", "operand", "constant")],
-         [(o.kind.value, o.dtype) for o in g.epilogue.operands])
-        for g, _ in first
+        (g.result, [s[0] for s in g.epilogue.steps],
+         [(kinds[o[1] > 0, o[2] > 0], t) for o, t in zip(call.operands, g.epilogue.operands, strict=True)])
+        for g, call in first
     ]  # fmt: skip
 
 
@@ -177,8 +179,8 @@ def test_a_shared_operand_of_a_batch() -> None:
     gemms = MemoryGemms()
     _run(program, {"b": 3}, gemms)
     gemm, call = gemms.launched[0]
-    assert [o.kind for o in gemm.epilogue.operands] == [OperandKind.ELEMENTS, OperandKind.MATRIX]
-    assert call.batch == 3 and [o.batch for o in call.operands] == [0, 1]
+    assert call.batch == 3 and [o[1:] for o in call.operands] == [(24, 1, 0), (0, 0, 1)]
+    assert gemm.epilogue.operands == ("float16", "float16")
 
 
 def test_other_types_are_library_calls() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,12 +18,11 @@ from mirage.ir.types import DTYPES
 from mirage.kernels.cuda.device import DEVICES, cuda_device
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.emitted import TritonKernel
-from mirage.kernels.cuda.gemm.gemm import configs
-from mirage.kernels.cuda.gemm.plan import CutlassCalls
+from mirage.kernels.cuda.gemm import operator
 from mirage.kernels.cuda.launch import executable as launching
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.launch.graphs import CudaGraph
-from mirage.kernels.cuda.library.predefined import PredefinedOperators, read_types
+from mirage.kernels.cuda.library.predefined import PredefinedOperators, library_operators
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
@@ -123,22 +121,24 @@ def test_numpy_operators(make: Callable[[str], Program], dtype: str, together: b
 @pytest.mark.parametrize("together", [False, True])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("make", [norm, heads], ids=lambda f: f.__name__)
-def test_operators_with_cutlass_kernels(make: Callable[[str], Program], dtype: str, together: bool) -> None:
+def test_operators_with_cutlass_kernels(
+    make: Callable[[str], Program], dtype: str, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What operators leave for one another may be wider than the program's type."""
     program = make(dtype)
     sizes = {"b": 3, "s": 2, "t": 8}
     sizes = {s: sizes[s] for s in program.symbols()}
     graph = reference_graph(to_axes(program))
-    emitted = emit(graph, CudaSchedule((), configs(DEVICES["sm_90"])[0]))
+    emitted = emit(graph, CudaSchedule((), "cutlass"))
     inputs = arguments(program, sizes, 0.3)
     arrays = [inputs[p] for p in emitted.places]
     arrays += [np.zeros(_shape(d.shape, sizes), DTYPES[d.dtype]) for d in emitted.tensors[len(arrays) :]]
     gemms, memory = MemoryGemms(), MemoryArrays()
+    monkeypatch.setattr(operator, "Gemms", lambda device: gemms)
     steps = emitted.runs[0]
     assert not isinstance(steps, TritonKernel)
     for run in [steps] if together else [(s,) for s in steps]:
-        plan = partial(CutlassCalls, arrays=memory, gemms=gemms, types=read_types(emitted, run))
-        operators = PredefinedOperators(graph, emitted, run, analyze(graph), plan)
+        operators = library_operators(graph, emitted, run, analyze(graph), DEVICES["sm_90"], memory)
         operators.bind({t: arrays[t] for t in operators.tensors}, sizes)()
     assert len(gemms.launched) == 2 or make is norm
     check(program, [np.asarray(arrays[o.tensor], np.float64) for o in emitted.outputs], inputs, sizes)
@@ -147,7 +147,7 @@ def test_operators_with_cutlass_kernels(make: Callable[[str], Program], dtype: s
 def test_an_executable_with_cutlass_kernels(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     gemms = MemoryGemms()
     monkeypatch.setattr(launching, "CupyArrays", MemoryArrays)
-    monkeypatch.setattr(launching, "Gemms", lambda config, device: gemms)
+    monkeypatch.setattr(operator, "Gemms", lambda device: gemms)
 
     @mi.program(x=mi.tensor("b", 24, dtype="float16"), w=mi.tensor(24, 16, dtype="float16"))
     def act(x: Any, w: Any) -> Any:
@@ -155,11 +155,11 @@ def test_an_executable_with_cutlass_kernels(lab: Lab, monkeypatch: pytest.Monkey
 
     program, sizes = act.trace(), {"b": 3}
     graph = reference_graph(to_axes(program))
-    run = CudaExecutable(graph, emit(graph, CudaSchedule((), gemms.config)), DEVICES["sm_90"], sizes)
+    run = CudaExecutable(graph, emit(graph, CudaSchedule((), "cutlass")), DEVICES["sm_90"], sizes)
     inputs = [lab.cupy.asarray(x) for x in arguments(program, sizes, 0.3)]
     check(program, [np.asarray(y, np.float64) for y in run(inputs, sizes)], inputs, sizes)
     ((gemm, call),) = gemms.launched
-    assert str(gemm.epilogue) == "multiply(sum, sigmoid(sum))" and (call.rows, call.columns, call.depth) == (3, 16, 24)
+    assert gemm.epilogue.steps == (("sigmoid", 0), ("multiply", 0, 1)) and (call.rows, call.columns, call.depth) == (3, 16, 24)
 
 
 def _shape(shape: Any, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -10,8 +10,7 @@ import pytest
 import mirage as mi
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import to_dim
-from mirage.kernels.cuda.device import DEVICES
-from mirage.kernels.cuda.gemm.gemm import configs
+from mirage.kernels.cuda.library.libraries import LIBRARIES
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule, next_power
 from tests.kernels.kernels import single_kernel
 from tests.mugraph.graphs import flash_decoding, gated
@@ -52,14 +51,14 @@ def test_other_json_is_refused(change: dict[str, Any], message: str) -> None:
         CudaSchedule.from_json(kernel)
 
 
-def test_configurations_of_predefined_products() -> None:
-    for config in configs(DEVICES["sm_90"]):
-        schedule = CudaSchedule((GATED,), config)
+def test_libraries_of_predefined_operators() -> None:
+    for name in LIBRARIES:
+        schedule = CudaSchedule((GATED,), name)
         assert CudaSchedule.from_json(schedule.to_json()) == schedule
-        assert schedule.without_descriptors.gemm == config
-    other = schedule.to_json() | {"gemm": {**config.to_json(), "stages": 100}}
-    with pytest.raises(FormatError, match="there is no configuration"):
-        CudaSchedule.from_json(other)
+        assert schedule.without_descriptors.library == name
+    for other in ("cudnn", None, ["cutlass"]):
+        with pytest.raises(FormatError, match="is none of cublaslt, cutlass"):
+            CudaSchedule.from_json(schedule.to_json() | {"library": other})
 
 
 @pytest.mark.parametrize(

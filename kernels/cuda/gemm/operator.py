@@ -1,45 +1,153 @@
-"""Library plans in which CUTLASS kernels compute products with what follows them: epilogues that cuBLASLt lacks.
+"""CUTLASS as a library: its kernels compute products with what follows them, epilogues that cuBLASLt lacks.
 
 What follows a product elementwise (SiLU, GELU, a residual, the factor of a norm, ...) up to one result, through values that
-nothing else reads, becomes its epilogue. Products that a kernel cannot compute at some sizes or strides, see `GemmCall.fits`, are
-left to the plan without CUTLASS.
+nothing else reads, becomes its epilogue. Products that a kernel cannot compute at some sizes or strides, see `GemmCall.fits`, or
+that cannot be compiled, are left to cuBLASLt. Kernels are compiled ahead of time, without a GPU, and cached by content like those
+of Triton: only what compiles needs nvidia-cutlass-dsl. Its version is part of the key, so it is fixed here rather than read from
+what is installed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+import hashlib
+import importlib.metadata
+import json
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from mirage.errors import CompilerError, NoCompilerError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.types import DTYPES
-from mirage.kernels.cuda.gemm.gemm import (
-    EPILOGUE_FUNCTIONS,
-    FACTORS,
-    RESULTS,
-    Epilogue,
-    EpilogueOperand,
-    Gemm,
-    GemmCall,
-    Operand,
-    OperandKind,
-)
-from mirage.kernels.cuda.gemm.launch import Gemms
-from mirage.kernels.cuda.library.program import CudaLibraryCalls, CudaLibraryProgram, CudaPlanner
+from mirage.kernels.cuda.compile.kernels import WORKER, CompiledKernel, compile_all
+from mirage.kernels.cuda.device import CudaDevice, find_cupy
+from mirage.kernels.cuda.gemm.gemm import FACTORS, FUNCTIONS, RESULTS, Epilogue, Gemm, GemmCall, config_for
+from mirage.kernels.cuda.launch.loaded import LoadedKernels
+from mirage.kernels.cuda.library.program import CudaLibraryCalls, CudaPlanner
 from mirage.kernels.library import Arrays, Axes, Extents, Maxima, Product, Step
 
+#: the version of nvidia-cutlass-dsl that kernels are compiled with
+VERSION = "4.8.1"
+KERNEL = Path(__file__).with_name("kernel.py")
 #: operands of an epilogue at most: each is read by every block
 MAX_OPERANDS = 8
 
 
+def why_not(program: AxisProgram) -> str:
+    """Why kernels compute no product of a program on this machine; empty where they may."""
+    if not any(n.op == "matmul" for n in program.nodes):
+        return "no product of matrices"
+    if program.dtype not in FACTORS:
+        return f"factors of {program.dtype}"
+    try:
+        check_installed()
+    except NoCompilerError as e:
+        return str(e)
+    return ""
+
+
+def calls(device: CudaDevice, types: Mapping[str, str], arrays: Arrays) -> Callable[..., CudaLibraryCalls]:
+    """What makes the calls of a program, see `CudaLibraryCalls`; `types` are the element types of inputs, by name."""
+    return partial(CutlassCalls, arrays=arrays, gemms=Gemms(device), types=types)
+
+
+def check_installed() -> None:
+    """Raises NoCompilerError where nvidia-cutlass-dsl is not installed in the version that kernels are compiled with."""
+    try:
+        found = importlib.metadata.version("nvidia-cutlass-dsl")
+    except importlib.metadata.PackageNotFoundError:
+        found = ""
+    if found != VERSION:
+        raise NoCompilerError(
+            f"CUTLASS kernels are compiled by nvidia-cutlass-dsl {VERSION}, {f'and {found}' if found else 'which'} is "
+            f"{'' if found else 'not '}installed; run pip install -e '.[cutlass]'"
+        )
+
+
+@dataclass(frozen=True)
+class GemmRequest:
+    """A kernel to compile for an architecture such as "sm_90"."""
+
+    gemm: Gemm
+    arch: str
+    compiler = "CUTLASS"
+
+    @property
+    def function(self) -> str:
+        """The first part of the name of its folder."""
+        return f"cutlass_gemm_{self.gemm.dtype}"
+
+    def key(self) -> str:
+        """The hash of all that the machine code depends on."""
+        content = {"gemm": asdict(self.gemm), "arch": self.arch, "cutlass": VERSION, "texts": _texts()}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
+
+    def job(self) -> dict[str, Any]:
+        """What the worker is told; raises NoCompilerError where nvidia-cutlass-dsl of this version is not installed."""
+        check_installed()
+        config = self.gemm.config
+        numbers = {"shared": config.shared_bytes, "num_warps": config.num_warps}
+        return {"gemm": asdict(self.gemm), "script": str(KERNEL), "arch": self.arch, **numbers}
+
+
+@cache
+def _texts() -> list[str]:
+    return [file.read_text(encoding="utf-8") for file in (WORKER, KERNEL)]
+
+
+class Gemms:
+    """Kernels for a device, compiled when they are first asked for. May be used from several threads."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        self._lock = threading.Lock()
+        self._compiled: dict[Gemm, CompiledKernel | None] = {}
+        self._loaded = LoadedKernels()
+
+    def compile(self, gemms: Sequence[Gemm]) -> None:
+        """Have these kernels, side by side. Those that are neither in the cache nor to be compiled here are left to the library.
+
+        Raises CompilerError where one is rejected.
+        """
+        try:
+            found = compile_all([GemmRequest(g, self.device.arch) for g in gemms])
+        except NoCompilerError:
+            # of several, some may be in the cache: `launch` asks for each
+            found = []
+            self._compiled |= dict.fromkeys(gemms) if len(gemms) == 1 else {}
+        with self._lock:
+            for g, kernel in zip(gemms, found, strict=False):
+                self._compiled[g] = None if isinstance(kernel, CompilerError) else kernel
+        for kernel in found:
+            if isinstance(kernel, CompilerError):
+                raise kernel
+
+    def launch(self, gemm: Gemm, call: GemmCall, held: Sequence[Any]) -> bool:
+        """Enqueue a kernel on the arrays `held`, whose addresses are in `call`; False where there is no such kernel."""
+        if gemm not in self._compiled:
+            with suppress(CompilerError):
+                self.compile([gemm])
+        kernel = self._compiled[gemm]
+        if kernel is None:
+            return False
+        cupy = find_cupy()
+        assert cupy is not None and held
+        function = self._loaded.get(cupy, cupy.cuda.runtime.getDevice(), kernel)
+        function(call.grid(gemm.config), (gemm.config.threads, 1, 1), call.arguments(), shared_mem=kernel.shared)
+        return True
+
+
 @dataclass(frozen=True)
 class GemmStep:
-    """The run of a step that a CUTLASS kernel computes: a product over named axes with its epilogue.
+    """The run of a step that a kernel computes: a product over named axes with its epilogue.
 
     The step's operands are both factors, then those in `outside` order; `fallback` are the steps that it stands for, by number,
     with the numbers of the operands' values and of the result.
@@ -61,7 +169,8 @@ class GemmStep:
             direct = out is not None and out.dtype == dtype and out.flags.c_contiguous
             to = out if direct else self.xp.empty(shape, dtype)
             call, held = self.call(arrays, extents, to)
-            if call.fits(self.gemm) and self.gemms.launch(self.gemm, call, (*held, to)):
+            gemm = self.at(extents)
+            if call.fits(gemm) and self.gemms.launch(gemm, call, (*held, to)):
                 if out is None or direct:
                     return to
                 out[...] = to
@@ -73,7 +182,11 @@ class GemmStep:
             found[i] = s.run([found[j] for j in s.operands], extents, to)
         return found[self.fallback[-1][0]]
 
-    def sizes(self, extents: Extents) -> tuple[int, int, int, int]:
+    def at(self, extents: Extents) -> Gemm:
+        """The kernel for these sizes."""
+        return replace(self.gemm, config=config_for(self._sizes(extents)[1]))
+
+    def _sizes(self, extents: Extents) -> tuple[int, int, int, int]:
         """Matrices of the batch, rows, columns and depth."""
         p = self.product
         batch, rows, columns, depth = (
@@ -82,22 +195,24 @@ class GemmStep:
         return batch, rows, columns, depth
 
     def call(self, arrays: Sequence[Any], extents: Extents, to: Any) -> tuple[GemmCall, list[Any]]:
-        """The launch for arrays of no empty dim with its result in `to`, and the arrays that it reads: copies of those that are
+        """The launch for arrays of no empty dim with its result in `to`, and the arrays that it reads: copies of factors that are
         not laid out as the kernel needs them.
         """
         p, gemm = self.product, self.gemm
-        batch, rows, columns, depth = self.sizes(extents)
+        batch, rows, columns, depth = self._sizes(extents)
         x = arrays[0].transpose(p.x).reshape((batch, rows, depth))
         y = arrays[1].transpose(p.y).reshape((batch, depth, columns))
         x = self._arranged(x if gemm.a_by_depth else x.swapaxes(1, 2))
         y = self._arranged(y.swapaxes(1, 2) if gemm.b_by_depth else y)
         d = to.reshape((batch, rows, columns))
         held, operands = [x, y], []
-        for (place, axes), o in zip(self.operands, gemm.epilogue.operands, strict=True):
-            array = self._operand(arrays[place], axes, extents, o)
+        for (place, axes), dtype in zip(self.operands, gemm.epilogue.operands, strict=True):
+            array = self._operand(arrays[place].astype(DTYPES[dtype], copy=False), axes, extents)
             held.append(array)
-            step, distance = _steps(array)
-            operands.append(Operand(_address(array), 0 if o.kind is OperandKind.COLUMNS else step, distance))
+            by_batch, by_row, by_column = (
+                s // array.itemsize if n > 1 else 0 for n, s in zip(array.shape, array.strides, strict=True)
+            )
+            operands.append((_address(array), by_row, by_column, by_batch))
         a, b, c = ((_address(t), *_steps(t)) for t in (x, y, d))
         return GemmCall(rows, columns, depth, batch, a, b, c, tuple(operands)), held
 
@@ -105,19 +220,12 @@ class GemmStep:
         """Matrices [batch, lines, neighbours] whose last dim is contiguous."""
         return x if x.shape[2] == 1 or x.strides[2] == x.itemsize else self.xp.ascontiguousarray(x)
 
-    def _operand(self, array: Any, axes: Axes, extents: Extents, o: EpilogueOperand) -> Any:
+    def _operand(self, array: Any, axes: Axes, extents: Extents) -> Any:
         """An operand as matrices [batch or 1, rows or 1, columns or 1]."""
         p = self.product
         order = [a for a in p.layout if a in axes]
-        groups = ([a for a in g if a in axes] for g in (p.batch, p.rows, p.columns))
-        shape = [prod(extents[a] for a in g) for g in groups]
-        array = array.transpose([axes.index(a) for a in order]).reshape(shape)
-        if array.dtype.name != o.dtype:
-            array = array.astype(DTYPES[o.dtype])
-        if o.kind is OperandKind.ROWS:
-            # one number per row: they are what is contiguous
-            return self._arranged(array.swapaxes(1, 2)).swapaxes(1, 2)
-        return self._arranged(array)
+        shape = [prod(extents[a] for a in g if a in axes) for g in (p.batch, p.rows, p.columns)]
+        return array.transpose([axes.index(a) for a in order]).reshape(shape)
 
 
 def _address(array: Any) -> int:
@@ -182,22 +290,20 @@ class CutlassPlanner(CudaPlanner):
         region = next(r for r in regions if self._is_closed(r, product, readers, outputs))
         last = region[-1]
         stored = self.steps[last].what == ("convert", self.storage)
-        found = self._epilogue(first, product, region)
-        assert found is not None
-        epilogue, read, converted = found
+        epilogue, read = self._epilogue(region)
         x, y = self.steps[first].operands
         constants = [j for i in region[1:] for j in self.steps[i].operands if j in self.scalars]
-        values = tuple(dict.fromkeys((*read, *constants)))
-        fallback = [(i, self.steps[i]) for i in (*converted, *region)]
+        sources = {j: self._source(j)[0] for j in read}
+        values = tuple(dict.fromkeys((*sources.values(), *constants)))
+        fallback = [(i, self.steps[i]) for i in (*(j for j in read if sources[j] != j), *region)]
         gemm = Gemm(
             self.storage.name,
             (self.storage if stored else self.dtype).name,
             self._by_depth(x, product.summed),
             self._by_depth(y, product.summed),
             epilogue,
-            self._gemms.config,
         )
-        places = tuple((2 + values.index(j), self.steps[j].axes) for j in read)
+        places = tuple((2 + values.index(sources[j]), self.steps[j].axes) for j in read)
         step = GemmStep(gemm, product, places, (x, y, *values), tuple(fallback), self._gemms, self.arrays.xp)
         self.steps[last] = Step((self.steps[first].what, "cutlass", last), (x, y, *values), product.layout, step)
 
@@ -227,7 +333,8 @@ class CutlassPlanner(CudaPlanner):
             return _constant(self.scalars[j]) is not None
         axes = set(self.steps[j].axes)
         groups = product.batch, product.rows, product.columns
-        return all(set(g) <= axes or axes.isdisjoint(g) for g in groups) and axes <= set(product.layout)
+        known = self._source(j)[1] in RESULTS and axes <= set(product.layout)
+        return known and all(set(g) <= axes or axes.isdisjoint(g) for g in groups)
 
     def _region(self, first: int, members: Collection[int], last: int) -> list[int]:
         """The steps from the product to a result of it, in order."""
@@ -245,52 +352,32 @@ class CutlassPlanner(CudaPlanner):
         inside = all(i not in outputs and readers[i] <= set(region) for i in inner)
         # values that are rounded to be stored are read back as they are computed in
         rounded = any(self.steps[i].what == ("convert", self.storage) for i in inner)
-        found = self._epilogue(region[0], product, region)
-        few = found is not None and len(found[1]) <= MAX_OPERANDS
+        few = len(self._epilogue(region)[1]) <= MAX_OPERANDS
         return inside and not rounded and few and self.steps[last].axes == product.layout
 
-    def _epilogue(
-        self, first: int, product: Product, region: Sequence[int]
-    ) -> tuple[Epilogue, list[int], list[int]] | None:
-        """The epilogue of a region, the values that it reads, and the conversions of inputs that it makes itself."""
+    def _epilogue(self, region: Sequence[int]) -> tuple[Epilogue, list[int]]:
+        """The epilogue of a region, and the values that it reads."""
+        given = (j for i in region[1:] for j in self.steps[i].operands if j not in region and j not in self.scalars)
+        read = list(dict.fromkeys(given))
+        numbers = {region[0]: 0} | {j: 1 + k for k, j in enumerate(read)}
         steps: list[tuple[Any, ...]] = []
-        numbers: dict[int, int] = {}
-        operands: list[EpilogueOperand] = []
-        read: list[int] = []
-        converted: list[int] = []
-
-        def value(j: int) -> int:
-            if j not in numbers:
-                if j in self.scalars:
-                    steps.append(("constant", _constant(self.scalars[j])))
-                else:
-                    source, dtype = j, self.dtype.name
-                    if self.steps[j].what == ("convert", self.dtype):
-                        (source,) = self.steps[j].operands
-                        dtype = self._type(source)
-                        converted.append(j)
-                    steps.append(("operand", len(read)))
-                    operands.append(EpilogueOperand(self._kind(source, product), dtype))
-                    read.append(source)
-                numbers[j] = len(steps) - 1
-            return numbers[j]
-
-        for i in region:
+        for i in region[1:]:
             s = self.steps[i]
-            if i == first:
-                steps.append(("sum",))
-            elif s.what == ("convert", self.storage):
+            if s.what == ("convert", self.storage):
                 continue
-            else:
-                found = _function(s)
-                assert found is not None
-                name, constants = found
-                arguments = [value(j) for j in s.operands]
-                steps.append((name, *arguments, *constants))
-            numbers[i] = len(steps) - 1
-        if any(o.dtype not in RESULTS for o in operands):
-            return None
-        return Epilogue(tuple(operands), tuple(steps)), read, converted
+            found = _function(s)
+            assert found is not None
+            arguments = (_constant(self.scalars[j]) if j in self.scalars else numbers[j] for j in s.operands)
+            steps.append((found[0], *arguments, *found[1]))
+            numbers[i] = len(read) + len(steps)
+        return Epilogue(tuple(self._source(j)[1] for j in read), tuple(steps)), read
+
+    def _source(self, j: int) -> tuple[int, str]:
+        """The value that an epilogue reads for a step, converting it itself, and its element type."""
+        if self.steps[j].what != ("convert", self.dtype):
+            return j, self.dtype.name
+        (given,) = self.steps[j].operands
+        return given, self._type(given)
 
     def _type(self, given: int) -> str:
         """The element type of an input's array."""
@@ -298,20 +385,13 @@ class CutlassPlanner(CudaPlanner):
         names = [x.name for x in self.program.inputs]
         return self._types.get(names[what[1]], self.storage.name) if what[0] == "input" else self.storage.name
 
-    def _kind(self, j: int, product: Product) -> OperandKind:
-        axes = set(self.steps[j].axes)
-        rows, columns = (bool(g) and set(g) <= axes for g in (product.rows, product.columns))
-        if rows:
-            return OperandKind.ELEMENTS if columns else OperandKind.ROWS
-        return OperandKind.COLUMNS if columns else OperandKind.MATRIX
-
 
 def _function(step: Step) -> tuple[str, tuple[float, ...]] | None:
     """The name and the constants of a step's function, where epilogues have it."""
     if isinstance(step.what, np.ufunc):
-        return (step.what.__name__, ()) if step.what.__name__ in EPILOGUE_FUNCTIONS else None
+        return (step.what.__name__, ()) if step.what.__name__ in FUNCTIONS else None
     match step.what:
-        case (str(name), tuple(params)) if name in EPILOGUE_FUNCTIONS:
+        case (str(name), tuple(params)) if name in FUNCTIONS:
             return name, tuple(map(float, params))
     return None
 
@@ -322,10 +402,7 @@ def _constant(value: Any) -> float | None:
 
 
 class CutlassCalls(CudaLibraryCalls):
-    """As `CudaLibraryCalls`, with products by kernels of `gemms`; `types` are those of `CutlassPlanner`.
-
-    `steps` are what the kernels compute, `others` the other calls.
-    """
+    """As `CudaLibraryCalls`, with products by kernels of `gemms`; `types` are those of `CutlassPlanner`."""
 
     def __init__(
         self,
@@ -338,21 +415,9 @@ class CutlassCalls(CudaLibraryCalls):
         types: Mapping[str, str] | None = None,
     ) -> None:
         self.planner = partial(CutlassPlanner, gemms=gemms, types=types or {})
+        self._gemms = gemms
         super().__init__(program, rows, maxima, arrays)
-        self.steps = tuple(s.run for _, s in self._compute if isinstance(s.run, GemmStep))
-        self.others = tuple(s for _, s in self._compute if not isinstance(s.run, GemmStep))
 
-
-class CutlassProgram(CudaLibraryProgram):
-    """As `CudaLibraryProgram`, with products by kernels of `gemms`."""
-
-    def __init__(self, axis_program: AxisProgram, gemms: Gemms, arrays: Arrays | None = None) -> None:
-        self.gemms = gemms
-        self.calls = partial(CutlassCalls, gemms=gemms)
-        super().__init__(axis_program, arrays)
-
-    @property
-    def plan(self) -> CutlassCalls:
-        """The calls."""
-        assert isinstance(self._calls, CutlassCalls)
-        return self._calls
+    def prepare(self, extents: Extents) -> None:
+        steps = [s.run for _, s in self._compute if isinstance(s.run, GemmStep)]
+        self._gemms.compile(list(dict.fromkeys(s.at(extents) for s in steps)))
