@@ -9,7 +9,7 @@ from typing import Self
 
 import numpy as np
 
-from mirage.kernels.target import Target
+from mirage.kernels.cpu.processor import Processor
 
 #: how many times as much as the last level of the caches holds is read: replacement need not be the least recent first
 _TIMES_ALL, _TIMES_L2 = 2, 4
@@ -25,7 +25,7 @@ class CacheEvictor:
     The buffers are in memory from the first on (twice the caches' last level in all). Leave its `with` block to end the threads.
     """
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Processor) -> None:
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [None] * target.cores
         size = max(_TIMES_ALL * target.cache_bytes // len(cores), _TIMES_L2 * target.l2_bytes)
         self._threads = [ThreadPoolExecutor(1, initializer=_bind, initargs=(core,)) for core in cores]

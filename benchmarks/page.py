@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage.folders import save_file
-from mirage.kernels.target import get_target
+from mirage.kernels.cpu import processor as machine
 
 #: the line before what was measured on a processor
 _ON = re.compile(r"^<!-- on (.*) -->\n", re.MULTILINE)
@@ -18,7 +18,7 @@ _ON = re.compile(r"^<!-- on (.*) -->\n", re.MULTILINE)
 
 def processor() -> str:
     """The processor of this machine, by which figures are kept apart."""
-    target = get_target("cpu")
+    target = machine.processor()
     return f"{target.cpu}, {target.cores} {'core' if target.cores == 1 else 'cores'}"
 
 

@@ -47,8 +47,8 @@ from benchmarks.search.searches import measure as measure_searches
 from benchmarks.search.searches import phase_table, search_table
 from benchmarks.tables import as_rows
 from mirage.errors import InputError, VerificationError
+from mirage.kernels.cpu import processor as machine
 from mirage.kernels.cpu.model.limits import Limits
-from mirage.kernels.target import get_target
 
 #: seconds after which searches of the ablation and of the scaling are cut
 CUT = 30.0
@@ -63,7 +63,7 @@ _PACKAGES = ("mirage-superoptimizer", "numpy", "torch", "transformers", "onnxrun
 
 def conditions(limits: Limits, load: float, budget: float, cut: float) -> str:
     """The machine with its measured limits and its load average, the versions and the budgets, as Markdown."""
-    target = get_target("cpu")
+    target = machine.processor()
     versions = ", ".join(f"{p} {v}" for p in _PACKAGES if (v := _version(p)))
     return (
         f"{target.l2_bytes >> 10} KiB L2 per core, {target.l3_bytes >> 20} MiB L3, vectors of {target.vector_bytes} bytes; "

@@ -11,11 +11,23 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from mirage.errors import FormatError
+from mirage.ir.dims import Dim
 
 #: comparisons on the longest way to a leaf: at most 8 leaves
 MAX_DEPTH = 3
 #: every number of elements that a dim may have, and exact as a double
 MAX_THRESHOLD = 2**53
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A version serves sizes at which `value`, the size of an axis or of a block's part of a split one, is at most `most`
+    elements.
+    """
+
+    axis: str
+    value: Dim
+    most: int
 
 
 @dataclass(frozen=True)

@@ -1,123 +1,118 @@
-"""The machine that kernels are made for, read from the system at run time."""
+"""Targets: what kernels are made for, as all that chooses, keeps and runs them sees it.
+
+A target is one folder of `mirage/kernels` with a module `target`, or an entry point of the group "mirage.targets" of another
+package. Its first name, such as "cuda" of "cuda:sm_90", is that of the folder or of the entry point; the module, or what the
+entry point loads, has `find`, which gives the target of a whole name, or raises UnknownTarget.
+"""
 
 from __future__ import annotations
 
-import os
-import platform
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, overload
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import Any, Protocol, cast
 
-from mirage.errors import UnknownTarget
-from mirage.kernels.cuda.device import TARGETS as CUDA_TARGETS
-from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
-from mirage.settings import num_threads
+from mirage.errors import MirageError, UnknownTarget
+from mirage.kernels.decision import Limit
+from mirage.mugraph.degree import RunningMaximum
+from mirage.mugraph.graph import MuGraph
 
-TARGETS = ("cpu", *CUDA_TARGETS)
-
-_CPUS = Path("/sys/devices/system/cpu")
-_CPUINFO = Path("/proc/cpuinfo")
-#: sizes in bytes where the system does not tell: small enough for every current processor
-L1_BYTES, L2_BYTES, L3_BYTES = 32 << 10, 512 << 10, 8 << 20
-_UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+#: the group of entry points
+GROUP = "mirage.targets"
+#: the targets of this package, and what they can be called
+OWN = {"cpu": ("cpu",), "cuda": ("cuda", "cuda:sm_80", "cuda:sm_90", "cuda:sm_100")}
 
 
 @dataclass(frozen=True)
-class Target:
-    """A machine: what kernels are tuned for and limits are measured on.
-
-    `cores` may be used by this process. Cache sizes are in bytes: `l1_bytes` (data) and `l2_bytes` of one core,
-    `l3_bytes` of all third-level caches that the cores share, 0 where there is none. `vector_bytes` is the width
-    of a vector register.
+class Rates:
+    """What the entries of a cost weigh: ns to start a kernel, to run one operator of a block at all, per byte that a kernel reads
+    or writes in memory, and in a cache, and per ns of operators on one core of a processor.
     """
 
-    name: str
-    cpu: str
-    cores: int
-    l1_bytes: int
-    l2_bytes: int
-    l3_bytes: int
-    vector_bytes: int
+    launch: float
+    operator: float
+    memory: float
+    cache: float
+    work: float
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """A graph with a schedule of its target, which was chosen for `sizes` (dim symbol -> elements); `maximum` is
+    `analyze(graph)`, `us` what the target's model says of it at these sizes. `library` is the one that computes its predefined
+    operators.
+    """
+
+    graph: MuGraph
+    maximum: RunningMaximum
+    schedule: Any
+    sizes: Mapping[str, int]
+    us: float = 0.0
+    library: str = ""
+
+
+class Executable(Protocol):
+    """The kernels of a graph."""
 
     @property
-    def cache_bytes(self) -> int:
-        """Bytes that the caches of all cores hold together at their last level."""
-        return max(self.l3_bytes, self.l2_bytes * self.cores)
+    def source(self) -> str:
+        """Their code."""
+
+    def __call__(self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any] | None = None) -> list[Any]:
+        """The results for arrays of the shapes that `sizes` (dim symbol -> elements) binds, in `out` if given."""
+
+    def forget(self) -> None:
+        """Drop packed copies of constants."""
 
 
-@overload
-def get_target(name: Literal["cpu"]) -> Target: ...
+@dataclass(frozen=True)
+class Made:
+    """Kernels that serve sizes within all `limits`; `make` gives them, each time the same."""
+
+    make: Callable[[], Any]
+    limits: tuple[Limit, ...] = ()
 
 
-@overload
-def get_target(name: str) -> Target | CudaDevice: ...
+class Target(Protocol):
+    """What kernels are made for. `name` is such as "cuda:sm_90"; `rates` weigh the costs of a search. What was tuned is kept
+    under the names `machines`, the preferred ones first.
+    """
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rates(self) -> Rates: ...
+
+    @property
+    def machines(self) -> Sequence[str]: ...
+
+    def schedule_from_json(self, obj: Any) -> Any:
+        """A schedule, of which `to_json` wrote this; its `check(graph)` raises ScheduleError for one of another graph. Raises
+        FormatError for anything else.
+        """
+
+    def renamed(self, schedule: Any, axes: Mapping[str, str]) -> Any:
+        """A schedule with its axes renamed."""
+
+    def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
+        """The kernels of graphs with these schedules, side by side, or why there are none. Kernels may keep packed copies of the
+        arguments `constants` only.
+        """
 
 
-def get_target(name: str) -> Target | CudaDevice:
-    """The target of that name, as this machine is now: "cpu", "cuda" or an architecture such as "cuda:sm_90", of which there
-    need not be a device (`cuda_device`).
+def get_target(name: str) -> Target:
+    """The target of that name, as this machine is now: "cpu", "cuda", an architecture such as "cuda:sm_90", of which there need
+    not be a device, or one of another package.
 
     Raises UnknownTarget with the choices.
     """
-    if name == "cpu":
-        return read_cpu()
-    if isinstance(name, str) and is_cuda(name):
-        return cuda_device(name)
-    raise UnknownTarget(f"target {name!r} does not exist; choose one of {', '.join(TARGETS)}")
-
-
-def read_cpu(cpus: Path = _CPUS, cpuinfo: Path = _CPUINFO) -> Target:
-    """The processor as Linux describes it in these places.
-
-    Elsewhere, or where a virtual machine hides them: 32 KiB, 512 KiB and 8 MiB of caches, the processor's name as
-    Python has it, and vectors of 16 bytes, which every 64-bit processor has.
-    """
-    found = _read_caches(cpus / "cpu0" / "cache")
-    l1, l2, l3 = (found.get(i, 0) for i in (1, 2, 3)) if found.get(1) and found.get(2) else (L1_BYTES, L2_BYTES, L3_BYTES)
-    l3 *= max(_count_l3(cpus), 1)
-    info = _read_cpuinfo(cpuinfo)
-    flags = (info.get("flags") or info.get("Features") or "").split()
-    vector = 64 if "avx512f" in flags else 32 if "avx" in flags else 16
-    cpu = info.get("model name") or platform.processor() or platform.machine() or "unknown"
-    return Target("cpu", cpu, num_threads(), l1, l2, l3, vector)
-
-
-def memory_bytes() -> int:
-    """Bytes of main memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def _read_caches(folder: Path) -> dict[int, int]:
-    """Bytes of the data or unified cache of each level; those that cannot be read are left out."""
-    sizes: dict[int, int] = {}
-    for index in sorted(folder.glob("index*")):
-        try:
-            kind, level, size = ((index / f).read_text().strip() for f in ("type", "level", "size"))
-            if kind in ("Data", "Unified"):
-                unit = _UNITS.get(size[-1:], 1)
-                sizes[int(level)] = int(size.rstrip("KMG")) * unit
-        except (OSError, ValueError):
-            continue
-    return sizes
-
-
-def _count_l3(cpus: Path) -> int:
-    """How many third-level caches the processors that this process may use have: large machines have several."""
-    usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else ()
-    sharers: set[str] = set()
-    for cpu in usable:
-        try:
-            sharers.add((cpus / f"cpu{cpu}" / "cache" / "index3" / "shared_cpu_list").read_text().strip())
-        except OSError:
-            continue
-    return len(sharers)
-
-
-def _read_cpuinfo(file: Path) -> dict[str, str]:
-    """The lines of the first processor."""
-    try:
-        text = file.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    pairs = (line.split(":", 1) for line in text.split("\n\n")[0].splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in pairs}
+    first = name.partition(":")[0] if isinstance(name, str) else ""
+    if first in OWN:
+        return cast(Target, import_module(f"mirage.kernels.{first}.target").find(name))
+    others = {e.name: e for e in entry_points(group=GROUP)}
+    if first in others:
+        return cast(Target, others[first].load().find(name))
+    known = [n for names in OWN.values() for n in names] + sorted(others)
+    raise UnknownTarget(f"target {name!r} does not exist; choose one of {', '.join(known)}")

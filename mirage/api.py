@@ -29,30 +29,30 @@ from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.shared import prepare
-from mirage.kernels.cuda.device import CudaDevice, is_cuda
-from mirage.kernels.target import Target, get_target, memory_bytes
+from mirage.kernels.cpu.processor import memory_bytes
+from mirage.kernels.cpu.target import CpuTarget
+from mirage.kernels.cuda.device import is_cuda
+from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.results import cuda
-from mirage.results.cpu.recall import CpuMemory, KeptDecision
 from mirage.results.cpu.result import Superoptimized, result_from_json
 from mirage.results.cpu.tune import Session
 from mirage.results.evidence import Verdict, compare, verdicts
-from mirage.results.recall import Kept, Memory, search_key
+from mirage.results.recall import Kept, KeptDecision, Memory, search_key
 from mirage.results.records import SCHEMA
-from mirage.results.result import Result, checked_budget, saved_from_json
+from mirage.results.result import FROM_CACHE, Result, checked_budget, saved_from_json
 from mirage.results.work import Work
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
-from mirage.search.cost import CPU_RATES, cuda_rates
+from mirage.search.decision import MAX_VERSIONS
 from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
-from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
@@ -156,9 +156,8 @@ def superoptimize(
         constants = program.constants if isinstance(program, TensorFunction) else ()
     fixed = check_constants("superoptimize", constants, traced.input_names)
     anchors = _anchors(traced, sizes, next(iter(named), {}))
-    rates = cuda_rates(machine) if isinstance(machine, CudaDevice) else CPU_RATES
     options = SearchOptions(
-        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rates=rates
+        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rates=machine.rates
     )
     options.check()
     if executor is not None and not isinstance(executor, Executor):
@@ -166,27 +165,21 @@ def superoptimize(
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
-    if isinstance(machine, CudaDevice):
-        cuda_memory = cuda.CudaMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
-        work = _work(verifier, anchors, fixed, options, executor, cuda_memory, store, begun)
+    memory = Memory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
+    if not isinstance(machine, CpuTarget):
+        work = _work(verifier, anchors, fixed, options, executor, memory, store, begun)
         return cuda.rank_for_device(
-            work,
-            machine,
-            budget=budget,
-            memory=cuda_memory,
-            more=more,
-            progress=lambda text: say(Step("compiling", text)),
+            work, machine, budget=budget, memory=memory, more=more, progress=lambda text: say(Step("compiling", text))
         )
-    memory = CpuMemory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
     prepare(traced.dtype, products=any(n.op == "matmul" for n in verifier.axis_program.nodes))
 
     def session(kept: Kept[KeptDecision] | None) -> Session:
         work = _work(verifier, anchors, fixed, options, executor, memory, store, begun, kept)
-        return Session(work, machine, seed=seed, memory=memory, kept=kept.value if kept else None)
+        return Session(work, machine.machine, seed=seed, memory=memory, kept=kept.value if kept else None)
 
     kept = memory.tuned(anchors) if memory is not None else None
     if not more and kept is not None and kept.enough(budget) and (kept.complete or kept.value.kernels):
-        recalled = _recalled(kept, verifier, anchors, fixed, machine, memory, lambda: session(kept))
+        recalled = _recalled(kept, verifier, anchors, fixed, machine, lambda: session(kept))
         if recalled is not None:
             return recalled
         kept = None
@@ -248,21 +241,18 @@ def _recalled(
     verifier: Verifier,
     anchors: Sequence[Mapping[str, int]],
     constants: tuple[str, ...],
-    machine: Target,
-    memory: CpuMemory | None,
+    machine: CpuTarget,
     session: Callable[[], Session],
 ) -> Superoptimized | None:
     """The result that was kept, verified again; None, with a warning, where it is not of this program."""
     start = time.perf_counter()
-    try:
-        tuned, decision = kept.value.restored(verifier, constants)
-    except MirageError as e:
-        warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=3)
+    if (restored := kept.value.try_restored(verifier, machine, constants)) is None:
         return None
+    graphs, decision = restored
     return Superoptimized(
-        program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], target=machine,
-        threads=machine.cores, stats=kept.value.stats, candidates=kept.value.stats.candidates, constants=constants,
-        graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, tune_stop=tuned.stop_reason, cache_hit=True,
+        program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], target=machine.machine,
+        threads=machine.machine.cores, stats=kept.value.stats, candidates=kept.value.stats.candidates, constants=constants,
+        graphs=graphs, baselines=kept.value.baselines, decision=decision, tune_stop=FROM_CACHE, cache_hit=True,
         seconds={"verify": time.perf_counter() - start}, go_on=lambda budget, say: session().more(budget, say),
     )  # fmt: skip
 
@@ -429,10 +419,9 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
         saved = saved_from_json(obj)
         # raises for sizes that this machine has no memory for
         _anchors(saved.program, saved.anchors, {})
-        machine = get_target(str(obj["target"]))
-        if isinstance(machine, CudaDevice):
-            return cuda.cuda_result_from_json(obj, saved, machine, str(path), _seed(seed))
-        result = result_from_json(obj, saved, machine, str(path), _seed(seed))
+        if not isinstance(saved.target, CpuTarget):
+            return cuda.cuda_result_from_json(obj, saved, saved.target, str(path), _seed(seed))
+        result = result_from_json(obj, saved, saved.target, str(path), _seed(seed))
         result.go_on = partial(_go_on, saved.graphs, result)
         return result
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:

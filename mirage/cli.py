@@ -34,7 +34,7 @@ from mirage.results.evidence import Verdict
 from mirage.results.records import accuracy_to_json
 from mirage.results.result import Result
 from mirage.search.checkpoint import remove_checkpoints
-from mirage.search.versions import Version
+from mirage.search.decision import Version
 from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -132,7 +132,7 @@ def _cuda_json(result: cuda.CudaSuperoptimized) -> dict[str, Any]:
         "all_sizes": result.anchors,
         **_search_json(result),
         "best": "mugraph",
-        "best_kernels": len(result.best.graph.kernels),
+        "best_kernels": len(result.best.graph.kernels) if result.best.graph else 0,
         "best_us": result.best_us,
         "limit_us": result.floor_us,
         "compiled_versions": len(decision.versions),
@@ -140,7 +140,7 @@ def _cuda_json(result: cuda.CudaSuperoptimized) -> dict[str, Any]:
             {
                 "at": at,
                 "kind": "mugraph",
-                "kernels": len(result.versions[k].candidate.graph.kernels),
+                "kernels": len(result.versions[k].executable.mugraph.kernels),
                 "tuned_for": dict(result.versions[k].sizes),
                 "us": decision.points[0].times[k] if decision.points[0].times[k] < math.inf else None,
             }

@@ -48,7 +48,7 @@ from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Executable, Kernel, read_executable
 from mirage.runtime.program import CallPacked
-from mirage.search.versions import MAX_VERSIONS
+from mirage.search.decision import MAX_VERSIONS
 
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS

@@ -6,14 +6,14 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Any
 
 from mirage.errors import MirageError
-from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.profile import Timing
+from mirage.kernels.target import Executable
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
 from mirage.search.large import LargeSearch
 from mirage.search.stream import Search
@@ -24,7 +24,7 @@ from mirage.verify.safety import offered
 
 @dataclass(frozen=True)
 class Candidate:
-    """A verified graph with its evidence, and, once tuned, its schedule, kernel, latency and errors per trial.
+    """A verified graph with its evidence, and, once tuned, its schedule (of the target), kernel, latency and errors per trial.
 
     `sizes` (dim symbol -> elements) are those that the schedule and the layouts of the kernel were chosen for; empty for
     one that is not tuned. `timing` is at the first sizes that the program was tuned at. `tried` are the schedules that were
@@ -36,22 +36,22 @@ class Candidate:
     certificate: Certificate
     maximum: RunningMaximum
     cost: float
-    schedule: Schedule | None = None
+    schedule: Any = None
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
-    make: Callable[[], CpuExecutable] | None = field(default=None, compare=False, repr=False)
+    make: Callable[[], Any] | None = field(default=None, compare=False, repr=False)
     timing: Timing | None = None
     accuracy: tuple[Accuracy, ...] = ()
-    tried: tuple[tuple[Schedule, float], ...] = field(default=(), compare=False, repr=False)
+    tried: tuple[tuple[Any, float], ...] = field(default=(), compare=False, repr=False)
 
     @property
-    def executable(self) -> CpuExecutable | None:
+    def executable(self) -> Any:
         """Its kernels; None if it is not tuned. Those of what was recalled are made when they are first asked for.
 
-        Raises what `CpuExecutable` does.
+        Raises the errors of compilation.
         """
         return self.make() if self.make is not None else None
 
-    def with_kernels(self, executable: CpuExecutable) -> Candidate:
+    def with_kernels(self, executable: Executable) -> Candidate:
         """The same with its kernels."""
         return replace(self, make=lambda: executable)
 
@@ -62,11 +62,11 @@ class Known:
 
     graph: MuGraph
     cost: float
-    schedule: Schedule | None = None
+    schedule: Any = None
     sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
     timing: Timing | None = None
     accuracy: tuple[Accuracy, ...] = ()
-    tried: tuple[tuple[Schedule, float], ...] = ()
+    tried: tuple[tuple[Any, float], ...] = ()
 
 
 def admitted(verifier: Verifier, known: Known) -> Candidate | None:

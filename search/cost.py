@@ -19,7 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator
-from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cpu.processor import CPU_RATES
+from mirage.kernels.target import Rates
 
 #: ns per multiply-add of a matmul by how many of its operands are reused: both (rows and columns), one, none
 MATMUL_NS = (0.03, 0.05, 0.12)
@@ -39,31 +40,6 @@ COMPARED = (4096,)
 _LAUNCHES, _OPERATORS = range(2)
 _MEMORY, _CACHE, _WORK, _ALONE, _HELD = range(5)
 _ENTRIES = 5
-
-
-@dataclass(frozen=True)
-class Rates:
-    """What the entries of a cost weigh: ns to start a kernel, to run one operator of a block at all, per byte that a kernel reads
-    or writes in memory, and in a cache, and per ns of operators on one core of a processor.
-    """
-
-    launch: float
-    operator: float
-    memory: float
-    cache: float
-    work: float
-
-
-CPU_RATES = Rates(launch=3000.0, operator=20.0, memory=0.075, cache=0.005, work=1.0)
-#: operators of a core in whose time a CUDA device does one: between those of its ordinary cores and those of its tensor cores
-CUDA_CORES = 5000.0
-
-
-def cuda_rates(device: CudaDevice) -> Rates:
-    """What costs weigh on a CUDA device: bytes at the bandwidths of its memory and its cache, and launches, are most of it."""
-    return Rates(
-        1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES
-    )
 
 
 Cost = np.ndarray

@@ -7,7 +7,8 @@ from typing import Any
 
 from mirage.errors import SearchError
 from mirage.ir.axes import AxisProgram
-from mirage.search.cost import CPU_RATES, Rates
+from mirage.kernels.cpu.processor import CPU_RATES
+from mirage.kernels.target import Rates
 
 #: operators that a kernel may have beyond those of the whole program
 SLACK = 2

@@ -25,9 +25,9 @@ from mirage.kernels.cpu.compile.toolchain import find_compiler
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.cost import CostModel
 from mirage.kernels.cpu.model.fit import coefficients, keep
+from mirage.kernels.cpu.processor import Processor
 from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import Timing, interleave, score, wall_ns
-from mirage.kernels.target import Target
 from mirage.mugraph.schedule import Schedule
 from mirage.search import cold
 from mirage.search.accuracy import GIVEN, Trials, random_inputs, reference_seconds
@@ -97,7 +97,7 @@ class Tuner:
         self,
         program: Program,
         sizes: Mapping[str, int],
-        target: Target,
+        target: Processor,
         baselines: Mapping[str, Runner],
         *,
         flops: float,

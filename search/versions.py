@@ -22,22 +22,19 @@ from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import program_cost
-from mirage.kernels.decision import Tree, decide, leaves, relabel
+from mirage.kernels.cpu.processor import Processor, memory_bytes
+from mirage.kernels.decision import decide, leaves, relabel
 from mirage.kernels.profile import Timing, interleave, score
-from mirage.kernels.target import Target, memory_bytes
-from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.thread import with_threads
 from mirage.search import cold
 from mirage.search.accuracy import Trial, Trials, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.cutoffs import Cutoffs
 from mirage.search.decide import LEAF_PRICE, learn
+from mirage.search.decision import MAX_VERSIONS, Decision, Point, Version
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.tune import COLD_SHARE, Tuned, Tuner
 
-#: compiled versions that a result has at most: as many as a decision tree has leaves
-MAX_VERSIONS = 8
 #: share of the budget for the given sizes, where there are others
 GIVEN_SHARE = 0.65
 #: and of the rest, for the table of what was found
@@ -70,57 +67,6 @@ EXACT_FLOPS = 1e7
 MAX_BETWEEN = 3
 #: part of the memory that the arguments and results at one point may take
 MEMORY_SHARE = 1 / 32
-
-
-@dataclass(frozen=True)
-class Version:
-    """A way to run a program: "mugraph", which is a candidate's kernels, "library" or "reference".
-
-    `timing` is its latency at the first of the given sizes.
-    """
-
-    kind: str
-    timing: Timing
-    candidate: Candidate | None = None
-
-    @property
-    def graph(self) -> MuGraph | None:
-        """The muGraph down to its thread graphs; None of a library version."""
-        return with_threads(self.candidate.graph, self.candidate.maximum) if self.candidate else None
-
-    def __str__(self) -> str:
-        if self.candidate is None:
-            return f"{self.kind} (NumPy)"
-        count = len(self.candidate.graph.kernels)
-        kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
-        tuned = ", ".join(f"{s}={n}" for s, n in self.candidate.sizes.items())
-        return f"{kernels} ({self.candidate.graph.origin})" + f", for {tuned}" * bool(tuned)
-
-    def _repr_svg_(self) -> str | None:
-        return self.graph._repr_svg_() if self.graph else None
-
-
-@dataclass(frozen=True)
-class Point:
-    """Sizes (dim symbol -> elements), and the latency of every version there in us, as `score` and, where some are close,
-    `cold.in_both_states` sum it up: infinite where it was not measured.
-    """
-
-    sizes: Mapping[str, int]
-    times: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Which of `versions` runs at which sizes: the leaves of `tree`. `points` are what it was learnt from."""
-
-    versions: tuple[Version, ...]
-    tree: Tree
-    points: tuple[Point, ...]
-
-    def at(self, sizes: Mapping[str, int]) -> Version:
-        """The version that runs at these sizes."""
-        return self.versions[decide(self.tree, sizes)]
 
 
 def fastest(tuned: Tuned, sizes: Mapping[str, int]) -> Decision:
@@ -166,7 +112,7 @@ class VersionTuner:
         program: Program,
         axis_program: AxisProgram,
         anchors: Sequence[Mapping[str, int]],
-        target: Target,
+        target: Processor,
         baselines: Mapping[str, Runner],
         *,
         budget: float,
@@ -468,7 +414,7 @@ class VersionTuner:
 
     def _executable(self, name: str) -> CpuExecutable:
         run = self.pool[name].executable
-        assert run is not None
+        assert isinstance(run, CpuExecutable)
         return run
 
     def _between(self) -> Iterator[Sizes]:

@@ -10,18 +10,18 @@ from typing import Any
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import program_cost
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.cpu.schedules.scheduler import default_schedule
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
+from mirage.search.decision import Decision, Point, Version
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from mirage.search.versions import Decision, Point, Version
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
 from mirage.verify.safety import offered
@@ -35,7 +35,7 @@ def modelled(
     the version for all sizes. They are of the cheapest graph of one kernel, of two and so on, then of the second ones, among
     those with the fewest exponents that may overflow. `options` are those of the search, which is complete.
     """
-    verifier, target, timing = Verifier(program, 0), get_target("cpu"), Timing(1.0, 1.0, 1)
+    verifier, target, timing = Verifier(program, 0), processor(), Timing(1.0, 1.0, 1)
     _, flops = program_cost(verifier.axis_program, sizes)
     inputs = random_inputs(program, sizes, 0)
     trials = accuracy_trials(program, inputs, sizes, flops, LibraryProgram(verifier.axis_program), 0)

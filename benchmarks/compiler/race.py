@@ -34,8 +34,8 @@ from benchmarks.timing import Run, race
 from mirage.cache import ResultStore
 from mirage.errors import InputError, VerificationError
 from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import get_target
 from mirage.runtime.executable import Executable
 from mirage.settings import num_threads
 
@@ -263,7 +263,7 @@ def _peers(
 
 
 def _rows(r: _Race, limits: Limits, seconds: Mapping[tuple[str, str], float]) -> Iterator[CompilerRow]:
-    limit = limit_us(*r.cost, limits, get_target("cpu")) if r.cost else 0.0
+    limit = limit_us(*r.cost, limits, processor()) if r.cost else 0.0
     base = r.times[next(iter(VERSIONS))].median_us
     for name, t in r.times.items():
         kernels, libraries, operators, moved = r.counts.get(name, (0, 0, 0, 0))

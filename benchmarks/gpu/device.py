@@ -134,7 +134,7 @@ class Device:
             case.first,
             self.name,
             time.strftime("%Y-%m-%d"),
-            len(chosen.built.emitted.steps),
+            len(chosen.executable.emitted.steps),
             case.cold,
             case.memory_bound,
             errors[_OURS],

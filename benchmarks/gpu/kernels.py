@@ -116,7 +116,7 @@ def rehearse(wanted: Sequence[Case], results: Results) -> Iterator[str]:
     for case in wanted:
         found = results(case)
         version = found.choice(case.sizes)
-        kernels = (f"{k.name} ({k.registers} registers, {k.spill_bytes} bytes spilled)" for k in version.built.kernels)
+        kernels = (f"{k.name} ({k.registers} registers, {k.spill_bytes} bytes spilled)" for k in version.executable.kernels)
         yield f"{case.program} {case.label} {case.dtype}: {version}: {', '.join(kernels)}"
         why = library("cutlass").why_not(to_axes(found.program))
         yield f"{case.program} {case.label} {case.dtype}: CUTLASS is {f'not offered: {why}' if why else 'offered'}"

@@ -31,7 +31,7 @@ from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.mugraph.graph import MuGraph, Node
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
-from mirage.search.cuda.versions import CudaVersion
+from mirage.search.decision import Version
 
 TARGETS = ("cuda:sm_80", "cuda:sm_90")
 DTYPES = ("float16", "bfloat16", "float32")
@@ -161,7 +161,7 @@ def figures(result: CudaSuperoptimized) -> Iterator[KernelFigures]:
     """The kernels of the versions that run, at each of the given sizes that they run at, and of the others once."""
     used: set[int] = set()
     for sizes in result.anchors:
-        at = result.decision.at(sizes)
+        at = result.decision.number(sizes)
         used.add(at)
         yield from _kernels(at, result.decision.versions[at], sizes)
     for k, version in enumerate(result.versions):
@@ -169,10 +169,10 @@ def figures(result: CudaSuperoptimized) -> Iterator[KernelFigures]:
             yield from (replace(f, rows=0, columns=0) for f in _kernels(k, version, version.sizes))
 
 
-def _kernels(number: int, version: CudaVersion, sizes: Mapping[str, int]) -> Iterator[KernelFigures]:
-    graph, at = version.candidate.graph, _text(sizes)
+def _kernels(number: int, version: Version, sizes: Mapping[str, int]) -> Iterator[KernelFigures]:
+    graph, at = version.executable.mugraph, _text(sizes)
     extents = version.schedule.plain.axis_sizes(graph, sizes)
-    for node, compiled in zip(graph.kernels, version.built.kernels, strict=True):
+    for node, compiled in zip(graph.kernels, version.executable.kernels, strict=True):
         rows, columns = matrix(graph, node, extents)
         yield KernelFigures(
             number,
@@ -223,8 +223,9 @@ def compared(result: CudaSuperoptimized, interpreter: Interpreter) -> tuple[dict
     return errors, tuple(wrong)
 
 
-def _interpreted(version: CudaVersion, interpreter: Interpreter) -> Runner:
-    c, emitted = version.candidate, version.built.emitted
+def _interpreted(version: Version, interpreter: Interpreter) -> Runner:
+    c, emitted = version.candidate, version.executable.emitted
+    assert c is not None
     return lambda arrays, sizes: interpreter.run(emitted, c.graph, arrays, sizes, c.maximum)
 
 

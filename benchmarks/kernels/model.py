@@ -24,9 +24,9 @@ from mirage.frontends.spec import TensorFunction
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.cost import CostModel
 from mirage.kernels.cpu.model.fit import Sample, fit
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.profile import interleave
-from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.search.accuracy import random_inputs
 from mirage.search.candidates import Candidate, Candidates
@@ -83,7 +83,7 @@ def measure(names: Sequence[str], say: Callable[[str], None] = lambda _: None) -
 
 def samples(function: TensorFunction, label: str, seconds: float = RACE) -> list[Sample]:
     """Up to `KERNELS` kernels of a program at one set of sizes, measured in turns."""
-    sizes, target = function.sizes[label], get_target("cpu")
+    sizes, target = function.sizes[label], processor()
     verifier = Verifier(function.trace())
     search = Search(
         verifier.axis_program, sizes, SearchOptions(budget=SEARCH), safe=program_is_stable(verifier.program)

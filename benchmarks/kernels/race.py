@@ -27,9 +27,9 @@ from benchmarks.timing import Cold, Run, race
 from mirage.errors import InputError, VerificationError
 from mirage.ir.interpret import run_reference
 from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_movers, program_cost
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import get_target
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
 from mirage.settings import num_threads
@@ -164,7 +164,7 @@ def _races(function: mi.TensorFunction, budget: float, say: Callable[[str], None
         seed=0,
     )
     refused = examined_elsewhere(result, say)
-    with CacheEvictor(get_target("cpu")) as evict:
+    with CacheEvictor(processor()) as evict:
         for label, sizes in sets.items():
             for r in _within_limits(partial(compare, label, sizes, result, evict, say=say, without=refused), say):
                 ours = r.times[r.ours].median_us
@@ -288,7 +288,7 @@ def _versions(
 def row(r: Race, limits: Limits) -> KernelRow:
     """The row of a race on a machine with these limits."""
     ours, peer = r.times[r.ours], r.times[r.best_peer]
-    target = get_target("cpu")
+    target = processor()
     limit = limit_us(*r.cost, limits, target, cold=r.cold)
     moving = [t.min_us for n, t in r.times.items() if n.startswith(_MOVING)]
     if moving and (r.cold or r.cost[0] > target.cache_bytes):

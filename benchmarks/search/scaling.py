@@ -21,7 +21,7 @@ from benchmarks.tables import AsJson, Table, emit
 from mirage.frontends.attention import attention
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
-from mirage.kernels.target import get_target
+from mirage.kernels.cpu.processor import processor
 from mirage.mugraph.degree import program_is_stable
 from mirage.search.generate import generate
 from mirage.search.jobs import OUT_OF_TIME
@@ -144,7 +144,7 @@ def scaling(cut: float = CUT, say: Callable[[str], None] = lambda _: None) -> It
             if row.cut:
                 break
     function = PROGRAMS[SLOWEST]
-    for workers in worker_counts(get_target("cpu").cores):
+    for workers in worker_counts(processor().cores):
         with nullcontext() if workers == 1 else ProcessPoolExecutor(workers, get_context("spawn")) as executor:
             row = _row(WORKERS, workers, function.trace(), next(iter(function.sizes.values())), cut, executor)
         say(f"{WORKERS}, {workers}: {row.seconds:.2f} s{', cut' * row.cut}")

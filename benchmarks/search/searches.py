@@ -16,9 +16,9 @@ from benchmarks.tables import AsJson, Table, emit
 from mirage.frontends.spec import TensorFunction
 from mirage.mugraph.degree import program_is_stable
 from mirage.search.candidates import Candidates, Known
+from mirage.search.decision import MAX_VERSIONS
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.equivalence import Verifier
 
 #: seconds for a search, and for its verification: more than any of them needs

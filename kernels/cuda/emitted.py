@@ -9,6 +9,7 @@ from enum import Enum
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import Dim
 from mirage.kernels.cuda.library.libraries import CUBLASLT
+from mirage.kernels.decision import Limit
 
 #: the multiple of which a pointer (in bytes), stride (in elements) or size may be assumed to be: Triton's tt.divisibility
 DIVISIBILITY = 16
@@ -86,16 +87,6 @@ class Described:
     tensor: int
     strides: tuple[tuple[int, Dim, bool], ...]
     sizes: tuple[Dim, ...]
-
-
-@dataclass(frozen=True)
-class Limit:
-    """A kernel of this schedule serves sizes at which `value`, the size of an axis or of a block's part of
-    a split one, is at most `most` elements."""
-
-    axis: str
-    value: Dim
-    most: int
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from mirage.ir.annotations import Annotation, ShapeType, TupleType
 from mirage.ir.dims import evaluate
 from mirage.ir.graph.nodes import Function
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
-from mirage.kernels.target import memory_bytes
+from mirage.kernels.cpu.processor import memory_bytes
 from mirage.search.accuracy import random_input
 
 #: part of the memory that the arguments may take

@@ -13,6 +13,7 @@ from mirage.errors import BudgetError, VerificationError
 from mirage.folders import save_file
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
+from mirage.kernels.target import Target, get_target
 from mirage.results.records import SCHEMA, candidates_from_json, sizes_from_json
 from mirage.search.candidates import Candidate, Known, admitted
 from mirage.search.jobs import INTERRUPTED
@@ -146,6 +147,7 @@ class SavedResult:
 
     program: Program
     anchors: list[dict[str, int]]
+    target: Target
     graphs: list[Known]
     stats: SearchStats
     candidates: int
@@ -168,10 +170,11 @@ class SavedResult:
 
 
 def saved_from_json(obj: Mapping[str, Any]) -> SavedResult:
-    """Raises FormatError, KeyError, TypeError or ValueError for anything but what `Result.to_json` writes."""
+    """Raises FormatError, UnknownTarget, KeyError, TypeError or ValueError for anything but what `Result.to_json` writes."""
     program = program_from_json(obj["program"])
     symbols = program.symbols()
-    records = candidates_from_json(obj["graphs"], symbols)
+    target = get_target(str(obj["target"]))
+    records = candidates_from_json(obj["graphs"], symbols, target)
     anchors = [sizes_from_json(s, symbols) for s in obj["sizes"]]
     if not anchors:
         raise ValueError("sizes: none")
@@ -180,4 +183,4 @@ def saved_from_json(obj: Mapping[str, Any]) -> SavedResult:
     if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
         raise ValueError(f"constants {constants!r}"[:200])
     stats = SearchStats.from_json(obj["stats"])
-    return SavedResult(program, anchors, records, stats, int(obj["candidates"]), tuple(constants))
+    return SavedResult(program, anchors, target, records, stats, int(obj["candidates"]), tuple(constants))

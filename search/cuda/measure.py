@@ -23,8 +23,7 @@ from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.launch.profile import Repeated, cold_copies, interleave, rotation
 from mirage.kernels.library import LibraryProgram
 from mirage.search.accuracy import Trial, accuracy_trials, random_inputs
-from mirage.search.cuda.versions import CudaDecision, CudaVersion
-from mirage.search.versions import Point
+from mirage.search.decision import Decision, Point, Version
 
 #: copies of the arguments at most: each has a call of every version, and its memory
 COPIES = 64
@@ -32,19 +31,19 @@ COPIES = 64
 MEMORY_SHARE = 0.5
 
 #: times of versions (us) at some sizes, infinite where one does not serve these or fails
-Times = Callable[[Sequence[CudaVersion], Mapping[str, int]], list[float]]
+Times = Callable[[Sequence[Version], Mapping[str, int]], list[float]]
 
 
 def remeasured(
-    decision: CudaDecision, check: Callable[[CudaVersion], str], times: Times, wanted: int, device: str
-) -> tuple[CudaDecision, list[str]]:
+    decision: Decision, check: Callable[[Version], str], times: Times, wanted: int, device: str
+) -> tuple[Decision, list[str]]:
     """The decision among the versions that pass `check` (which says why one does not), learnt from measured times at the same
     points, of which the first `wanted` were given; and why others were left out. `device` is the name of the device.
 
     Raises VerificationError where none passes, or none runs at the first point.
     """
     rejected: list[str] = []
-    good: list[CudaVersion] = []
+    good: list[Version] = []
     for v in decision.versions:
         why = check(v)
         if why:
@@ -57,7 +56,7 @@ def remeasured(
             f"no version runs on {device} and gives the program's results ({'; '.join(rejected[:2])}); use target='cpu', and "
             "please report this program"
         )
-    return CudaDecision.learnt(good, points, wanted, device), rejected
+    return Decision.learnt(good, points, wanted, device), rejected
 
 
 class DeviceRuns:
@@ -73,7 +72,7 @@ class DeviceRuns:
         axis_program: AxisProgram,
         sizes: Mapping[str, int],
         device: CudaDevice,
-        executable: Callable[[CudaVersion], CudaExecutable],
+        executable: Callable[[Version], CudaExecutable],
         *,
         budget: float,
         points: int,
@@ -90,7 +89,7 @@ class DeviceRuns:
         inputs = random_inputs(program, sizes, seed)
         self.trials: list[Trial] = accuracy_trials(program, inputs, dict(sizes), flops, library, seed)
 
-    def check(self, version: CudaVersion) -> str:
+    def check(self, version: Version) -> str:
         """Why a version must not be used; empty where its results are about as near to float64 as the program's own."""
         try:
             run = self.executable(version)
@@ -109,7 +108,7 @@ class DeviceRuns:
             return f"it fails on the device: {e}"
         return ""
 
-    def times(self, versions: Sequence[CudaVersion], sizes: Mapping[str, int]) -> list[float]:
+    def times(self, versions: Sequence[Version], sizes: Mapping[str, int]) -> list[float]:
         """Median microseconds of each version at these sizes, its arguments in DRAM; infinite where it cannot run there."""
         found = [np.inf] * len(versions)
         moved = self._bytes(sizes)

@@ -20,20 +20,25 @@ import numpy as np
 from mirage.errors import MirageError, ScheduleError, SearchError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
-from mirage.kernels.cuda.device import CudaDevice
+from mirage.kernels.cuda.compile.kernels import CompiledKernel
 from mirage.kernels.cuda.emit.mugraph import with_descriptors
 from mirage.kernels.cuda.library.libraries import CUBLASLT, offered
-from mirage.kernels.cuda.model.cost import CudaModel
+from mirage.kernels.cuda.model.cost import CudaModel, held_whole
 from mirage.kernels.cuda.schedules.layouts import with_layouts, with_packed
 from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
 from mirage.kernels.cuda.schedules.scheduler import CudaScheduler
+from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.target import Made, Scheduled
+from mirage.mugraph.degree import analyze
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.reference import reference_graph
 from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate
-from mirage.search.cuda.versions import Built, CudaDecision, CudaVersion, build_all, is_generated, is_limited
 from mirage.search.cutoffs import Cutoffs
 from mirage.search.decide import LEAF_PRICE
+from mirage.search.decision import Decision, Point, Version
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
-from mirage.search.versions import Point
+from mirage.verify.equivalence import Verifier
 
 #: versions that are compiled in all; for each of the given sizes, those with library calls beside, and for each further point
 MAX_RIVALS, PER_ANCHOR, PER_LIBRARY, PER_POINT = 20, 6, 2, 2
@@ -61,7 +66,7 @@ Pair = tuple[int, CudaSchedule]
 class Ranked:
     """The decision among compiled versions, and what happened on the way."""
 
-    decision: CudaDecision
+    decision: Decision
     compiled: int
     rejected: list[str]
     stop_reason: str
@@ -92,7 +97,7 @@ class Ranker:
         self,
         program: Program,
         anchors: Sequence[Mapping[str, int]],
-        device: CudaDevice,
+        target: CudaTarget,
         *,
         budget: float,
         constants: Collection[str] = (),
@@ -101,7 +106,8 @@ class Ranker:
         self.program = program
         self.constants = constants
         self.anchors = [dict(a) for a in anchors]
-        self.model = CudaModel(device)
+        self.target = target
+        self.model = CudaModel(target.device)
         self.libraries = offered(to_axes(program))
         self.deadline = time.perf_counter() + budget
         self.latest = self.deadline + budget
@@ -110,7 +116,7 @@ class Ranker:
         #: what was left out
         self.cutoffs = Cutoffs()
         self.compiled = 0
-        self.versions: list[CudaVersion] = []
+        self.versions: list[Version] = []
         #: kernels whose registers spill: which work, by identity, with which schedule
         self.spilled: set[tuple[int, CudaKernelSchedule]] = set()
 
@@ -139,17 +145,18 @@ class Ranker:
             raise SearchError(
                 f"{self.program.name}: no kernel compiles for {self.model.device.target}: {why}; use target='cpu'"
             )
-        decision = CudaDecision.learnt(self.versions, table, len(self.anchors))
+        decision = Decision.learnt(self.versions, table, len(self.anchors))
         return Ranked(decision, self.compiled, self.rejected, reason)
 
     def _allowed(self, sizes: Sizes) -> bool:
         return not is_empty(self.program, sizes) and bytes_needed(self.program, sizes) <= POINT_BYTES
 
-    def _us(self, version: CudaVersion, sizes: Mapping[str, int]) -> float:
+    def _us(self, version: Version, sizes: Mapping[str, int]) -> float:
         """Microseconds as modelled; infinite for one with library calls, which only a device can compare with kernels."""
-        if not is_generated(version.candidate.graph):
+        c = version.candidate
+        if c is None or not is_generated(c.graph):
             return math.inf
-        return self.model.us(version.candidate.graph, version.schedule, sizes, version.built.kernels)
+        return self.model.us(c.graph, c.schedule, sizes, c.executable.kernels)
 
     # what to compile
 
@@ -248,7 +255,8 @@ class Ranker:
             for r, (described, built) in zip(batch, self._build(batch), strict=True):
                 tried[r.pair] = built is not None
                 if built is not None:
-                    self.versions.append(CudaVersion(r.candidate, described.schedule, r.sizes, built))
+                    c = replace(r.candidate, schedule=described.schedule, sizes=r.sizes, make=built.make)
+                    self.versions.append(Version("mugraph", candidate=c, limits=built.limits))
             self.progress(f"{self.compiled} kernels compiled")
         return True
 
@@ -267,24 +275,25 @@ class Ranker:
             kernels.append(replace(s, descriptors=kept, specialized=s.specialized and kept == s.descriptors))
         return replace(r, schedule=replace(r.schedule, kernels=tuple(kernels)))
 
-    def _build(self, batch: Sequence[_Rival]) -> list[tuple[_Rival, Built | None]]:
+    def _build(self, batch: Sequence[_Rival]) -> list[tuple[_Rival, Made | None]]:
         """Each with the descriptors that it has, emitted and compiled, side by side; None, and why is noted, where that failed or
         registers spill.
         """
-        found: list[tuple[_Rival, Built | None]] = []
+        found: list[tuple[_Rival, Made | None]] = []
         described = [self._described(r) for r in batch]
-        all_built = build_all([(r.candidate, r.schedule, r.sizes) for r in described], self.model.device)
+        work = [Scheduled(r.candidate.graph, r.candidate.maximum, r.schedule, r.sizes) for r in described]
+        all_built = self.target.made(work, self.constants)
         for given, r, built in zip(batch, described, all_built, strict=True):
             self.compiled += 1
-            if isinstance(built, Built) and (spills := sum(k.spill_bytes for k in built.kernels)):
-                together = zip(r.candidate.graph.kernels, given.schedule.kernels, built.kernels, strict=True)
+            if isinstance(built, Made) and (spills := sum(k.spill_bytes for k in built.make().kernels)):
+                together = zip(r.candidate.graph.kernels, given.schedule.kernels, built.make().kernels, strict=True)
                 self.spilled |= {(id(self.model.work(n)), s) for n, s, k in together if k.spill_bytes}
                 built = ScheduleError(f"registers spill {spills} bytes; choose smaller tiles or more warps")
-            if isinstance(built, Built) and (idle := _unspecialized(r.schedule, built)):
+            if isinstance(built, Made) and (idle := _unspecialized(r.schedule, built.make().kernels)):
                 built = ScheduleError(f"Triton does not specialize the warps of kernel {idle[0]}; leave it out")
             if isinstance(built, MirageError):
                 self._reject(r.candidate, built)
-            found.append((r, built if isinstance(built, Built) else None))
+            found.append((r, built if isinstance(built, Made) else None))
         return found
 
     def _reject(self, c: Candidate, why: MirageError) -> None:
@@ -293,7 +302,29 @@ class Ranker:
             self.rejected.append(text)
 
 
-def _unspecialized(schedule: CudaSchedule, built: Built) -> list[int]:
+def _unspecialized(schedule: CudaSchedule, kernels: Sequence[CompiledKernel]) -> list[int]:
     """The kernels whose warps are to be specialized, and have got no others for it."""
-    together = zip(schedule.kernels, built.kernels, strict=True)
+    together = zip(schedule.kernels, kernels, strict=True)
     return [k for k, (s, kernel) in enumerate(together) if s.specialized and kernel.num_warps <= s.num_warps]
+
+
+def library_candidate(verifier: Verifier, known: Sequence[Candidate]) -> Candidate | None:
+    """The program itself as a graph of predefined operators, which is not among those that are known."""
+    graph = reference_graph(verifier.axis_program)
+    if any(c.graph.kernel == graph.kernel for c in known):
+        return None
+    # the search did not cost it: after those that it did
+    cost = max((c.cost for c in known), default=0.0)
+    return Candidate(graph, verifier.admit(graph), analyze(graph), cost)
+
+
+def is_limited(graph: MuGraph) -> bool:
+    """Whether a schedule serves sizes up to some only: a block holds an axis whole whose size is not known."""
+    held = (a for n in graph.kernels if n.graph for a in held_whole(n.graph))
+    # the sizes of partial axes are the schedule's
+    return any(a in graph.axes and not graph.axes[a].is_Integer for a in held)
+
+
+def is_generated(graph: MuGraph) -> bool:
+    """Whether all operators are in kernels that we generate."""
+    return all(n.graph is not None or n.op in ("input", "constant", "size") for n in graph.kernel.nodes)

@@ -28,7 +28,7 @@ from mirage.errors import (
 )
 from mirage.ir.interpret import run_reference
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.versions import Version
+from mirage.search.decision import Version
 from tests.api.small import adapter, arrays, check, rows, several
 from tests.modelled import modelled
 

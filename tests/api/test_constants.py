@@ -17,9 +17,9 @@ from mirage.kernels.cpu.launch import packing
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import packed_variants
 from mirage.kernels.cpu.model.cost import CostModel
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.cpu.schedules.scheduler import machine_of
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.candidates import Candidate
@@ -86,7 +86,7 @@ def test_kernels_are_made_with_the_constants(monkeypatch: pytest.MonkeyPatch) ->
 def test_packed_schedules_are_tried_first_where_a_kernel_did_well() -> None:
     graph = single_kernel(linear.trace())
     for constants in (("w",), ()):
-        explorer = Explorer({"b": 2, "n": 100}, CostModel(machine_of(get_target("cpu"))), [], constants)
+        explorer = Explorer({"b": 2, "n": 100}, CostModel(machine_of(processor())), [], constants)
         explorer.add([Candidate(graph, Verifier(linear.trace()).admit(graph), analyze(graph), 1.0)])
         (pair,) = explorer.wave(1)
         explorer.learn({pair: Timing(1.0, 1.0, 1)})

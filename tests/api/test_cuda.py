@@ -28,8 +28,7 @@ from mirage.kernels.cuda.compile import functions as compiler
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.cuda import versions
-from mirage.search.cuda.versions import CudaDecision, CudaVersion
-from mirage.search.versions import Point
+from mirage.search.decision import Decision, Point, Version
 from tests.api.small import BUDGET, Run
 from tests.programs import retyped, sizes
 from tests.results.cuda.small import PROGRAM, SIZES, found, gated, text
@@ -52,13 +51,13 @@ def test_programs_have_verified_graphs_with_compiled_kernels(name: str, target: 
     r = found(mi.superoptimize(program, target=target, sizes=sizes(name), budget=3.0, cache=False))
     assert r.target == target
     best = r.best
-    assert best.candidate.certificate.equal
-    assert len(best.built.kernels) == len(best.candidate.graph.kernels)
-    for k in best.built.kernels:
+    assert r.certificate.equal
+    assert len(best.executable.kernels) == len(best.executable.mugraph.kernels)
+    for k in best.executable.kernels:
         assert k.cubin.stat().st_size > 0
         assert k.spill_bytes == 0
         assert k.shared <= r.device.block_shared_bytes
-    assert r.source.count("@triton.jit") >= len(best.built.kernels)
+    assert r.source.count("@triton.jit") >= len(best.executable.kernels)
     assert r.floor_us < r.best_us < 1e3
 
 
@@ -87,7 +86,7 @@ def test_choices_serve_their_sizes(result: CudaSuperoptimized) -> None:
         version = result.choice(p.sizes)
         assert version.serves(p.sizes)
         assert version in result.decision.versions
-        modelled = p.times[result.decision.at(p.sizes)]
+        modelled = p.times[result.decision.number(p.sizes)]
         assert modelled < math.inf
 
 
@@ -120,11 +119,11 @@ def test_the_program_itself_runs_with_numpy(result: CudaSuperoptimized) -> None:
 def test_a_decision_prefers_versions_that_serve(result: CudaSuperoptimized) -> None:
     v = result.decision.versions[0]
     points = [Point({"b": 16, "n": 64}, (2.0, 1.0)), Point({"b": 16, "n": 4096}, (2.0, math.inf))]
-    decision = CudaDecision.learnt([v, v], points, 1)
+    decision = Decision.learnt([v, v], points, 1)
     assert decision.points[0].times == (1.0, 2.0), "the version of the given sizes comes first"
     assert decision.used == 2
     never = [*points, Point({"b": 1, "n": 1}, (math.inf, math.inf))]
-    assert CudaDecision.learnt([v, v], never, 1).tree == decision.tree
+    assert Decision.learnt([v, v], never, 1).tree == decision.tree
 
 
 def test_a_decorated_function_takes_the_sizes_of_its_first_call() -> None:
@@ -161,7 +160,7 @@ def test_a_choice_needs_all_sizes(result: CudaSuperoptimized) -> None:
 
 
 def test_sizes_that_no_version_serves(result: CudaSuperoptimized, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(CudaVersion, "serves", lambda self, sizes: False)
+    monkeypatch.setattr(Version, "serves", lambda self, sizes: False)
     with pytest.raises(DimError, match=r"no compiled version serves b=16, n=64; superoptimize with these sizes"):
         result.choice(SIZES)
 

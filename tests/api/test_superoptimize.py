@@ -40,7 +40,7 @@ from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.validate import validate
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.candidates import Candidate
-from mirage.search.versions import Decision, Point, Version
+from mirage.search.decision import Decision, Point, Version
 from mirage.verify import equivalence
 from mirage.verify.certificate import Certificate
 from mirage.verify.proof import Comparison

@@ -10,7 +10,7 @@ import pytest
 from benchmarks import timing
 from benchmarks.caches import CacheEvictor
 from benchmarks.timing import Cold, race
-from mirage.kernels.target import get_target
+from mirage.kernels.cpu.processor import processor
 from tests.work import ByHand
 
 
@@ -94,7 +94,7 @@ def test_cold_calls_follow_an_eviction_and_a_call_of_the_copy(clock: ByHand) -> 
 
 
 def test_an_eviction_reads_more_than_the_caches_hold() -> None:
-    target = get_target("cpu")
+    target = processor()
     with CacheEvictor(target) as evict:
         assert sum(evict.core_bytes) >= 2 * target.cache_bytes
         assert all(size >= 4 * target.l2_bytes for size in evict.core_bytes)
@@ -106,6 +106,6 @@ def test_an_eviction_reads_more_than_the_caches_hold() -> None:
 
 def test_the_threads_of_an_evictor_end() -> None:
     before = threading.active_count()
-    with CacheEvictor(get_target("cpu")):
+    with CacheEvictor(processor()):
         assert threading.active_count() > before
     assert threading.active_count() == before

@@ -16,14 +16,15 @@ from mirage.errors import CompilerError
 from mirage.ir.axes import to_axes
 from mirage.ir.interpret import Runner
 from mirage.kernels import profile
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.search import tune, versions
 from mirage.search.candidates import Candidate, Candidates
+from mirage.search.decision import Decision
 from mirage.search.tune import Tuned
-from mirage.search.versions import Decision, VersionTuner
+from mirage.search.versions import VersionTuner
 from mirage.verify.equivalence import Verifier
 from tests.kernels.kernels import cut
 
@@ -50,7 +51,7 @@ class Clock:
     def compile(self, seconds: float) -> None:
         """One of the compilers of a wave, one per core side by side and beside all else, works for so many seconds."""
         with self._lock:
-            turn = 1 + self.compilers // get_target("cpu").cores
+            turn = 1 + self.compilers // processor().cores
             self.compilers += 1
             self.now = max(self.now, self.wave + turn * seconds)
 
@@ -130,7 +131,7 @@ def tuned(
     monkeypatch.setattr(tune, "reference_seconds", lambda *_: 5 * library_s)
     sizes = [{"b": b} for b in (first, 40, 320)[:anchors]]
     baselines = {"reference": slow(5 * library_s), "library": slow(library_s)}
-    tuner = VersionTuner(PROGRAM, AXES, sizes, get_target("cpu"), baselines, budget=budget, seed=0)
+    tuner = VersionTuner(PROGRAM, AXES, sizes, processor(), baselines, budget=budget, seed=0)
     result, decision = tuner.run(Candidates.of(Verifier(PROGRAM, 0), candidates()))
     return clock.now, result, decision
 

@@ -7,7 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mirage.kernels.cpu.processor import CPU_RATES
 from mirage.kernels.cuda.device import DEVICES
+from mirage.kernels.cuda.target import CudaTarget
 from mirage.search import cost as c
 from mirage.search.cost import Cost, CostModel, Place
 
@@ -41,8 +43,8 @@ def entries(cost: Cost) -> dict[str, float]:
 def test_a_launch() -> None:
     m = model()
     assert entries(m.launch()) == dict.fromkeys(entries(m.launch()), 0) | {"launches": 1}
-    assert m.total(m.launch()) == c.CPU_RATES.launch
-    assert m.total(3 * m.launch()) == 3 * c.CPU_RATES.launch
+    assert m.total(m.launch()) == CPU_RATES.launch
+    assert m.total(3 * m.launch()) == 3 * CPU_RATES.launch
 
 
 def test_a_tensor_that_is_read() -> None:
@@ -208,7 +210,7 @@ def test_symbolic_axes_have_other_sizes() -> None:
     assert m.tables == [SIZES, {**SIZES, "b": 4096}]
     cost = m.transfer(("b", "k"), HERE, held=False)
     assert cost[2] == 256 * 1024 and cost[7] == 4096 * 1024
-    assert m.total(cost) == pytest.approx((c.CPU_RATES.memory + c.CPU_RATES.cache) * 4 * 256 * 1024)
+    assert m.total(cost) == pytest.approx((CPU_RATES.memory + CPU_RATES.cache) * 4 * 256 * 1024)
 
 
 def test_elements_cost_what_their_bytes_cost() -> None:
@@ -226,7 +228,7 @@ def test_fixed_axes_have_their_own_sizes_only() -> None:
 
 def test_a_device_orders_the_same_costs_by_its_own_rates() -> None:
     h200 = DEVICES["sm_90"]
-    here, there = model(), CostModel(SIZES, ["b"], 4, c.cuda_rates(h200))
+    here, there = model(), CostModel(SIZES, ["b"], 4, CudaTarget(h200).rates)
     work = here.operator("exp", [("b", "n")], ("b", "n"), HERE, varying=False, whole=True)
     moved = here.transfer(("b", "k"), HERE, held=False)
     for one in (here.launch(), moved, work):

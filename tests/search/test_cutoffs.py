@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from mirage.ir.axes import to_axes
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import get_target
 from mirage.search import explore, tune
 from mirage.search.candidates import Candidates
 from mirage.search.cutoffs import COMPLETE, Cutoffs
@@ -82,7 +82,7 @@ def test_graphs_with_more_schedules_than_were_proposed_are_counted() -> None:
 
 def tuned() -> tuple[Tuner, Tuned]:
     baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
-    tuner = Tuner(program(NAME), {"b": 5}, get_target("cpu"), baselines, flops=1e6, budget=60.0, seed=0)
+    tuner = Tuner(program(NAME), {"b": 5}, processor(), baselines, flops=1e6, budget=60.0, seed=0)
     graphs = [verified(g) for g in variants()]
     return tuner, tuner.run(Candidates.of(Verifier(program(NAME), 0), graphs))
 

@@ -7,8 +7,8 @@ from itertools import pairwise
 import pytest
 
 from mirage.ir.axes import to_axes
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
@@ -44,7 +44,7 @@ def test_a_graph_and_its_predefined_variant_are_both_measured(monkeypatch: pytes
     library = with_predefined(own)
     assert not library.kernels
     baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
-    tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=60.0, seed=0)
+    tuner = Tuner(program(NAME), SIZES, processor(), baselines, flops=1e6, budget=60.0, seed=0)
     tuned = tuner.run(Candidates.of(Verifier(program(NAME), 0), [candidate(own), candidate(library)]))
     assert not tuned.rejected and tuned.compiled >= 2
     assert [c.timing is not None and c.executable is not None for c in tuned.candidates] == [True, True]
@@ -65,7 +65,7 @@ def test_all_that_was_measured_is_told_after_every_wave(monkeypatch: pytest.Monk
 
     baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
     tuner = Tuner(
-        program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=600.0, seed=0, measured_more=note
+        program(NAME), SIZES, processor(), baselines, flops=1e6, budget=600.0, seed=0, measured_more=note
     )
     tuner.rank(source)
     assert len(told) > 1 and all(told)
@@ -91,7 +91,7 @@ def test_predefined_operators_count_as_busy() -> None:
 def test_schedules_of_mixed_graphs(parts: tuple[tuple[int, ...], ...]) -> None:
     graph = cut(program(NAME), *parts)
     baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
-    tuner = Tuner(program(NAME), SIZES, get_target("cpu"), baselines, flops=1e6, budget=1.0, seed=0)
+    tuner = Tuner(program(NAME), SIZES, processor(), baselines, flops=1e6, budget=1.0, seed=0)
     found = tuner.schedules(candidate(graph))
     assert found and not tuner.rejected
     assert all(len(s.kernels) == len(parts) for s in found)

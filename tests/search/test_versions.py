@@ -17,19 +17,20 @@ from mirage.ir.axes import to_axes
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.fit import fit
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.decision import decide, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing, score
-from mirage.kernels.target import get_target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
 from mirage.search import cold, explore, tune, versions
 from mirage.search.candidates import Candidate, Candidates
+from mirage.search.decision import MAX_VERSIONS, Decision
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.tune import Tuned, Tuner
-from mirage.search.versions import MAX_VERSIONS, Decision, VersionTuner, fastest
+from mirage.search.versions import VersionTuner, fastest
 from mirage.verify.equivalence import Verifier
 from tests.api.small import limit_tuning
 from tests.kernels.kernels import cut
@@ -65,7 +66,7 @@ def tuner(*anchors: Sizes, budget: float = 60.0, **options: Any) -> VersionTuner
         "library": LibraryProgram(AXES),
     }
     return VersionTuner(
-        PROGRAM, AXES, anchors or [{"b": 5}], get_target("cpu"), baselines, budget=budget, seed=0, **options
+        PROGRAM, AXES, anchors or [{"b": 5}], processor(), baselines, budget=budget, seed=0, **options
     )
 
 
@@ -302,7 +303,7 @@ def test_fixed_sizes_have_no_further_points() -> None:
     program = mi.trace(lambda x: mi.relu(x) + x, name="fixed", x=mi.tensor(5, 32))
     axes, verifier = to_axes(program), Verifier(program, 0)
     baselines: dict[str, Runner] = {"library": LibraryProgram(axes)}
-    t = VersionTuner(program, axes, [{}], get_target("cpu"), baselines, budget=1.0, seed=0)
+    t = VersionTuner(program, axes, [{}], processor(), baselines, budget=1.0, seed=0)
     graph = reference_graph(axes)
     _, decision = t.run(Candidates.of(verifier, [Candidate(graph, verifier.admit(graph), analyze(graph), 1.0)]))
     assert (len(decision.points), t.planned) == (1, 0)

@@ -18,7 +18,7 @@ import numpy as np
 from mirage.cache import CorruptRecordWarning
 from mirage.folders import write_whole
 from mirage.kernels.cpu.model.cost import FEATURES
-from mirage.kernels.target import Target
+from mirage.kernels.cpu.processor import Processor
 from mirage.settings import cache_dir
 
 #: measurements kept per machine: the latest
@@ -115,12 +115,12 @@ def fit(samples: Sequence[Sample], known: np.ndarray | None = None) -> np.ndarra
     return prior * found
 
 
-def coefficients(target: Target) -> np.ndarray:
+def coefficients(target: Processor) -> np.ndarray:
     """The coefficients fitted to what was measured on this machine so far."""
     return fit(load(target))
 
 
-def load(target: Target) -> list[Sample]:
+def load(target: Processor) -> list[Sample]:
     """What was measured on this machine; nothing, and a CorruptRecordWarning, where the file was altered."""
     file, machine = _file(target)
     try:
@@ -143,7 +143,7 @@ def load(target: Target) -> list[Sample]:
         return []
 
 
-def keep(target: Target, samples: Sequence[Sample]) -> None:
+def keep(target: Processor, samples: Sequence[Sample]) -> None:
     """Add measurements of this machine to those kept; the latest stay. Does nothing where the folder cannot be written."""
     file, machine = _file(target)
     with warnings.catch_warnings():
@@ -158,7 +158,7 @@ def keep(target: Target, samples: Sequence[Sample]) -> None:
         warnings.warn(f"{file}: cannot be written ({e.strerror}); the cost model does not learn", stacklevel=2)
 
 
-def _file(target: Target) -> tuple[Path, str]:
+def _file(target: Processor) -> tuple[Path, str]:
     """Where the measurements of a machine are kept, and its description."""
     machine = str(target)
     return cache_dir() / f"model-{hashlib.sha256(machine.encode()).hexdigest()[:16]}.json", machine

@@ -30,7 +30,7 @@ from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch import pool
-from mirage.kernels.target import Target, get_target
+from mirage.kernels.cpu.processor import Processor, processor
 from mirage.settings import cache_dir, num_threads
 
 #: time for a loop; memory, where only undisturbed runs tell, takes twice as long
@@ -73,7 +73,7 @@ def measure_limits(force: bool = False) -> Limits:
     the cores busy, the memory's bandwidth comes out too low. Raises what compiling raises (see
     `toolchain.compile`), and MirageError if there is no memory.
     """
-    target, threads = get_target("cpu"), num_threads()
+    target, threads = processor(), num_threads()
     key = f"{target} {threads} threads"
     file = cache_dir() / f"limits-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
     if not force and (kept := _read(file, key)) is not None:
@@ -99,7 +99,7 @@ def _read(file: Path, key: str) -> Limits | None:
 class _Loops:
     """The loops of limits.c on the pool, on so many bytes of memory."""
 
-    def __init__(self, target: Target, threads: int, size: int) -> None:
+    def __init__(self, target: Processor, threads: int, size: int) -> None:
         library = toolchain.library("limits")
         self._run = library.mi_limits_run
         self._run.argtypes = [
@@ -198,10 +198,10 @@ def memory_movers(size: int, writes: bool) -> dict[str, Callable[[], object]]:
     read. The fastest tells what a call that has to move as many takes at least, where they are raced in turns: the bandwidth
     that other processes leave changes from one second to the next. Raises what `measure_limits` raises.
     """
-    return _Loops(get_target("cpu"), num_threads(), size).movers(writes)
+    return _Loops(processor(), num_threads(), size).movers(writes)
 
 
-def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Target, cold: bool = False) -> float:
+def limit_us(bytes_moved: int, flops: int, limits: Limits, target: Processor, cold: bool = False) -> float:
     """The least microseconds for reading and writing these bytes once and doing these float32 operations.
 
     The bandwidth is the caches' if the last level holds all of the bytes, and the memory's where they are `cold`.

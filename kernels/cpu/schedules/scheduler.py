@@ -18,8 +18,8 @@ from mirage.kernels.cpu.emit.mugraph import Emitter, bind_hints
 from mirage.kernels.cpu.emit.mugraph import scratch_bytes as _scratch_bytes
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
 from mirage.kernels.cpu.model.cost import CostModel, Machine
+from mirage.kernels.cpu.processor import L1_BYTES, L3_BYTES, Processor
 from mirage.kernels.cpu.schedules.space import Space, distance
-from mirage.kernels.target import L1_BYTES, L3_BYTES, Target
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule, is_handed_on, kernel_numbers
@@ -60,7 +60,7 @@ def default_schedule(mugraph: MuGraph, hints: Mapping[str, int], cache_bytes: in
     return schedules(mugraph, hints, cache_bytes, threads, 1)[0]
 
 
-def machine_of(target: Target) -> Machine:
+def machine_of(target: Processor) -> Machine:
     """What the cost model has to know of a target."""
     return Machine(target.cores, target.l1_bytes, target.l2_bytes, max(target.l3_bytes, target.cache_bytes))
 

@@ -32,12 +32,12 @@ from mirage.kernels.cuda.emitted import (
     DeviceOutput,
     DeviceTensor,
     EmittedTriton,
-    Limit,
     PackedInput,
     PredefinedStep,
     TritonKernel,
 )
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
+from mirage.kernels.decision import Limit
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Ref, Role
 from mirage.mugraph.thread import inline_threads

@@ -45,8 +45,8 @@ class _Shapes:
 class CudaExecutable:
     """A muGraph as Triton kernels, compiled ahead of time for a device, with library calls for its predefined operators.
 
-    `kernels` are the compiled kernels for aligned, contiguous arrays of the sizes `hints` (dim symbol -> size); where other
-    sizes, strides and addresses are multiples of 16, others are compiled when they are first needed, and cached. Needs no
+    `kernels` are those for aligned, contiguous arrays of the sizes `hints` (dim symbol -> size), compiled if not given; where
+    other sizes, strides and addresses are multiples of 16, others are compiled when they are first needed, and cached. Needs no
     device before it is called. May be called from several threads at once. `source` is the Triton code. `constants` are the
     arguments whose contents never change: a schedule may read them from packed copies, which are made when an array is first
     seen and kept as long as its memory lives. Kernels with tensor descriptors serve arrays whose addresses and strides are
@@ -62,6 +62,7 @@ class CudaExecutable:
         device: CudaDevice,
         hints: Mapping[str, int],
         constants: Collection[str] = (),
+        kernels: tuple[CompiledKernel, ...] | None = None,
     ) -> None:
         for p in emitted.packed:
             if (name := mugraph.inputs[p.input].argument) not in constants:
@@ -69,7 +70,7 @@ class CudaExecutable:
         self.mugraph = mugraph
         self.emitted = emitted
         self.device = device
-        self.kernels = compile_triton(emitted, device, hints)
+        self.kernels = compile_triton(emitted, device, hints) if kernels is None else kernels
         self._planner = Planner(emitted, mugraph.dtype)
         self._copies = [DeviceCopies(emitted, p) for p in emitted.packed]
         self._lock = threading.Lock()

@@ -11,6 +11,7 @@ from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import Dim
 from mirage.kernels.cuda.library.libraries import CUBLASLT, LIBRARIES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
+from mirage.mugraph.rename import rename_axis
 from mirage.mugraph.schedule import AxisSizes, KernelSchedule, Schedule
 
 #: elements of one block tensor: what Triton allows
@@ -134,6 +135,28 @@ class CudaSchedule:
         """The same, for arrays that no descriptor describes. Only loops that load through descriptors are specialized:
         Triton 3.6 does not compile others for sm_90."""
         return replace(self, kernels=tuple(replace(s, descriptors=(), specialized=False) for s in self.kernels))
+
+    def renamed(self, axes: Mapping[str, str]) -> CudaSchedule:
+        """The schedule with its axes renamed."""
+
+        def table(pairs: tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+            return tuple((rename_axis(a, axes), n) for a, n in pairs)
+
+        return replace(
+            self,
+            kernels=tuple(
+                replace(
+                    k,
+                    tiles=table(k.tiles),
+                    splits=table(k.splits),
+                    rooms=table(k.rooms),
+                    order=tuple(rename_axis(a, axes) for a in k.order),
+                    packed=tuple((i, rename_axis(a, axes)) for i, a in k.packed),
+                    layouts=tuple((i, rename_axis(a, axes)) for i, a in k.layouts),
+                )
+                for k in self.kernels
+            ),
+        )
 
     def to_json(self) -> dict[str, Any]:
         kernels = [

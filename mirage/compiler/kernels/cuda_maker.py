@@ -13,16 +13,16 @@ from mirage.errors import AxisError, SearchError
 from mirage.ir.axes import to_axes
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
-from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
+from mirage.kernels.cuda.target import CudaTarget
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.runtime.executable import Kernel
 from mirage.search.candidates import Candidate
 from mirage.search.cuda.rank import Ranker
+from mirage.search.decision import MAX_VERSIONS
 from mirage.search.stats import SearchStats
-from mirage.search.versions import MAX_VERSIONS
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered
 
@@ -33,12 +33,10 @@ FUSED_SECONDS = 1.0
 class CudaKernels:
     """See `KernelMaker`. A device need not be at hand: its figures are those of a table then."""
 
-    def __init__(self, device: CudaDevice) -> None:
-        self.device = device
-
-    @property
-    def target(self) -> str:
-        return self.device.target
+    def __init__(self, machine: CudaTarget) -> None:
+        self.machine = machine
+        self.device = machine.device
+        self.target = machine.name
 
     def superoptimized(self, result: CudaSuperoptimized) -> CudaMuGraphKernel:
         return CudaMuGraphKernel(result.program, self.device, "superoptimized", result)
@@ -71,11 +69,11 @@ class CudaKernels:
             return None
         anchors = anchor_sizes(program, hints, bounds or {})[:MAX_VERSIONS]
         try:
-            ranked = Ranker(program, anchors, self.device, budget=FUSED_SECONDS, constants=constants).run(candidates)
+            ranked = Ranker(program, anchors, self.machine, budget=FUSED_SECONDS, constants=constants).run(candidates)
         except SearchError:
             # what the emitter or the compiler refuses may be computed by loops
             return None
-        used = {id(v.candidate.graph) for v in ranked.decision.versions}
+        used = {id(v.candidate.graph) for v in ranked.decision.versions if v.candidate}
         result = CudaSuperoptimized(
             program=program, verifier=verifier, anchors=anchors, device=self.device,
             graphs=[c for c in candidates if id(c.graph) in used], decision=ranked.decision,

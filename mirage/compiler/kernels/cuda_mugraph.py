@@ -22,10 +22,11 @@ from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
 from mirage.kernels.cuda.launch.loaded import cupy_at_hand
 from mirage.kernels.cuda.library.operators import cupy_arithmetic, device_arrays
 from mirage.kernels.cuda.library.program import CudaLibraryProgram
+from mirage.kernels.cuda.target import CudaTarget
 from mirage.kernels.text import kernel_fields
 from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
 from mirage.results.result import saved_from_json
-from mirage.search.cuda.versions import CudaVersion
+from mirage.search.decision import Version
 
 #: version of the form of texts
 SCHEMA = 1
@@ -83,7 +84,7 @@ class CudaMuGraphKernel:
         if self.result is not None:
             self.result.forget()
 
-    def version(self, sizes: Mapping[str, int]) -> CudaVersion | None:
+    def version(self, sizes: Mapping[str, int]) -> Version | None:
         """What a call at these sizes (dim symbol -> elements) runs; None: library calls."""
         if self.result is None or self.refused:
             return None
@@ -172,14 +173,15 @@ def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
     obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
     if obj["origin"] not in _ORIGINS or not is_cuda(str(obj["target"])):
         raise FormatError("kernel: an origin or target that is none; compile the program again")
-    device, origin = cuda_device(obj["target"]), obj["origin"]
+    origin, target = obj["origin"], CudaTarget(cuda_device(obj["target"]))
+    device = target.device
     program = program_from_json(obj["program"])
     if (obj["result"] is None) != (origin == "library"):
         raise FormatError(f"kernel: {origin!r} with or without versions is none; compile the program again")
     if obj["result"] is None:
         return CudaMuGraphKernel(program, device, origin)
     try:
-        result = cuda_result_from_json(obj["result"], saved_from_json(obj["result"]), device, "kernel", seed)
+        result = cuda_result_from_json(obj["result"], saved_from_json(obj["result"]), target, "kernel", seed)
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
     if result.program != program:

@@ -20,9 +20,9 @@ from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.kernels.cpu.model.cost import CostModel
 from mirage.kernels.cpu.model.fit import coefficients
+from mirage.kernels.cpu.processor import Processor, processor
 from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
 from mirage.kernels.decision import leaves, relabel
-from mirage.kernels.target import Target, get_target
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.buckets import Sizes, is_empty, sample_points
@@ -35,11 +35,11 @@ DEFAULT_SIZE = 4096
 
 def machine_model() -> CostModel:
     """The cost model of this machine, as far as tuning had fitted it when this process asked for the first time."""
-    return _model(get_target("cpu"), cache_dir())
+    return _model(processor(), cache_dir())
 
 
 @lru_cache(maxsize=4)
-def _model(target: Target, folder: Path) -> CostModel:
+def _model(target: Processor, folder: Path) -> CostModel:
     # a fit to many measurements takes half a second
     return CostModel(machine_of(target), coefficients(target))
 

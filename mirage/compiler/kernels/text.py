@@ -18,9 +18,8 @@ from mirage.kernels.text import kernel_fields
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
-from mirage.results.cpu.records import BASELINES
-from mirage.results.records import sizes_from_json
-from mirage.search.versions import MAX_VERSIONS
+from mirage.results.records import BASELINES, sizes_from_json
+from mirage.search.decision import MAX_VERSIONS
 
 #: version of the form
 SCHEMA = 1

@@ -17,25 +17,26 @@ from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.choose import compile_tree
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
+from mirage.kernels.cpu.processor import Processor
+from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
-from mirage.results.cpu.records import (
+from mirage.results.records import (
     baselines_from_json,
     baselines_to_json,
+    candidates_to_json,
     decision_from_json,
     decision_record,
 )
-from mirage.results.records import candidates_to_json
 from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
 from mirage.search.cost import COMPARED
-from mirage.search.versions import MAX_VERSIONS, Decision, Version
+from mirage.search.decision import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 
@@ -56,7 +57,7 @@ class Superoptimized(Result):
     between calls.
     """
 
-    target: Target
+    target: Processor
     threads: int
     baselines: dict[str, Timing]
     decision: Decision
@@ -90,7 +91,7 @@ class Superoptimized(Result):
         if make is None:
             return c
 
-        def kernels() -> CpuExecutable:
+        def kernels() -> Any:
             self.verifier.confirm(c.graph, c.certificate)
             return make()
 
@@ -128,8 +129,7 @@ class Superoptimized(Result):
 
     def _run_of(self, version: Version) -> Runner:
         if version.candidate is not None:
-            executable = version.candidate.executable
-            assert executable is not None
+            executable: Runner = version.executable
             return executable
         return self._library if version.kind == "library" else self.reference
 
@@ -210,9 +210,7 @@ class Superoptimized(Result):
     @property
     def source(self) -> str:
         """The C of the best graph, or the program's text where a library version is best."""
-        if self.best.candidate is not None and self.best.candidate.executable is not None:
-            return self.best.candidate.executable.source
-        return str(self.program)
+        return str(self.program if self.best.candidate is None else self.best.executable.source)
 
     @property
     def limit_us(self) -> float:
@@ -261,7 +259,7 @@ class Superoptimized(Result):
 
 
 def result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, target: Target, where: str, seed: int
+    obj: Mapping[str, Any], saved: SavedResult, target: CpuTarget, where: str, seed: int
 ) -> Superoptimized:
     """The result that `Superoptimized.to_json` wrote, of which `saved` has been read: its graphs are verified again with this
     seed, and its kernels compiled for this machine. `where` says in errors where it comes from.
@@ -269,7 +267,7 @@ def result_from_json(
     Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
     what is no such object, and the errors of compilation.
     """
-    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols())
+    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols(), target)
     threads = obj["threads"]
     if type(threads) is not int or not 0 < threads < 2**31:
         raise ValueError(f"threads {threads!r}")
@@ -278,8 +276,9 @@ def result_from_json(
     start = time.perf_counter()
     graphs = saved.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
+    restored = decision.restored(dict(enumerate(graphs)), target, saved.constants)
     return Superoptimized(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, target=target, threads=threads, graphs=graphs,
-        baselines=baselines, decision=decision.restored(dict(enumerate(graphs)), saved.constants), stats=saved.stats,
-        seconds=seconds, cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
+        program=saved.program, verifier=verifier, anchors=saved.anchors, target=target.machine, threads=threads,
+        graphs=graphs, baselines=baselines, decision=restored, stats=saved.stats, seconds=seconds, cache_hit=True,
+        candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
     )  # fmt: skip

@@ -6,14 +6,15 @@ import time
 from dataclasses import replace
 
 from mirage.ir.interpret import Runner, run_reference
+from mirage.kernels.cpu.processor import Processor
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import Target
 from mirage.progress import Say, Step
-from mirage.results.cpu.recall import CpuMemory, KeptDecision
 from mirage.results.cpu.result import Superoptimized
+from mirage.results.recall import Chosen, KeptDecision, Memory
 from mirage.results.work import Work
+from mirage.search.decision import Decision
 from mirage.search.tune import Tuned
-from mirage.search.versions import Decision, VersionTuner
+from mirage.search.versions import VersionTuner
 
 #: seconds, and share of the budget, at most, that are left for the evidence of what is returned
 FINISH_S, FINISH_SHARE = 0.3, 0.05
@@ -29,7 +30,7 @@ class Session:
     """
 
     def __init__(
-        self, work: Work, target: Target, *, seed: int, memory: CpuMemory | None, kept: KeptDecision | None = None
+        self, work: Work, target: Processor, *, seed: int, memory: Memory | None, kept: KeptDecision | None = None
     ) -> None:
         self.work = work
         self.target = target
@@ -111,7 +112,12 @@ class Session:
 
     def _keep(self, tuned: Tuned, decision: Decision, spent: float) -> None:
         assert self.memory is not None
-        self.memory.keep_tuned(self.work.anchors, tuned, decision, self.work.stats, spent)
+        measured = {id(c.graph): c for c in tuned.candidates if c.timing is not None or c.tried}
+        # versions may be of graphs that did not do well at the given sizes
+        others = {id(v.candidate.graph) for v in decision.versions if v.candidate} - measured.keys()
+        graphs = [*measured.values(), *(c for c in tuned.candidates if id(c.graph) in others)]
+        chosen = Chosen(decision, graphs, tuned.stop_reason, tuned.baselines)
+        self.memory.keep_tuned(self.work.anchors, chosen, self.memory.target.machines[0], self.work.stats, spent)
         self._kept = time.perf_counter()
         self._kernels = sum(v.candidate is not None for v in decision.versions)
 

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from mirage.kernels.cuda.device import CudaDevice
-from mirage.results.cuda.recall import CudaMemory
+from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.target import Target
 from mirage.results.cuda.result import CudaSuperoptimized
+from mirage.results.recall import Chosen, Memory
 from mirage.results.result import FROM_CACHE
 from mirage.results.work import Work
-from mirage.search.cuda.rank import Ranker
-from mirage.search.cuda.versions import CudaDecision, library_candidate
+from mirage.search.cuda.rank import Ranker, library_candidate
+from mirage.search.decision import Decision
 
 #: shares of the budget: for search and verification, and what ranking has at least
 SEARCH_SHARE, LEAST_SHARE = 0.6, 0.1
@@ -22,10 +23,10 @@ HASTE_S = 3.0
 
 def rank_for_device(
     work: Work,
-    device: CudaDevice,
+    target: Target,
     *,
     budget: float,
-    memory: CudaMemory | None,
+    memory: Memory | None,
     more: bool = False,
     progress: Callable[[str], None],
 ) -> CudaSuperoptimized:
@@ -35,17 +36,21 @@ def rank_for_device(
     Raises KeyboardInterrupt for an interrupt before anything was found, NoCompilerError without Triton, SearchError if no graph
     compiles for the device.
     """
+    assert isinstance(target, CudaTarget)
     verifier, anchors, source = work.verifier, work.anchors, work.candidates
 
-    def keep(decision: CudaDecision, stop_reason: str = "") -> None:
+    def keep(decision: Decision, stop_reason: str = "") -> None:
         if memory is not None:
-            memory.keep_ranked(anchors, decision, stop_reason, work.elapsed())
+            graphs = list({id(v.candidate.graph): v.candidate for v in decision.versions if v.candidate}.values())
+            chosen = Chosen(decision, graphs, stop_reason, {})
+            memory.keep_tuned(anchors, chosen, decision.measured_on, work.stats, work.elapsed())
 
     made = partial(
-        CudaSuperoptimized, program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], device=device,
+        CudaSuperoptimized, program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], device=target.device,
         constants=work.constants, keep=keep,
     )  # fmt: skip
-    recalled = memory.ranked(verifier, anchors, budget) if memory is not None and not more else None
+    kept = memory.tuned(anchors, budget) if memory is not None and not more else None
+    recalled = kept.value.try_restored(verifier, target, work.constants) if kept is not None else None
     if recalled is not None:
         candidates, decision = recalled
         return made(
@@ -66,7 +71,7 @@ def rank_for_device(
     start = time.perf_counter()
     graphs, preferred = list(source.found), source.preferred()
     left = HASTE_S if source.stopped else max(end - start, LEAST_SHARE * budget)
-    ranker = Ranker(verifier.program, anchors, device, budget=left, constants=work.constants, progress=progress)
+    ranker = Ranker(verifier.program, anchors, target, budget=left, constants=work.constants, progress=progress)
     if len(ranker.libraries) > 1 and (library := library_candidate(verifier, graphs)) is not None:
         preferred, graphs = [*preferred, library], [*graphs, library]
     ranked = ranker.run(preferred)

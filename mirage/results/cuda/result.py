@@ -20,14 +20,16 @@ from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.library.libraries import LIBRARIES, library
 from mirage.kernels.cuda.model.cost import floor_us
+from mirage.kernels.cuda.target import CudaTarget
 from mirage.kernels.decision import leaves
-from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
-from mirage.results.records import candidates_to_json
+from mirage.kernels.target import Target
+from mirage.results.records import candidates_to_json, decision_from_json, decision_record
 from mirage.results.result import FROM_FILE, Result, SavedResult
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
+from mirage.search.candidates import Candidate
 from mirage.search.cuda.measure import DeviceRuns, remeasured
-from mirage.search.cuda.versions import CudaDecision, CudaVersion
+from mirage.search.decision import Decision, Version
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
 
@@ -52,15 +54,16 @@ class CudaSuperoptimized(Result):
     """
 
     device: CudaDevice
-    decision: CudaDecision
-    keep: Callable[[CudaDecision], None] | None = field(default=None, repr=False)
+    decision: Decision
+    keep: Callable[[Decision], None] | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         self._lock = threading.RLock()
-        #: by what was compiled, which versions keep
-        self._executables: dict[int, CudaExecutable] = {}
         confirmed: dict[int, Certificate] = {}
-        versions = tuple(replace(v, candidate=self._confirmed(v.candidate, confirmed)) for v in self.decision.versions)
+        versions = tuple(
+            replace(v, candidate=self._confirmed(v.candidate, confirmed)) if v.candidate else v
+            for v in self.decision.versions
+        )
         self.decision = replace(self.decision, versions=versions)
         self.graphs = [self._confirmed(c, confirmed) if id(c.graph) in confirmed else c for c in self.graphs]
 
@@ -79,37 +82,37 @@ class CudaSuperoptimized(Result):
         return not self.decision.measured_on
 
     @property
-    def versions(self) -> tuple[CudaVersion, ...]:
+    def versions(self) -> tuple[Version, ...]:
         """The ways to run the program that `decision` decides among."""
         return self.decision.versions[: self.decision.used]
 
-    def choice(self, sizes: Mapping[str, int]) -> CudaVersion:
+    def choice(self, sizes: Mapping[str, int]) -> Version:
         """What a call at these sizes (dim symbol -> elements) runs.
 
         Raises DimError where a dim has no size, or no version serves them.
         """
         check_complete(self.program.name, self.sizes, sizes)
-        return self.decision.versions[self.decision.at(sizes)]
+        return self.decision.at(sizes)
 
     @property
-    def best(self) -> CudaVersion:
+    def best(self) -> Version:
         """What a call at the first given sizes runs."""
         return self.choice(self.sizes)
 
     @property
     def best_us(self) -> float:
         """Microseconds of a call at the first given sizes: modelled, or measured on the device that the decision names."""
-        return self.decision.points[0].times[self.decision.at(self.sizes)]
+        return self.decision.points[0].times[self.decision.number(self.sizes)]
 
     @property
     def certificate(self) -> Certificate:
         """The evidence for what a call at the first given sizes runs; that of others is `candidate.certificate`."""
-        return self.best.candidate.certificate
+        return self._kernels(self.best).certificate
 
     @property
     def source(self) -> str:
         """The Triton of the best graph."""
-        return self.best.built.emitted.source
+        return self.executable(self.best).source
 
     @cached_property
     def floor_us(self) -> float:
@@ -134,7 +137,7 @@ class CudaSuperoptimized(Result):
             ("share of the floor", f"{self.floor_us / self.best_us:.0%} of {self.floor_us:,.2f} us"),
             *(
                 (f"kernel {k.name}", f"{k.num_warps} warps, {k.registers} registers, {k.shared >> 10} KiB shared")
-                for k in best.built.kernels
+                for k in self.executable(best).kernels
             ),
             *(
                 (f"library {name}", f"not offered: {why}" if why else "offered")
@@ -153,11 +156,11 @@ class CudaSuperoptimized(Result):
     def _choice_to_json(self) -> dict[str, Any]:
         return {
             "graphs": candidates_to_json(self.graphs),
-            "decision": cuda_record(self.decision, self.graphs).to_json(),
+            "decision": decision_record(self.decision, self.graphs).to_json(),
         }
 
     def _repr_svg_(self) -> str | None:
-        return self.best.graph._repr_svg_()
+        return self.best._repr_svg_()
 
     # calls
 
@@ -183,27 +186,25 @@ class CudaSuperoptimized(Result):
             self.profile()
         sizes = SizeBinder(self.program).bind(device_shapes(self.program, arrays))
         outs = None if out is None else out if isinstance(out, tuple | list) else (out,)
-        found = self.executable(self.decision.versions[self.decision.at(sizes)])(arrays, sizes, outs, stream)
+        found = self.executable(self.decision.at(sizes))(arrays, sizes, outs, stream)
         if out is not None:
             return out
         return found[0] if len(found) == 1 else tuple(found)
 
     def forget(self) -> None:
         """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
-        with self._lock:
-            for executable in self._executables.values():
-                executable.forget()
+        for v in self.decision.versions:
+            self.executable(v).forget()
 
-    def executable(self, version: CudaVersion) -> CudaExecutable:
-        """The kernels of a version, ready to be launched; raises the errors of compilation."""
-        with self._lock:
-            found = self._executables.get(id(version.built))
-            if found is None:
-                graph, emitted = version.candidate.graph, version.built.emitted
-                found = self._executables[id(version.built)] = CudaExecutable(
-                    graph, emitted, self.device, version.sizes, self.constants
-                )
-            return found
+    def _kernels(self, version: Version) -> Candidate:
+        assert version.candidate is not None
+        return version.candidate
+
+    def executable(self, version: Version) -> CudaExecutable:
+        """The kernels of a version, ready to be launched."""
+        found = self._kernels(version).executable
+        assert isinstance(found, CudaExecutable)
+        return found
 
     def profile(self, seconds: float = PROFILE_SECONDS) -> None:
         """Check the versions against the program on the device at hand, measure them at the sizes of the decision for about so
@@ -252,7 +253,7 @@ class CudaSuperoptimized(Result):
 
 
 def cuda_result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, device: CudaDevice, where: str, seed: int
+    obj: Mapping[str, Any], saved: SavedResult, target: Target, where: str, seed: int
 ) -> CudaSuperoptimized:
     """The result that `CudaSuperoptimized.to_json` wrote for a device of this architecture, of which `saved` has been read: its
     graphs are verified again with this seed, and its kernels compiled if they are not in the cache. `where` says in errors
@@ -261,14 +262,15 @@ def cuda_result_from_json(
     Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
     what is no such object, and the errors of compilation.
     """
-    decision = cuda_decision_from_json(obj["decision"], saved.graphs, saved.program.symbols())
+    assert isinstance(target, CudaTarget)
+    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols(), target)
     verifier = Verifier(saved.program, seed)
     start = time.perf_counter()
     graphs = saved.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return CudaSuperoptimized(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, device=device, graphs=graphs,
-        decision=decision.restored(graphs, device), stats=saved.stats, seconds=seconds,
+        program=saved.program, verifier=verifier, anchors=saved.anchors, device=target.device, graphs=graphs,
+        decision=decision.restored(dict(enumerate(graphs)), target, saved.constants), stats=saved.stats, seconds=seconds,
         cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
     )  # fmt: skip
 

@@ -131,7 +131,7 @@ class FakeResult:
         self.ranked_by_model = False
 
     def choice(self, sizes: Any) -> Any:
-        return SimpleNamespace(built=SimpleNamespace(emitted=SimpleNamespace(steps=[1, 2])))
+        return SimpleNamespace(executable=SimpleNamespace(emitted=SimpleNamespace(steps=[1, 2])))
 
     def __call__(self, *tensors: Any) -> Any:
         assert not self.ranked_by_model, "not profiled"

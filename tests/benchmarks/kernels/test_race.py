@@ -30,8 +30,8 @@ from benchmarks.programs import BATCH, KERNELS, PROGRAMS, WEIGHTS, batch_of, ker
 from mirage.errors import InputError, VerificationError
 from mirage.ir.interpret import run_reference
 from mirage.kernels.cpu.model.limits import Limits
+from mirage.kernels.cpu.processor import processor
 from mirage.kernels.profile import Timing
-from mirage.kernels.target import get_target
 from mirage.results.cpu.result import Superoptimized
 from tests.modelled import modelled
 
@@ -289,4 +289,4 @@ def test_limits_of_the_rows_are_this_machine(result: Superoptimized, monkeypatch
     assert [(r.program, r.cold) for r in found] == [("softmax", False), ("softmax", True)]
     assert found[1].limit_us >= found[0].limit_us == pytest.approx(found[0].limit_share * found[0].ours_min_us)
     assert any(line.startswith("softmax tiny cold: ") for line in said)
-    assert get_target("cpu").cache_bytes > 2 * 240 * 4
+    assert processor().cache_bytes > 2 * 240 * 4

@@ -12,7 +12,7 @@ from benchmarks.search import phases
 from benchmarks.search.phases import OTHER, PHASES, Clock, clocked
 from benchmarks.search.searches import main, phase_table, search_row, search_table
 from mirage.search.compose import Composer
-from mirage.search.versions import MAX_VERSIONS
+from mirage.search.decision import MAX_VERSIONS
 from tests import programs
 from tests.work import ByHand
 

@@ -20,7 +20,7 @@ from mirage.kernels.cuda.library import blas, operators
 from mirage.kernels.cuda.loops import together
 from mirage.results.cuda import result as cuda_result
 from mirage.search.cuda import versions
-from mirage.search.cuda.versions import CudaVersion
+from mirage.search.decision import Version
 from tests.kernels.cuda.interpreted import Interpreted
 from tests.kernels.cuda.lab import Lab
 from tests.kernels.cuda.strict_cupy import StrictArrays, StrictCupy
@@ -49,10 +49,10 @@ class ByModel:
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
 
-    def check(self, version: CudaVersion) -> str:
+    def check(self, version: Version) -> str:
         return ""
 
-    def times(self, versions: Sequence[CudaVersion], sizes: Mapping[str, int]) -> list[float]:
+    def times(self, versions: Sequence[Version], sizes: Mapping[str, int]) -> list[float]:
         return [1.0 + k if v.serves(sizes) else float("inf") for k, v in enumerate(versions)]
 
 

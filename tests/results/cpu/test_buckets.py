@@ -22,13 +22,14 @@ import mirage as mi
 from mirage.cache import CallStore, ResultStore
 from mirage.errors import DimError, FormatError, MirageError
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.decision import Split, decide, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
-from mirage.results.cpu.recall import CpuMemory
 from mirage.results.cpu.result import Superoptimized
-from mirage.search.tune import Tuned
-from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version, VersionTuner
+from mirage.results.recall import Chosen, Memory
+from mirage.search.decision import MAX_VERSIONS, Decision, Point, Version
+from mirage.search.versions import VersionTuner
 from tests.api.small import BUDGET, adapter, arrays, check, loaded, rows, without_certificates
 
 ROOT = Path(__file__).parents[3]
@@ -50,7 +51,7 @@ def bucketed() -> Superoptimized:
     compiled = [c for c in r.graphs if c.executable is not None]
     timing = Timing(1.0, 1.0, 1)
     other = replace(compiled[0], sizes={"b": 64, "n": 64}, timing=timing)
-    other = other.with_kernels(CpuExecutable(other.graph, other.schedule, other.maximum, other.sizes))  # type: ignore[arg-type]
+    other = other.with_kernels(CpuExecutable(other.graph, other.schedule, other.maximum, other.sizes))
     versions = [Version("mugraph", timing, replace(compiled[0], timing=timing)), Version("mugraph", timing, other)]
     tree = Split(("b",), 4, 0, Split(("b", "n"), 200, 1, 2))
     point = Point({"b": 3, "n": 5}, (1.5, float("inf"), 7.0))
@@ -268,11 +269,13 @@ def store(tmp_path: Path) -> ResultStore:
 def fill(store: ResultStore) -> Superoptimized:
     """Keep `bucketed` as what was tuned."""
     first = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    memory = CpuMemory(CallStore(store), first.verifier.axis_program, first.target)
+    target = CpuTarget(first.target)
+    memory = Memory(CallStore(store), first.verifier.axis_program, target)
     r = bucketed()
-    tuned = Tuned(r.graphs, r.baselines, 0, [], "complete")
+    measured = [c for c in r.graphs if c.timing is not None or c.tried]
     memory.tuned(r.anchors)
-    memory.keep_tuned(r.anchors, tuned, r.decision, r.stats, BUDGET)
+    chosen = Chosen(r.decision, measured, "complete", r.baselines)
+    memory.keep_tuned(r.anchors, chosen, target.machines[0], r.stats, BUDGET)
     return r
 
 

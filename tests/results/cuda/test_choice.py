@@ -15,8 +15,8 @@ from mirage.cache import ResultStore
 from mirage.kernels.cuda.device import DEVICES
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.cuda.rank import MAX_RIVALS
-from mirage.search.cuda.versions import CudaVersion, is_generated
+from mirage.search.cuda.rank import MAX_RIVALS, is_generated
+from mirage.search.decision import Version
 from tests.api.small import BUDGET
 from tests.results.cuda.small import found
 
@@ -29,7 +29,7 @@ SIZES = {"m": 256, "n": 1024, "k": 1024}
 HERE = replace(DEVICES["sm_90"], name="Some H200", present=True)
 
 
-def tall(version: CudaVersion) -> bool:
+def tall(version: Version) -> bool:
     """Whether a tile of every product has many rows."""
     return all(k.tile.get("m", 0) >= 64 for k in version.schedule.kernels)
 
@@ -42,10 +42,10 @@ class Timer:
     def __init__(self, *_: Any, **__: Any) -> None:
         Timer.asked = []
 
-    def check(self, version: CudaVersion) -> str:
+    def check(self, version: Version) -> str:
         return ""
 
-    def times(self, versions: list[CudaVersion], sizes: dict[str, int]) -> list[float]:
+    def times(self, versions: list[Version], sizes: dict[str, int]) -> list[float]:
         Timer.asked.append((len(versions), dict(sizes)))
         large = sizes["m"] >= 128
         return [
@@ -72,10 +72,10 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_several_schedules_of_one_graph_at_several_sizes(modelled: CudaSuperoptimized) -> None:
-    own = [v for v in modelled.decision.versions if is_generated(v.candidate.graph)]
+    own = [v for v in modelled.decision.versions if is_generated(v.executable.mugraph)]
     schedules: dict[int, set[Any]] = {}
     for v in own:
-        schedules.setdefault(id(v.candidate.graph), set()).add(v.schedule)
+        schedules.setdefault(id(v.executable.mugraph), set()).add(v.schedule)
     assert max(map(len, schedules.values())) >= 3
     assert len(modelled.decision.versions) <= MAX_RIVALS
     kernels = [k for v in own for k in v.schedule.kernels]
@@ -99,9 +99,9 @@ def test_the_tree_of_measurements_is_kept_and_used(
     assert again.decision.tree == measured.decision.tree
     small, large = {**SIZES, "m": 16}, {**SIZES, "m": 1024}
     assert not tall(again.choice(small)) and tall(again.choice(large))
-    run: list[CudaVersion] = []
+    run: list[Version] = []
 
-    def executable(version: CudaVersion) -> Any:
+    def executable(version: Version) -> Any:
         run.append(version)
         return lambda arrays, sizes, outs, stream: [sizes]
 

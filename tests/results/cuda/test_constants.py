@@ -14,9 +14,11 @@ from mirage.errors import ScheduleError
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
+from mirage.kernels.cuda.target import CudaTarget
+from mirage.mugraph.degree import analyze
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.cuda.rank import Ranker, _unspecialized
-from mirage.search.cuda.versions import Built, CudaVersion
+from mirage.search.decision import Version
 from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
@@ -44,7 +46,7 @@ def ask(store: ResultStore, *constants: str) -> CudaSuperoptimized:
     )
 
 
-def packed(r: CudaSuperoptimized) -> list[CudaVersion]:
+def packed(r: CudaSuperoptimized) -> list[Version]:
     return [v for v in r.decision.versions if any(k.packed for k in v.schedule.kernels)]
 
 
@@ -52,12 +54,12 @@ def test_packed_copies_compete(result: CudaSuperoptimized) -> None:
     assert result.constants == ("w",)
     assert packed(result)
     for v in packed(result):
-        assert {v.candidate.graph.inputs[p.input].argument for p in v.built.emitted.packed} == {"w"}
-        assert "packed along" in v.built.emitted.source
+        assert {v.executable.mugraph.inputs[p.input].argument for p in v.executable.emitted.packed} == {"w"}
+        assert "packed along" in v.executable.emitted.source
         result.executable(v)
     result.forget()
     for constants, expected in ((("w",), {True, False}), ((), {False})):
-        ranker = Ranker(PROGRAM, [SIZES], DEVICES["sm_90"], budget=1.0, constants=constants)
+        ranker = Ranker(PROGRAM, [SIZES], CudaTarget(DEVICES["sm_90"]), budget=1.0, constants=constants)
         rivals = ranker._at(result.graphs, SIZES)
         assert {any(k.packed for k in r.schedule.kernels) for r in rivals} == expected
         assert [r.us for r in rivals] == sorted(r.us for r in rivals)
@@ -85,9 +87,8 @@ def test_constants_are_saved(result: CudaSuperoptimized, tmp_path: Path) -> None
     altered = json.loads(file.read_text())
     altered["constants"] = []
     file.write_text(json.dumps(altered))
-    other = found(mi.load(file))
     with pytest.raises(ScheduleError, match="which is not constant; name it in constants"):
-        other.executable(packed(other)[0])
+        mi.load(file)
     altered["constants"] = ["q"]
     file.write_text(json.dumps(altered))
     with pytest.raises(mi.MirageError, match="constants"):
@@ -98,18 +99,17 @@ def test_warps_that_triton_does_not_specialize_are_noticed(result: CudaSuperopti
     version = next(v for v in result.decision.versions if len(v.schedule.kernels) == 1)
     (kernel,) = version.schedule.kernels
     schedule = CudaSchedule((replace(kernel, specialized=True),))
-    (compiled,) = version.built.kernels
+    (compiled,) = version.executable.kernels
     same, more = (replace(compiled, num_warps=kernel.num_warps + n) for n in (0, 8))
-    emitted = version.built.emitted
-    assert _unspecialized(schedule, Built(emitted, (same,))) == [0]
-    assert _unspecialized(schedule, Built(emitted, (more,))) == []
-    assert _unspecialized(CudaSchedule((replace(kernel, specialized=False),)), Built(emitted, (same,))) == []
+    assert _unspecialized(schedule, (same,)) == [0]
+    assert _unspecialized(schedule, (more,)) == []
+    assert _unspecialized(CudaSchedule((replace(kernel, specialized=False),)), (same,)) == []
 
 
 def test_compiled_schedules_have_the_descriptors_that_they_name(result: CudaSuperoptimized) -> None:
     for v in result.decision.versions:
-        graph = v.candidate.graph
-        most = with_descriptors(graph, v.schedule, v.candidate.maximum)
+        graph = v.executable.mugraph
+        most = with_descriptors(graph, v.schedule, analyze(graph))
         for k, able in zip(v.schedule.kernels, most.kernels, strict=True):
             assert set(k.descriptors) <= set(able.descriptors)
         count = sum(len(k.descriptors) for k in v.schedule.kernels)

@@ -24,7 +24,7 @@ from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.accuracy import Trial, random_inputs
-from mirage.search.cuda.versions import CudaDecision, CudaVersion
+from mirage.search.decision import Decision, Version
 from tests.programs import retyped, sizes
 from tests.results.cuda.small import PROGRAM, SIZES, found, text
 from tests.results.cuda.small import result as result
@@ -40,13 +40,13 @@ class Timer:
     wrong = 0
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self.order: list[CudaVersion] = []
+        self.order: list[Version] = []
 
-    def check(self, version: CudaVersion) -> str:
+    def check(self, version: Version) -> str:
         self.order.append(version)
         return "its results differ" if len(self.order) <= Timer.wrong else ""
 
-    def times(self, versions: list[CudaVersion], sizes: dict[str, int]) -> list[float]:
+    def times(self, versions: list[Version], sizes: dict[str, int]) -> list[float]:
         return [100.0 - self.order.index(v) if v.serves(sizes) else math.inf for v in versions]
 
 
@@ -61,7 +61,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def test_a_device_measures_and_decides_again(result: CudaSuperoptimized, saved: Path, device: str) -> None:
     r = found(mi.load(saved))
-    kept: list[CudaDecision] = []
+    kept: list[Decision] = []
     r.keep = kept.append
     slowest_by_model = r.decision.versions[-1].schedule
     r.profile()

@@ -130,7 +130,7 @@ BAD: dict[str, tuple[type[MirageError], str, Callable[[dict[str, Any]], None]]] 
     "no tree": (FormatError, "expected versions, used, tree", drop("tree")),
     "no versions": (FormatError, "versions must be a list of 1 to", put([], "decision", "versions")),
     "used": (FormatError, "used must be a number from 1", put(0, "decision", "used")),
-    "a graph that is none": (FormatError, "there is no graph 99", put(99, "decision", "versions", 0, "graph")),
+    "a graph that is none": (FormatError, "of graph 99 is no version", put(99, "decision", "versions", 0, "graph")),
     "a schedule that is none": (FormatError, "CUDA schedule", put({}, "decision", "versions", 0, "schedule")),
     "a tile of 3": (
         ScheduleError,

@@ -10,15 +10,22 @@ from typing import Any
 import pytest
 
 import mirage as mi
+from mirage.compiler.fused_graph import fused_graphs
 from mirage.errors import CompilerError, NoCompilerError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.kernels.cuda.compile.kernels import CompiledKernel
+from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.gemm import operator
 from mirage.kernels.cuda.gemm.operator import GemmRequest, why_not
 from mirage.kernels.cuda.library.libraries import CUBLASLT
+from mirage.kernels.cuda.schedules.schedule import CudaSchedule
+from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.target import Made, Scheduled
+from mirage.mugraph.degree import analyze
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.cuda.versions import library_candidate
+from mirage.search.candidates import Candidate
+from mirage.search.cuda.rank import Ranked, Ranker, library_candidate
 from mirage.verify.equivalence import Verifier
 from tests.kernels.cuda.gemm.test_gemm import compiled
 
@@ -78,45 +85,54 @@ def test_the_program_itself_is_a_candidate() -> None:
     assert library_candidate(verifier, [found]) is None
 
 
-def _superoptimized(seed: int = 0) -> CudaSuperoptimized:
-    found = mi.superoptimize(_program(), target="cuda:sm_90", sizes=SIZES, budget=2.0, seed=seed, cache=False)
+def _superoptimized() -> CudaSuperoptimized:
+    found = mi.superoptimize(_program(), target="cuda:sm_90", sizes=SIZES, budget=2.0, cache=False)
     assert isinstance(found, CudaSuperoptimized)
     return found
+
+
+def _ranked() -> Ranked:
+    """A graph of one kernel and the program itself, ranked without a deadline."""
+    verifier = Verifier(_program())
+    graph = next(iter(fused_graphs(verifier.axis_program)))
+    fused = Candidate(graph, verifier.check(graph), analyze(graph), 0.0)
+    library = library_candidate(verifier, [fused])
+    assert library is not None
+    return Ranker(_program(), [SIZES], CudaTarget(DEVICES["sm_90"]), budget=600.0).run([fused, library])
 
 
 def _row(result: CudaSuperoptimized, name: str) -> str:
     return dict(zip(*(c.cells for c in result.report().columns), strict=True))[name]
 
 
-def test_versions_with_cutlass_kernels(
-    compiler: list[GemmRequest], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_versions_with_cutlass_kernels(compiler: list[GemmRequest]) -> None:
     """They are compiled beside generated kernels, which they are not compared with before a device measures both."""
-    result = _superoptimized()
-    libraries = {v.schedule.library for v in result.decision.versions if not v.candidate.graph.kernels}
-    assert libraries == {CUBLASLT, "cutlass"} and result.best.candidate.graph.kernels
+    decision = _ranked().decision
+    libraries = {v.schedule.library for v in decision.versions if not v.executable.kernels}
+    assert libraries == {CUBLASLT, "cutlass"} and decision.versions[0].executable.kernels
     (gemm,) = {r.gemm for r in compiler}
     assert gemm.epilogue.steps == (("sigmoid", 0), ("multiply", 0, 2), ("add", 3, 1)) and gemm.config.tile[0] == 16
-    assert _row(result, "library cutlass") == "offered"
-    (version,) = (v for v in result.decision.versions if v.schedule.library != CUBLASLT)
-    assert "cutlass" in str(version)
-    result.save(tmp_path / "result.json")
-    # elsewhere, without the compiler and what it made, calls of cuBLASLt compute the products
+
+
+def test_elsewhere_the_library_computes_the_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the compiler and what it made, schedules are as they were kept."""
 
     def missing(wanted: Sequence[GemmRequest]) -> list[CompiledKernel | CompilerError]:
         raise NoCompilerError("not installed")
 
     monkeypatch.setattr(operator, "compile_all", missing)
-    loaded = mi.load(tmp_path / "result.json")
-    assert isinstance(loaded, CudaSuperoptimized)
-    assert [v.schedule for v in loaded.decision.versions] == [v.schedule for v in result.decision.versions]
+    library = library_candidate(Verifier(_program()), [])
+    assert library is not None
+    work = Scheduled(library.graph, library.maximum, CudaSchedule((), "cutlass"), SIZES)
+    (made,) = CudaTarget(DEVICES["sm_90"]).made([work], ())
+    assert isinstance(made, Made) and made.make().emitted.library == "cutlass"
 
 
 def test_a_kernel_that_is_rejected(compiler: list[GemmRequest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(operator, "compile_all", lambda wanted: [CompilerError("CUTLASS rejected it")] * len(wanted))
-    result = _superoptimized()
-    assert any("CUTLASS rejected it" in r for r in result.rejected)
-    assert all(v.schedule.library == CUBLASLT for v in result.decision.versions)
+    ranked = _ranked()
+    assert any("CUTLASS rejected it" in r for r in ranked.rejected)
+    assert all(v.schedule.library == CUBLASLT for v in ranked.decision.versions)
 
 
 def test_without_the_compiler(monkeypatch: pytest.MonkeyPatch) -> None:

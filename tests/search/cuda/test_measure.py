@@ -29,7 +29,7 @@ MILLISECONDS = {RIGHT: 0.25, WRONG: 0.5, SLOW: 1.0}
 
 
 class Version:
-    """Stands for a `CudaVersion`: a tile, and the most rows that it serves."""
+    """Stands for a `Version`: a tile, and the most rows that it serves."""
 
     def __init__(self, tile: int, most: int = 1 << 20) -> None:
         self.tile, self.most = tile, most

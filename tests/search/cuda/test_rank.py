@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -15,14 +15,16 @@ import mirage as mi
 from mirage.errors import MirageError, ScheduleError
 from mirage.ir.axes import to_axes
 from mirage.kernels.cuda.compile.kernels import CompiledKernel
-from mirage.kernels.cuda.device import DEVICES, CudaDevice
+from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit
-from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule, CudaSchedule
+from mirage.kernels.cuda.launch.executable import CudaExecutable
+from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule
+from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.target import Made, Scheduled
 from mirage.mugraph.degree import analyze
 from mirage.search.candidates import Candidate
 from mirage.search.cuda import rank
 from mirage.search.cuda.rank import Ranker
-from mirage.search.cuda.versions import Built
 from mirage.search.generate import generate
 from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.options import SearchOptions
@@ -42,32 +44,31 @@ def candidates() -> tuple[Candidate, ...]:
     return tuple(Candidate(g, verify_graph(PROGRAM, g), analyze(g), float(i)) for i, g in enumerate(graphs))
 
 
-class Compiler:
+class Compiler(CudaTarget):
     """Emits what it is asked for; kernels with these schedules, at these sizes, spill."""
 
     def __init__(self, spills: Spills = lambda s, sizes: False) -> None:
+        super().__init__(H200)
         self.spills = spills
-        self.asked: list[tuple[Candidate, CudaSchedule, Mapping[str, int]]] = []
+        self.asked: list[Scheduled] = []
 
-    def __call__(
-        self, work: Sequence[tuple[Candidate, CudaSchedule, Mapping[str, int]]], device: CudaDevice
-    ) -> list[Built | MirageError]:
+    def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
         self.asked += work
-        return [self._built(*one) for one in work]
+        return [self.one(w) for w in work]
 
-    def _built(self, c: Candidate, schedule: CudaSchedule, sizes: Mapping[str, int]) -> Built | MirageError:
-        emitted = emit(c.graph, schedule, c.maximum)
+    def one(self, w: Scheduled) -> Made | MirageError:
+        emitted = emit(w.graph, w.schedule, w.maximum)
         kernel = CompiledKernel(Path("nowhere"), "kernel", 1 << 10, 4, 1, 0, 1, 0, 1, 64, 0)
-        kernels = [replace(kernel, spill_bytes=8 * self.spills(s, sizes)) for s in schedule.kernels]
-        return Built(emitted, tuple(kernels))
+        kernels = tuple(replace(kernel, spill_bytes=8 * self.spills(s, w.sizes)) for s in w.schedule.kernels)
+        run = CudaExecutable(w.graph, emitted, self.device, w.sizes, (), kernels)
+        return Made(lambda: run, emitted.limits)
 
 
 @pytest.fixture
 def ranked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[rank.Ranked, Compiler]]:
     def run(compiler: Compiler, late: bool = False) -> tuple[rank.Ranked, Compiler]:
-        monkeypatch.setattr(rank, "build_all", compiler)
         monkeypatch.setattr(rank, "sample_points", lambda *_: [])
-        ranker = Ranker(PROGRAM, [FEW, MANY], H200, budget=600.0)
+        ranker = Ranker(PROGRAM, [FEW, MANY], compiler, budget=600.0)
         if late:
             ranker.deadline = time.perf_counter()
         return ranker.run(candidates()), compiler
@@ -78,10 +79,10 @@ def ranked(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[rank.Ranked, 
 def test_no_version_spills(ranked: Any) -> None:
     """Half of the schedules do; what is chosen at every point does not."""
     found, compiler = ranked(Compiler(lambda s, _: s.num_warps == 4))
-    assert any(s.num_warps == 4 for _, schedule, _ in compiler.asked for s in schedule.kernels)
+    assert any(s.num_warps == 4 for w in compiler.asked for s in w.schedule.kernels)
     for v in found.decision.versions:
         assert all(s.num_warps != 4 for s in v.schedule.kernels)
-        assert not any(k.spill_bytes for k in v.built.kernels)
+        assert not any(k.spill_bytes for k in v.executable.kernels)
     assert any("registers spill" in why for why in found.rejected)
 
 
@@ -89,8 +90,8 @@ def test_a_kernel_that_spills_is_not_met_again_in_another_graph(ranked: Any) -> 
     _, compiler = ranked(Compiler(lambda s, _: s.num_warps == 4))
     seen: list[tuple[object, CudaKernelSchedule]] = []
     batches = 0
-    for c, schedule, _ in compiler.asked:
-        for node, s in zip(c.graph.kernels, schedule.kernels, strict=True):
+    for w in compiler.asked:
+        for node, s in zip(w.graph.kernels, w.schedule.kernels, strict=True):
             if s.num_warps == 4:
                 batches += (node, s) in seen
                 seen.append((node, s))
@@ -100,7 +101,7 @@ def test_a_kernel_that_spills_is_not_met_again_in_another_graph(ranked: Any) -> 
 
 def test_the_best_of_every_given_size_comes_first(ranked: Any) -> None:
     _, compiler = ranked(Compiler())
-    assert [dict(sizes) for _, _, sizes in compiler.asked[:2]] == [FEW, MANY]
+    assert [dict(w.sizes) for w in compiler.asked[:2]] == [FEW, MANY]
 
 
 def test_the_best_of_every_given_size_is_compiled_when_time_is_over(ranked: Any) -> None:
@@ -115,7 +116,7 @@ def test_the_best_of_every_given_size_is_compiled_when_time_is_over(ranked: Any)
     found, compiler = ranked(Compiler(spills), late=True)
     # beside what it left out
     assert found.stop_reason.startswith(f"{OUT_OF_TIME}; ") and "modelled schedules not compiled" in found.stop_reason
-    asked = [dict(sizes) for _, _, sizes in compiler.asked]
+    asked = [dict(w.sizes) for w in compiler.asked]
     assert asked[:2] == [FEW, MANY] and asked[2:] and all(sizes == MANY for sizes in asked[2:])
     assert {tuple(v.sizes.items()) for v in found.decision.versions} == {tuple(s.items()) for s in (FEW, MANY)}
 
@@ -127,8 +128,8 @@ def test_when_all_spill(ranked: Any) -> None:
 
 def test_what_is_refused_has_its_reason(ranked: Any) -> None:
     class Refuses(Compiler):
-        def _built(self, c: Candidate, schedule: CudaSchedule, sizes: Mapping[str, int]) -> Built | MirageError:
-            return ScheduleError("too large") if len(self.asked) <= 2 else super()._built(c, schedule, sizes)
+        def one(self, w: Scheduled) -> Made | MirageError:
+            return ScheduleError("too large") if len(self.asked) <= 2 else super().one(w)
 
     found, _ = ranked(Refuses())
     assert any("too large" in why for why in found.rejected)

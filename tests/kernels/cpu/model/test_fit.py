@@ -13,9 +13,9 @@ from mirage.cache import CorruptRecordWarning
 from mirage.kernels.cpu.model import fit as fitting
 from mirage.kernels.cpu.model.cost import FEATURES
 from mirage.kernels.cpu.model.fit import KEPT, Sample, coefficients, fit, keep, load, nnls
-from mirage.kernels.target import get_target
+from mirage.kernels.cpu.processor import processor
 
-TARGET = get_target("cpu")
+TARGET = processor()
 START = np.array(list(FEATURES.values()))
 
 

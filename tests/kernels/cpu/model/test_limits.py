@@ -15,11 +15,11 @@ import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.model import limits as module
 from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_movers, program_cost
-from mirage.kernels.target import Target
+from mirage.kernels.cpu.processor import Processor
 from tests.frontends.test_spec import PROGRAMS
 
 MIB = 1 << 20
-TARGET = Target("cpu", "some", 2, 32 << 10, MIB, 32 * MIB, 64)
+TARGET = Processor("cpu", "some", 2, 32 << 10, MIB, 32 * MIB, 64)
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def measured(cache: Path, monkeypatch: pytest.MonkeyPatch) -> list[Limits]:
     made: list[Limits] = []
 
     class Loops:
-        def __init__(self, target: Target, threads: int, size: int) -> None:
+        def __init__(self, target: Processor, threads: int, size: int) -> None:
             self.threads = threads
 
         def measure(self) -> Limits:

@@ -13,8 +13,9 @@ import pytest
 from mirage.errors import CompilerError, DeviceError, InputError
 from mirage.ir.types import DTYPES
 from mirage.kernels.cuda import device as devices
-from mirage.kernels.cuda.emitted import DeviceOutput, Limit
+from mirage.kernels.cuda.emitted import DeviceOutput
 from mirage.kernels.cuda.launch import loaded
+from mirage.kernels.decision import Limit
 from tests.kernels.cuda import examples
 from tests.kernels.cuda.fake_cupy import H200, FakeArray, Interfaced
 from tests.kernels.cuda.lab import Lab, from_gpu, on_gpu, real

@@ -1,0 +1,53 @@
+"""The processor as a target."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from mirage.errors import MirageError, ScheduleError, UnknownTarget
+from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.launch.packing import check_packed
+from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
+from mirage.kernels.target import Made, Scheduled
+from mirage.mugraph.rename import rename_schedule
+from mirage.mugraph.schedule import Schedule
+
+
+class CpuTarget:
+    """See `Target`; `machine` is the processor at hand."""
+
+    name = "cpu"
+    rates = CPU_RATES
+
+    def __init__(self, machine: Processor) -> None:
+        self.machine = machine
+        self.machines = [f"{machine.cpu}\n{machine.cores}"]
+
+    def schedule_from_json(self, obj: Any) -> Schedule:
+        return Schedule.from_json(obj)
+
+    def renamed(self, schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
+        return rename_schedule(schedule, axes)
+
+    def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
+        """Kernels are compiled when they are first asked for."""
+        found: list[Made | MirageError] = []
+        for w in work:
+            try:
+                check_packed(w.graph, w.schedule, constants)
+            except ScheduleError as e:
+                found.append(e)
+                continue
+            make = partial(CpuExecutable, w.graph, w.schedule, w.maximum, w.sizes, constants)
+            found.append(Made(functools.cache(make)))
+        return found
+
+
+def find(name: str) -> CpuTarget:
+    """The processor at hand; raises UnknownTarget for any other name than "cpu"."""
+    if name != "cpu":
+        raise UnknownTarget(f"target {name!r} does not exist; choose one of cpu, cuda, cuda:sm_80")
+    return CpuTarget(processor())

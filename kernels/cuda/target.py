@@ -1,0 +1,92 @@
+"""CUDA devices as targets, whether they are at hand or not."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from mirage.errors import CompilerError, MirageError, ScheduleError
+from mirage.kernels.cuda.arguments import typical
+from mirage.kernels.cuda.compile.functions import Request, request
+from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
+from mirage.kernels.cuda.device import CudaDevice, cuda_device
+from mirage.kernels.cuda.emit.mugraph import emit
+from mirage.kernels.cuda.emitted import EmittedTriton, TritonKernel
+from mirage.kernels.cuda.launch.executable import CudaExecutable
+from mirage.kernels.cuda.library.libraries import CUBLASLT
+from mirage.kernels.cuda.library.predefined import library_operators
+from mirage.kernels.cuda.schedules.schedule import CudaSchedule
+from mirage.kernels.library import NUMPY
+from mirage.kernels.target import Made, Rates, Scheduled
+
+#: operators of a core in whose time a CUDA device does one: between those of its ordinary cores and those of its tensor cores
+CUDA_CORES = 5000.0
+
+
+class CudaTarget:
+    """See `Target`."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self.device = device
+        self.name = device.target
+        # bytes at the bandwidths of its memory and its cache, and launches, are most of a cost
+        self.rates = Rates(
+            1e9 * device.launch_s, 0.0, 1e9 / device.sustained_bandwidth, 1e9 / device.l2_bandwidth, 1 / CUDA_CORES
+        )
+        # as the device at hand measured, else as the model has it
+        self.machines = [device.name, ""] if device.present else [""]
+
+    def schedule_from_json(self, obj: Any) -> CudaSchedule:
+        return CudaSchedule.from_json(obj)
+
+    def renamed(self, schedule: CudaSchedule, axes: Mapping[str, str]) -> CudaSchedule:
+        return schedule.renamed(axes)
+
+    def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
+        """The kernels for aligned arrays of the sizes of each; what was not compiled before is compiled side by side.
+
+        Raises NoCompilerError without Triton, UnsafeCacheError if another user could have written the cache.
+        """
+        emitted: list[EmittedTriton | MirageError] = []
+        requests: list[Request] = []
+        for w in work:
+            try:
+                w.schedule.check(w.graph)
+                one = emit(w.graph, w.schedule, w.maximum)
+                self._prepare(w, one)
+                requests += [
+                    request(one, k, self.device, d) for k, d in zip(one.kernels, typical(one, w.sizes), strict=True)
+                ]
+                emitted.append(one)
+            except MirageError as e:
+                emitted.append(e)
+        done = iter(compile_all(requests))
+        return [
+            e if isinstance(e, MirageError) else self._made(w, e, list(islice(done, len(e.kernels))), constants)
+            for w, e in zip(work, emitted, strict=True)
+        ]
+
+    def _prepare(self, w: Scheduled, emitted: EmittedTriton) -> None:
+        """Have the library of predefined operators compile what it needs; raises CompilerError."""
+        for run in emitted.runs:
+            if not isinstance(run, TritonKernel) and emitted.library != CUBLASLT:
+                library_operators(w.graph, emitted, run, w.maximum, self.device, NUMPY).prepare(w.sizes)
+
+    def _made(
+        self,
+        w: Scheduled,
+        emitted: EmittedTriton,
+        kernels: Sequence[CompiledKernel | CompilerError],
+        constants: Collection[str],
+    ) -> Made | MirageError:
+        try:
+            run = CudaExecutable(w.graph, emitted, self.device, w.sizes, constants, checked(kernels, self.device))
+        except (CompilerError, ScheduleError) as e:
+            return e
+        return Made(lambda: run, emitted.limits)
+
+
+def find(name: str) -> CudaTarget:
+    """The device at hand, or an architecture of the table (`cuda_device`)."""
+    return CudaTarget(cuda_device(name))
