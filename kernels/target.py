@@ -11,9 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 from mirage.errors import MirageError, UnknownTarget
+from mirage.ir.axes import AxisProgram
 from mirage.kernels.decision import Limit
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
@@ -51,6 +52,11 @@ class Scheduled:
     us: float = 0.0
     library: str = ""
 
+    @property
+    def pair(self) -> tuple[int, Any]:
+        """Which graph, by identity, with which schedule."""
+        return id(self.graph), self.schedule
+
 
 class Executable(Protocol):
     """The kernels of a graph."""
@@ -74,6 +80,36 @@ class Made:
     limits: tuple[Limit, ...] = ()
 
 
+#: makes kernels, see `Target.made`
+Make: TypeAlias = Callable[[Sequence[Scheduled], Collection[str]], list[Made | MirageError]]
+
+
+class Tuning(Protocol):
+    """The schedules and kernels of a program's graphs, while versions are chosen among them. `libraries` are those that compute
+    predefined operators.
+    """
+
+    @property
+    def libraries(self) -> Sequence[str]: ...
+
+    def at(
+        self, graphs: Sequence[tuple[MuGraph, RunningMaximum]], sizes: Mapping[str, int]
+    ) -> tuple[list[Scheduled], list[tuple[MuGraph, MirageError]]]:
+        """Schedules of graphs at these sizes, the fastest first as the model has it, and why some have none."""
+
+    def us(self, graph: MuGraph, schedule: Any, sizes: Mapping[str, int], executable: Any = None) -> float:
+        """Modelled microseconds of a call; what `executable`, its kernels, tell is taken for the model's guess."""
+
+    def is_limited(self, graph: MuGraph) -> bool:
+        """Whether a schedule serves sizes up to some only."""
+
+    def is_hopeless(self, w: Scheduled) -> bool:
+        """Whether it is known that its kernels cannot be made."""
+
+    def made(self, work: Sequence[Scheduled]) -> list[tuple[Scheduled, Made | MirageError]]:
+        """As `Target.made`, each with the schedule that its kernels have."""
+
+
 class Target(Protocol):
     """What kernels are made for. `name` is such as "cuda:sm_90"; `rates` weigh the costs of a search. What was tuned is kept
     under the names `machines`, the preferred ones first.
@@ -95,6 +131,9 @@ class Target(Protocol):
 
     def renamed(self, schedule: Any, axes: Mapping[str, str]) -> Any:
         """A schedule with its axes renamed."""
+
+    def tuning(self, program: AxisProgram, constants: Collection[str]) -> Tuning:
+        """What versions of a program are chosen from."""
 
     def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
         """The kernels of graphs with these schedules, side by side, or why there are none. Kernels may keep packed copies of the

@@ -8,9 +8,11 @@ from functools import partial
 from typing import Any
 
 from mirage.errors import MirageError, ScheduleError, UnknownTarget
+from mirage.ir.axes import AxisProgram
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
 from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
+from mirage.kernels.cpu.tuning import CpuTuning, machine_model
 from mirage.kernels.target import Made, Scheduled
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
@@ -31,6 +33,9 @@ class CpuTarget:
 
     def renamed(self, schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
         return rename_schedule(schedule, axes)
+
+    def tuning(self, program: AxisProgram, constants: Collection[str]) -> CpuTuning:
+        return CpuTuning(machine_model(), tuple(constants), self.made)
 
     def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
         """Kernels are compiled when they are first asked for."""

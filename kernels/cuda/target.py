@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Any
 
 from mirage.errors import CompilerError, MirageError, ScheduleError
+from mirage.ir.axes import AxisProgram
 from mirage.kernels.cuda.arguments import typical
 from mirage.kernels.cuda.compile.functions import Request, request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
@@ -17,6 +18,7 @@ from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.library.libraries import CUBLASLT
 from mirage.kernels.cuda.library.predefined import library_operators
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
+from mirage.kernels.cuda.tuning import CudaTuning
 from mirage.kernels.library import NUMPY
 from mirage.kernels.target import Made, Rates, Scheduled
 
@@ -42,6 +44,9 @@ class CudaTarget:
 
     def renamed(self, schedule: CudaSchedule, axes: Mapping[str, str]) -> CudaSchedule:
         return schedule.renamed(axes)
+
+    def tuning(self, program: AxisProgram, constants: Collection[str]) -> CudaTuning:
+        return CudaTuning(self.device, program, constants, self.made)
 
     def made(self, work: Sequence[Scheduled], constants: Collection[str]) -> list[Made | MirageError]:
         """The kernels for aligned arrays of the sizes of each; what was not compiled before is compiled side by side.

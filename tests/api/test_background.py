@@ -22,10 +22,11 @@ from mirage.background import Background, Job
 from mirage.cache import ResultStore
 from mirage.compilation import to_module
 from mirage.compiler.kernels.cpu_maker import CpuKernels
-from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kernels.fused import fused_kernel
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.ir.graph.interpret import run_module
+from mirage.kernels.cpu.tuning import machine_model
 from tests.api.small import BUDGET, adapter, arrays, check, limit_tuning
 from tests.api.test_interrupt import Interrupter
 from tests.kernels.kernels import in_threads

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 
-from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kernels.fused import fused_kernel
 from mirage.compiler.kernels.mugraph import MuGraphKernel, kernel_from_text
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
+from mirage.kernels.cpu.tuning import machine_model
 from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Kernel
 

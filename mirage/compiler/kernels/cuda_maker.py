@@ -20,8 +20,8 @@ from mirage.mugraph.graph import MuGraph
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.runtime.executable import Kernel
 from mirage.search.candidates import Candidate
-from mirage.search.cuda.rank import Ranker
 from mirage.search.decision import MAX_VERSIONS
+from mirage.search.rank import Ranker
 from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
 from mirage.verify.safety import offered

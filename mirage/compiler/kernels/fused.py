@@ -8,40 +8,26 @@ section 5.2), so a kernel has as many versions as a decision tree over modelled 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
 
 from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
 from mirage.compiler.staged_graph import staged_graphs
-from mirage.errors import AxisError, DimError, MirageError
+from mirage.errors import AxisError, DimError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
 from mirage.kernels.cpu.model.cost import CostModel
-from mirage.kernels.cpu.model.fit import coefficients
-from mirage.kernels.cpu.processor import Processor, processor
-from mirage.kernels.cpu.schedules.scheduler import Scheduler, machine_of
+from mirage.kernels.cpu.processor import processor
+from mirage.kernels.cpu.target import CpuTarget
+from mirage.kernels.cpu.tuning import CpuTuning
 from mirage.kernels.decision import leaves, relabel
+from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.schedule import Schedule
 from mirage.search.buckets import Sizes, is_empty, sample_points
 from mirage.search.decide import learn
-from mirage.settings import cache_dir
 
 #: elements of a dim of which nothing is known
 DEFAULT_SIZE = 4096
-
-
-def machine_model() -> CostModel:
-    """The cost model of this machine, as far as tuning had fitted it when this process asked for the first time."""
-    return _model(processor(), cache_dir())
-
-
-@lru_cache(maxsize=4)
-def _model(target: Processor, folder: Path) -> CostModel:
-    # a fit to many measurements takes half a second
-    return CostModel(machine_of(target), coefficients(target))
 
 
 def fused_kernel(
@@ -69,17 +55,16 @@ def fused_kernel(
         return all(n <= most.get(s, n) for s, n in sizes.items()) and not is_empty(program, sizes)
 
     points = [*anchors, *sample_points(anchors, allowed)]
-    versions: list[KernelVersion] = []
-    for p in points:
-        for g in graphs:
-            schedule = _schedule(g, p, model)
-            if schedule is not None and all(v.graph is not g or v.schedule != schedule for v in versions):
-                versions.append(KernelVersion("mugraph", g, schedule, p))
-    if not versions:
+    tuning = CpuTuning(model, tuple(constants), CpuTarget(processor()).made)
+    every = {w.pair: w for p in points for w in tuning.at(graphs, p)[0]}
+    if not every:
         return None
-    tree = learn(symbols, points, [_times(versions, p, model) for p in points], wanted=len(anchors))
+    ways = list(every.values())
+    times = [[tuning.us(w.graph, w.schedule, p) for w in ways] for p in points]
+    tree = learn(symbols, points, times, wanted=len(anchors))
     used = list(dict.fromkeys(v for _, v in leaves(tree)))
-    compiled = compile_versions(program, [versions[k] for k in used], constants)
+    versions = [KernelVersion("mugraph", ways[k].graph, ways[k].schedule, ways[k].sizes) for k in used]
+    compiled = compile_versions(program, versions, constants)
     return MuGraphKernel(
         program, compiled, relabel(tree, {k: i for i, k in enumerate(used)}), "fused", tuple(constants)
     )
@@ -103,30 +88,10 @@ def _sizes(program: Program, symbols: Sequence[str], given: Mapping[str, int]) -
     return {s: max(given[s], 1) for s in symbols}
 
 
-def _graphs(program: Program) -> list[MuGraph]:
+def _graphs(program: Program) -> list[tuple[MuGraph, RunningMaximum]]:
     try:
         axis_program = to_axes(program)
     except AxisError:
         return []
     fused = list(fused_graphs(axis_program))
-    return [*fused, *staged_graphs(axis_program)] if fused else []
-
-
-def _schedule(graph: MuGraph, sizes: Sizes, model: CostModel) -> Schedule | None:
-    """The best schedule as modelled; None where a block needs more memory than a core's share of the caches (paper, 4.1)."""
-    try:
-        return Scheduler(graph, sizes, model).within(1, model.machine.share)[0]
-    except MirageError:
-        return None
-
-
-def _times(versions: Sequence[KernelVersion], sizes: Sizes, model: CostModel) -> list[float]:
-    """Modelled nanoseconds of every version at these sizes."""
-    schedulers: dict[int, Scheduler] = {}
-    found = []
-    for v in versions:
-        assert v.graph is not None and v.schedule is not None
-        if id(v.graph) not in schedulers:
-            schedulers[id(v.graph)] = Scheduler(v.graph, sizes, model)
-        found.append(schedulers[id(v.graph)].ns(v.schedule))
-    return found
+    return [(g, analyze(g)) for g in (*fused, *staged_graphs(axis_program))] if fused else []

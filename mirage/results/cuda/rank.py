@@ -12,8 +12,8 @@ from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.results.recall import Chosen, Memory
 from mirage.results.result import FROM_CACHE
 from mirage.results.work import Work
-from mirage.search.cuda.rank import Ranker, library_candidate
 from mirage.search.decision import Decision
+from mirage.search.rank import Ranker, library_candidate
 
 #: shares of the budget: for search and verification, and what ranking has at least
 SEARCH_SHARE, LEAST_SHARE = 0.6, 0.1
@@ -72,7 +72,7 @@ def rank_for_device(
     graphs, preferred = list(source.found), source.preferred()
     left = HASTE_S if source.stopped else max(end - start, LEAST_SHARE * budget)
     ranker = Ranker(verifier.program, anchors, target, budget=left, constants=work.constants, progress=progress)
-    if len(ranker.libraries) > 1 and (library := library_candidate(verifier, graphs)) is not None:
+    if len(ranker.tuning.libraries) > 1 and (library := library_candidate(verifier, graphs)) is not None:
         preferred, graphs = [*preferred, library], [*graphs, library]
     ranked = ranker.run(preferred)
     answer = made(

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from mirage.compiler.kernels.fused import fused_kernel, machine_model
+from mirage.compiler.kernels.fused import fused_kernel
 from mirage.compiler.kernels.mugraph import MuGraphKernel, kernel_from_text
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
 from mirage.errors import DimError, FormatError, GraphError, InputError, MirageError, ScheduleError, VerificationError
@@ -25,6 +25,7 @@ from mirage.ir.program import Program
 from mirage.ir.types import DTYPES
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.model.cost import CostModel, Machine
+from mirage.kernels.cpu.tuning import machine_model
 from mirage.search.accuracy import random_inputs
 from tests.compiler.groups import GROUPS, group
 from tests.modelled import modelled

@@ -12,6 +12,7 @@ import pytest
 
 from mirage.compiler.kernels import cuda_mugraph
 from mirage.kernels.cuda import device as devices
+from mirage.kernels.cuda import target
 from mirage.kernels.cuda.compile import functions
 from mirage.kernels.cuda.interpret.interpreter import Interpreter
 from mirage.kernels.cuda.launch import executable as launching
@@ -19,7 +20,6 @@ from mirage.kernels.cuda.launch import graphs, loaded, profile
 from mirage.kernels.cuda.library import blas, operators
 from mirage.kernels.cuda.loops import together
 from mirage.results.cuda import result as cuda_result
-from mirage.search.cuda import versions
 from mirage.search.decision import Version
 from tests.kernels.cuda.interpreted import Interpreted
 from tests.kernels.cuda.lab import Lab
@@ -37,7 +37,7 @@ class StrictLab(Lab):
         arrays = StrictArrays(self.cupy)
         for module in (devices, loaded, graphs, profile, cuda_result):
             monkeypatch.setattr(module, "find_cupy", lambda: self.cupy if self.present else None)
-        for module in (functions, launching, together, versions):
+        for module in (functions, launching, together, target):
             monkeypatch.setattr(module, "compile_all", self.compile_all)
         for module in (blas, operators, cuda_mugraph):
             monkeypatch.setattr(module, "device_arrays", lambda: arrays)

@@ -15,8 +15,8 @@ from mirage.cache import ResultStore
 from mirage.kernels.cuda.device import DEVICES
 from mirage.results.cuda import result as cuda_result
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.cuda.rank import MAX_RIVALS, is_generated
 from mirage.search.decision import Version
+from mirage.search.rank import MAX_RIVALS, is_generated
 from tests.api.small import BUDGET
 from tests.results.cuda.small import found
 

@@ -15,10 +15,11 @@ from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.emit.mugraph import emit, with_descriptors
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.cuda.tuning import unspecialized
 from mirage.mugraph.degree import analyze
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.cuda.rank import Ranker, _unspecialized
 from mirage.search.decision import Version
+from mirage.search.rank import Ranker
 from tests.results.cuda.small import found
 
 pytest.importorskip("triton", reason="CUDA kernels are compiled by Triton; pip install triton")
@@ -101,9 +102,9 @@ def test_warps_that_triton_does_not_specialize_are_noticed(result: CudaSuperopti
     schedule = CudaSchedule((replace(kernel, specialized=True),))
     (compiled,) = version.executable.kernels
     same, more = (replace(compiled, num_warps=kernel.num_warps + n) for n in (0, 8))
-    assert _unspecialized(schedule, (same,)) == [0]
-    assert _unspecialized(schedule, (more,)) == []
-    assert _unspecialized(CudaSchedule((replace(kernel, specialized=False),)), (same,)) == []
+    assert unspecialized(schedule, (same,)) == [0]
+    assert unspecialized(schedule, (more,)) == []
+    assert unspecialized(CudaSchedule((replace(kernel, specialized=False),)), (same,)) == []
 
 
 def test_compiled_schedules_have_the_descriptors_that_they_name(result: CudaSuperoptimized) -> None:

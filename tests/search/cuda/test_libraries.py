@@ -25,7 +25,7 @@ from mirage.kernels.target import Made, Scheduled
 from mirage.mugraph.degree import analyze
 from mirage.results.cuda.result import CudaSuperoptimized
 from mirage.search.candidates import Candidate
-from mirage.search.cuda.rank import Ranked, Ranker, library_candidate
+from mirage.search.rank import Ranked, Ranker, library_candidate
 from mirage.verify.equivalence import Verifier
 from tests.kernels.cuda.gemm.test_gemm import compiled
 

@@ -22,12 +22,12 @@ from mirage.kernels.cuda.schedules.schedule import CudaKernelSchedule
 from mirage.kernels.cuda.target import CudaTarget
 from mirage.kernels.target import Made, Scheduled
 from mirage.mugraph.degree import analyze
+from mirage.search import rank
 from mirage.search.candidates import Candidate
-from mirage.search.cuda import rank
-from mirage.search.cuda.rank import Ranker
 from mirage.search.generate import generate
 from mirage.search.jobs import OUT_OF_TIME
 from mirage.search.options import SearchOptions
+from mirage.search.rank import Ranker
 from mirage.verify.equivalence import verify_graph
 
 H200 = DEVICES["sm_90"]
