@@ -19,6 +19,8 @@ from mirage.kernels.decision import Limit
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 
+#: the answers of a target whose model decides
+RANKED = "mirage.results.ranked"
 #: the group of entry points
 GROUP = "mirage.targets"
 #: the targets of this package, and what they can be called
@@ -112,8 +114,12 @@ class Tuning(Protocol):
 
 class Target(Protocol):
     """What kernels are made for. `name` is such as "cuda:sm_90"; `rates` weigh the costs of a search. What was tuned is kept
-    under the names `machines`, the preferred ones first.
+    under the names `machines`, the preferred ones first. `answers` is the module whose `superoptimize` and `result_from_json`
+    give results: `RANKED`, where the model of the target decides among versions.
     """
+
+    @property
+    def answers(self) -> str: ...
 
     @property
     def name(self) -> str: ...
@@ -123,6 +129,16 @@ class Target(Protocol):
 
     @property
     def machines(self) -> Sequence[str]: ...
+
+    @property
+    def note(self) -> str:
+        """A sentence for reports: where the figures of the machine are from."""
+
+    def floor_us(self, moved: int, flops: int, dtype: str) -> float:
+        """Microseconds that so many bytes and operations take in any case."""
+
+    def report(self, program: AxisProgram, executable: Any) -> Sequence[tuple[str, str]]:
+        """What there is to say of the kernels of a program, for its report."""
 
     def schedule_from_json(self, obj: Any) -> Any:
         """A schedule, of which `to_json` wrote this; its `check(graph)` raises ScheduleError for one of another graph. Raises

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import os
 import time
-import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
 
 import numpy as np
 
-from mirage.cache import CallStore, CorruptRecordWarning, ResultStore, store_of
+from mirage.cache import ResultStore, store_of
 from mirage.cache.records import parse_json
 from mirage.errors import (
     DimError,
     FormatError,
     InputError,
-    MirageError,
     SearchError,
     TraceError,
 )
@@ -28,45 +25,32 @@ from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
 from mirage.ir.program import Program
-from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cpu.processor import memory_bytes
-from mirage.kernels.cpu.target import CpuTarget
-from mirage.kernels.cuda.device import is_cuda
 from mirage.kernels.target import get_target
-from mirage.mugraph.degree import program_is_stable
 from mirage.mugraph.graph import MuGraph
-from mirage.progress import Say, Step
+from mirage.progress import Say
 from mirage.results import cuda
-from mirage.results.cpu.result import Superoptimized, result_from_json
-from mirage.results.cpu.tune import Session
+from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict, compare, verdicts
-from mirage.results.recall import Kept, KeptDecision, Memory, search_key
+from mirage.results.recall import Memory
 from mirage.results.records import SCHEMA
-from mirage.results.result import FROM_CACHE, Result, checked_budget, saved_from_json
-from mirage.results.work import Work
-from mirage.runtime.arrays import check_inputs
+from mirage.results.result import Result, checked_budget, saved_from_json
+from mirage.results.work import Request, answers
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
-from mirage.search.candidates import Candidates, Known
-from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.decision import MAX_VERSIONS
-from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
-from mirage.search.stream import Search
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
-from mirage.verify.safety import offered
 
 if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
+    from mirage.results.ranked import Ranked
 
 #: what a program becomes, as the target has it
-TargetResult: TypeAlias = "Superoptimized | cuda.CudaSuperoptimized"
+TargetResult: TypeAlias = "Superoptimized | Ranked"
 #: the targets that begin with "cuda"
 CudaTarget: TypeAlias = Literal["cuda", "cuda:sm_80", "cuda:sm_90", "cuda:sm_100"]
-
-#: share of its budget that a call has at least, where most of it was spent by those before
-LEAST_SHARE = 0.1
 
 
 class Options(TypedDict, total=False):
@@ -166,103 +150,12 @@ def superoptimize(
     whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
     memory = Memory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
-    if not isinstance(machine, CpuTarget):
-        work = _work(verifier, anchors, fixed, options, executor, memory, store, begun)
-        return cuda.rank_for_device(
-            work, machine, budget=budget, memory=memory, more=more, progress=lambda text: say(Step("compiling", text))
-        )
-    prepare(traced.dtype, products=any(n.op == "matmul" for n in verifier.axis_program.nodes))
-
-    def session(kept: Kept[KeptDecision] | None) -> Session:
-        work = _work(verifier, anchors, fixed, options, executor, memory, store, begun, kept)
-        return Session(work, machine.machine, seed=seed, memory=memory, kept=kept.value if kept else None)
-
-    kept = memory.tuned(anchors) if memory is not None else None
-    if not more and kept is not None and kept.enough(budget) and (kept.complete or kept.value.kernels):
-        recalled = _recalled(kept, verifier, anchors, fixed, machine, lambda: session(kept))
-        if recalled is not None:
-            return recalled
-        kept = None
-    spent = kept.spent if kept is not None and kept.value.kernels and not more else 0.0
-    left = budget - spent - (time.perf_counter() - begun)
-    say(Step("searching"))
-    return session(kept).run(max(left, LEAST_SHARE * budget), say)
-
-
-def _work(
-    verifier: Verifier,
-    anchors: Sequence[Mapping[str, int]],
-    constants: tuple[str, ...],
-    options: SearchOptions,
-    executor: Executor | None,
-    memory: Memory | None,
-    store: CallStore | None,
-    begun: float,
-    kept: Kept[KeptDecision] | None = None,
-) -> Work:
-    """The stream of graphs of a program: those that were `kept` with a decision or a search, and what a search finds besides."""
-    graphs = memory.graphs() if memory is not None else None
-    known = [*(_measured(kept) if kept else ()), *(graphs.value[0] if graphs else ())]
-    recalled = graphs.value[1] if graphs and graphs.complete else None
-    search = checkpoint = None
-    if recalled is None:
-        key = search_key(verifier.program, anchors[0], options)
-        checkpoint = Checkpoint(checkpoint_path(key), key) if store is not None else None
-        search = Search(
-            verifier.axis_program, anchors[0], options, safe=program_is_stable(verifier.program),
-            checkpoint=checkpoint, executor=executor,
-        )  # fmt: skip
-    pieces = _pieces(verifier, anchors[0], options, checkpoint) if search is not None else None
-    candidates = Candidates(verifier, search, known, pieces)
-    spent = kept.spent if kept else 0.0
-    return Work(verifier, anchors, candidates, constants, checkpoint, recalled, spent, begun)
-
-
-def _measured(kept: Kept[KeptDecision]) -> list[Known]:
-    """The graphs that were kept with a decision; none, with a warning, where one is malformed."""
-    try:
-        return list(kept.value.graphs)
-    except MirageError as e:
-        warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=4)
-        return []
-
-
-def _pieces(
-    verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions, checkpoint: Checkpoint | None = None
-) -> LargeSearch | None:
-    """Graphs of a large program, of the graphs of its pieces."""
-    if not is_large(verifier.axis_program):
-        return None
-    return LargeSearch(verifier.axis_program, sizes, options, partial(offered, verifier.program), checkpoint)
-
-
-def _recalled(
-    kept: Kept[KeptDecision],
-    verifier: Verifier,
-    anchors: Sequence[Mapping[str, int]],
-    constants: tuple[str, ...],
-    machine: CpuTarget,
-    session: Callable[[], Session],
-) -> Superoptimized | None:
-    """The result that was kept, verified again; None, with a warning, where it is not of this program."""
-    start = time.perf_counter()
-    if (restored := kept.value.try_restored(verifier, machine, constants)) is None:
-        return None
-    graphs, decision = restored
-    return Superoptimized(
-        program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], target=machine.machine,
-        threads=machine.machine.cores, stats=kept.value.stats, candidates=kept.value.stats.candidates, constants=constants,
-        graphs=graphs, baselines=kept.value.baselines, decision=decision, tune_stop=FROM_CACHE, cache_hit=True,
-        seconds={"verify": time.perf_counter() - start}, go_on=lambda budget, say: session().more(budget, say),
+    request = Request(
+        verifier, anchors, machine, options, constants=fixed, budget=budget, more=more, memory=memory,
+        checkpointed=store is not None, executor=executor, say=say, begun=begun,
     )  # fmt: skip
-
-
-def _go_on(known: Sequence[Known], result: Superoptimized, budget: float, say: Say) -> Superoptimized:
-    """What `improve` does for a result of a file."""
-    search = Search(result.verifier.axis_program, result.sizes, safe=program_is_stable(result.program))
-    pieces = _pieces(result.verifier, result.sizes, SearchOptions(budget=budget))
-    work = Work(result.verifier, result.anchors, Candidates(result.verifier, search, known, pieces), result.constants)
-    return Session(work, result.target, seed=result.verifier.seed, memory=None).run(budget, say)
+    found: TargetResult = answers(machine).superoptimize(request)
+    return found
 
 
 def _program(program: object) -> Program:
@@ -343,11 +236,8 @@ class LazySuperoptimized:
         """The result for these arrays, as of `Superoptimized`."""
         if self.result is None:
             program = self.function.trace()
-            if is_cuda(str(self.options.get("target", "cpu"))):
-                shapes = cuda.device_shapes(program, arrays)
-            else:
-                shapes = [a.shape for a in check_inputs(program, arrays)]
-            sizes = SizeBinder(program).bind(shapes)
+            target = get_target(str(self.options.get("target", "cpu")))
+            sizes = SizeBinder(program).bind(answers(target).shapes(program, arrays))
             options = {"constants": self.function.constants, **self.options}
             self.result = superoptimize(program, sizes={k: max(n, 1) for k, n in sizes.items()}, **options)
         return self.result(*arrays, out=out)
@@ -419,10 +309,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
         saved = saved_from_json(obj)
         # raises for sizes that this machine has no memory for
         _anchors(saved.program, saved.anchors, {})
-        if not isinstance(saved.target, CpuTarget):
-            return cuda.cuda_result_from_json(obj, saved, saved.target, str(path), _seed(seed))
-        result = result_from_json(obj, saved, saved.target, str(path), _seed(seed))
-        result.go_on = partial(_go_on, saved.graphs, result)
-        return result
+        found: TargetResult = answers(saved.target).result_from_json(obj, saved, str(path), _seed(seed))
+        return found
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None

@@ -28,9 +28,9 @@ from mirage.kernels.decision import leaves
 from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
-from mirage.results import cuda
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict
+from mirage.results.ranked import Ranked
 from mirage.results.records import accuracy_to_json
 from mirage.results.result import Result
 from mirage.search.checkpoint import remove_checkpoints
@@ -76,7 +76,7 @@ def load_target(text: str) -> TensorFunction | Program | api.TargetResult:
 def result_json(result: api.TargetResult) -> dict[str, Any]:
     """The figures of a result, for programs."""
     if not isinstance(result, Superoptimized):
-        return _cuda_json(result)
+        return _ranked_json(result)
     return {
         "program": result.program.name,
         "target": result.target.name,
@@ -121,12 +121,12 @@ def _search_json(result: api.TargetResult) -> dict[str, Any]:
     }
 
 
-def _cuda_json(result: cuda.CudaSuperoptimized) -> dict[str, Any]:
+def _ranked_json(result: Ranked) -> dict[str, Any]:
     decision = result.decision
     return {
         "program": result.program.name,
         "target": result.target,
-        "device": result.device.name,
+        "device": result.device_name,
         "measured_on": decision.measured_on or None,
         "sizes": result.sizes,
         "all_sizes": result.anchors,

@@ -11,6 +11,7 @@ from mirage.errors import MirageError, ScheduleError, UnknownTarget
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
+from mirage.kernels.cpu.model.limits import limit_us, measure_limits
 from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
 from mirage.kernels.cpu.tuning import CpuTuning, machine_model
 from mirage.kernels.target import Made, Scheduled
@@ -22,11 +23,22 @@ class CpuTarget:
     """See `Target`; `machine` is the processor at hand."""
 
     name = "cpu"
+    answers = "mirage.results.cpu.tune"
     rates = CPU_RATES
 
     def __init__(self, machine: Processor) -> None:
         self.machine = machine
         self.machines = [f"{machine.cpu}\n{machine.cores}"]
+
+    @property
+    def note(self) -> str:
+        return f"{self.machine.cpu}, {self.machine.cores} cores"
+
+    def floor_us(self, moved: int, flops: int, dtype: str) -> float:
+        return limit_us(moved, flops, measure_limits(), self.machine)
+
+    def report(self, program: AxisProgram, executable: CpuExecutable) -> list[tuple[str, str]]:
+        return []
 
     def schedule_from_json(self, obj: Any) -> Schedule:
         return Schedule.from_json(obj)

@@ -15,8 +15,9 @@ from mirage.kernels.cuda.device import CudaDevice, cuda_device
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.emitted import EmittedTriton, TritonKernel
 from mirage.kernels.cuda.launch.executable import CudaExecutable
-from mirage.kernels.cuda.library.libraries import CUBLASLT
+from mirage.kernels.cuda.library.libraries import CUBLASLT, LIBRARIES, library
 from mirage.kernels.cuda.library.predefined import library_operators
+from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.cuda.tuning import CudaTuning
 from mirage.kernels.library import NUMPY
@@ -29,6 +30,8 @@ CUDA_CORES = 5000.0
 class CudaTarget:
     """See `Target`."""
 
+    answers = "mirage.results.cuda.result"
+
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
         self.name = device.target
@@ -38,6 +41,23 @@ class CudaTarget:
         )
         # as the device at hand measured, else as the model has it
         self.machines = [device.name, ""] if device.present else [""]
+
+    @property
+    def note(self) -> str:
+        return self.device.note
+
+    def floor_us(self, moved: int, flops: int, dtype: str) -> float:
+        return floor_us(self.device, moved, flops, dtype)
+
+    def report(self, program: AxisProgram, executable: CudaExecutable) -> list[tuple[str, str]]:
+        rows = [
+            (f"kernel {k.name}", f"{k.num_warps} warps, {k.registers} registers, {k.shared >> 10} KiB shared")
+            for k in executable.kernels
+        ]
+        for name in LIBRARIES:
+            why = library(name).why_not(program)
+            rows.append((f"library {name}", f"not offered: {why}" if why else "offered"))
+        return rows
 
     def schedule_from_json(self, obj: Any) -> CudaSchedule:
         return CudaSchedule.from_json(obj)

@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, cast
 
-from mirage.search.candidates import Candidates
-from mirage.search.checkpoint import Checkpoint
+from mirage.cache import CorruptRecordWarning
+from mirage.errors import MirageError
+from mirage.ir.program import Program
+from mirage.kernels.target import Target
+from mirage.mugraph.degree import program_is_stable
+from mirage.progress import Say
+from mirage.results.recall import Kept, KeptDecision, Memory, search_key
+from mirage.results.result import SavedResult
+from mirage.search.candidates import Candidates, Known
+from mirage.search.checkpoint import Checkpoint, checkpoint_path
+from mirage.search.large import LargeSearch, is_large
+from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
+from mirage.search.stream import Search
 from mirage.verify.equivalence import Verifier
+from mirage.verify.safety import offered
 
 
 @dataclass
@@ -57,3 +74,88 @@ class Work:
     def elapsed(self) -> float:
         """Seconds since this call began, with those of earlier ones."""
         return self.spent + time.perf_counter() - self.begun
+
+
+@dataclass
+class Request:
+    """What `superoptimize` is asked for: a program at the sizes `anchors`, for a target, within `budget` seconds since `begun` (a
+    `perf_counter`).
+
+    `memory` is what is kept of it; with `more`, that goes on. A search that is `checkpointed` outlives the process; `executor`
+    runs it. `say` is told of progress.
+    """
+
+    verifier: Verifier
+    anchors: Sequence[Mapping[str, int]]
+    target: Target
+    options: SearchOptions
+    constants: tuple[str, ...] = ()
+    budget: float = 30.0
+    more: bool = False
+    memory: Memory | None = None
+    checkpointed: bool = False
+    executor: Executor | None = None
+    say: Say = print
+    begun: float = field(default_factory=time.perf_counter)
+
+    def work(self, kept: Kept[KeptDecision] | None = None) -> Work:
+        """The stream of graphs of the program: those that were `kept` with a decision or a search, and what a search finds
+        besides.
+        """
+        verifier, sizes = self.verifier, self.anchors[0]
+        graphs = self.memory.graphs() if self.memory is not None else None
+        known = [*(_measured(kept) if kept else ()), *(graphs.value[0] if graphs else ())]
+        recalled = graphs.value[1] if graphs and graphs.complete else None
+        search = checkpoint = None
+        if recalled is None:
+            key = search_key(verifier.program, sizes, self.options)
+            checkpoint = Checkpoint(checkpoint_path(key), key) if self.checkpointed else None
+            search = Search(
+                verifier.axis_program, sizes, self.options, safe=program_is_stable(verifier.program),
+                checkpoint=checkpoint, executor=self.executor,
+            )  # fmt: skip
+        found = pieces(verifier, sizes, self.options, checkpoint) if search is not None else None
+        candidates = Candidates(verifier, search, known, found)
+        spent = kept.spent if kept else 0.0
+        return Work(verifier, self.anchors, candidates, self.constants, checkpoint, recalled, spent, self.begun)
+
+
+class Answers(Protocol):
+    """The module that gives results for a target, see `Target.answers`."""
+
+    def superoptimize(self, request: Request) -> Any:
+        """The result for a request."""
+
+    def result_from_json(self, obj: Mapping[str, Any], saved: SavedResult, where: str, seed: int) -> Any:
+        """The result that its `to_json` wrote, of which `saved` has been read: its graphs are verified again with this seed, and
+        its kernels made again. `where` says in errors where it comes from.
+
+        Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
+        what is no such object, and the errors of compilation.
+        """
+
+    def shapes(self, program: Program, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+        """The shapes of a program's arguments; raises InputError for what does not fit it."""
+
+
+def answers(target: Target) -> Answers:
+    """The module that gives results for a target."""
+    return cast(Answers, import_module(target.answers))
+
+
+def _measured(kept: Kept[KeptDecision]) -> list[Known]:
+    """The graphs that were kept with a decision; none, with a warning, where one is malformed."""
+    try:
+        return list(kept.value.graphs)
+    except MirageError as e:
+        warnings.warn(f"a record of the results store is not used: {e}", CorruptRecordWarning, stacklevel=5)
+        return []
+
+
+def pieces(
+    verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions, checkpoint: Checkpoint | None = None
+) -> LargeSearch | None:
+    """Graphs of a large program, of the graphs of its pieces."""
+    if not is_large(verifier.axis_program):
+        return None
+    return LargeSearch(verifier.axis_program, sizes, options, partial(offered, verifier.program), checkpoint)

@@ -24,10 +24,10 @@ from mirage.errors import (
 )
 from mirage.ir.interpret import run_reference
 from mirage.kernels.cuda import device
+from mirage.kernels.cuda import target as cuda_target
 from mirage.kernels.cuda.compile import functions as compiler
 from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.results.cuda.result import CudaSuperoptimized
-from mirage.search.cuda import versions
 from mirage.search.decision import Decision, Point, Version
 from tests.api.small import BUDGET, Run
 from tests.programs import retyped, sizes
@@ -178,7 +178,7 @@ def test_when_nothing_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> Any:
         raise ScheduleError("refused by this test")
 
-    monkeypatch.setattr(versions, "emit", refused)
+    monkeypatch.setattr(cuda_target, "emit", refused)
     with pytest.raises(
         MirageError, match=r"no kernel compiles for cuda:sm_90: .*refused by this test; use target='cpu'"
     ):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from mirage import api
 from mirage.cache import ResultStore
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
@@ -66,7 +65,7 @@ def found(monkeypatch: pytest.MonkeyPatch, chosen: list[MuGraph]) -> None:
             self.found = [Found([g], float(k), np.zeros(0), False, 0.0) for k, g in enumerate(chosen)]
             return self.found
 
-    monkeypatch.setattr(api, "Search", Chosen)
+    monkeypatch.setattr(work, "Search", Chosen)
     result = SearchResult(chosen, [float(k) for k in range(len(chosen))])
     monkeypatch.setattr(modelling, "generate", lambda *args, **options: result)
 
@@ -114,7 +113,7 @@ def test_graphs_are_tuned_stored_and_recalled(name: str, monkeypatch: pytest.Mon
     # another program of the same structure finds them in the store
     other = mi.trace(fn, "g", **{k: mi.tensor(*_renamed(t)) for k, t in types.items()})
     theirs = dict(zip(other.symbols(), sizes.values(), strict=True))
-    monkeypatch.setattr(api, "Search", None)
+    monkeypatch.setattr(work, "Search", None)
     again = mi.superoptimize(other, sizes=theirs, budget=BUDGET, cache=store)
     assert again.cache_hit and len(again.graphs) == len({id(v.candidate.graph) for v in r.versions if v.candidate})
     right(again)

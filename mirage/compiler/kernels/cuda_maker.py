@@ -75,7 +75,7 @@ class CudaKernels:
             return None
         used = {id(v.candidate.graph) for v in ranked.decision.versions if v.candidate}
         result = CudaSuperoptimized(
-            program=program, verifier=verifier, anchors=anchors, device=self.device,
+            program=program, verifier=verifier, anchors=anchors, machine=self.machine,
             graphs=[c for c in candidates if id(c.graph) in used], decision=ranked.decision,
             stats=SearchStats(stop_reason="no search"), seconds={}, compiled=ranked.compiled, rejected=ranked.rejected,
             constants=tuple(constants),

@@ -24,7 +24,8 @@ from mirage.kernels.cuda.library.operators import cupy_arithmetic, device_arrays
 from mirage.kernels.cuda.library.program import CudaLibraryProgram
 from mirage.kernels.cuda.target import CudaTarget
 from mirage.kernels.text import kernel_fields
-from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
+from mirage.results.cuda.result import result_from_json
+from mirage.results.ranked import Ranked
 from mirage.results.result import saved_from_json
 from mirage.search.decision import Version
 
@@ -51,7 +52,7 @@ class CudaMuGraphKernel:
     workspace_types: tuple[TensorType, ...] = ()
 
     def __init__(
-        self, program: Program, device: CudaDevice, origin: str, result: CudaSuperoptimized | None = None
+        self, program: Program, device: CudaDevice, origin: str, result: Ranked | None = None
     ) -> None:
         self.program = program
         self.device = device
@@ -181,7 +182,7 @@ def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
     if obj["result"] is None:
         return CudaMuGraphKernel(program, device, origin)
     try:
-        result = cuda_result_from_json(obj["result"], saved_from_json(obj["result"]), target, "kernel", seed)
+        result = result_from_json(obj["result"], saved_from_json(obj["result"]), "kernel", seed)
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
     if result.program != program:

@@ -18,27 +18,23 @@ from mirage.kernels.cpu.launch.choose import compile_tree
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits, program_cost
 from mirage.kernels.cpu.processor import Processor
-from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.decision import leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
 from mirage.results.records import (
-    baselines_from_json,
     baselines_to_json,
     candidates_to_json,
-    decision_from_json,
     decision_record,
 )
-from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult, checked_budget
+from mirage.results.result import FROM_CACHE, FROM_FILE, Result, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
 from mirage.search.cost import COMPARED
 from mirage.search.decision import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
-from mirage.verify.equivalence import Verifier
 
 
 @dataclass(kw_only=True)
@@ -256,29 +252,3 @@ class Superoptimized(Result):
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()
-
-
-def result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, target: CpuTarget, where: str, seed: int
-) -> Superoptimized:
-    """The result that `Superoptimized.to_json` wrote, of which `saved` has been read: its graphs are verified again with this
-    seed, and its kernels compiled for this machine. `where` says in errors where it comes from.
-
-    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-    what is no such object, and the errors of compilation.
-    """
-    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols(), target)
-    threads = obj["threads"]
-    if type(threads) is not int or not 0 < threads < 2**31:
-        raise ValueError(f"threads {threads!r}")
-    baselines = baselines_from_json(obj["baselines"])
-    verifier = Verifier(saved.program, seed)
-    start = time.perf_counter()
-    graphs = saved.rechecked(verifier, where)
-    seconds = {"verify": time.perf_counter() - start}
-    restored = decision.restored(dict(enumerate(graphs)), target, saved.constants)
-    return Superoptimized(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, target=target.machine, threads=threads,
-        graphs=graphs, baselines=baselines, decision=restored, stats=saved.stats, seconds=seconds, cache_hit=True,
-        candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
-    )  # fmt: skip

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
+from mirage.errors import FormatError
 from mirage.ir.interpret import Runner, run_reference
+from mirage.ir.program import Program
+from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cpu.processor import Processor
+from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.library import LibraryProgram
+from mirage.mugraph.degree import program_is_stable
 from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
-from mirage.results.recall import Chosen, KeptDecision, Memory
-from mirage.results.work import Work
+from mirage.results.recall import Chosen, Kept, KeptDecision, Memory
+from mirage.results.records import baselines_from_json, decision_from_json
+from mirage.results.result import FROM_CACHE, FROM_FILE, SavedResult
+from mirage.results.work import Request, Work, pieces
+from mirage.runtime.arrays import check_inputs
+from mirage.search.candidates import Candidates
 from mirage.search.decision import Decision
+from mirage.search.options import SearchOptions
+from mirage.search.stream import Search
 from mirage.search.tune import Tuned
 from mirage.search.versions import VersionTuner
+from mirage.verify.equivalence import Verifier
 
+#: share of its budget that a call has at least, where most of it was spent by those before
+LEAST_SHARE = 0.1
 #: seconds, and share of the budget, at most, that are left for the evidence of what is returned
 FINISH_S, FINISH_SHARE = 0.3, 0.05
 #: seconds between two times that what is known so far is kept
@@ -126,3 +142,84 @@ class Session:
         if self.memory is not None and source.search is not None and not self._kept_all:
             self._kept_all = self.work.complete
             self.memory.keep_graphs(source.found, self.work.stats, complete=self._kept_all, spent=spent)
+
+
+def superoptimize(request: Request) -> Superoptimized:
+    """The result for the processor: as it was kept in the memory where that took the budget, unless more is wanted; or as a
+    session finds it in what is left of the budget.
+    """
+    machine, memory, axis_program = request.target, request.memory, request.verifier.axis_program
+    assert isinstance(machine, CpuTarget)
+    prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
+
+    def session(kept: Kept[KeptDecision] | None) -> Session:
+        seed, value = request.verifier.seed, kept.value if kept else None
+        return Session(request.work(kept), machine.machine, seed=seed, memory=memory, kept=value)
+
+    kept = memory.tuned(request.anchors) if memory is not None else None
+    if not request.more and kept is not None and kept.enough(request.budget) and (kept.complete or kept.value.kernels):
+        recalled = _recalled(kept.value, request, machine, lambda: session(kept))
+        if recalled is not None:
+            return recalled
+        kept = None
+    spent = kept.spent if kept is not None and kept.value.kernels and not request.more else 0.0
+    left = request.budget - spent - (time.perf_counter() - request.begun)
+    request.say(Step("searching"))
+    return session(kept).run(max(left, LEAST_SHARE * request.budget), request.say)
+
+
+def _recalled(
+    kept: KeptDecision, request: Request, machine: CpuTarget, session: Callable[[], Session]
+) -> Superoptimized | None:
+    """The result that was kept, verified again; None, with a warning, where it is not of this program."""
+    start = time.perf_counter()
+    verifier, constants = request.verifier, request.constants
+    if (restored := kept.try_restored(verifier, machine, constants)) is None:
+        return None
+    graphs, decision = restored
+    return Superoptimized(
+        program=verifier.program, verifier=verifier, anchors=[dict(a) for a in request.anchors], target=machine.machine,
+        threads=machine.machine.cores, stats=kept.stats, candidates=kept.stats.candidates, constants=constants,
+        graphs=graphs, baselines=kept.baselines, decision=decision, tune_stop=FROM_CACHE, cache_hit=True,
+        seconds={"verify": time.perf_counter() - start}, go_on=lambda budget, say: session().more(budget, say),
+    )  # fmt: skip
+
+
+def result_from_json(obj: Mapping[str, Any], saved: SavedResult, where: str, seed: int) -> Superoptimized:
+    """The result that `Superoptimized.to_json` wrote, of which `saved` has been read: its graphs are verified again with this
+    seed, and its kernels compiled for this machine. `where` says in errors where it comes from.
+
+    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
+    what is no such object, and the errors of compilation.
+    """
+    target, program = saved.target, saved.program
+    assert isinstance(target, CpuTarget)
+    decision = decision_from_json(obj["decision"], saved.graphs, program.symbols(), target)
+    threads = obj["threads"]
+    if type(threads) is not int or not 0 < threads < 2**31:
+        raise ValueError(f"threads {threads!r}")
+    baselines = baselines_from_json(obj["baselines"])
+    if "library" not in baselines:
+        raise FormatError("baselines: the library's timing is missing")
+    verifier = Verifier(program, seed)
+    start = time.perf_counter()
+    graphs = saved.rechecked(verifier, where)
+    seconds = {"verify": time.perf_counter() - start}
+
+    def go_on(budget: float, say: Say) -> Superoptimized:
+        search = Search(verifier.axis_program, saved.anchors[0], safe=program_is_stable(program))
+        found = pieces(verifier, saved.anchors[0], SearchOptions(budget=budget))
+        work = Work(verifier, saved.anchors, Candidates(verifier, search, saved.graphs, found), saved.constants)
+        return Session(work, target.machine, seed=seed, memory=None).run(budget, say)
+
+    return Superoptimized(
+        program=program, verifier=verifier, anchors=saved.anchors, target=target.machine, threads=threads, graphs=graphs,
+        baselines=baselines, decision=decision.restored(dict(enumerate(graphs)), target, saved.constants), stats=saved.stats,
+        seconds=seconds, cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
+        go_on=go_on,
+    )  # fmt: skip
+
+
+def shapes(program: Program, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
+    """The shapes of a program's arguments; raises InputError for what does not fit it."""
+    return [a.shape for a in check_inputs(program, arrays)]

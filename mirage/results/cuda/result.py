@@ -2,167 +2,40 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-import numpy as np
-
-from mirage.errors import BudgetError, DeviceError, InputError
-from mirage.ir.dims import check_complete
-from mirage.ir.interpret import run_reference
-from mirage.ir.program import Program
-from mirage.kernels.cpu.model.limits import program_cost
+from mirage.errors import BudgetError, DeviceError
 from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch.executable import CudaExecutable
-from mirage.kernels.cuda.library.libraries import LIBRARIES, library
-from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.cuda.target import CudaTarget
-from mirage.kernels.decision import leaves
-from mirage.kernels.target import Target
-from mirage.results.records import candidates_to_json, decision_from_json, decision_record
-from mirage.results.result import FROM_FILE, Result, SavedResult
-from mirage.runtime.arrays import check_inputs
-from mirage.runtime.binding import SizeBinder
-from mirage.search.candidates import Candidate
+from mirage.results import ranked
+from mirage.results.ranked import Ranked
 from mirage.search.cuda.measure import DeviceRuns, remeasured
-from mirage.search.decision import Decision, Version
-from mirage.verify.certificate import Certificate
-from mirage.verify.equivalence import Verifier
+from mirage.search.decision import Version
 
-#: what a report says of times that are the model's
-BY_MODEL = "ranked by model: no device"
 #: seconds that measuring on first use takes, about
 PROFILE_SECONDS = 10.0
 
 
 @dataclass(kw_only=True)
-class CudaSuperoptimized(Result):
-    """A program with verified graphs as kernels for `device`, for all sizes of its symbolic dims.
+class CudaSuperoptimized(Ranked):
+    """A program with verified graphs as kernels for `device`, for all sizes of its symbolic dims, see `Ranked`.
 
-    `decision` says which of `versions` runs at which sizes. Without a device at hand, its times are those of the cost model
-    (`ranked_by_model`), and calls raise DeviceError. On first use with one, the versions are checked against the program,
-    measured at the sizes of the decision and decided among again (`profile`); `keep` is then told of the new decision.
-    `anchors` are the sizes (dim symbol -> elements) that were given. `constants` are inputs whose contents must not change
-    between calls: kernels may read them from packed copies (`forget`).
-
-    `graphs` are all verified graphs by modelled cost of the search. Those of versions have passed the second check of
-    `Verifier.confirm`; making a result raises VerificationError where one does not.
+    Without a device at hand, calls raise DeviceError. On first use with one, the versions are checked against the program,
+    measured at the sizes of the decision and decided among again (`profile`).
     """
 
-    device: CudaDevice
-    decision: Decision
-    keep: Callable[[Decision], None] | None = field(default=None, repr=False)
-
-    def __post_init__(self) -> None:
-        self._lock = threading.RLock()
-        confirmed: dict[int, Certificate] = {}
-        versions = tuple(
-            replace(v, candidate=self._confirmed(v.candidate, confirmed)) if v.candidate else v
-            for v in self.decision.versions
-        )
-        self.decision = replace(self.decision, versions=versions)
-        self.graphs = [self._confirmed(c, confirmed) if id(c.graph) in confirmed else c for c in self.graphs]
+    @property
+    def device(self) -> CudaDevice:
+        """The device at hand, or one of the table."""
+        assert isinstance(self.machine, CudaTarget)
+        return self.machine.device
 
     @property
-    def _target_name(self) -> str:
-        return self.device.target
-
-    @property
-    def target(self) -> str:
-        """The target's name, such as "cuda:sm_90"."""
-        return self.device.target
-
-    @property
-    def ranked_by_model(self) -> bool:
-        """Whether the times of the decision are the model's, and no device's."""
-        return not self.decision.measured_on
-
-    @property
-    def versions(self) -> tuple[Version, ...]:
-        """The ways to run the program that `decision` decides among."""
-        return self.decision.versions[: self.decision.used]
-
-    def choice(self, sizes: Mapping[str, int]) -> Version:
-        """What a call at these sizes (dim symbol -> elements) runs.
-
-        Raises DimError where a dim has no size, or no version serves them.
-        """
-        check_complete(self.program.name, self.sizes, sizes)
-        return self.decision.at(sizes)
-
-    @property
-    def best(self) -> Version:
-        """What a call at the first given sizes runs."""
-        return self.choice(self.sizes)
-
-    @property
-    def best_us(self) -> float:
-        """Microseconds of a call at the first given sizes: modelled, or measured on the device that the decision names."""
-        return self.decision.points[0].times[self.decision.number(self.sizes)]
-
-    @property
-    def certificate(self) -> Certificate:
-        """The evidence for what a call at the first given sizes runs; that of others is `candidate.certificate`."""
-        return self._kernels(self.best).certificate
-
-    @property
-    def source(self) -> str:
-        """The Triton of the best graph."""
-        return self.executable(self.best).source
-
-    @cached_property
-    def floor_us(self) -> float:
-        """The least time (us) that the device's bandwidth and arithmetic allow at the first given sizes."""
-        moved, flops = program_cost(self.verifier.axis_program, self.sizes)
-        return floor_us(self.device, moved, flops, self.program.dtype)
-
-    def _report_rows(self) -> list[tuple[str, str]]:
-        what = "modelled" if self.ranked_by_model else "measured"
-        best = self.best
-        rows = [
-            ("times", BY_MODEL if self.ranked_by_model else f"measured on {self.decision.measured_on}"),
-            ("device", self.device.note),
-            *self._search_rows(
-                (
-                    "compile",
-                    f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} schedules compiled, {len(self.rejected)} rejected",
-                )
-            ),
-            ("compilation stopped", self.tune_stop),
-            (f"best: {best}", f"{self.best_us:,.2f} us {what}"),
-            ("share of the floor", f"{self.floor_us / self.best_us:.0%} of {self.floor_us:,.2f} us"),
-            *(
-                (f"kernel {k.name}", f"{k.num_warps} warps, {k.registers} registers, {k.shared >> 10} KiB shared")
-                for k in self.executable(best).kernels
-            ),
-            *(
-                (f"library {name}", f"not offered: {why}" if why else "offered")
-                for name in LIBRARIES
-                for why in [library(name).why_not(self.verifier.axis_program)]
-            ),
-            ("versions", f"{len(self.versions)} chosen of {len(self.decision.versions)} compiled"),
-        ]
-        rows += [(f"at {where}", f"version {k}: {self.versions[k]}") for where, k in leaves(self.decision.tree)]
-        for p in self.decision.points:
-            at = ", ".join(f"{s}={n}" for s, n in p.sizes.items()) or "fixed sizes"
-            us = min(p.times)
-            rows.append((f"{what} at {at}", f"{us:,.2f} us" if us < np.inf else "no version serves it"))
-        return rows
-
-    def _choice_to_json(self) -> dict[str, Any]:
-        return {
-            "graphs": candidates_to_json(self.graphs),
-            "decision": decision_record(self.decision, self.graphs).to_json(),
-        }
-
-    def _repr_svg_(self) -> str | None:
-        return self.best._repr_svg_()
-
-    # calls
+    def device_name(self) -> str:
+        return self.device.name
 
     @property
     def is_unmeasured(self) -> bool:
@@ -184,25 +57,11 @@ class CudaSuperoptimized(Result):
         """
         if self.is_unmeasured:
             self.profile()
-        sizes = SizeBinder(self.program).bind(device_shapes(self.program, arrays))
-        outs = None if out is None else out if isinstance(out, tuple | list) else (out,)
-        found = self.executable(self.decision.at(sizes))(arrays, sizes, outs, stream)
-        if out is not None:
-            return out
-        return found[0] if len(found) == 1 else tuple(found)
-
-    def forget(self) -> None:
-        """Drop the packed copies of constants. The next call makes them again: needed where somebody wrote to a constant."""
-        for v in self.decision.versions:
-            self.executable(v).forget()
-
-    def _kernels(self, version: Version) -> Candidate:
-        assert version.candidate is not None
-        return version.candidate
+        return self._call(arrays, out, stream)
 
     def executable(self, version: Version) -> CudaExecutable:
         """The kernels of a version, ready to be launched."""
-        found = self._kernels(version).executable
+        found = version.executable
         assert isinstance(found, CudaExecutable)
         return found
 
@@ -222,7 +81,7 @@ class CudaSuperoptimized(Result):
         )  # fmt: skip
         decision, rejected = remeasured(self.decision, runs.check, runs.times, len(self.anchors), here.name)
         self.rejected += rejected
-        self.decision, self.device = decision, here
+        self.decision, self.machine = decision, CudaTarget(here)
         if self.keep is not None:
             self.keep(decision)
 
@@ -242,49 +101,7 @@ class CudaSuperoptimized(Result):
             )
         return here
 
-    def reference(self, *arrays: Any) -> Any:
-        """The program itself on arrays in main memory, operator by operator with NumPy: its result, or a tuple of several.
 
-        Raises InputError if the arrays do not fit the program.
-        """
-        inputs = check_inputs(self.program, arrays)
-        found = run_reference(self.program, inputs, SizeBinder(self.program).bind([a.shape for a in inputs]))
-        return found[0] if len(found) == 1 else tuple(found)
-
-
-def cuda_result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, target: Target, where: str, seed: int
-) -> CudaSuperoptimized:
-    """The result that `CudaSuperoptimized.to_json` wrote for a device of this architecture, of which `saved` has been read: its
-    graphs are verified again with this seed, and its kernels compiled if they are not in the cache. `where` says in errors
-    where it comes from.
-
-    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-    what is no such object, and the errors of compilation.
-    """
-    assert isinstance(target, CudaTarget)
-    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols(), target)
-    verifier = Verifier(saved.program, seed)
-    start = time.perf_counter()
-    graphs = saved.rechecked(verifier, where)
-    seconds = {"verify": time.perf_counter() - start}
-    return CudaSuperoptimized(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, device=target.device, graphs=graphs,
-        decision=decision.restored(dict(enumerate(graphs)), target, saved.constants), stats=saved.stats, seconds=seconds,
-        cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
-    )  # fmt: skip
-
-
-def device_shapes(program: Program, arrays: Sequence[Any]) -> list[tuple[int, ...]]:
-    """The shapes of a program's arguments on a device; raises InputError for another number of them or of dims."""
-    names, types = program.input_names, program.input_types
-    if len(arrays) != len(names):
-        raise InputError(
-            f"{program.name}: takes {len(names)} arrays ({', '.join(names)}), got {len(arrays)}; pass each input once, in order"
-        )
-    for x, name, t in zip(arrays, names, types, strict=True):
-        if not hasattr(x, "shape") or len(x.shape) != t.rank:
-            raise InputError(
-                f"{program.name}: input {name!r} must be an array on the device, {t}; got {type(x).__name__}"
-            )
-    return [tuple(int(n) for n in x.shape) for x in arrays]
+superoptimize = partial(ranked.superoptimize, kind=CudaSuperoptimized)
+result_from_json = partial(ranked.result_from_json, kind=CudaSuperoptimized)
+shapes = ranked.shapes
