@@ -18,6 +18,7 @@ from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.reference import reference_graph
+from mirage.results import work
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.generate import SearchResult
 from mirage.search.stream import Search
