@@ -7,20 +7,22 @@ entry point loads, has `find`, which gives the target of a whole name, or raises
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Protocol, TypeAlias, cast
 
 from mirage.errors import MirageError, UnknownTarget
+from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
+from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.decision import Limit
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
 
-#: the answers of a target whose model decides
-RANKED = "mirage.results.ranked"
+#: the answers and the kernels of a target whose model decides
+RANKED, RANKED_KERNELS = "mirage.results.ranked", "mirage.compiler.kernels.ranked_maker"
 #: the group of entry points
 GROUP = "mirage.targets"
 #: the targets of this package, and what they can be called
@@ -115,7 +117,8 @@ class Tuning(Protocol):
 class Target(Protocol):
     """What kernels are made for. `name` is such as "cuda:sm_90"; `rates` weigh the costs of a search. What was tuned is kept
     under the names `machines`, the preferred ones first. `answers` is the module whose `superoptimize` and `result_from_json`
-    give results: `RANKED`, where the model of the target decides among versions.
+    give results, `kernels` the one whose `maker` makes kernels of whole programs: `RANKED` and `RANKED_KERNELS`, where the model
+    of the target decides among versions. `on_host`: kernels take NumPy's arrays, and run in this process.
     """
 
     @property
@@ -129,6 +132,12 @@ class Target(Protocol):
 
     @property
     def machines(self) -> Sequence[str]: ...
+
+    @property
+    def kernels(self) -> str: ...
+
+    @property
+    def on_host(self) -> bool: ...
 
     @property
     def note(self) -> str:
@@ -147,6 +156,21 @@ class Target(Protocol):
 
     def renamed(self, schedule: Any, axes: Mapping[str, str]) -> Any:
         """A schedule with its axes renamed."""
+
+    def check_at_hand(self, name: str) -> None:
+        """Raises DeviceError where the kernel of that name cannot run here."""
+
+    def arithmetic(self) -> type[FloatArithmetic]:
+        """That of the target's arrays."""
+
+    def library(self, program: AxisProgram) -> Callable[..., list[Any]]:
+        """A program as calls of the target's libraries, called with inputs and sizes; raises LibraryError without them."""
+
+    def loops(self, program: LoopProgram, hints: Mapping[str, int]) -> Any:
+        """A loop program as a kernel of a whole program; `hints` are typical sizes."""
+
+    def finish(self, kernels: Iterable[Any]) -> None:
+        """Do at once what was put off when these were made, such as starting a compiler."""
 
     def tuning(self, program: AxisProgram, constants: Collection[str]) -> Tuning:
         """What versions of a program are chosen from."""

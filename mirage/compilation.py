@@ -25,10 +25,10 @@ from mirage.compiler.choice import PLAIN, fastest, form_of
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
-from mirage.compiler.kernels.cuda_mugraph import cuda_mugraph_from_text
-from mirage.compiler.kernels.loops import cuda_loops_from_text, loops_from_text
+from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.mugraph import kernel_from_text
+from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.targets import kernels_for
 from mirage.compiler.passes import partition, superoptimize
@@ -68,8 +68,8 @@ FOUND, FUSED, FULL = "found", "fused", "full"
 KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
     "mugraph": kernel_from_text,
     "loops": loops_from_text,
-    "cuda_mugraph": cuda_mugraph_from_text,
-    "cuda_loops": cuda_loops_from_text,
+    "ranked": ranked_from_text,
+    "target_loops": target_loops_from_text,
 }
 
 
@@ -133,7 +133,7 @@ def compile(
     context = _context(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
     race = min(PROGRAM_SHARE * budget, PROGRAM_SECONDS)
-    if kernels.target == "cpu":
+    if kernels.on_host:
         context.packages = tuple(str(module.functions[module.main].attr.get(PACKAGES, "")).split())
     context.kernels, context.deadline, context.say = kernels, start + budget - race, say
     context.printed = printed(PIPELINE)
@@ -325,7 +325,7 @@ class _Searches:
     def may_lose(self) -> bool:
         """Whether a program that runs what was chosen might be slower than without it."""
         used = any(kernel is not None for kernel, _ in self.chosen.values())
-        return used and not self.interrupted and self.kernels.target == "cpu"
+        return used and not self.interrupted and self.kernels.on_host
 
     def again(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> _Choice:
         """What the search found for a subprogram."""
@@ -371,7 +371,7 @@ class _Searches:
         if fused is None:
             return {PLAIN: (None, f"libraries and fusion without a search, {why}")}
         forms: dict[str, _Choice] = {FUSED: (fused, f"fused without a search, {why}")}
-        if self.kernels.target == "cpu":
+        if self.kernels.on_host:
             forms[PLAIN] = None, f"libraries and fusion without a search, {why}"
         return forms
 

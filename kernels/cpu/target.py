@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from mirage.errors import MirageError, ScheduleError, UnknownTarget
+from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
+from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
+from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits
 from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
 from mirage.kernels.cpu.tuning import CpuTuning, machine_model
+from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Made, Scheduled
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
@@ -24,6 +28,8 @@ class CpuTarget:
 
     name = "cpu"
     answers = "mirage.results.cpu.tune"
+    kernels = "mirage.compiler.kernels.cpu_maker"
+    on_host = True
     rates = CPU_RATES
 
     def __init__(self, machine: Processor) -> None:
@@ -45,6 +51,21 @@ class CpuTarget:
 
     def renamed(self, schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
         return rename_schedule(schedule, axes)
+
+    def check_at_hand(self, name: str) -> None:
+        """It is."""
+
+    def arithmetic(self) -> type[FloatArithmetic]:
+        return FloatArithmetic
+
+    def library(self, program: AxisProgram) -> LibraryProgram:
+        return LibraryProgram(program)
+
+    def loops(self, program: LoopProgram, hints: Mapping[str, int]) -> LoopKernel:
+        return LoopKernel(program)
+
+    def finish(self, kernels: Iterable[Any]) -> None:
+        """Every kernel is complete when it is made."""
 
     def tuning(self, program: AxisProgram, constants: Collection[str]) -> CpuTuning:
         return CpuTuning(machine_model(), tuple(constants), self.made)

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
 from mirage.errors import CompilerError, MirageError, ScheduleError
+from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
+from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cuda.arguments import typical
 from mirage.kernels.cuda.compile.functions import Request, request
 from mirage.kernels.cuda.compile.kernels import CompiledKernel, checked, compile_all
-from mirage.kernels.cuda.device import CudaDevice, cuda_device
+from mirage.kernels.cuda.device import CudaDevice, cuda_device, find_cupy
 from mirage.kernels.cuda.emit.mugraph import emit
 from mirage.kernels.cuda.emitted import EmittedTriton, TritonKernel
 from mirage.kernels.cuda.launch.executable import CudaExecutable
+from mirage.kernels.cuda.launch.loaded import cupy_at_hand
 from mirage.kernels.cuda.library.libraries import CUBLASLT, LIBRARIES, library
+from mirage.kernels.cuda.library.operators import cupy_arithmetic, device_arrays
 from mirage.kernels.cuda.library.predefined import library_operators
+from mirage.kernels.cuda.library.program import CudaLibraryProgram
+from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.cuda.tuning import CudaTuning
 from mirage.kernels.library import NUMPY
-from mirage.kernels.target import Made, Rates, Scheduled
+from mirage.kernels.target import RANKED_KERNELS, Made, Rates, Scheduled
 
 #: operators of a core in whose time a CUDA device does one: between those of its ordinary cores and those of its tensor cores
 CUDA_CORES = 5000.0
@@ -31,6 +37,8 @@ class CudaTarget:
     """See `Target`."""
 
     answers = "mirage.results.cuda.result"
+    kernels = RANKED_KERNELS
+    on_host = False
 
     def __init__(self, device: CudaDevice) -> None:
         self.device = device
@@ -64,6 +72,24 @@ class CudaTarget:
 
     def renamed(self, schedule: CudaSchedule, axes: Mapping[str, str]) -> CudaSchedule:
         return schedule.renamed(axes)
+
+    def check_at_hand(self, name: str) -> None:
+        cupy_at_hand(name, self.device, "compile")
+
+    def arithmetic(self) -> type[FloatArithmetic]:
+        return cupy_arithmetic(find_cupy())
+
+    def library(self, program: AxisProgram) -> CudaLibraryProgram:
+        return CudaLibraryProgram(program, device_arrays())
+
+    def loops(self, program: LoopProgram, hints: Mapping[str, int]) -> CudaLoopKernel:
+        return CudaLoopKernel(program, self.device, hints)
+
+    def finish(self, kernels: Iterable[Any]) -> None:
+        for k in kernels:
+            if isinstance(k, CudaLoopKernel):
+                # the first one has all of them compiled
+                _ = k.kernels
 
     def tuning(self, program: AxisProgram, constants: Collection[str]) -> CudaTuning:
         return CudaTuning(self.device, program, constants, self.made)

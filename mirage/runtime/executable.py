@@ -21,6 +21,7 @@ from mirage.folders import path_of, save_file
 from mirage.ir.graph import nodes
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.device import cuda_device
+from mirage.kernels.target import get_target
 from mirage.runtime.arrays import like
 from mirage.runtime.device import DeviceProgram
 from mirage.runtime.places.host import HOST
@@ -129,7 +130,7 @@ class Executable:
         _check_calls(program, self.kernels)
         self._device: DeviceProgram | None = None
         self._machine: VirtualMachine | DeviceProgram
-        if target == "cpu":
+        if get_target(target).on_host:
             self._machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], constants)
         else:
             self._machine = self._device = self._on_device(program)
@@ -463,8 +464,7 @@ def _facts(data: Any) -> Facts:
 def _check_kernels(kernels: Mapping[str, Kernel], target: str) -> None:
     """Raise FormatError for a kernel of another target."""
     for name, kernel in kernels.items():
-        device = getattr(kernel, "device", None)
-        own = "cpu" if device is None else device.target
+        own = getattr(kernel, "target", "cpu")
         if own != target:
             raise FormatError(f"kernel {name!r} is for {own}, the program for {target}; compile the program again")
 

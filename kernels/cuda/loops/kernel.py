@@ -24,8 +24,8 @@ from mirage.kernels.cuda.launch.plan import Launch
 from mirage.kernels.cuda.loops.compiled import CompiledLoops
 from mirage.kernels.cuda.loops.emit import EmittedLoops
 from mirage.kernels.cuda.loops.ranges import value
-from mirage.kernels.cuda.loops.text import parts_to_text
 from mirage.kernels.cuda.loops.versions import LoopVersions
+from mirage.kernels.loop_text import parts_to_text
 
 #: sizes whose launches are kept
 _KEPT = 64
@@ -52,11 +52,12 @@ class CudaLoopKernel:
     once.
     """
 
-    kind = "cuda_loops"
+    kind = "target_loops"
 
     def __init__(self, program: LoopProgram, device: CudaDevice, hints: Mapping[str, int]) -> None:
         self.program = program
         self.device = device
+        self.target = device.target
         self._versions = LoopVersions(program, device, hints)
         self.hints = self._versions.hints
         first = len(self._versions.tensors) - self._versions.workspace
@@ -102,7 +103,7 @@ class CudaLoopKernel:
 
     def to_text(self) -> str:
         """JSON on one line, from which `mirage.compiler.kernels.loops` makes the kernel again; it holds no code."""
-        return parts_to_text(self.program, self.device, self.hints)
+        return parts_to_text(self.program, self.target, self.hints)
 
     def workspace(self, sizes: Mapping[str, int]) -> list[tuple[tuple[int, ...], np.dtype[Any]]]:
         """(shape, element type) of every tensor that a call at these sizes needs for its intermediate results."""

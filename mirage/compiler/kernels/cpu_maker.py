@@ -10,6 +10,7 @@ from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cpu.tuning import machine_model
+from mirage.kernels.target import Target
 from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Kernel
 
@@ -18,6 +19,7 @@ class CpuKernels:
     """See `KernelMaker`."""
 
     target = "cpu"
+    on_host = True
 
     def superoptimized(self, result: Superoptimized) -> MuGraphKernel:
         return MuGraphKernel.of_result(result)
@@ -43,3 +45,8 @@ class CpuKernels:
 
     def finish(self, kernels: Collection[Kernel]) -> None:
         """Every kernel is complete when it is made."""
+
+
+def maker(machine: Target) -> CpuKernels:
+    """What makes kernels for the processor."""
+    return CpuKernels()

@@ -8,6 +8,7 @@ section 5.2), so a kernel has as many versions as a decision tree over modelled 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.mugraph import MuGraphKernel
@@ -21,6 +22,7 @@ from mirage.kernels.cpu.processor import processor
 from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.cpu.tuning import CpuTuning
 from mirage.kernels.decision import leaves, relabel
+from mirage.kernels.target import Scheduled
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.search.buckets import Sizes, is_empty, sample_points
@@ -56,7 +58,9 @@ def fused_kernel(
 
     points = [*anchors, *sample_points(anchors, allowed)]
     tuning = CpuTuning(model, tuple(constants), CpuTarget(processor()).made)
-    every = {w.pair: w for p in points for w in tuning.at(graphs, p)[0]}
+    every: dict[tuple[int, Any], Scheduled] = {}
+    for w in (w for p in points for w in tuning.at(graphs, p)[0]):
+        every.setdefault(w.pair, w)
     if not every:
         return None
     ways = list(every.values())

@@ -13,8 +13,9 @@ from mirage.errors import MirageError, VerificationError
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cpu.loops.kernel import LoopKernel
-from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
-from mirage.kernels.cuda.loops.text import parts_from_text
+from mirage.kernels.loop_text import parts_from_text
+from mirage.kernels.target import get_target
+from mirage.runtime.executable import Kernel
 
 
 def loops_from_text(text: str) -> LoopKernel:
@@ -26,13 +27,14 @@ def loops_from_text(text: str) -> LoopKernel:
     return LoopKernel(verified(parse_loops(text)))
 
 
-def cuda_loops_from_text(text: str) -> CudaLoopKernel:
-    """The kernel that `CudaLoopKernel.to_text` wrote, compiled for its target where that is not cached.
+def target_loops_from_text(text: str) -> Kernel:
+    """The kernel of the loop program and the target that `parts_to_text` wrote, compiled where that is not cached.
 
     Raises FormatError for any other text, UnknownTarget, and as `loops_from_text` does.
     """
-    program, device, hints = parts_from_text(text)
-    return CudaLoopKernel(verified(program), device, hints)
+    program, target, hints = parts_from_text(text)
+    kernel: Kernel = get_target(target).loops(verified(program), hints)
+    return kernel
 
 
 def verified(program: LoopProgram) -> LoopProgram:

@@ -11,10 +11,15 @@ from mirage.runtime.executable import Kernel
 
 
 class KernelMaker(Protocol):
-    """Makes the kernels of a compilation. `target` is the name of the target, for users."""
+    """Makes the kernels of a compilation. `target` is the name of the target, for users; `on_host`: kernels take NumPy's arrays,
+    so that they can be tried here.
+    """
 
     @property
     def target(self) -> str: ...
+
+    @property
+    def on_host(self) -> bool: ...
 
     def superoptimized(self, result: Any) -> Kernel:
         """The kernel of what `mirage.superoptimize` found for this target."""

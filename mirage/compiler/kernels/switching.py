@@ -8,7 +8,6 @@ from time import perf_counter_ns
 import numpy as np
 
 from mirage.ir.types import TensorType
-from mirage.kernels.cuda.device import CudaDevice
 from mirage.runtime.executable import Kernel
 
 
@@ -34,9 +33,9 @@ class SwitchingKernel:
         return self._current.kind
 
     @property
-    def device(self) -> CudaDevice | None:
-        """What it is compiled for; None for the processor."""
-        return getattr(self._current, "device", None)
+    def target(self) -> str:
+        """The name of what it is compiled for."""
+        return getattr(self._current, "target", "cpu")
 
     @property
     def symbols(self) -> tuple[str, ...]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from mirage.compiler.kernels import cuda_mugraph
 from mirage.kernels.cuda import device as devices
 from mirage.kernels.cuda import target
 from mirage.kernels.cuda.compile import functions
@@ -39,7 +38,7 @@ class StrictLab(Lab):
             monkeypatch.setattr(module, "find_cupy", lambda: self.cupy if self.present else None)
         for module in (functions, launching, together, target):
             monkeypatch.setattr(module, "compile_all", self.compile_all)
-        for module in (blas, operators, cuda_mugraph):
+        for module in (blas, operators, target):
             monkeypatch.setattr(module, "device_arrays", lambda: arrays)
         monkeypatch.setattr(launching, "CupyArrays", lambda: arrays)
 

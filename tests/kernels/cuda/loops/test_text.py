@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from mirage.compiler.kernels.loops import cuda_loops_from_text
+from mirage.compiler.kernels.loops import target_loops_from_text
 from mirage.errors import FormatError, LoopError, ParseError, UnknownTarget
 from mirage.kernels.cuda.device import DEVICES
 from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
@@ -18,7 +18,8 @@ from tests.kernels.cuda.lab import Lab
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
 def test_a_kernel_is_read_back(lab: Lab, arch: str) -> None:
     kernel = CudaLoopKernel(programs()["extremes"], DEVICES[arch], {"n": 2, "m": 1 << 20})
-    again = cuda_loops_from_text(kernel.to_text())
+    again = target_loops_from_text(kernel.to_text())
+    assert isinstance(again, CudaLoopKernel)
     assert again.program == kernel.program and again.source == kernel.source
     assert again.device.arch == arch and again.workspace_types == kernel.workspace_types
     assert again.to_text() == kernel.to_text()
@@ -26,7 +27,7 @@ def test_a_kernel_is_read_back(lab: Lab, arch: str) -> None:
 
 def _text(**changes: Any) -> str:
     fields = {
-        "format": "mirage cuda loops",
+        "format": "mirage loops",
         "schema": 1,
         "program": programs()["doubled"].to_text(),
         "target": "cuda:sm_90",
@@ -61,4 +62,4 @@ def _text(**changes: Any) -> str:
 )
 def test_other_texts_are_refused(lab: Lab, text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        cuda_loops_from_text(text)
+        target_loops_from_text(text)

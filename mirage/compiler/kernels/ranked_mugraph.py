@@ -1,12 +1,12 @@
-"""A kernel of a graph module that runs a program of the search's operators on a CUDA device: by verified muGraphs as Triton
-kernels, or by cuBLASLt and CuPy at sizes that no compiled version serves.
+"""A kernel of a graph module that runs a program of the search's operators on a target whose model ranks versions: by verified
+muGraphs, or by the target's libraries at sizes that no compiled version serves.
 """
 
 from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -18,15 +18,11 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.serial import program_from_json, program_to_json
 from mirage.ir.types import DTYPES, TensorType
-from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
-from mirage.kernels.cuda.launch.loaded import cupy_at_hand
-from mirage.kernels.cuda.library.operators import cupy_arithmetic, device_arrays
-from mirage.kernels.cuda.library.program import CudaLibraryProgram
-from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.target import Target, get_target
 from mirage.kernels.text import kernel_fields
-from mirage.results.cuda.result import result_from_json
 from mirage.results.ranked import Ranked
 from mirage.results.result import saved_from_json
+from mirage.results.work import answers
 from mirage.search.decision import Version
 
 #: version of the form of texts
@@ -34,12 +30,12 @@ SCHEMA = 1
 #: seconds that measuring the versions of one kernel on first use takes, about
 PROFILE_SECONDS = 4.0
 
-_FORMAT = "mirage CUDA kernel"
+_FORMAT = "mirage ranked kernel"
 _FIELDS = {"format", "schema", "origin", "target", "program", "result"}
 _ORIGINS = ("superoptimized", "fused", "library")
 
 
-class CudaMuGraphKernel:
+class RankedKernel:
     """A program of one float type, and its versions for a device, whose decision is that of `result`; None: library calls alone.
 
     `origin` says where the versions come from: "superoptimized", "fused" (without a search) or "library". Those of a search are
@@ -47,15 +43,16 @@ class CudaMuGraphKernel:
     May be called from several threads at once.
     """
 
-    kind = "cuda_mugraph"
-    #: versions differ in what they need, so that they take memory of CuPy's pool
+    kind = "ranked"
+    #: versions differ in what they need, so that they take memory of their own
     workspace_types: tuple[TensorType, ...] = ()
 
     def __init__(
-        self, program: Program, device: CudaDevice, origin: str, result: Ranked | None = None
+        self, program: Program, machine: Target, origin: str, result: Ranked | None = None
     ) -> None:
         self.program = program
-        self.device = device
+        self.machine = machine
+        self.target = machine.name
         self.origin = origin
         self.result = result
         self.symbols = tuple(program.symbols())
@@ -95,25 +92,25 @@ class CudaMuGraphKernel:
             return None
 
     @cached_property
-    def library(self) -> CudaLibraryProgram:
-        """The program as cuBLASLt and CuPy calls; raises LibraryError where one of them is missing."""
-        return CudaLibraryProgram(to_axes(self.program), device_arrays())
+    def library(self) -> Callable[..., list[Any]]:
+        """The program as calls of the target's libraries; raises LibraryError where one of them is missing."""
+        return self.machine.library(to_axes(self.program))
 
     def __call__(
         self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any], workspace: Sequence[Any] = ()
     ) -> None:
-        """Write the program's results for `inputs`, arrays of CuPy, to `out`, contiguous ones that overlap nothing; `sizes` are
-        those of the dim symbols. What is to be done is enqueued on CuPy's current stream.
+        """Write the program's results for `inputs`, arrays of the target's library, to `out`, contiguous ones that overlap
+        nothing; `sizes` are those of the dim symbols. On a device, what is to be done is enqueued.
 
         Raises InputError for arrays that do not fit the program at these sizes, DeviceError where no device of the architecture
         is at hand, LibraryError where a library is missing.
         """
-        cupy = cupy_at_hand(self.program.name, self.device, "compile")
+        self.machine.check_at_hand(self.program.name)
         check_complete(self.program.name, self.symbols, sizes)
         self._check(inputs, sizes, out)
         if not all(prod(a.shape) for a in (*inputs, *out)):
             # no kernel runs on nothing
-            found = run_reference(self.program, inputs, sizes, arithmetic=cupy_arithmetic(cupy))
+            found = run_reference(self.program, inputs, sizes, arithmetic=self.machine.arithmetic())
         else:
             self._measure()
             version = self.version(sizes)
@@ -151,13 +148,13 @@ class CudaMuGraphKernel:
                     )
 
     def to_text(self) -> str:
-        """JSON on one line, of which `cuda_mugraph_from_text` makes the kernel again; it holds no code."""
+        """JSON on one line, of which `ranked_from_text` makes the kernel again; it holds no code."""
         return json.dumps(
             {
                 "format": _FORMAT,
                 "schema": SCHEMA,
                 "origin": self.origin,
-                "target": self.device.target,
+                "target": self.target,
                 "program": program_to_json(self.program),
                 "result": None if self.result is None else self.result.to_json(),
             },
@@ -165,26 +162,29 @@ class CudaMuGraphKernel:
         )
 
 
-def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
+def ranked_from_text(text: str, seed: int = 0) -> RankedKernel:
     """The kernel that `to_text` wrote, verified with this seed; what is not in the cache is compiled. Needs no device.
 
     Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, UnknownTarget,
     and the errors of compilation.
     """
     obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
-    if obj["origin"] not in _ORIGINS or not is_cuda(str(obj["target"])):
-        raise FormatError("kernel: an origin or target that is none; compile the program again")
-    origin, target = obj["origin"], CudaTarget(cuda_device(obj["target"]))
-    device = target.device
+    origin = obj["origin"]
+    if origin not in _ORIGINS:
+        raise FormatError("kernel: an origin that is none; compile the program again")
+    machine = get_target(obj["target"])
     program = program_from_json(obj["program"])
     if (obj["result"] is None) != (origin == "library"):
         raise FormatError(f"kernel: {origin!r} with or without versions is none; compile the program again")
     if obj["result"] is None:
-        return CudaMuGraphKernel(program, device, origin)
+        return RankedKernel(program, machine, origin)
     try:
-        result = result_from_json(obj["result"], saved_from_json(obj["result"]), "kernel", seed)
+        saved = saved_from_json(obj["result"])
+        if saved.target.name != machine.name:
+            raise FormatError("kernel: its versions are for another target; compile the program again")
+        result = answers(machine).result_from_json(obj["result"], saved, "kernel", seed)
     except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
         raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
-    if result.program != program:
+    if result.program != program or not isinstance(result, Ranked):
         raise FormatError("kernel: its versions are of another program; compile the program again")
-    return CudaMuGraphKernel(program, device, origin, result)
+    return RankedKernel(program, machine, origin, result)

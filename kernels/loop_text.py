@@ -8,32 +8,31 @@ from collections.abc import Mapping
 from mirage.errors import FormatError
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.kernels.cuda.device import CudaDevice, cuda_device
 from mirage.kernels.text import kernel_fields
 
 #: version of the form
 SCHEMA = 1
 
-_FORMAT = "mirage cuda loops"
+_FORMAT = "mirage loops"
 _FIELDS = {"format", "schema", "program", "target", "hints"}
 
 
-def parts_to_text(program: LoopProgram, device: CudaDevice, hints: Mapping[str, int]) -> str:
+def parts_to_text(program: LoopProgram, target: str, hints: Mapping[str, int]) -> str:
     """JSON on one line, of which `parts_from_text` makes the same again."""
     fields = {
         "format": _FORMAT,
         "schema": SCHEMA,
         "program": program.to_text(),
-        "target": device.target,
+        "target": target,
         "hints": dict(hints),
     }
     return json.dumps(fields, separators=(",", ":"))
 
 
-def parts_from_text(text: str) -> tuple[LoopProgram, CudaDevice, dict[str, int]]:
+def parts_from_text(text: str) -> tuple[LoopProgram, str, dict[str, int]]:
     """What `parts_to_text` wrote.
 
-    Raises FormatError for any other text, ParseError and LoopError for another program, UnknownTarget.
+    Raises FormatError for any other text, ParseError and LoopError for another program.
     """
     obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
     if not isinstance(obj["program"], str) or not isinstance(obj["target"], str):
@@ -43,4 +42,4 @@ def parts_from_text(text: str) -> tuple[LoopProgram, CudaDevice, dict[str, int]]
         raise FormatError(f"kernel: hints must give sizes of {', '.join(program.symbols) or 'nothing'}")
     if not all(type(n) is int and 0 <= n < 1 << 63 for n in hints.values()):
         raise FormatError("kernel: hints must be sizes")
-    return program, cuda_device(obj["target"]), hints
+    return program, obj["target"], hints

@@ -1,4 +1,4 @@
-"""Kernels for CUDA devices: muGraphs and loop programs as Triton code, compiled ahead of time; cuBLASLt and CuPy as libraries."""
+"""Kernels for targets whose model ranks versions: muGraphs, loop programs, and the target's libraries."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
 from mirage.compiler.fused_graph import fused_graphs
-from mirage.compiler.kernels.cuda_mugraph import CudaMuGraphKernel, cuda_mugraph_from_text
 from mirage.compiler.kernels.fused import anchor_sizes
+from mirage.compiler.kernels.ranked_mugraph import RankedKernel, ranked_from_text
 from mirage.compiler.staged_graph import staged_graphs
 from mirage.errors import AxisError, SearchError
 from mirage.ir.axes import to_axes
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
-from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
-from mirage.kernels.cuda.target import CudaTarget
+from mirage.kernels.target import Target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
-from mirage.results.cuda.result import CudaSuperoptimized
+from mirage.results.ranked import Ranked
 from mirage.runtime.executable import Kernel
 from mirage.search.candidates import Candidate
 from mirage.search.decision import MAX_VERSIONS
@@ -30,19 +29,19 @@ from mirage.verify.safety import offered
 FUSED_SECONDS = 1.0
 
 
-class CudaKernels:
-    """See `KernelMaker`. A device need not be at hand: its figures are those of a table then."""
+class RankedKernels:
+    """See `KernelMaker`."""
 
-    def __init__(self, machine: CudaTarget) -> None:
+    def __init__(self, machine: Target) -> None:
         self.machine = machine
-        self.device = machine.device
         self.target = machine.name
+        self.on_host = machine.on_host
 
-    def superoptimized(self, result: CudaSuperoptimized) -> CudaMuGraphKernel:
-        return CudaMuGraphKernel(result.program, self.device, "superoptimized", result)
+    def superoptimized(self, result: Ranked) -> RankedKernel:
+        return RankedKernel(result.program, self.machine, "superoptimized", result)
 
-    def from_text(self, text: str) -> CudaMuGraphKernel:
-        return cuda_mugraph_from_text(text)
+    def from_text(self, text: str) -> RankedKernel:
+        return ranked_from_text(text)
 
     def fused(
         self,
@@ -51,7 +50,7 @@ class CudaKernels:
         *,
         bounds: Mapping[str, int] | None = None,
         constants: Collection[str] = (),
-    ) -> CudaMuGraphKernel | None:
+    ) -> RankedKernel | None:
         """One kernel or two for the whole program, of the forms that `fused_graphs` and `staged_graphs` have; the device's model
         orders forms and schedules at the hints. Sizes that no version serves take library calls.
         """
@@ -74,25 +73,23 @@ class CudaKernels:
             # what the emitter or the compiler refuses may be computed by loops
             return None
         used = {id(v.candidate.graph) for v in ranked.decision.versions if v.candidate}
-        result = CudaSuperoptimized(
+        result = Ranked(
             program=program, verifier=verifier, anchors=anchors, machine=self.machine,
             graphs=[c for c in candidates if id(c.graph) in used], decision=ranked.decision,
             stats=SearchStats(stop_reason="no search"), seconds={}, compiled=ranked.compiled, rejected=ranked.rejected,
             constants=tuple(constants),
         )  # fmt: skip
-        return CudaMuGraphKernel(program, self.device, "fused", result)
+        return RankedKernel(program, self.machine, "fused", result)
 
-    def library(self, program: Program) -> CudaMuGraphKernel:
-        return CudaMuGraphKernel(program, self.device, "library")
+    def library(self, program: Program) -> RankedKernel:
+        return RankedKernel(program, self.machine, "library")
 
-    def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> CudaLoopKernel:
-        return CudaLoopKernel(program, self.device, hints[0] if hints else {})
+    def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> Kernel:
+        kernel: Kernel = self.machine.loops(program, hints[0] if hints else {})
+        return kernel
 
     def finish(self, kernels: Collection[Kernel]) -> None:
-        for k in kernels:
-            if isinstance(k, CudaLoopKernel):
-                # the first one has all of them compiled
-                _ = k.kernels
+        self.machine.finish(kernels)
 
 
 def _verified(verifier: Verifier, graph: MuGraph) -> Candidate | None:
@@ -101,3 +98,6 @@ def _verified(verifier: Verifier, graph: MuGraph) -> Candidate | None:
     if not certificate.equal or not offered(verifier.program, graph):
         return None
     return Candidate(graph, certificate, analyze(graph), 0.0)
+
+
+maker = RankedKernels
