@@ -303,6 +303,8 @@ def decision_from_json(
     if not isinstance(measured_on, str):
         raise FormatError(f"decision: measured_on must be the name of a device, got {measured_on!r}"[:200])
     versions = tuple(_version_from_json(v, graphs, symbols, target) for v in obj["versions"])
+    if len({v.timing is None for v in versions}) > 1:
+        raise FormatError("decision: a version has no timing, and others were measured")
     used = obj.get("used", len(versions))
     if type(used) is not int or not 0 < used <= min(len(versions), MAX_VERSIONS):
         raise FormatError(f"decision: used must be a number from 1 to {MAX_VERSIONS} of the versions, got {used!r}"[:200])
