@@ -15,6 +15,7 @@ from mirage.frontends.aten.importer import Given, Imported
 from mirage.ir.annotations import ShapeType
 from mirage.ir.types import TensorType
 from mirage.runtime.executable import Executable
+from mirage.torch.threads import share_threads
 
 
 class CompiledGraph:
@@ -43,6 +44,7 @@ class BoundGraph:
     """A compiled graph some of whose inputs are given: calls take the others, in order."""
 
     def __init__(self, graph: CompiledGraph, values: Mapping[int, Any]) -> None:
+        share_threads()
         imported, executable = graph.imported, graph.executable
         main = imported.module.functions[imported.module.main]
         count = len(imported.inputs)
