@@ -11,7 +11,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_movement import position, window_start
-from mirage.frontends.aten.shapes import as_broadcast, as_shape, axis_of, broadcast, fitted, fresh_dim, size_of, window
+from mirage.frontends.aten.shapes import as_broadcast, as_shape, axis_of, broadcast, fitted, fresh_dim, size_of, sliced, window
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES, is_one
@@ -384,10 +384,8 @@ def _nonzero(c: Call, x: Any) -> Any:
     return graph_ops.nonzero(x)
 
 
-@lowers("_unique2")
-def _unique(c: Call, x: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
-    if return_inverse or return_counts:
-        unsupported("the positions or counts are wanted")
-    if x.dtype in DTYPES:
-        unsupported("each NaN is distinct to torch")
-    return (graph_ops.unique(x), *(array_ops.full(t.shape, 0, t.dtype) for t in c.results[1:]))
+@lowers("nonzero_static")
+def _nonzero_static(c: Call, x: Any, *, size: Any, fill_value: int = -1) -> Any:
+    found = graph_ops.nonzero(x)
+    found = as_shape(found, (fresh_dim(c), x.ndim))
+    return sliced(ops.concat([found, array_ops.full(c.shape, fill_value, "int64")], 0), {0: (0, c.shape[0])})

@@ -114,7 +114,9 @@ def test_arguments_that_cannot_be_read_are_refused(text: str) -> None:
         fallback.packed(np.ones(3, np.float32), op="aten.exp.default", call=text)
 
 
-@pytest.mark.parametrize("op", ["aten.special_i0e.default", "aten.mode.default", "aten.t.default", "aten.channel_shuffle.default"])
+@pytest.mark.parametrize(
+    "op", ["aten.special_i0e.default", "aten.mode.default", "aten.t.default", "aten.channel_shuffle.default"]
+)
 def test_results_are_written_where_they_belong(op: str) -> None:
     # with overloads of torch's that write to tensors (one, two), and without: one whose result is a view, one without any
     x = torch.randn(2, 4, 3, 2) if "shuffle" in op else torch.randn(4, 3)
