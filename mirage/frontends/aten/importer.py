@@ -25,6 +25,7 @@ from mirage.frontends.aten import (  # noqa: F401
     lower_order,
     lower_pooling,
     lower_reduction,
+    lower_segments,
     lower_unique,
 )
 from mirage.frontends.aten.fallback import call_operator

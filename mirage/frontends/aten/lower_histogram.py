@@ -23,6 +23,8 @@ _VECTORS = 64
 
 def _bounds(c: Call, x: Any, given: Sequence[float] | None, apart: float) -> tuple[Any, Any]:
     """The bounds that are given, or the least and largest element of rank 1, 0 and 1 of none; `apart` from equal ones."""
+    low: Any
+    high: Any
     if given is not None:
         low, high = (c.tensor(v, x.dtype) for v in given)
     else:
