@@ -14,6 +14,8 @@ from mirage.frontends.aten.types import converted, dim_of
 from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of, to_dim
 
 Shape: TypeAlias = tuple[int, ...]
+#: the least and the largest size of a dim, None for any
+Range: TypeAlias = "tuple[int, int | None]"
 
 _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
@@ -24,6 +26,12 @@ _CLASSES: Mapping[Any, str] = {
 }  # fmt: skip
 #: sizes for which torch makes a symbol, where an example has them; it takes all symbols to be as large
 LEAST = 2
+
+
+def within(n: int, bound: Range) -> bool:
+    """Whether a size is in a range."""
+    low, high = bound
+    return low <= n and (high is None or n <= high)
 
 
 @dataclass(frozen=True)
@@ -131,5 +139,11 @@ def guards_of(tensors: Sequence[Any]) -> Guards:
                 conditions.append(SizeGuard(">=", converted(s), converted(found.lower)))
             if found.upper.is_Integer:
                 conditions.append(SizeGuard("<=", converted(s), converted(found.upper)))
-    hints = tuple(tuple(n if isinstance(n, int) else int(n.node.hint) for n in t.shape) for t in tensors) if exact else None
-    return Guards(shapes, tuple(dict.fromkeys(conditions)), hints)
+    only = tuple(tuple(n if isinstance(n, int) else int(n.node.hint) for n in t.shape) for t in tensors) if exact else None
+    return Guards(shapes, tuple(dict.fromkeys(conditions)), only)
+
+
+def hints(values: Sequence[Any]) -> dict[str, int]:
+    """The sizes that dim symbols have in the example of which a graph was made; `values` are its inputs as torch knows them."""
+    sizes = (n for v in values for n in (getattr(v, "shape", None) or (v,)) if not isinstance(n, int) and hasattr(n, "node"))
+    return {str(n.node.expr): int(n.node.hint) for n in sizes if n.node.expr.is_Symbol and n.node.hint is not None}

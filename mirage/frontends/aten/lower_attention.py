@@ -5,13 +5,12 @@ from __future__ import annotations
 from math import inf, sqrt
 from typing import Any
 
-from ml_dtypes import finfo
+import torch
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_contraction import product
 from mirage.frontends.aten.shapes import as_broadcast
 from mirage.frontends.aten.table import Call, lowers, unsupported
-from mirage.ir.types import DTYPES
 
 
 def scores_of(c: Call, q: Any, k: Any, scale: float | None) -> Any:
@@ -30,7 +29,7 @@ def masked(c: Call, scores: Any, mask: Any, causal: bool) -> tuple[Any, Any]:
     hidden gets half of the lowest number instead of -inf: its share is exactly 0 beside any other, and a row of nothing else has
     finite shares, for the 0 to be applied to.
     """
-    lowest = float(finfo(DTYPES[c.dtype]).min) / 2
+    lowest = torch.finfo(getattr(torch, c.dtype)).min / 2
     if causal:
         # the first query is at the place of the first key
         rows, columns = scores.shape[-2:]
