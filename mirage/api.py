@@ -10,16 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
 
 from mirage.cache import CallStore, CorruptRecordWarning, ResultStore, store_of
-from mirage.cache.records import parse_json
 from mirage.errors import (
     DimError,
     FormatError,
-    InputError,
     MirageError,
     SearchError,
     TraceError,
@@ -27,6 +25,7 @@ from mirage.errors import (
 from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
+from mirage.ir.codec import RESULT, read_json
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cuda.device import CudaDevice, is_cuda
@@ -36,12 +35,12 @@ from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say, Step
 from mirage.results import cuda
 from mirage.results.cpu.recall import CpuMemory, KeptDecision
-from mirage.results.cpu.result import Superoptimized, result_from_json
+from mirage.results.cpu.records import StoredCpuResult
+from mirage.results.cpu.result import Superoptimized, restored
 from mirage.results.cpu.tune import Session
 from mirage.results.evidence import Verdict, compare, verdicts
 from mirage.results.recall import Kept, Memory, search_key
-from mirage.results.records import SCHEMA
-from mirage.results.result import Result, checked_budget, saved_from_json
+from mirage.results.result import Result, StoredResult, checked_budget
 from mirage.results.work import Work
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
@@ -412,28 +411,25 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
     """
     path = path_of(path)
-    try:
-        if zipfile.is_zipfile(path):
-            raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
-        text = path.read_text()
-        obj = parse_json(text)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
-    except ValueError:
-        raise FormatError(f"{path}: not JSON; pass a file that save() wrote") from None
-    if not isinstance(obj, dict) or obj.get("format") != "mirage result":
-        raise FormatError(f"{path}: not a saved result; pass a file that save() wrote")
-    if obj.get("schema") != SCHEMA:
-        raise FormatError(f"{path}: schema {obj.get('schema')!r} is not {SCHEMA}; superoptimize the program again")
-    try:
-        saved = saved_from_json(obj)
-        # raises for sizes that this machine has no memory for
-        _anchors(saved.program, saved.anchors, {})
-        machine = get_target(str(obj["target"]))
-        if isinstance(machine, CudaDevice):
-            return cuda.cuda_result_from_json(obj, saved, machine, str(path), _seed(seed))
-        result = result_from_json(obj, saved, machine, str(path), _seed(seed))
-        result.go_on = partial(_go_on, saved.graphs, result)
-        return result
-    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
-        raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None
+    if zipfile.is_zipfile(path):
+        raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
+    data = read_json(path)
+    target = data.get("target") if isinstance(data, dict) else None
+    if isinstance(target, str) and is_cuda(target):
+        ranked = RESULT.from_json(cuda.StoredCudaResult, data, str(path))
+        return cuda.restored(ranked, _serving(ranked, CudaDevice), str(path), _seed(seed))
+    stored = RESULT.from_json(StoredCpuResult, data, str(path))
+    result = restored(stored, _serving(stored, Target), str(path), _seed(seed))
+    result.go_on = partial(_go_on, stored.graphs, result)
+    return result
+
+
+Machine = TypeVar("Machine", Target, CudaDevice)
+
+
+def _serving(stored: StoredResult, kind: type[Machine]) -> Machine:
+    """The machine that a result is for; raises InputError for sizes that it has no memory for."""
+    _anchors(stored.program, stored.anchors, {})
+    machine = get_target(stored.target)
+    assert isinstance(machine, kind)
+    return machine

@@ -6,9 +6,12 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from typing import Annotated
 
 from mirage.errors import MirageError
+from mirage.ir.codec import above_zero, within
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.decision import Sizes
 from mirage.kernels.profile import Timing
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import RunningMaximum, analyze
@@ -61,12 +64,18 @@ class Known:
     """A graph of which it has not been shown yet that it is the program, with what `Candidate` says of it besides."""
 
     graph: MuGraph
-    cost: float
+    cost: Annotated[float, within(-1e300, 1e300)]
     schedule: Schedule | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    sizes: Sizes = field(default_factory=dict, hash=False)
     timing: Timing | None = None
     accuracy: tuple[Accuracy, ...] = ()
-    tried: tuple[tuple[Schedule, float], ...] = ()
+    tried: tuple[tuple[Schedule, Annotated[float, above_zero]], ...] = ()
+
+    def check_stored(self) -> None:
+        """Raises ScheduleError where a schedule that was read is not one of the graph."""
+        for schedule in (self.schedule, *(s for s, _ in self.tried)):
+            if schedule is not None:
+                schedule.check(self.graph)
 
 
 def admitted(verifier: Verifier, known: Known) -> Candidate | None:

@@ -18,9 +18,10 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from mirage.cache.records import CorruptRecordWarning, canonical_json, is_key, parse_json, sha256
+from mirage.cache.records import CorruptRecordWarning, canonical_json, is_key, sha256
 from mirage.errors import CacheError
 from mirage.folders import private_folder
+from mirage.ir.codec import parse_json
 
 #: days after which a checkpoint that nobody went on with is removed
 KEPT_DAYS = 14

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
 from typing import Any
@@ -129,7 +130,7 @@ class Search:
         space = self._running.space if self._running else None
         stats = space.stats if space else SearchStats()
         if space:
-            stats.limits = space.limits.to_json()
+            stats.limits = asdict(space.limits)
             stats.tensors = len(space.tensors.all)
         if self.found:
             best = min(self.found, key=lambda f: f.cost)

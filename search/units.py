@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import decode, encode
 from mirage.mugraph.degree import SafetyCheck
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.search.assemble import Assembler
 from mirage.search.compose import Composer, Kernel
 from mirage.search.cost import Cost
@@ -47,7 +47,7 @@ class Found:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "graphs": [mugraph_to_json(g) for g in self.graphs],
+            "graphs": encode(self.graphs, list[MuGraph]),
             "cost": self.cost,
             "entries": self.entries.tolist(),
             "foreign": self.foreign,
@@ -56,7 +56,7 @@ class Found:
 
     @staticmethod
     def from_json(obj: Mapping[str, Any]) -> Found:
-        graphs = [mugraph_from_json(g) for g in obj["graphs"]]
+        graphs = decode(list[MuGraph], obj["graphs"], "checkpoint")
         return Found(graphs, obj["cost"], np.array(obj["entries"]), obj["foreign"], obj["at"])
 
 

@@ -14,14 +14,17 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import at_least, one_of
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.limits import program_cost
+from mirage.kernels.decision import Sizes as StoredSizes
 from mirage.kernels.decision import Tree, decide, leaves, relabel
 from mirage.kernels.profile import Timing, interleave, score
 from mirage.kernels.target import Target, memory_bytes
@@ -72,6 +75,9 @@ MAX_BETWEEN = 3
 MEMORY_SHARE = 1 / 32
 
 
+Kind: TypeAlias = Annotated[str, one_of("mugraph", "library", "reference")]
+
+
 @dataclass(frozen=True)
 class Version:
     """A way to run a program: "mugraph", which is a candidate's kernels, "library" or "reference".
@@ -79,7 +85,7 @@ class Version:
     `timing` is its latency at the first of the given sizes.
     """
 
-    kind: str
+    kind: Kind
     timing: Timing
     candidate: Candidate | None = None
 
@@ -106,8 +112,8 @@ class Point:
     `cold.in_both_states` sum it up: infinite where it was not measured.
     """
 
-    sizes: Mapping[str, int]
-    times: tuple[float, ...]
+    sizes: StoredSizes
+    times: tuple[Annotated[float, at_least(0, finite=False)], ...]
 
 
 @dataclass(frozen=True)

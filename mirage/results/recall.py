@@ -12,18 +12,18 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import mirage.search
 from mirage.cache import CallStore, CorruptRecordWarning
 from mirage.cache.records import sha256
-from mirage.errors import FormatError, MirageError
+from mirage.errors import MirageError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.canonical import Renaming, canonical_key
+from mirage.ir.codec import RESULT, Json, decode, encode, within
 from mirage.ir.program import Program
-from mirage.ir.serial import program_to_json
 from mirage.mugraph.rename import rename_mugraph, rename_schedule
-from mirage.results.records import SCHEMA, candidates_from_json, candidates_to_json, rename_sizes
+from mirage.results.records import StoredGraphs, known, rename_sizes
 from mirage.search.candidates import Candidate, Known
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
@@ -50,12 +50,32 @@ class Kept(Generic[Found]):
         return self.complete or self.spent >= ENOUGH * budget
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord:
+    """What is stored of a program: graphs, which are read when they are asked for, and what records of a kind add.
+
+    `complete`: whether it did not end for want of time; `spent`: seconds in all.
+    """
+
+    graphs: tuple[Json, ...]
+    complete: bool
+    spent: Annotated[float, within(0, 1e12)]
+
+
+Stored = TypeVar("Stored", bound=StoredRecord)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Searched(StoredRecord):
+    stats: SearchStats
+
+
 def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:
     """The key of a search's checkpoint: of the program as it is, as its graphs are in its own names, and of all that
     decides what a finished unit yields, the search's own code included. The budget does not.
     """
     rules = {**asdict(options), "budget": None}
-    return sha256(json.dumps([_search_code(), program_to_json(program), dict(sizes), rules], sort_keys=True))
+    return sha256(json.dumps([_search_code(), str(program), dict(sizes), rules], sort_keys=True))
 
 
 @functools.cache
@@ -89,7 +109,7 @@ class Memory:
         self.names = canonical_key(program)
 
     def _key(self, *more: str) -> str:
-        return sha256("\n".join([f"schema {SCHEMA}", self.names.text, self.target, self.program.dtype, *more]))
+        return sha256("\n".join([f"schema {RESULT.schema}", self.names.text, self.target, self.program.dtype, *more]))
 
     def _sized_key(self, kind: str, anchors: Sequence[Mapping[str, int]], *more: str) -> str:
         """The key of a record for these sizes and constants, in the names of the canonical form."""
@@ -98,7 +118,7 @@ class Memory:
         constants = sorted(self.names.renaming.inputs[k] for k, x in inputs if x.argument in self.constants)
         return self._key(kind, sizes, *more, *([f"constants {constants}"] if constants else []))
 
-    def _recall(self, key: str, read: Callable[[dict[str, Any]], Found]) -> Kept[Found] | None:
+    def _recall(self, key: str, kind: type[Stored], read: Callable[[Stored], Found]) -> Kept[Found] | None:
         """What `read` makes of a record, unless there is none.
 
         A record that is damaged or not of this program is a warning, and the right one will replace it.
@@ -109,57 +129,42 @@ class Memory:
         # what is kept anew knows more, or is right
         self._stale.add(key)
         try:
-            complete, spent = payload["complete"], payload["spent"]
-            if type(complete) is not bool or type(spent) is not float or not 0 <= spent < 1e12:
-                raise FormatError(f"complete={complete!r} and spent={spent!r} do not say how far it was")
-            return Kept(read(payload), complete, spent)
-        except (MirageError, KeyError, TypeError, ValueError) as e:
+            record = decode(kind, payload, "record")
+            return Kept(read(record), record.complete, record.spent)
+        except (MirageError, ValueError) as e:
             text = f"record {key[:12]} of the results store is not used: {e}"
             warnings.warn(text, CorruptRecordWarning, stacklevel=4)
             return None
 
-    def _keep(
-        self, key: str, payload: Mapping[str, Any], best_us: float | None, *, complete: bool, spent: float
-    ) -> None:
-        """`complete`: whether it did not end for want of time; `spent`: seconds in all."""
+    def _keep(self, key: str, record: StoredRecord, best_us: float | None) -> None:
         if key in self._stale:
             self.store.discard(key)
         self._stale.add(key)
         self.store.put(
-            key,
-            {**payload, "complete": complete, "spent": spent},
-            program=self.program.name,
-            target=self.target,
-            dtype=self.program.dtype,
-            best_us=best_us,
+            key, encode(record), program=self.program.name, target=self.target, dtype=self.program.dtype, best_us=best_us
         )
 
     def graphs(self) -> Kept[tuple[list[Known], SearchStats]] | None:
         """The graphs of an earlier search, not verified, and its statistics."""
-
-        def read(payload: dict[str, Any]) -> tuple[list[Known], SearchStats]:
-            return self._graphs_from_json(payload["graphs"]), SearchStats.from_json(payload["stats"])
-
-        return self._recall(self._key("graphs"), read)
+        return self._recall(self._key("graphs"), _Searched, lambda r: (self._read_graphs(r.graphs), r.stats))
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, *, complete: bool, spent: float) -> None:
         """Remember a search's verified graphs."""
-        graphs = self._graphs_to_json(sorted(candidates, key=lambda c: c.cost)[: self.kept])
-        payload = {"graphs": graphs, "stats": stats.to_json()}
-        self._keep(self._key("graphs"), payload, None, complete=complete, spent=spent)
+        best = sorted(candidates, key=lambda c: c.cost)[: self.kept]
+        record = _Searched(graphs=self._written_graphs(best), stats=stats, complete=complete, spent=spent)
+        self._keep(self._key("graphs"), record, None)
 
-    def _graphs_to_json(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    def _written_graphs(self, candidates: Sequence[Candidate]) -> tuple[Json, ...]:
         """Candidates in the names of the canonical form, in which records are kept."""
-        return candidates_to_json([self._to_canonical(c) for c in candidates])
+        return tuple(encode(self._to_canonical(known(c))) for c in candidates)
 
-    def _graphs_from_json(self, obj: Any) -> list[Known]:
-        """What `_graphs_to_json` wrote, in this program's names."""
-        return [self._from_canonical(k) for k in candidates_from_json(obj, self._symbols())]
+    def _read_graphs(self, graphs: Sequence[Json]) -> list[Known]:
+        """What `_written_graphs` wrote, in this program's names."""
+        return [self._from_canonical(k) for k in StoredGraphs.of_json(graphs, self._symbols())]
 
-    def _to_canonical(self, c: Candidate) -> Candidate:
-        graph = rename_mugraph(c.graph, self.names.renaming, self.names.program)
-        graph = replace(graph, origin=c.graph.origin)
-        return renamed(replace(c, graph=graph), self.names.renaming)
+    def _to_canonical(self, known: Known) -> Known:
+        graph = rename_mugraph(known.graph, self.names.renaming, self.names.program)
+        return renamed(replace(known, graph=replace(graph, origin=known.graph.origin)), self.names.renaming)
 
     def _from_canonical(self, known: Known) -> Known:
         back = self.names.renaming.inverse()
@@ -171,10 +176,7 @@ class Memory:
         return list(self.names.renaming.symbols.values())
 
 
-Tuned = TypeVar("Tuned", Candidate, Known)
-
-
-def renamed(c: Tuned, r: Renaming) -> Tuned:
+def renamed(c: Known, r: Renaming) -> Known:
     """The same with other names of axes and dim symbols in its schedules and sizes."""
     return replace(
         c, schedule=rename_schedule(c.schedule, r.axes) if c.schedule else None,

@@ -1,84 +1,24 @@
-"""Results as JSON: what `save` writes, the results store keeps, and both load again with suspicion. Here what every target has.
+"""Results as they are stored: what `save` writes, the results store keeps, and both load again with suspicion. Here what every
+target has.
 
-A record holds graphs, certificates, schedules and timings, never code: that is printed again from the graph, and the graph
-is verified again before it is used.
+A record holds graphs, schedules and timings, never code: that is printed again from the graph, and the graph is verified again
+before it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
-import numpy as np
-
 from mirage.errors import FormatError
-from mirage.kernels.decision import MAX_THRESHOLD
-from mirage.kernels.profile import Timing
-from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.schedule import Schedule
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
-from mirage.search.accuracy import Accuracy
+from mirage.ir.codec import decode
 from mirage.search.candidates import Candidate, Known
 from mirage.search.versions import Point
-from mirage.verify.certificate import Certificate
-
-#: version of the form; part of every key, so that a record of another version is never looked at
-SCHEMA = 4
 
 
-def timing_to_json(t: Timing | None) -> dict[str, Any] | None:
-    return None if t is None else {"min_us": t.min_us, "median_us": t.median_us, "runs": t.runs}
-
-
-def timing_from_json(obj: Any) -> Timing | None:
-    """Raises FormatError for anything but what `timing_to_json` writes."""
-    if obj is None:
-        return None
-    if not isinstance(obj, dict) or set(obj) != {"min_us", "median_us", "runs"}:
-        raise FormatError(f"timing: expected min_us, median_us and runs, got {obj!r}")
-    if type(obj["runs"]) is not int or not all(
-        type(obj[k]) in (int, float) and obj[k] > 0 for k in ("min_us", "median_us")
-    ):
-        raise FormatError(f"timing: expected positive numbers, got {obj!r}")
-    try:
-        return Timing(float(obj["min_us"]), float(obj["median_us"]), obj["runs"])
-    except OverflowError:
-        raise FormatError(f"timing: {obj!r} are no times") from None
-
-
-def accuracy_to_json(accuracy: Sequence[Accuracy]) -> list[dict[str, Any]]:
-    return [asdict(a) for a in accuracy]
-
-
-def accuracy_from_json(obj: Any) -> tuple[Accuracy, ...]:
-    """Raises FormatError for anything but what `accuracy_to_json` writes."""
-    if not isinstance(obj, list):
-        raise FormatError(f"accuracy: expected a list, got {type(obj).__name__}")
-    for item in obj:
-        if not isinstance(item, dict) or set(item) != {"trial", "kernel", "program"} or type(item["trial"]) is not str:
-            raise FormatError(f"accuracy: expected trial, kernel and program, got {item!r}")
-        if not all(type(item[k]) is float and 0 <= item[k] < np.inf for k in ("kernel", "program")):
-            raise FormatError(f"accuracy: errors must be numbers of at least 0, got {item!r}")
-    return tuple(Accuracy(**item) for item in obj)
-
-
-def candidates_to_json(candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
-    """Graphs with their evidence and what was measured of them, in order."""
-    return [
-        {
-            "graph": mugraph_to_json(c.graph),
-            "origin": c.graph.origin,
-            "certificate": c.certificate.to_json(),
-            "cost": c.cost,
-            "schedule": c.schedule.to_json() if c.schedule else None,
-            "sizes": dict(c.sizes),
-            "timing": timing_to_json(c.timing),
-            "accuracy": accuracy_to_json(c.accuracy),
-            "tried": [[s.to_json(), us] for s, us in c.tried],
-        }
-        for c in candidates
-    ]
+def known(c: Candidate) -> Known:
+    """What is stored of a candidate: its graph, and what was measured of it."""
+    return Known(c.graph, c.cost, c.schedule, c.sizes, c.timing, c.accuracy, c.tried)
 
 
 class StoredGraphs(Sequence[Known]):
@@ -90,13 +30,17 @@ class StoredGraphs(Sequence[Known]):
         self._read: dict[int, Known] = {}
 
     @staticmethod
-    def from_json(obj: Any, symbols: Collection[str]) -> StoredGraphs:
-        """What `candidates_to_json` wrote of a program with these dim symbols; raises FormatError for what is no list, and, when
-        a graph is asked for that is malformed.
+    def of_json(items: Sequence[Any], symbols: Collection[str]) -> StoredGraphs:
+        """Graphs of a program with these dim symbols, as JSON; raises FormatError, and the errors of graphs and schedules, when
+        one is asked for that is malformed.
         """
-        if not isinstance(obj, list):
-            raise FormatError(f"graphs: expected a list, got {type(obj).__name__}")
-        return StoredGraphs(obj, lambda item: _candidate_from_json(item, symbols))
+
+        def read(item: Any) -> Known:
+            found = decode(Known, item, "graphs")
+            check_sizes(found.sizes, symbols if found.schedule is not None else ())
+            return found
+
+        return StoredGraphs(items, read)
 
     def __len__(self) -> int:
         return len(self._items)
@@ -109,56 +53,10 @@ class StoredGraphs(Sequence[Known]):
         return self._read[place]
 
 
-def candidates_from_json(obj: Any, symbols: Collection[str]) -> list[Known]:
-    """Raises FormatError for anything but what `candidates_to_json` writes of a program with these dim symbols."""
-    return list(StoredGraphs.from_json(obj, symbols))
-
-
-def _candidate_from_json(item: Any, symbols: Collection[str]) -> Known:
-    names = {"graph", "origin", "certificate", "cost", "schedule", "sizes", "timing", "accuracy", "tried"}
-    if not isinstance(item, dict) or set(item) != names:
-        raise FormatError(f"graphs: an entry must have exactly {', '.join(sorted(names))}")
-    cost = item["cost"]
-    if type(cost) not in (int, float) or not abs(cost) < 1e300 or not isinstance(item["origin"], str):
-        raise FormatError("graphs: cost must be a number and origin a text")
-    # what it says is not believed: the graph is verified anew
-    Certificate.from_json(item["certificate"])
-    graph = mugraph_from_json(item["graph"])
-    schedule = schedule_from_json(item["schedule"], graph)
-    tried = _tried_from_json(item["tried"], graph)
-    graph = MuGraph(graph.name, graph.axes, graph.inputs, graph.kernel, graph.outputs, graph.dtype, item["origin"])
-    timing, accuracy = timing_from_json(item["timing"]), accuracy_from_json(item["accuracy"])
-    sizes = sizes_from_json(item["sizes"], symbols) if schedule is not None else {}
-    return Known(graph, float(cost), schedule, sizes, timing, accuracy, tried)
-
-
-def _tried_from_json(obj: Any, graph: MuGraph) -> tuple[tuple[Schedule, float], ...]:
-    if not isinstance(obj, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in obj):
-        raise FormatError("tried: expected a list of schedules with their times")
-    found = []
-    for schedule, us in obj:
-        read = schedule_from_json(schedule, graph)
-        if read is None or type(us) is not float or not 0 < us < np.inf:
-            raise FormatError(f"tried: {us!r} is not the time of a schedule"[:200])
-        found.append((read, us))
-    return tuple(found)
-
-
-def schedule_from_json(obj: Any, graph: MuGraph) -> Schedule | None:
-    """The schedule of a graph, if it has one; raises FormatError for anything else, ScheduleError for one of another graph."""
-    schedule = None if obj is None else Schedule.from_json(obj)
-    if schedule is not None:
-        schedule.check(graph)
-    return schedule
-
-
-def sizes_from_json(obj: Any, symbols: Collection[str]) -> dict[str, int]:
-    """A size for every one of these dim symbols; raises FormatError for anything else."""
-    if not isinstance(obj, dict) or set(obj) != set(symbols):
-        raise FormatError(f"sizes: expected {', '.join(symbols) or 'none'}, got {obj!r}"[:200])
-    if not all(type(n) is int and 0 < n <= MAX_THRESHOLD for n in obj.values()):
-        raise FormatError(f"sizes: expected positive sizes, got {obj!r}"[:200])
-    return {s: obj[s] for s in symbols}
+def check_sizes(sizes: Mapping[str, int], symbols: Collection[str]) -> None:
+    """Raises FormatError unless there is a size for every one of these dim symbols, and no other."""
+    if set(sizes) != set(symbols):
+        raise FormatError(f"sizes: expected those of {', '.join(symbols) or 'none'}, got {', '.join(sizes) or 'none'}"[:200])
 
 
 def rename_sizes(sizes: Mapping[str, int], symbols: Mapping[str, str]) -> dict[str, int]:
@@ -166,24 +64,12 @@ def rename_sizes(sizes: Mapping[str, int], symbols: Mapping[str, str]) -> dict[s
     return {symbols[s]: n for s, n in sizes.items()}
 
 
-def points_to_json(points: Sequence[Point]) -> list[dict[str, Any]]:
-    # JSON has no infinity
-    return [{"sizes": dict(p.sizes), "us": [t if t < np.inf else None for t in p.times]} for p in points]
-
-
-def points_from_json(obj: Any, versions: int, symbols: Collection[str]) -> tuple[Point, ...]:
-    """Points with the times of so many versions; raises FormatError for anything but what `points_to_json` writes."""
-    if not isinstance(obj, list) or not all(isinstance(p, dict) and set(p) == {"sizes", "us"} for p in obj):
-        raise FormatError("decision: points must be a list of sizes and us")
-    points = []
-    for p in obj:
-        times = p["us"]
-        if not isinstance(times, list) or len(times) != versions:
-            raise FormatError(f"decision: us must be a list of {versions}")
-        if not all(t is None or (type(t) is float and 0 < t < np.inf) for t in times):
-            raise FormatError(f"decision: us must be positive numbers or null, got {times!r}"[:200])
-        points.append(Point(sizes_from_json(p["sizes"], symbols), tuple(np.inf if t is None else t for t in times)))
-    return tuple(points)
+def check_points(points: Sequence[Point], versions: int, symbols: Collection[str]) -> None:
+    """Raises FormatError unless every point has the times of so many versions, and sizes of these dim symbols."""
+    for p in points:
+        check_sizes(p.sizes, symbols)
+        if len(p.times) != versions:
+            raise FormatError(f"decision: times must be a list of {versions}, got {len(p.times)}")
 
 
 def rename_points(points: Sequence[Point], symbols: Mapping[str, str]) -> tuple[Point, ...]:

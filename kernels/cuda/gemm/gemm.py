@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError
 from mirage.kernels.cuda.device import WARP, CudaDevice
 
 #: element types of factors, and of results and operands
@@ -123,18 +122,6 @@ class GemmConfig:
         first, second = (2 * n * depth * self.stages for n in (rows, columns))
         return -(-first // _SHARED_ALIGNMENT) * _SHARED_ALIGNMENT + second
 
-    def to_json(self) -> dict[str, Any]:
-        """The configuration as JSON values."""
-        return {"tile": list(self.tile), "stages": self.stages, "warps": list(self.warps), "wgmma": self.wgmma}
-
-    @staticmethod
-    def from_json(obj: Any) -> GemmConfig:
-        """Raises FormatError for anything but what `to_json` writes of one of `configs`."""
-        for config in (*_MMA, *_WGMMA):
-            if obj == config.to_json():
-                return config
-        raise FormatError(f"gemm: there is no configuration {obj!r}"[:200])
-
     def __str__(self) -> str:
         rows, columns, depth = self.tile
         return f"{rows}x{columns}x{depth}, {self.stages} stages{', wgmma' * self.wgmma}"
@@ -154,6 +141,10 @@ _WGMMA = (
     GemmConfig((128, 128, 64), 3, (2, 1), wgmma=True),
     GemmConfig((128, 256, 64), 4, (2, 1), wgmma=True),
 )
+
+
+#: all of them
+CONFIGS = (*_MMA, *_WGMMA)
 
 
 def configs(device: CudaDevice) -> tuple[GemmConfig, ...]:
@@ -208,7 +199,6 @@ class Gemm:
                 "operands": [[o.kind.value, o.dtype] for o in self.epilogue.operands],
                 "steps": [list(s) for s in self.epilogue.steps],
             },
-            "config": self.config.to_json(),
         }
 
 

@@ -4,37 +4,31 @@ kernels, or by cuBLASLt and CuPy at sizes that no compiled version serves.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
 
+from mirage.compiler.kernels.text import Origin
 from mirage.errors import DimError, FormatError, InputError, VerificationError
 from mirage.ir.axes import to_axes
+from mirage.ir.codec import CUDA_KERNEL
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json, program_to_json
 from mirage.ir.types import DTYPES, TensorType
 from mirage.kernels.cuda.device import CudaDevice, cuda_device, is_cuda
 from mirage.kernels.cuda.launch.loaded import cupy_at_hand
 from mirage.kernels.cuda.library.operators import cupy_arithmetic, device_arrays
 from mirage.kernels.cuda.library.program import CudaLibraryProgram
-from mirage.kernels.text import kernel_fields
-from mirage.results.cuda.result import CudaSuperoptimized, cuda_result_from_json
-from mirage.results.result import saved_from_json
+from mirage.results.cuda.records import StoredCudaResult
+from mirage.results.cuda.result import CudaSuperoptimized, restored
 from mirage.search.cuda.versions import CudaVersion
 
-#: version of the form of texts
-SCHEMA = 1
 #: seconds that measuring the versions of one kernel on first use takes, about
 PROFILE_SECONDS = 4.0
-
-_FORMAT = "mirage CUDA kernel"
-_FIELDS = {"format", "schema", "origin", "target", "program", "result"}
-_ORIGINS = ("superoptimized", "fused", "library")
 
 
 class CudaMuGraphKernel:
@@ -50,7 +44,7 @@ class CudaMuGraphKernel:
     workspace_types: tuple[TensorType, ...] = ()
 
     def __init__(
-        self, program: Program, device: CudaDevice, origin: str, result: CudaSuperoptimized | None = None
+        self, program: Program, device: CudaDevice, origin: Origin, result: CudaSuperoptimized | None = None
     ) -> None:
         self.program = program
         self.device = device
@@ -150,17 +144,16 @@ class CudaMuGraphKernel:
 
     def to_text(self) -> str:
         """JSON on one line, of which `cuda_mugraph_from_text` makes the kernel again; it holds no code."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "schema": SCHEMA,
-                "origin": self.origin,
-                "target": self.device.target,
-                "program": program_to_json(self.program),
-                "result": None if self.result is None else self.result.to_json(),
-            },
-            separators=(",", ":"),
-        )
+        stored = None if self.result is None else self.result.stored()
+        return CUDA_KERNEL.to_text(_Stored(self.origin, self.device.target, self.program, stored))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    origin: Origin
+    target: str
+    program: Program
+    result: StoredCudaResult | None = None
 
 
 def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
@@ -169,19 +162,14 @@ def cuda_mugraph_from_text(text: str, seed: int = 0) -> CudaMuGraphKernel:
     Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, UnknownTarget,
     and the errors of compilation.
     """
-    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
-    if obj["origin"] not in _ORIGINS or not is_cuda(str(obj["target"])):
-        raise FormatError("kernel: an origin or target that is none; compile the program again")
-    device, origin = cuda_device(obj["target"]), obj["origin"]
-    program = program_from_json(obj["program"])
-    if (obj["result"] is None) != (origin == "library"):
-        raise FormatError(f"kernel: {origin!r} with or without versions is none; compile the program again")
-    if obj["result"] is None:
-        return CudaMuGraphKernel(program, device, origin)
-    try:
-        result = cuda_result_from_json(obj["result"], saved_from_json(obj["result"]), device, "kernel", seed)
-    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
-        raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
-    if result.program != program:
+    found = CUDA_KERNEL.from_text(_Stored, text)
+    program, stored = found.program, found.result
+    if not is_cuda(found.target):
+        raise FormatError(f"kernel: target {found.target!r} is none of CUDA; compile the program again")
+    device = cuda_device(found.target)
+    if (stored is None) != (found.origin == "library"):
+        raise FormatError(f"kernel: {found.origin!r} with or without versions is none; compile the program again")
+    if stored is not None and stored.program != program:
         raise FormatError("kernel: its versions are of another program; compile the program again")
-    return CudaMuGraphKernel(program, device, origin, result)
+    result = None if stored is None else restored(stored, device, "kernel", seed)
+    return CudaMuGraphKernel(program, device, found.origin, result)

@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mirage.cache import CallStore
 from mirage.errors import FormatError
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
-from mirage.results.cpu.records import (
-    DecisionRecord,
-    baselines_from_json,
-    baselines_to_json,
-    decision_from_json,
-    decision_record,
-)
-from mirage.results.recall import Kept, Memory
+from mirage.results.cpu.records import Baselines, DecisionRecord, decision_record
+from mirage.results.recall import Kept, Memory, StoredRecord
 from mirage.results.records import StoredGraphs
 from mirage.results.result import FROM_CACHE
 from mirage.search.candidates import Candidate, Known, admitted
@@ -61,6 +54,13 @@ class KeptDecision:
         return Tuned(candidates, self.baselines, 0, [], FROM_CACHE), decision
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Tuned(StoredRecord):
+    decision: DecisionRecord
+    baselines: Baselines
+    stats: SearchStats
+
+
 class CpuMemory(Memory):
     """The records of one program; what was tuned is a record of this kind of processor, with as many cores."""
 
@@ -76,15 +76,13 @@ class CpuMemory(Memory):
     def tuned(self, anchors: Sequence[Mapping[str, int]]) -> Kept[KeptDecision] | None:
         """The tuned choice for these sizes on this machine."""
 
-        def read(payload: dict[str, Any]) -> KeptDecision:
-            records = StoredGraphs.from_json(payload["graphs"], self._symbols())
-            decision = decision_from_json(payload["decision"], records, self._symbols())
-            decision = decision.renamed(self.names.renaming.inverse())
-            known = StoredGraphs(records, self._from_canonical)
-            baselines, stats = baselines_from_json(payload["baselines"]), SearchStats.from_json(payload["stats"])
-            return KeptDecision(known, decision, baselines, stats)
+        def read(r: _Tuned) -> KeptDecision:
+            records = StoredGraphs.of_json(r.graphs, self._symbols())
+            r.decision.check(records, self._symbols())
+            decision = r.decision.renamed(self.names.renaming.inverse())
+            return KeptDecision(StoredGraphs(records, self._from_canonical), decision, dict(r.baselines), r.stats)
 
-        return self._recall(self._tuned_key(anchors), read)
+        return self._recall(self._tuned_key(anchors), _Tuned, read)
 
     def keep_tuned(
         self,
@@ -95,16 +93,13 @@ class CpuMemory(Memory):
         spent: float,
     ) -> None:
         """Remember the measured graphs, and the choice, for these sizes, for which `spent` seconds were taken in all."""
-        kept = {id(c.graph): c for c in tuned.candidates if c.timing is not None or c.tried}
+        measured = {id(c.graph): c for c in tuned.candidates if c.timing is not None or c.tried}
         # versions may be of graphs that did not do well at the given sizes
-        others = {id(v.candidate.graph) for v in decision.versions if v.candidate} - kept.keys()
-        kept |= {id(c.graph): c for c in tuned.candidates if id(c.graph) in others}
-        graphs = [*kept.values()]
-        payload = {
-            "graphs": self._graphs_to_json(graphs),
-            "decision": decision_record(decision, graphs).renamed(self.names.renaming).to_json(),
-            "baselines": baselines_to_json(tuned.baselines),
-            "stats": stats.to_json(),
-        }
-        best_us = decision.at(anchors[0]).timing.median_us
-        self._keep(self._tuned_key(anchors), payload, best_us, complete=not was_cut(tuned.stop_reason), spent=spent)
+        others = {id(v.candidate.graph) for v in decision.versions if v.candidate} - measured.keys()
+        measured |= {id(c.graph): c for c in tuned.candidates if id(c.graph) in others}
+        graphs = [*measured.values()]
+        record = _Tuned(
+            graphs=self._written_graphs(graphs), decision=decision_record(decision, graphs).renamed(self.names.renaming),
+            baselines=tuned.baselines, stats=stats, complete=not was_cut(tuned.stop_reason), spent=spent,
+        )  # fmt: skip
+        self._keep(self._tuned_key(anchors), record, decision.at(anchors[0]).timing.median_us)

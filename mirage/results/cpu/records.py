@@ -1,4 +1,4 @@
-"""Results for the processor as JSON: versions with their schedules and timings, the tree, and the baselines.
+"""Results for the processor as they are stored: versions with their schedules and timings, the tree, and the baselines.
 
 As in `mirage.results.records`, a record holds no code: C is printed again from the graphs, which are verified again.
 """
@@ -7,58 +7,45 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Annotated, TypeAlias
 
 from mirage.errors import FormatError
 from mirage.ir.canonical import Renaming
+from mirage.ir.codec import Index, within
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
-from mirage.kernels.decision import Tree, rename, tree_from_json, tree_to_json
+from mirage.kernels.decision import Sizes, Tree, check_tree, rename
 from mirage.kernels.profile import Timing
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
-from mirage.results.records import (
-    accuracy_from_json,
-    accuracy_to_json,
-    points_from_json,
-    points_to_json,
-    rename_points,
-    rename_sizes,
-    schedule_from_json,
-    sizes_from_json,
-    timing_from_json,
-    timing_to_json,
-)
+from mirage.results.records import check_points, check_sizes, rename_points, rename_sizes
+from mirage.results.result import StoredResult
 from mirage.search.accuracy import Accuracy
 from mirage.search.candidates import Candidate, Known
-from mirage.search.versions import MAX_VERSIONS, Decision, Point, Version
+from mirage.search.versions import MAX_VERSIONS, Decision, Kind, Point, Version
 
-#: what competes with graphs: the program operator by operator, and as BLAS calls
-BASELINES = ("reference", "library")
+
+def check_baselines(baselines: Mapping[str, Timing]) -> None:
+    """Of the program as BLAS calls, which is always timed, and operator by operator."""
+    if not {"library"} <= set(baselines) <= {"library", "reference"}:
+        raise ValueError("the timing of library, and of reference where it was timed")
+
+
+Baselines: TypeAlias = Annotated[Mapping[str, Timing], check_baselines]
 
 
 @dataclass(frozen=True)
 class VersionRecord:
     """One version as it was stored: of which graph (its place among the records), None where the kind is a baseline."""
 
-    kind: str
-    timing: Timing
-    graph: int | None
-    schedule: Schedule | None
-    sizes: dict[str, int]
-    accuracy: tuple[Accuracy, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "kind": self.kind,
-            "timing": timing_to_json(self.timing),
-            "graph": self.graph,
-            "schedule": self.schedule.to_json() if self.schedule else None,
-            "sizes": self.sizes,
-            "accuracy": accuracy_to_json(self.accuracy),
-        }
+    kind: Kind
+    timing: Timing | None = None
+    graph: Index | None = None
+    schedule: Schedule | None = None
+    sizes: Sizes = field(default_factory=dict)
+    accuracy: tuple[Accuracy, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,22 +66,35 @@ class DecisionRecord:
         )
         return DecisionRecord(versions, rename(self.tree, r.symbols), rename_points(self.points, r.symbols))
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "versions": [v.to_json() for v in self.versions],
-            "tree": tree_to_json(self.tree),
-            "points": points_to_json(self.points),
-        }
+    def check(self, graphs: Sequence[Known], symbols: Collection[str]) -> None:
+        """Raises FormatError unless it is of these graphs and dim symbols, ScheduleError where a schedule is not one of its
+        graph.
+        """
+        if not 0 < len(self.versions) <= MAX_VERSIONS:
+            raise FormatError(f"decision: there must be 1 to {MAX_VERSIONS} versions, got {len(self.versions)}")
+        for v in self.versions:
+            if v.graph is None:
+                if v.kind == "mugraph" or v.schedule is not None or v.sizes:
+                    raise FormatError(f"decision: {v.kind!r} without a graph is no version")
+            elif v.kind != "mugraph" or v.schedule is None or v.graph >= len(graphs):
+                raise FormatError(f"decision: {v.kind!r} of graph {v.graph} is no version")
+            else:
+                v.schedule.check(graphs[v.graph].graph)
+                check_sizes(v.sizes, symbols)
+        check_tree(self.tree, symbols, len(self.versions))
+        check_points(self.points, len(self.versions), symbols)
 
     def restored(self, candidates: Mapping[int, Candidate], constants: Collection[str]) -> Decision:
         """The decision with compiled kernels; `candidates` are its graphs, by their places. Nothing is measured or chosen again.
 
-        Raises ScheduleError if a schedule packs other inputs than `constants`.
+        Raises FormatError for a version without timing, ScheduleError if a schedule packs other inputs than `constants`.
         """
-        versions = (
-            Version(v.kind, v.timing, None if v.graph is None else compiled(candidates[v.graph], v, constants))
-            for v in self.versions
-        )
+        versions = []
+        for v in self.versions:
+            if v.timing is None:
+                raise FormatError("decision: a version has no timing")
+            c = None if v.graph is None else compiled(candidates[v.graph], v, constants)
+            versions.append(Version(v.kind, v.timing, c))
         return Decision(tuple(versions), self.tree, self.points)
 
 
@@ -105,10 +105,10 @@ def decision_record(decision: Decision, candidates: Sequence[Candidate]) -> Deci
     for v in decision.versions:
         c = v.candidate
         if c is None:
-            versions.append(VersionRecord(v.kind, v.timing, None, None, {}, ()))
+            versions.append(VersionRecord(v.kind, v.timing))
         else:
             place = places[id(c.graph)]
-            versions.append(VersionRecord(v.kind, v.timing, place, c.schedule, dict(c.sizes), c.accuracy))
+            versions.append(VersionRecord(v.kind, v.timing, place, c.schedule, c.sizes, c.accuracy))
     return DecisionRecord(tuple(versions), decision.tree, decision.points)
 
 
@@ -126,46 +126,15 @@ def compiled(c: Candidate, record: VersionRecord, constants: Collection[str]) ->
     )  # fmt: skip
 
 
-def decision_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> DecisionRecord:
-    """Raises FormatError for anything but what `DecisionRecord.to_json` writes, of these graphs and dim symbols,
-    ScheduleError where a schedule is not one of its graph.
-    """
-    if not isinstance(obj, dict) or set(obj) != {"versions", "tree", "points"}:
-        raise FormatError("decision: expected versions, tree and points")
-    if not isinstance(obj["versions"], list) or not 0 < len(obj["versions"]) <= MAX_VERSIONS:
-        raise FormatError(f"decision: versions must be a list of 1 to {MAX_VERSIONS}")
-    versions = tuple(_version_from_json(v, graphs, symbols) for v in obj["versions"])
-    tree = tree_from_json(obj["tree"], symbols, len(versions))
-    return DecisionRecord(versions, tree, points_from_json(obj["points"], len(versions), symbols))
+@dataclass(frozen=True, kw_only=True)
+class StoredCpuResult(StoredResult):
+    """A result for the processor as it is stored."""
 
+    decision: DecisionRecord
+    threads: Annotated[int, within(1, 2**31 - 1)]
+    baselines: Baselines
 
-def _version_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> VersionRecord:
-    names = {"kind", "timing", "graph", "schedule", "sizes", "accuracy"}
-    if not isinstance(obj, dict) or set(obj) != names:
-        raise FormatError(f"decision: a version must have exactly {', '.join(sorted(names))}")
-    kind, place, timing = obj["kind"], obj["graph"], timing_from_json(obj["timing"])
-    if timing is None:
-        raise FormatError("decision: a version has no timing")
-    accuracy = accuracy_from_json(obj["accuracy"])
-    if kind == "mugraph" and type(place) is int and 0 <= place < len(graphs):
-        schedule = schedule_from_json(obj["schedule"], graphs[place].graph)
-        if schedule is None:
-            raise FormatError("decision: a version has no schedule")
-        return VersionRecord(kind, timing, place, schedule, sizes_from_json(obj["sizes"], symbols), accuracy)
-    if kind in BASELINES and place is None and obj["schedule"] is None and not obj["sizes"]:
-        return VersionRecord(kind, timing, None, None, {}, accuracy)
-    raise FormatError(f"decision: {kind!r} of graph {place!r} is no version"[:200])
-
-
-def baselines_from_json(obj: Any) -> dict[str, Timing]:
-    """Timings of the baselines by name, of which the library's is always there; raises FormatError."""
-    if not isinstance(obj, dict) or not {"library"} <= set(obj) <= set(BASELINES):
-        raise FormatError(f"baselines: expected library, and reference where it was timed, got {obj!r}")
-    found = {name: timing_from_json(t) for name, t in obj.items()}
-    if None in found.values():
-        raise FormatError("baselines: a timing is missing")
-    return {name: t for name, t in found.items() if t is not None}
-
-
-def baselines_to_json(baselines: Mapping[str, Timing]) -> dict[str, Any]:
-    return {name: timing_to_json(t) for name, t in baselines.items()}
+    def check_stored(self) -> None:
+        """As of every result; raises FormatError and ScheduleError, too, where the decision is not one of its graphs."""
+        super().check_stored()
+        self.decision.check(self.graphs, self.program.symbols())

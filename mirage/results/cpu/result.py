@@ -23,14 +23,8 @@ from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
-from mirage.results.cpu.records import (
-    baselines_from_json,
-    baselines_to_json,
-    decision_from_json,
-    decision_record,
-)
-from mirage.results.records import candidates_to_json
-from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult, checked_budget
+from mirage.results.cpu.records import StoredCpuResult, decision_record
+from mirage.results.result import FROM_CACHE, FROM_FILE, Result, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
@@ -248,38 +242,27 @@ class Superoptimized(Result):
         given = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
         return f"{given}, and all of these {', '.join(map(str, COMPARED))}" if given else "the program's own sizes"
 
-    def _choice_to_json(self) -> dict[str, Any]:
-        return {
-            "threads": self.threads,
-            "graphs": candidates_to_json(self.graphs),
-            "decision": decision_record(self.decision, self.graphs).to_json(),
-            "baselines": baselines_to_json(self.baselines),
-        }
+    def stored(self) -> StoredCpuResult:
+        decision = decision_record(self.decision, self.graphs)
+        return StoredCpuResult(decision=decision, threads=self.threads, baselines=self.baselines, **self._common())
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()
 
 
-def result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, target: Target, where: str, seed: int
-) -> Superoptimized:
-    """The result that `Superoptimized.to_json` wrote, of which `saved` has been read: its graphs are verified again with this
-    seed, and its kernels compiled for this machine. `where` says in errors where it comes from.
+def restored(stored: StoredCpuResult, target: Target, where: str, seed: int) -> Superoptimized:
+    """The result that was stored: its graphs are verified again with this seed, and its kernels compiled for this machine.
+    `where` says in errors where it comes from.
 
-    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-    what is no such object, and the errors of compilation.
+    Raises VerificationError for a graph that does not compute the program, FormatError, and the errors of compilation.
     """
-    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols())
-    threads = obj["threads"]
-    if type(threads) is not int or not 0 < threads < 2**31:
-        raise ValueError(f"threads {threads!r}")
-    baselines = baselines_from_json(obj["baselines"])
-    verifier = Verifier(saved.program, seed)
+    verifier = Verifier(stored.program, seed)
     start = time.perf_counter()
-    graphs = saved.rechecked(verifier, where)
+    graphs = stored.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return Superoptimized(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, target=target, threads=threads, graphs=graphs,
-        baselines=baselines, decision=decision.restored(dict(enumerate(graphs)), saved.constants), stats=saved.stats,
-        seconds=seconds, cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
+        program=stored.program, verifier=verifier, anchors=stored.anchors, target=target, threads=stored.threads, graphs=graphs,
+        baselines=dict(stored.baselines), decision=stored.decision.restored(dict(enumerate(graphs)), stored.constants),
+        stats=stored.stats, seconds=seconds, cache_hit=True, candidates=stored.candidates, tune_stop=FROM_FILE,
+        constants=stored.constants,
     )  # fmt: skip

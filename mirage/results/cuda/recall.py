@@ -5,19 +5,24 @@ compiled versions, as the model ranked them or, under the device's name, as a de
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
 from mirage.cache import CallStore
 from mirage.errors import FormatError
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.cuda.device import CudaDevice
-from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
-from mirage.results.recall import Memory
-from mirage.results.records import candidates_from_json
+from mirage.results.cuda.records import CudaDecisionRecord, cuda_record
+from mirage.results.recall import Memory, StoredRecord
+from mirage.results.records import StoredGraphs
 from mirage.search.candidates import Candidate, admitted
 from mirage.search.cuda.versions import CudaDecision
 from mirage.search.jobs import OUT_OF_TIME
 from mirage.verify.equivalence import Verifier
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ranked(StoredRecord):
+    decision: CudaDecisionRecord
 
 
 class CudaMemory(Memory):
@@ -46,19 +51,19 @@ class CudaMemory(Memory):
         it. None where a smaller `budget` (seconds) cut it short.
         """
 
-        def read(payload: dict[str, Any]) -> tuple[list[Candidate], CudaDecision]:
-            records = candidates_from_json(payload["graphs"], self._symbols())
-            record = cuda_decision_from_json(payload["decision"], records, self._symbols())
+        def read(r: _Ranked) -> tuple[list[Candidate], CudaDecision]:
+            records = StoredGraphs.of_json(r.graphs, self._symbols())
+            r.decision.check(records, self._symbols())
             candidates = []
             for known in map(self._from_canonical, records):
                 candidate = admitted(verifier, known)
                 if candidate is None:
                     raise FormatError("a graph in it does not compute this program")
                 candidates.append(candidate)
-            return candidates, record.renamed(self.names.renaming.inverse()).restored(candidates, self.device)
+            return candidates, r.decision.renamed(self.names.renaming.inverse()).restored(candidates, self.device)
 
         for measured_on in [self.device.name, ""] if self.device.present else [""]:
-            found = self._recall(self._ranked_key(anchors, measured_on), read)
+            found = self._recall(self._ranked_key(anchors, measured_on), _Ranked, read)
             if found is not None and found.enough(budget):
                 return found.value
         return None
@@ -70,10 +75,9 @@ class CudaMemory(Memory):
         compiled or measured.
         """
         graphs = list({id(v.candidate.graph): v.candidate for v in decision.versions}.values())
-        payload = {
-            "graphs": self._graphs_to_json(graphs),
-            "decision": cuda_record(decision, graphs).renamed(self.names.renaming).to_json(),
-        }
-        key = self._ranked_key(anchors, decision.measured_on)
+        record = _Ranked(
+            graphs=self._written_graphs(graphs), decision=cuda_record(decision, graphs).renamed(self.names.renaming),
+            complete=OUT_OF_TIME not in stop_reason, spent=spent,
+        )  # fmt: skip
         best_us = decision.points[0].times[decision.at(anchors[0])]
-        self._keep(key, payload, best_us, complete=OUT_OF_TIME not in stop_reason, spent=spent)
+        self._keep(self._ranked_key(anchors, decision.measured_on), record, best_us)

@@ -1,4 +1,4 @@
-"""Results for CUDA devices as JSON: versions with their schedules, the tree, and the times that it was learnt from.
+"""Results for CUDA devices as they are stored: versions with their schedules, the tree, and the times that it was learnt from.
 
 As in `mirage.results.records`, a record holds no code: Triton is printed again from the graphs, which are verified again.
 """
@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from mirage.errors import FormatError, MirageError, NoCompilerError
 from mirage.ir.canonical import Renaming
+from mirage.ir.codec import Index
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
-from mirage.kernels.decision import Tree, leaves, rename, tree_from_json, tree_to_json
+from mirage.kernels.decision import Sizes, Tree, check_tree, leaves, rename
 from mirage.mugraph.rename import rename_axis
-from mirage.results.records import (
-    points_from_json,
-    points_to_json,
-    rename_points,
-    rename_sizes,
-    sizes_from_json,
-)
+from mirage.results.records import check_points, check_sizes, rename_points, rename_sizes
+from mirage.results.result import StoredResult
 from mirage.search.candidates import Candidate, Known
 from mirage.search.cuda.rank import MAX_RIVALS
 from mirage.search.cuda.versions import CudaDecision, CudaVersion, build_all
@@ -32,9 +27,9 @@ from mirage.search.versions import Point
 class CudaVersionRecord:
     """One version as it was stored: of which graph (its place among the records), with which schedule, for which sizes."""
 
-    graph: int
+    graph: Index
     schedule: CudaSchedule
-    sizes: dict[str, int]
+    sizes: Sizes
 
 
 @dataclass(frozen=True)
@@ -55,14 +50,21 @@ class CudaDecisionRecord:
         points = rename_points(self.points, r.symbols)
         return CudaDecisionRecord(tuple(versions), rename(self.tree, r.symbols), points, self.measured_on)
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "versions": [{"graph": v.graph, "schedule": v.schedule.to_json(), "sizes": v.sizes} for v in self.versions],
-            "used": 1 + max(v for _, v in leaves(self.tree)),
-            "tree": tree_to_json(self.tree),
-            "points": points_to_json(self.points),
-            "measured_on": self.measured_on,
-        }
+    def check(self, graphs: Sequence[Known], symbols: Collection[str]) -> None:
+        """Raises FormatError unless it is of these graphs and dim symbols, ScheduleError where a schedule is not one of its
+        graph.
+        """
+        if not 0 < len(self.versions) <= MAX_RIVALS:
+            raise FormatError(f"decision: there must be 1 to {MAX_RIVALS} versions, got {len(self.versions)}")
+        for v in self.versions:
+            if v.graph >= len(graphs):
+                raise FormatError(f"decision: there is no graph {v.graph}")
+            v.schedule.check(graphs[v.graph].graph)
+            check_sizes(v.sizes, symbols)
+        # those of the leaves come first; the others are for a device to measure
+        used = 1 + max(v for _, v in leaves(self.tree))
+        check_tree(self.tree, symbols, min(used, len(self.versions)))
+        check_points(self.points, len(self.versions), symbols)
 
     def restored(self, candidates: Sequence[Candidate], device: CudaDevice) -> CudaDecision:
         """The decision with kernels compiled for a device; `candidates` are the record's graphs.
@@ -85,40 +87,20 @@ class CudaDecisionRecord:
 def cuda_record(decision: CudaDecision, candidates: Sequence[Candidate]) -> CudaDecisionRecord:
     """The record of a decision among versions of the graphs of `candidates`."""
     places = {id(c.graph): i for i, c in enumerate(candidates)}
-    versions = (CudaVersionRecord(places[id(v.candidate.graph)], v.schedule, dict(v.sizes)) for v in decision.versions)
+    versions = (CudaVersionRecord(places[id(v.candidate.graph)], v.schedule, v.sizes) for v in decision.versions)
     return CudaDecisionRecord(tuple(versions), decision.tree, decision.points, decision.measured_on)
 
 
-def cuda_decision_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> CudaDecisionRecord:
-    """Raises FormatError for anything but what `CudaDecisionRecord.to_json` writes, of these graphs and dim symbols,
-    ScheduleError where a schedule is not one of its graph.
-    """
-    if not isinstance(obj, dict) or set(obj) != {"versions", "used", "tree", "points", "measured_on"}:
-        raise FormatError("decision: expected versions, used, tree, points and measured_on")
-    if not isinstance(obj["versions"], list) or not 0 < len(obj["versions"]) <= MAX_RIVALS:
-        raise FormatError(f"decision: versions must be a list of 1 to {MAX_RIVALS}")
-    if not isinstance(obj["measured_on"], str):
-        raise FormatError(f"decision: measured_on must be the name of a device, got {obj['measured_on']!r}"[:200])
-    versions = tuple(_version_from_json(v, graphs, symbols) for v in obj["versions"])
-    # those of the leaves come first; the others are for a device to measure
-    used = obj["used"]
-    if type(used) is not int or not 0 < used <= len(versions):
-        raise FormatError(f"decision: used must be a number from 1 to {len(versions)}, got {used!r}"[:200])
-    tree = tree_from_json(obj["tree"], symbols, used)
-    return CudaDecisionRecord(
-        versions, tree, points_from_json(obj["points"], len(versions), symbols), obj["measured_on"]
-    )
+@dataclass(frozen=True, kw_only=True)
+class StoredCudaResult(StoredResult):
+    """A result for a CUDA device as it is stored."""
 
+    decision: CudaDecisionRecord
 
-def _version_from_json(obj: Any, graphs: Sequence[Known], symbols: Collection[str]) -> CudaVersionRecord:
-    if not isinstance(obj, dict) or set(obj) != {"graph", "schedule", "sizes"}:
-        raise FormatError("decision: a version must have exactly graph, schedule and sizes")
-    place = obj["graph"]
-    if type(place) is not int or not 0 <= place < len(graphs):
-        raise FormatError(f"decision: there is no graph {place!r}"[:200])
-    schedule = CudaSchedule.from_json(obj["schedule"])
-    schedule.check(graphs[place].graph)
-    return CudaVersionRecord(place, schedule, sizes_from_json(obj["sizes"], symbols))
+    def check_stored(self) -> None:
+        """As of every result; raises FormatError and ScheduleError, too, where the decision is not one of its graphs."""
+        super().check_stored()
+        self.decision.check(self.graphs, self.program.symbols())
 
 
 def rename_cuda_schedule(schedule: CudaSchedule, axes: Mapping[str, str]) -> CudaSchedule:

@@ -20,9 +20,8 @@ from mirage.kernels.cuda.device import CudaDevice, find_cupy, present_device
 from mirage.kernels.cuda.launch.executable import CudaExecutable
 from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.decision import leaves
-from mirage.results.cuda.records import cuda_decision_from_json, cuda_record
-from mirage.results.records import candidates_to_json
-from mirage.results.result import FROM_FILE, Result, SavedResult
+from mirage.results.cuda.records import StoredCudaResult, cuda_record
+from mirage.results.result import FROM_FILE, Result
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.cuda.gemms import why_none
@@ -146,11 +145,8 @@ class CudaSuperoptimized(Result):
             rows.append((f"{what} at {at}", f"{us:,.2f} us" if us < np.inf else "no version serves it"))
         return rows
 
-    def _choice_to_json(self) -> dict[str, Any]:
-        return {
-            "graphs": candidates_to_json(self.graphs),
-            "decision": cuda_record(self.decision, self.graphs).to_json(),
-        }
+    def stored(self) -> StoredCudaResult:
+        return StoredCudaResult(decision=cuda_record(self.decision, self.graphs), **self._common())
 
     def _repr_svg_(self) -> str | None:
         return self.best.graph._repr_svg_()
@@ -247,25 +243,20 @@ class CudaSuperoptimized(Result):
         return found[0] if len(found) == 1 else tuple(found)
 
 
-def cuda_result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, device: CudaDevice, where: str, seed: int
-) -> CudaSuperoptimized:
-    """The result that `CudaSuperoptimized.to_json` wrote for a device of this architecture, of which `saved` has been read: its
-    graphs are verified again with this seed, and its kernels compiled if they are not in the cache. `where` says in errors
-    where it comes from.
+def restored(stored: StoredCudaResult, device: CudaDevice, where: str, seed: int) -> CudaSuperoptimized:
+    """The result that was stored, for a device of its architecture: its graphs are verified again with this seed, and its kernels
+    compiled if they are not in the cache. `where` says in errors where it comes from.
 
-    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-    what is no such object, and the errors of compilation.
+    Raises VerificationError for a graph that does not compute the program, and the errors of compilation.
     """
-    decision = cuda_decision_from_json(obj["decision"], saved.graphs, saved.program.symbols())
-    verifier = Verifier(saved.program, seed)
+    verifier = Verifier(stored.program, seed)
     start = time.perf_counter()
-    graphs = saved.rechecked(verifier, where)
+    graphs = stored.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return CudaSuperoptimized(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, device=device, graphs=graphs,
-        decision=decision.restored(graphs, device), stats=saved.stats, seconds=seconds,
-        cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
+        program=stored.program, verifier=verifier, anchors=stored.anchors, device=device, graphs=graphs,
+        decision=stored.decision.restored(graphs, device), stats=stored.stats, seconds=seconds,
+        cache_hit=True, candidates=stored.candidates, tune_stop=FROM_FILE, constants=stored.constants,
     )  # fmt: skip
 
 
