@@ -381,7 +381,7 @@ DAMAGE: dict[str, Callable[[ResultStore], None]] = {
         lambda p: {
             **p,
             "graphs": [
-                {**g, "schedule": g["schedule"] and [{**k, "tiles": {}, "splits": {}} for k in g["schedule"]]}
+                {**g, **{s: {"kernels": [{**k, "tiles": []} for k in g[s]["kernels"]]} for s in g if s == "schedule"}}
                 for g in p["graphs"]
             ],
             "stats": 5,
