@@ -281,7 +281,7 @@ def test_saved_results_are_shown_verified_and_searched_again(run: Run, tmp_path:
     assert json.loads(out)["cache_hit"] is True
     obj = json.loads((tmp_path / "r.json").read_text())
     (tmp_path / "r.json").write_text(json.dumps({**obj, "graphs": 5}))
-    fails(run, "show", "r.json", message="graphs: expected a list")
+    fails(run, "show", "r.json", message="graphs: expected an array")
 
 
 # verify
