@@ -210,8 +210,8 @@ def short(value: str) -> None:
         raise ValueError(f"at most {MAX_TEXT} printable characters")
 
 
-def register(kind: type, tag: str, write: Write, read: Read) -> None:
-    """Store values of a class as what `write` makes of them; where any value may be, in an object with the field `tag`.
+def register(kind: type, tag: str | None, write: Write, read: Read) -> None:
+    """Store values of a class as what `write` makes of them; where any value may be, in an object with the field `tag`, or not.
 
     `read` raises ValueError with what it expected, or any MirageError.
     """
@@ -225,7 +225,8 @@ def register(kind: type, tag: str, write: Write, read: Read) -> None:
             raise _Misfit(str(e)) from None
 
     _LEAVES[kind] = write, checked
-    _TAGS[tag] = kind
+    if tag is not None:
+        _TAGS[tag] = kind
 
 
 class _Misfit(Exception):

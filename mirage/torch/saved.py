@@ -125,8 +125,8 @@ def _store(key: Key, program: Program, tensors: _Tensors) -> _StoredProgram:
     return _StoredProgram(
         key, str(imported.module), tuple(imported.inputs), tensors.add(imported.attributes), tuple(imported.outputs),
         imported.native, imported.fallback, imported.reasons, program.layout, tensors.add(program.weights.tensors),
-        tensors.add(program.state.tensors), program.guards.to_json(), program.unflatten.spec, tuple(program.names), program.random,
-        tuple(tuple(sorted(c)) for c in program.checked), program.told,
+        tensors.add(program.state.tensors), program.guards.to_json(), program.unflatten.spec, tuple(program.names),
+        program.random, tuple(tuple(sorted(c)) for c in program.checked), program.told,
     )  # fmt: skip
 
 
