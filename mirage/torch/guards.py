@@ -5,13 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import sympy
 
-from mirage.errors import DimError, FormatError, UnsupportedNode
+from mirage.errors import DimError, UnsupportedNode
 from mirage.frontends.aten.types import converted, dim_of
-from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of, to_dim
+from mirage.ir.codec import one_of
+from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of
 
 Shape: TypeAlias = tuple[int, ...]
 #: the least and the largest size of a dim, None for any
@@ -38,7 +39,7 @@ def within(n: int, bound: Range) -> bool:
 class SizeGuard:
     """`left` and `right` stand in a relation, such as "<="."""
 
-    relation: str
+    relation: Annotated[str, one_of(*_RELATIONS)]
     left: Dim
     right: Dim
 
@@ -84,31 +85,6 @@ class Guards:
         if not all(d.is_Integer and d >= 0 for dims in found for d in dims):
             return None
         return [tuple(int(d) for d in dims) for dims in found]
-
-    def to_json(self) -> dict[str, Any]:
-        """JSON values from which `guards_from_json` makes the same."""
-        return {
-            "shapes": [[dim_text(d) for d in dims] for dims in self.shapes],
-            "conditions": [[dim_text(g.left), g.relation, dim_text(g.right)] for g in self.conditions],
-            "exact": None if self.exact is None else [list(s) for s in self.exact],
-        }
-
-
-def guards_from_json(data: Any) -> Guards:
-    """What `Guards.to_json` gave; raises FormatError for anything else."""
-    try:
-        shapes = tuple(tuple(to_dim(d) for d in dims) for dims in data["shapes"])
-        conditions = tuple(SizeGuard(_relation(r), to_dim(a), to_dim(b)) for a, r, b in data["conditions"])
-        exact = None if data["exact"] is None else tuple(tuple(int(n) for n in s) for s in data["exact"])
-    except (KeyError, TypeError, ValueError, DimError) as e:
-        raise FormatError(f"guards that cannot be read: {e}") from None
-    return Guards(shapes, conditions, exact)
-
-
-def _relation(text: Any) -> str:
-    if text not in _RELATIONS:
-        raise FormatError(f"{text!r} is no relation of sizes")
-    return str(text)
 
 
 def guards_of(tensors: Sequence[Any]) -> Guards:

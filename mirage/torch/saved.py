@@ -16,13 +16,13 @@ from mirage.compilation import KERNEL_KINDS
 from mirage.errors import FormatError, InputError
 from mirage.folders import path_of, save_file
 from mirage.frontends.aten.importer import Given, Imported
-from mirage.ir.codec import TORCH_MODEL, Index, Json, at_least, register
+from mirage.ir.codec import TORCH_MODEL, Index, at_least, register
 from mirage.ir.graph.parse import parse_module
 from mirage.runtime import archive
 from mirage.runtime.executable import executable_from_bytes
 from mirage.torch.arguments import PLAIN, Key, dtype_name
 from mirage.torch.compiled import CompiledGraph
-from mirage.torch.guards import guards_from_json
+from mirage.torch.guards import Guards
 from mirage.torch.program import Layout, Program, Unflatten
 from mirage.torch.programs import CompiledPrograms
 from mirage.torch.trees import spec_from_json, spec_to_json
@@ -52,7 +52,7 @@ class _StoredProgram:
     layout: Layout
     weights: tuple[Index, ...]
     state: tuple[Index, ...]
-    guards: Json
+    guards: Guards
     result: pytree.TreeSpec
     names: tuple[str, ...]
     random: bool
@@ -125,7 +125,7 @@ def _store(key: Key, program: Program, tensors: _Tensors) -> _StoredProgram:
     return _StoredProgram(
         key, str(imported.module), tuple(imported.inputs), tensors.add(imported.attributes), tuple(imported.outputs),
         imported.native, imported.fallback, imported.reasons, program.layout, tensors.add(program.weights.tensors),
-        tensors.add(program.state.tensors), program.guards.to_json(), program.unflatten.spec, tuple(program.names),
+        tensors.add(program.state.tensors), program.guards, program.unflatten.spec, tuple(program.names),
         program.random, tuple(tuple(sorted(c)) for c in program.checked), program.told,
     )  # fmt: skip
 
@@ -162,7 +162,7 @@ def _restore(stored: _StoredProgram, executable: bytes, tensors: Sequence[Any]) 
     _check(imported, graph, layout, stored.result.num_leaves)
     _check_key(stored.key)
     program = Program(
-        graph, layout, guards_from_json(stored.guards), Weights(None, [(None, tensors[k]) for k in stored.weights]),
+        graph, layout, stored.guards, Weights(None, [(None, tensors[k]) for k in stored.weights]),
         Weights(None, [(None, tensors[k]) for k in stored.state]), Unflatten(stored.result), list(stored.names), {},
         stored.random, told=stored.told,
     )  # fmt: skip

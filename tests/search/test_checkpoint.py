@@ -132,7 +132,7 @@ def test_what_is_not_json_is_refused(path: Path) -> None:
         c.put("u", {"cost": float("nan")})
     with pytest.raises(CacheError, match="unit 'u'"):
         c.put("u", object())
-    with pytest.raises(CacheError, match="unit 'u'.*cannot be saved"):
+    with pytest.raises(CacheError, match=r"unit 'u'.*cannot be saved"):
         c.put("u", [object()], list[Any])
     assert not path.exists()
 

@@ -141,7 +141,7 @@ EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "an output": lambda h: _first(h)["outputs"].__setitem__(0, 99),
     "fewer outputs": lambda h: _first(h)["outputs"].pop(),
     "a tree": lambda h: _first(h).update(result={"type": "builtins.dict", "context": "3", "children_spec": []}),
-    "a guard": lambda h: _first(h)["guards"].update(conditions=[["s0", "is", "s1"]]),
+    "a guard": lambda h: _first(h)["guards"].update(conditions=[{"relation": "is", "left": "s0", "right": "s1"}]),
     "a dim": lambda h: _first(h)["guards"].update(shapes=[["__import__('os')"]]),
     "a module": lambda h: _first(h).update(module="import os"),
     "a key": lambda h: _first(h).update(key=[1, [], [{"dtype": "float32"}]]),
