@@ -8,15 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from mirage.errors import FormatError
+from mirage.ir.codec import within
 from mirage.ir.dims import Dim
 
 #: comparisons on the longest way to a leaf: at most 8 leaves
 MAX_DEPTH = 3
 #: every number of elements that a dim may have, and exact as a double
 MAX_THRESHOLD = 2**53
+Size: TypeAlias = Annotated[int, within(1, MAX_THRESHOLD)]
+#: dim symbol -> elements
+Sizes: TypeAlias = Mapping[str, Size]
 
 
 @dataclass(frozen=True)
@@ -35,7 +39,7 @@ class Split:
     """`below` where the product of the sizes of `dims` (one dim, or two) is at most `threshold`, else `above`."""
 
     dims: tuple[str, ...]
-    threshold: int
+    threshold: Size
     below: Tree
     above: Tree
 
@@ -105,42 +109,24 @@ def rename(tree: Tree, symbols: Mapping[str, str]) -> Tree:
     return Split(dims, tree.threshold, rename(tree.below, symbols), rename(tree.above, symbols))
 
 
-def tree_to_json(tree: Tree) -> Any:
-    if not isinstance(tree, Split):
-        return tree
-    return {
-        "dims": list(tree.dims),
-        "at_most": tree.threshold,
-        "then": tree_to_json(tree.below),
-        "else": tree_to_json(tree.above),
-    }
-
-
-def tree_from_json(obj: Any, symbols: Collection[str], versions: int) -> Tree:
-    """A tree over these dim symbols whose leaves are indices of that many versions.
-
-    Raises FormatError for anything but what `tree_to_json` writes of one, a tree of more than `MAX_DEPTH` comparisons
-    to a leaf, and one that leaves a version out.
+def check_tree(tree: Tree, symbols: Collection[str], versions: int) -> None:
+    """Raises FormatError unless it is a tree over these dim symbols, whose leaves are the places of that many versions, all of
+    them, at most `MAX_DEPTH` comparisons from the root.
     """
-    tree = _tree(obj, symbols, versions, MAX_DEPTH)
-    if unused := set(range(versions)) - {v for _, v in leaves(tree)}:
-        raise FormatError(f"tree: version {min(unused)} is at no leaf")
-    return tree
+    found: set[int] = set()
 
+    def visit(tree: Tree, depth: int) -> None:
+        if not isinstance(tree, Split):
+            found.add(tree)
+            return
+        if depth == MAX_DEPTH:
+            raise FormatError(f"tree: more than {MAX_DEPTH} comparisons to a leaf")
+        if len(tree.dims) not in (1, 2) or not set(tree.dims) <= set(symbols):
+            raise FormatError(f"tree: dims must be one or two of {', '.join(symbols) or 'none'}, got {tree.dims!r}"[:200])
+        visit(tree.below, depth + 1)
+        visit(tree.above, depth + 1)
 
-def _tree(obj: Any, symbols: Collection[str], versions: int, depth: int) -> Tree:
-    if type(obj) is int:
-        if not 0 <= obj < versions:
-            raise FormatError(f"tree: version {obj} is not one of {versions}")
-        return obj
-    if not isinstance(obj, dict) or set(obj) != {"dims", "at_most", "then", "else"}:
-        raise FormatError(f"tree: expected a version, or dims, at_most, then and else, got {obj!r}"[:200])
-    if depth == 0:
-        raise FormatError(f"tree: more than {MAX_DEPTH} comparisons to a leaf")
-    dims, threshold = obj["dims"], obj["at_most"]
-    if not isinstance(dims, list) or len(dims) not in (1, 2) or not all(type(d) is str and d in symbols for d in dims):
-        raise FormatError(f"tree: dims must be one or two of {', '.join(symbols) or 'none'}, got {dims!r}"[:200])
-    if type(threshold) is not int or not 0 < threshold <= MAX_THRESHOLD:
-        raise FormatError(f"tree: at_most must be an integer from 1 to 2^53, got {threshold!r}"[:200])
-    sides = (_tree(obj[side], symbols, versions, depth - 1) for side in ("then", "else"))
-    return Split(tuple(dims), threshold, *sides)
+    visit(tree, 0)
+    if wrong := found ^ set(range(versions)):
+        where = "at no leaf" if min(wrong) in range(versions) else f"not one of {versions}"
+        raise FormatError(f"tree: version {min(wrong)} is {where}")

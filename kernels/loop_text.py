@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated
 
 from mirage.errors import FormatError
+from mirage.ir.codec import LOOPS, within
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.kernels.text import kernel_fields
 
-#: version of the form
-SCHEMA = 1
 
-_FORMAT = "mirage loops"
-_FIELDS = {"format", "schema", "program", "target", "hints"}
+@dataclass(frozen=True)
+class _Stored:
+    program: str
+    target: str
+    hints: Mapping[str, Annotated[int, within(0, (1 << 63) - 1)]]
 
 
 def parts_to_text(program: LoopProgram, target: str, hints: Mapping[str, int]) -> str:
     """JSON on one line, of which `parts_from_text` makes the same again."""
-    fields = {
-        "format": _FORMAT,
-        "schema": SCHEMA,
-        "program": program.to_text(),
-        "target": target,
-        "hints": dict(hints),
-    }
-    return json.dumps(fields, separators=(",", ":"))
+    return LOOPS.to_text(_Stored(program.to_text(), target, hints))
 
 
 def parts_from_text(text: str) -> tuple[LoopProgram, str, dict[str, int]]:
@@ -34,12 +29,8 @@ def parts_from_text(text: str) -> tuple[LoopProgram, str, dict[str, int]]:
 
     Raises FormatError for any other text, ParseError and LoopError for another program.
     """
-    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
-    if not isinstance(obj["program"], str) or not isinstance(obj["target"], str):
-        raise FormatError("kernel: program and target must be texts")
-    program, hints = parse_loops(obj["program"]), obj["hints"]
-    if not isinstance(hints, dict) or set(hints) != set(program.symbols):
+    found = LOOPS.from_text(_Stored, text)
+    program = parse_loops(found.program)
+    if set(found.hints) != set(program.symbols):
         raise FormatError(f"kernel: hints must give sizes of {', '.join(program.symbols) or 'nothing'}")
-    if not all(type(n) is int and 0 <= n < 1 << 63 for n in hints.values()):
-        raise FormatError("kernel: hints must be sizes")
-    return program, obj["target"], hints
+    return program, found.target, dict(found.hints)

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from mirage.errors import BudgetError
+from mirage.ir.codec import above_zero
 
 #: after so many rounds, functions slower than the best by the factor are called seldom
 _TRIAL_ROUNDS, _TOO_SLOW = 3, 3.0
@@ -32,8 +33,8 @@ Run = TypeVar("Run", bound=Callable[[], object])
 class Timing:
     """Times of one function, in microseconds per call."""
 
-    min_us: float
-    median_us: float
+    min_us: Annotated[float, above_zero]
+    median_us: Annotated[float, above_zero]
     runs: int
 
     @staticmethod

@@ -150,8 +150,8 @@ class Target(Protocol):
         """What there is to say of the kernels of a program, for its report."""
 
     def schedule_from_json(self, obj: Any) -> Any:
-        """A schedule, of which `to_json` wrote this; its `check(graph)` raises ScheduleError for one of another graph. Raises
-        FormatError for anything else.
+        """A schedule, a dataclass, of its JSON value (`mirage.ir.codec`); its `check(graph)` raises ScheduleError for one of
+        another graph. Raises FormatError for anything else.
         """
 
     def renamed(self, schedule: Any, axes: Mapping[str, str]) -> Any:

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, Unpack, ov
 import numpy as np
 
 from mirage.cache import ResultStore, store_of
-from mirage.cache.records import parse_json
 from mirage.errors import (
     DimError,
     FormatError,
-    InputError,
     SearchError,
     TraceError,
 )
 from mirage.folders import path_of
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.frontends.spec import program as declare
+from mirage.ir.codec import RESULT, read_json
 from mirage.ir.program import Program
 from mirage.kernels.cpu.processor import memory_bytes
 from mirage.kernels.target import get_target
@@ -33,8 +32,7 @@ from mirage.results import cuda
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict, compare, verdicts
 from mirage.results.recall import Memory
-from mirage.results.records import SCHEMA
-from mirage.results.result import Result, checked_budget, saved_from_json
+from mirage.results.result import Result, StoredResult, checked_budget
 from mirage.results.work import Request, answers
 from mirage.runtime.binding import SizeBinder
 from mirage.search.buckets import bytes_needed
@@ -292,24 +290,10 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
     """
     path = path_of(path)
-    try:
-        if zipfile.is_zipfile(path):
-            raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
-        text = path.read_text()
-        obj = parse_json(text)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
-    except ValueError:
-        raise FormatError(f"{path}: not JSON; pass a file that save() wrote") from None
-    if not isinstance(obj, dict) or obj.get("format") != "mirage result":
-        raise FormatError(f"{path}: not a saved result; pass a file that save() wrote")
-    if obj.get("schema") != SCHEMA:
-        raise FormatError(f"{path}: schema {obj.get('schema')!r} is not {SCHEMA}; superoptimize the program again")
-    try:
-        saved = saved_from_json(obj)
-        # raises for sizes that this machine has no memory for
-        _anchors(saved.program, saved.anchors, {})
-        found: TargetResult = answers(saved.target).result_from_json(obj, saved, str(path), _seed(seed))
-        return found
-    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
-        raise FormatError(f"{path}: a field is missing or malformed ({e}); superoptimize the program again") from None
+    if zipfile.is_zipfile(path):
+        raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
+    stored = RESULT.from_json(StoredResult, read_json(path), str(path))
+    # raises for sizes that this machine has no memory for
+    _anchors(stored.program, stored.anchors, {})
+    found: TargetResult = answers(get_target(stored.target)).restored(stored, str(path), _seed(seed))
+    return found

@@ -24,7 +24,6 @@ from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.targets import kernels_for
 from mirage.errors import JobError
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json, program_to_json
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.jobs import was_cut
 
@@ -154,7 +153,7 @@ class Background:
         child = self._child
         if child is None:
             programs = [
-                {"program": program_to_json(j.program), "sizes": [dict(s) for s in j.sizes], "constants": list(j.constants)}
+                {"program": str(j.program), "sizes": [dict(s) for s in j.sizes], "constants": list(j.constants)}
                 for j in self._jobs
             ]  # fmt: skip
             child = self._child = Child({"jobs": programs, **self._options}, self._environment)
@@ -269,7 +268,7 @@ def main(arguments: Sequence[str]) -> None:
     kernels = kernels_for(task["target"])
 
     def rounds(job: Mapping[str, Any]) -> Rounds:
-        program = program_from_json(job["program"])
+        program = Program.from_text(job["program"])
 
         def first(seconds: float) -> TargetResult:
             return superoptimize(

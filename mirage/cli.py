@@ -9,6 +9,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,15 +24,15 @@ from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.folders import save_file
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import UpstreamFile
+from mirage.ir.codec import MUGRAPH, read_json
 from mirage.ir.program import Program
 from mirage.kernels.decision import leaves
-from mirage.mugraph.files import is_mugraph, load_mugraph, read_json
+from mirage.mugraph.files import load_mugraph
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict
 from mirage.results.ranked import Ranked
-from mirage.results.records import accuracy_to_json
 from mirage.results.result import Result
 from mirage.search.checkpoint import remove_checkpoints
 from mirage.search.decision import Version
@@ -68,7 +69,7 @@ def load_target(text: str) -> TensorFunction | Program | api.TargetResult:
             raise TraceError(f"{text}: tracing it failed: {type(e).__name__}: {e}") from e
         return function
     if not Path(text).is_file():
-        raise InputError(f"{text}: no such file; pass FILE.py:function, a program's text or JSON, or a saved result")
+        raise InputError(f"{text}: no such file; pass FILE.py:function, a program's text, or a saved result")
     obj = load_program(Path(text))
     return api.load(text) if obj is None else obj
 
@@ -91,7 +92,7 @@ def result_json(result: api.TargetResult) -> dict[str, Any]:
         "library_us": result.baselines["library"].median_us,
         "best_us": result.best.timing.median_us,
         "limit_us": result.limit_us,
-        "accuracy": accuracy_to_json(result.accuracy),
+        "accuracy": [asdict(a) for a in result.accuracy],
         "compiled_versions": sum(v.candidate is not None for v in result.versions),
         "versions": [_version_json(at, result.versions[number]) for at, number in leaves(result.decision.tree)],
         "tune_stop": result.tune_stop,
@@ -271,7 +272,7 @@ def load_side(text: str) -> Any:
         obj = read_json(path)
         if isinstance(obj, list):
             return UpstreamFile(path, int(index) if one else None)
-        if is_mugraph(obj):
+        if MUGRAPH.names(obj):
             return load_mugraph(path)
     return load_target(text)
 

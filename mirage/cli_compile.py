@@ -16,8 +16,8 @@ import typer
 
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
 from mirage.errors import DimError, InputError, MirageError, TraceError
-from mirage.folders import save_file
-from mirage.frontends.files import load_member, read_text
+from mirage.folders import read_text, save_file
+from mirage.frontends.files import load_member
 from mirage.frontends.functions import GraphFunction
 from mirage.frontends.spec import TensorFunction
 from mirage.ir.graph.deduce import located

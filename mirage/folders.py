@@ -14,9 +14,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mirage.errors import InputError, UnsafeCacheError
+from mirage.errors import FormatError, InputError, UnsafeCacheError
 from mirage.settings import cache_dir
 
+#: bytes of a file that is read whole, beyond which it is refused
+MAX_BYTES = 64 << 20
 #: what names of folders begin with that are removed after a build
 _BUILD = ".build-"
 #: seconds after which no process still builds in one
@@ -107,3 +109,15 @@ def save_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         write_whole(file, content, 0o666)
     except OSError as e:
         raise InputError(f"{path}: cannot be written ({e.strerror or e}); choose a folder that you can write") from e
+
+
+def read_text(path: Path, wanted: str) -> str:
+    """The text of a file; raises InputError if it is too large or cannot be read, FormatError if it is no text."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"{path}: larger than {MAX_BYTES} bytes; pass {wanted}")
+        return path.read_text(encoding="utf-8")
+    except OSError as e:
+        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
+    except UnicodeDecodeError:
+        raise FormatError(f"{path}: not a text file; pass {wanted}") from None

@@ -10,9 +10,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Annotated
 
 import numpy as np
 
+from mirage.ir.codec import at_least
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon, largest
@@ -65,8 +67,8 @@ class Accuracy:
     """
 
     trial: str
-    kernel: float
-    program: float
+    kernel: Annotated[float, at_least(0)]
+    program: Annotated[float, at_least(0)]
 
 
 @dataclass(frozen=True)

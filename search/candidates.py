@@ -6,14 +6,17 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Annotated, Any
 
 from mirage.errors import MirageError
+from mirage.ir.codec import above_zero, within
+from mirage.kernels.decision import Sizes
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Executable
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
 from mirage.search.large import LargeSearch
 from mirage.search.stream import Search
@@ -61,12 +64,18 @@ class Known:
     """A graph of which it has not been shown yet that it is the program, with what `Candidate` says of it besides."""
 
     graph: MuGraph
-    cost: float
-    schedule: Any = None
-    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    cost: Annotated[float, within(-1e300, 1e300)]
+    schedule: Schedule | None = None
+    sizes: Sizes = field(default_factory=dict, hash=False)
     timing: Timing | None = None
     accuracy: tuple[Accuracy, ...] = ()
-    tried: tuple[tuple[Any, float], ...] = ()
+    tried: tuple[tuple[Schedule, Annotated[float, above_zero]], ...] = ()
+
+    def check_stored(self) -> None:
+        """Raises ScheduleError where a schedule that was read is not one of the graph."""
+        for schedule in (self.schedule, *(s for s, _ in self.tried)):
+            if schedule is not None:
+                schedule.check(self.graph)
 
 
 def admitted(verifier: Verifier, known: Known) -> Candidate | None:

@@ -18,9 +18,10 @@ from copy import copy
 from pathlib import Path
 from typing import Any
 
-from mirage.cache.records import CorruptRecordWarning, canonical_json, is_key, parse_json, sha256
-from mirage.errors import CacheError
+from mirage.cache.records import CorruptRecordWarning, is_key, sha256
+from mirage.errors import CacheError, FormatError, MirageError
 from mirage.folders import private_folder
+from mirage.ir.codec import Json, decode, encode, parse_json
 
 #: days after which a checkpoint that nobody went on with is removed
 KEPT_DAYS = 14
@@ -69,7 +70,7 @@ class Checkpoint:
         self.path = path
         self.key = key
         self._prefix = ""
-        self._payloads: dict[str, dict[str, Any]] = {}
+        self._payloads: dict[str, Any] = {}
         self._read()
 
     def part(self, name: str) -> Checkpoint:
@@ -78,21 +79,25 @@ class Checkpoint:
         part._prefix = f"{self._prefix}{name}: "
         return part
 
-    def get(self, unit: str) -> dict[str, Any] | None:
-        """The payload of a finished unit, or None."""
-        return self._payloads.get(self._prefix + unit)
+    def get(self, unit: str, kind: Any = Json) -> Any:
+        """The payload of a finished unit, of that type, or None; one that is of another type is a CorruptRecordWarning."""
+        data = self._payloads.get(self._prefix + unit)
+        try:
+            return None if data is None else decode(kind, data, f"{self.path}, unit {unit!r}")
+        except MirageError as e:
+            warnings.warn(f"a finished unit is ignored: {e}", CorruptRecordWarning, stacklevel=2)
+            return None
 
-    def put(self, unit: str, payload: Mapping[str, Any]) -> None:
+    def put(self, unit: str, payload: Any, kind: Any = Json) -> None:
         """Keep a finished unit; when this returns, it outlives the process and the machine.
 
-        Raises CacheError if the payload is not JSON or the file cannot be written.
+        Raises CacheError if the payload cannot be written by its type, or the file cannot be written.
         """
-        self.put_all({unit: payload})
+        self.put_all({unit: payload}, kind)
 
-    def put_all(self, payloads: Mapping[str, Mapping[str, Any]]) -> None:
+    def put_all(self, payloads: Mapping[str, Any], kind: Any = Json) -> None:
         """Keep several finished units with one write, as `put`."""
-        named = {self._prefix + unit: p for unit, p in payloads.items()}
-        texts = {unit: canonical_json(p, f"{self.path.name}, unit {unit!r}") for unit, p in named.items()}
+        texts = {self._prefix + unit: self._text(unit, payload, kind) for unit, payload in payloads.items()}
         lines = "".join(self._line(unit, text) for unit, text in texts.items()).encode()
         try:
             fd = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -114,10 +119,10 @@ class Checkpoint:
             ) from e
         self._payloads.update({unit: parse_json(text) for unit, text in texts.items()})
 
-    def keep(self, payloads: Mapping[str, Mapping[str, Any]]) -> bool:
+    def keep(self, payloads: Mapping[str, Any], kind: Any = Json) -> bool:
         """As `put_all`, but False, with a warning, where that fails: hours of work do not end for want of a copy."""
         try:
-            self.put_all(payloads)
+            self.put_all(payloads, kind)
         except CacheError as e:
             warnings.warn(f"{e}; the search goes on without its checkpoint", RuntimeWarning, stacklevel=4)
             return False
@@ -130,9 +135,15 @@ class Checkpoint:
             self.path.unlink()
 
     def _line(self, unit: str, payload: str) -> str:
-        """A line of the file; the payload is canonical JSON."""
+        """A line of the file; the payload is JSON text."""
         fields = {"key": self.key, "payload": payload, "sha256": self._digest(unit, payload), "unit": unit}
         return json.dumps(fields) + "\n"
+
+    def _text(self, unit: str, payload: Any, kind: Any) -> str:
+        try:
+            return json.dumps(encode(payload, kind), separators=(",", ":"), allow_nan=False)
+        except (FormatError, TypeError, ValueError, RecursionError) as e:
+            raise CacheError(f"{self.path.name}, unit {unit!r}: the payload can't be written as JSON: {e}") from e
 
     def _digest(self, unit: str, payload: str) -> str:
         return sha256(json.dumps([self.key, unit, payload]))
@@ -171,7 +182,5 @@ class Checkpoint:
             payload = parse_json(text)
         except ValueError as e:
             return f"its payload is not JSON ({e})"
-        if not isinstance(payload, dict):
-            return "its payload is not a JSON object"
         self._payloads[unit] = payload
         return ""

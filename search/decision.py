@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 from mirage.errors import DimError
+from mirage.ir.codec import at_least, one_of
 from mirage.ir.dims import evaluate
-from mirage.kernels.decision import Limit, Tree, decide, leaves, relabel
+from mirage.kernels.decision import Limit, Sizes, Tree, decide, leaves, relabel
 from mirage.kernels.profile import Timing
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.thread import with_threads
@@ -22,6 +23,9 @@ MAX_VERSIONS = 8
 UNMEASURED = Timing(math.inf, math.inf, 0)
 
 
+Kind: TypeAlias = Annotated[str, one_of("mugraph", "library", "reference")]
+
+
 @dataclass(frozen=True)
 class Version:
     """A way to run a program: "mugraph", which is a candidate's kernels, "library" or "reference".
@@ -30,7 +34,7 @@ class Version:
     `limits`.
     """
 
-    kind: str
+    kind: Kind
     timing: Timing = UNMEASURED
     candidate: Candidate | None = None
     limits: tuple[Limit, ...] = ()
@@ -77,8 +81,8 @@ class Point:
     not serve the sizes.
     """
 
-    sizes: Mapping[str, int]
-    times: tuple[float, ...]
+    sizes: Sizes
+    times: tuple[Annotated[float, at_least(0, finite=False)], ...]
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,10 @@
 """Searches as jobs: units of work in a fixed order, run here or by an executor, and resumed from a checkpoint.
 
-How many workers the executor has, and when a unit was run, changes nothing: outcomes are in the order of the units, and every
-payload has been through JSON, whether it was computed here, by a worker, or by an earlier process that was killed.
+How many workers the executor has, and when a unit was run, changes nothing: outcomes are in the order of the units.
 """
 
 from __future__ import annotations
 
-import json
 import time
 import warnings
 from collections import Counter
@@ -16,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from mirage.errors import BudgetError, JobError, MirageError, SearchError
+from mirage.ir.codec import Json
 
 if TYPE_CHECKING:
     from mirage.search.checkpoint import Checkpoint
@@ -35,13 +34,13 @@ def was_cut(reason: str) -> bool:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a unit yielded: a JSON object, and why it stopped early, or "" where it is complete.
+    """What a unit yielded, and why it stopped early, or "" where it is complete.
 
     Only a complete outcome is checkpointed. Limits that always hold, such as a number of graphs kept, do not make an
     outcome incomplete: they are part of the payload.
     """
 
-    payload: dict[str, Any]
+    payload: Any
     stopped: str = ""
 
 
@@ -82,11 +81,13 @@ def run_units(
     seconds: float,
     executor: Executor | None = None,
     checkpoint: Checkpoint | None = None,
+    kind: Any = Json,
 ) -> Run:
     """Run the units that the checkpoint does not hold, all of them within `seconds`.
 
     `work` gets the unit's name and the seconds that it may take: all that are left when it begins. A unit that would begin later
-    has no outcome. An executor gets all units at once; without one they run here, one after the other.
+    has no outcome. An executor gets all units at once; without one they run here, one after the other. The checkpoint writes and
+    reads payloads as values of the type `kind`.
 
     An interrupt (Ctrl-C) ends the run, and the outcomes that there are by then are returned; a second one is raised. A
     unit may catch the interrupt itself and return what it has with `stopped=INTERRUPTED`.
@@ -98,7 +99,7 @@ def run_units(
         raise BudgetError(f"seconds={seconds!r} must be a positive number")
     if twice := [u for u, n in Counter(units).items() if n > 1]:
         raise SearchError(f"units of work must have distinct names; {twice[0]!r} occurs twice")
-    job = _Job(units, work, seconds, checkpoint)
+    job = _Job(units, work, seconds, checkpoint, kind)
     try:
         job.resume()
         if executor is None:
@@ -124,15 +125,17 @@ class _Job:
         work: Work,
         seconds: float,
         checkpoint: Checkpoint | None,
+        kind: Any,
     ) -> None:
         self.run = Run(list(units))
         self.work = work
         self.checkpoint = checkpoint
+        self.kind = kind
         self.start = time.time()
         # the only clock that processes, and machines, share
         self.end = self.start + seconds
-        self.futures: dict[Future[tuple[str, str] | None], str] = {}
-        self.unsaved: dict[str, dict[str, Any]] = {}
+        self.futures: dict[Future[Outcome | None], str] = {}
+        self.unsaved: dict[str, Any] = {}
 
     def left(self) -> list[str]:
         """The units without an outcome."""
@@ -140,18 +143,16 @@ class _Job:
 
     def resume(self) -> None:
         for unit in self.run.units:
-            payload = self.checkpoint.get(unit) if self.checkpoint else None
+            payload = self.checkpoint.get(unit, self.kind) if self.checkpoint else None
             if payload is not None:
                 self.run.resumed += 1
                 self.run.outcomes[unit] = Outcome(payload)
 
-    def finish(self, unit: str, answer: tuple[str, str] | None) -> None:
+    def finish(self, unit: str, outcome: Outcome | None) -> None:
         """Take what `_attempt` returned."""
-        if answer is None:
+        if outcome is None:
             return
-        text, stopped = answer
-        outcome = Outcome(json.loads(text), stopped)
-        if not stopped:
+        if not outcome.stopped:
             self.unsaved[unit] = outcome.payload
         if time.time() - self.start > PATIENCE_S:
             self.save()
@@ -162,7 +163,7 @@ class _Job:
         quick = time.time() - self.start <= PATIENCE_S and not self.run.cuts
         if self.checkpoint is None or not self.unsaved or quick:
             return
-        if not self.checkpoint.keep(self.unsaved):
+        if not self.checkpoint.keep(self.unsaved, self.kind):
             self.checkpoint = None
         self.unsaved.clear()
 
@@ -174,7 +175,7 @@ class _Job:
             except Exception as e:
                 _fail(unit, e)
             self.finish(unit, answer)
-            if answer is not None and answer[1] == INTERRUPTED:
+            if answer is not None and answer.stopped == INTERRUPTED:
                 self.run.interrupted = True
                 return
 
@@ -227,16 +228,10 @@ class _Job:
                 self.finish(unit, future.result())
 
 
-def _attempt(work: Work, unit: str, end: float) -> tuple[str, str] | None:
-    """The payload of a unit as JSON text and why it stopped, or None if its time, until `end`, is over before it begins."""
+def _attempt(work: Work, unit: str, end: float) -> Outcome | None:
+    """The outcome of a unit, or None if its time, until `end`, is over before it begins."""
     left = end - time.time()
-    if left <= 0:
-        return None
-    outcome = work(unit, left)
-    try:
-        return json.dumps(outcome.payload, allow_nan=False), outcome.stopped
-    except (TypeError, ValueError, RecursionError) as e:
-        raise JobError(f"unit {unit!r}: its payload is not JSON: {e}") from e
+    return work(unit, left) if left > 0 else None
 
 
 def _failed(future: Future[Any]) -> bool:

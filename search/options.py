@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from mirage.errors import SearchError
 from mirage.ir.axes import AxisProgram
@@ -73,9 +72,6 @@ class Limits:
             options.max_results or max(2, len(program.outputs)),
             options.max_loops,
         )
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
 
     def __str__(self) -> str:
         return (

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field, fields
-from typing import Any
-
-from mirage.errors import FormatError
+from dataclasses import dataclass, field
 
 
 @dataclass
@@ -37,18 +34,3 @@ class SearchStats:
         """Count anew what closures count."""
         self.prefixes = self.checks = 0
         self.pruned = {}
-
-    @staticmethod
-    def from_json(obj: Any) -> SearchStats:
-        """Raises FormatError for anything but what `to_json` writes."""
-        names = {f.name for f in fields(SearchStats)}
-        if not isinstance(obj, dict) or set(obj) != names:
-            raise FormatError(f"search statistics: expected exactly {', '.join(sorted(names))}")
-        for name, value in obj.items():
-            wanted = type(getattr(SearchStats(), name))
-            if not isinstance(value, (int, float) if wanted is float else wanted):
-                raise FormatError(f"search statistics: {name} is {value!r}, not of type {wanted.__name__}")
-        return SearchStats(**obj)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

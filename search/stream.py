@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import asdict
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisProgram
@@ -18,7 +18,7 @@ from mirage.search.checkpoint import Checkpoint
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, run_units
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
-from mirage.search.units import FUSED, Accept, Found, Units, Worker, ranges
+from mirage.search.units import FUSED, Accept, Found, Payload, Units, Worker, ranges
 
 #: steps of finding values after which graphs are made, for as many steps, of those that there are; then twice as many, and so
 #: on. Not a time, so that a search that ends within the first round finds the same on every machine
@@ -70,7 +70,7 @@ class Search:
             Search, program, sizes, options, accept=accept, safe=safe, checkpoint=checkpoint, executor=executor
         )
         self._checkpoint = checkpoint
-        self._unsaved: dict[str, dict[str, Any]] = {}
+        self._unsaved: dict[str, list[Found]] = {}
         self._executor = executor
         self._worker = Worker(*self._given)
         #: what units in workers have told
@@ -129,7 +129,7 @@ class Search:
         space = self._running.space if self._running else None
         stats = space.stats if space else SearchStats()
         if space:
-            stats.limits = space.limits.to_json()
+            stats.limits = asdict(space.limits)
             stats.tensors = len(space.tensors.all)
         if self.found:
             best = min(self.found, key=lambda f: f.cost)
@@ -158,7 +158,7 @@ class Search:
         quick = max(self.seconds, within) <= jobs.PATIENCE_S and len(self.finished) == len(self.units)
         if self._checkpoint is None or not self._unsaved or quick:
             return
-        if not self._checkpoint.keep(self._unsaved):
+        if not self._checkpoint.keep(self._unsaved, Payload):
             self._checkpoint = None
         self._unsaved.clear()
 
@@ -188,9 +188,9 @@ class Search:
     def _unit(self, units: Units, unit: str) -> Iterator[None]:
         if unit in self.finished:
             return
-        payload = self._checkpoint.get(unit) if self._checkpoint else None
-        if payload is not None:
-            for found in map(Found.from_json, payload["graphs"]):
+        kept = self._checkpoint.get(unit, Payload) if self._checkpoint else None
+        if kept is not None:
+            for found in kept:
                 if unit != FUSED:
                     units.know(found)
                 self.found.append(found)
@@ -208,7 +208,7 @@ class Search:
             return
         self.finished.append(unit)
         if self._checkpoint is not None:
-            self._unsaved[unit] = {"graphs": [f.to_json() for f in mine]}
+            self._unsaved[unit] = mine
             if time.time() - self._began > jobs.PATIENCE_S:
                 self.save()
         yield
@@ -219,10 +219,11 @@ class Search:
         while len(self.finished) < len(self.units):
             left = [u for u in self.units if u not in self.finished]
             run = run_units(
-                left, self._worker.unit, seconds=max(self._left, 0.05), executor=executor, checkpoint=self._checkpoint
-            )
+                left, self._worker.unit, seconds=max(self._left, 0.05), executor=executor, checkpoint=self._checkpoint,
+                kind=Payload,
+            )  # fmt: skip
             for unit, outcome in run.outcomes.items():
-                for found in map(Found.from_json, outcome.payload["graphs"]):
+                for found in outcome.payload:
                     # a unit that was cut short tells again what it has found
                     key = found.entries.tobytes(), *map(structure_key, found.graphs)
                     if key not in self._told:

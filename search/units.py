@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import decode, register
 from mirage.mugraph.degree import SafetyCheck
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.search.assemble import Assembler
 from mirage.search.compose import Composer, Kernel
 from mirage.search.cost import Cost
@@ -45,19 +45,11 @@ class Found:
     foreign: bool
     at: float
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "graphs": [mugraph_to_json(g) for g in self.graphs],
-            "cost": self.cost,
-            "entries": self.entries.tolist(),
-            "foreign": self.foreign,
-            "at": self.at,
-        }
 
-    @staticmethod
-    def from_json(obj: Mapping[str, Any]) -> Found:
-        graphs = [mugraph_from_json(g) for g in obj["graphs"]]
-        return Found(graphs, obj["cost"], np.array(obj["entries"]), obj["foreign"], obj["at"])
+#: what a unit found
+Payload = list[Found]
+
+register(np.ndarray, None, np.ndarray.tolist, lambda data: np.array(decode(list[float], data, "entries")))
 
 
 def ranges(max_kernels: int) -> dict[str, tuple[int, int]]:
@@ -182,7 +174,7 @@ class Worker:
                         break
             except KeyboardInterrupt:
                 stopped = INTERRUPTED
-            return Outcome({"graphs": [f.to_json() for f in found]}, stopped)
+            return Outcome([*found], stopped)
 
     def _run(self, unit: str) -> Iterator[Found | None]:
         if self._units is None:

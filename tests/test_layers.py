@@ -24,9 +24,9 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("settings", "progress", "drawing"),
     ("folders",),
+    ("ir",),
     # of records it only knows that they are JSON
     ("cache",),
-    ("ir",),
     ("mugraph",),
     ("verify", "kernels"),
     ("runtime",),
@@ -52,9 +52,10 @@ BACKWARDS = {
     ("mirage.ir.graph.nodes", "mirage.ir.graph.draw"): "modules draw themselves",
     ("mirage.ir.graph.nodes", "mirage.ir.graph.text"): "modules print themselves",
     ("mirage.ir.loops.program", "mirage.ir.loops.text"): "loop programs print themselves",
-    ("mirage.ir.program", "mirage.ir.text"): "programs print themselves",
+    ("mirage.ir.program", "mirage.ir.text"): "programs print and read themselves",
     ("mirage.mugraph.graph", "mirage.mugraph.draw"): "muGraphs draw themselves",
     ("mirage.mugraph.graph", "mirage.mugraph.text"): "muGraphs print themselves",
+    ("mirage.mugraph.graph", "mirage.mugraph.validate"): "muGraphs that are read are validated",
 }
 
 RANKS = {name: rank for rank, row in enumerate(LAYERS) for name in row}

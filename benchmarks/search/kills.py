@@ -27,6 +27,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.tables import AsJson, Table, emit
 from mirage.cache import ResultStore
 from mirage.ir.axes import to_axes
+from mirage.ir.codec import encode
 from mirage.kernels.profile import interleave, score
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.schedule import Schedule
@@ -76,7 +77,7 @@ def child(name: str, log: Path) -> None:
 
     def logged_compile(self: Tuner, work: Sequence[tuple[Candidate, Schedule]], *args: Any, **options: Any) -> Any:
         for c, schedule in work:
-            print(json.dumps(["schedule", structure_key(c.graph), schedule.to_json()]), file=file)
+            print(json.dumps(["schedule", structure_key(c.graph), encode(schedule)]), file=file)
         return compile_(self, work, *args, **options)
 
     setattr(Units, "run", logged_run)  # noqa: B010

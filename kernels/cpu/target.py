@@ -10,6 +10,7 @@ from typing import Any
 from mirage.errors import MirageError, ScheduleError, UnknownTarget
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import decode
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
@@ -47,7 +48,7 @@ class CpuTarget:
         return []
 
     def schedule_from_json(self, obj: Any) -> Schedule:
-        return Schedule.from_json(obj)
+        return decode(Schedule, obj, "schedule")
 
     def renamed(self, schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
         return rename_schedule(schedule, axes)

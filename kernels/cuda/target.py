@@ -9,6 +9,7 @@ from typing import Any
 from mirage.errors import CompilerError, MirageError, ScheduleError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import decode
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cuda.arguments import typical
 from mirage.kernels.cuda.compile.functions import Request, request
@@ -68,7 +69,7 @@ class CudaTarget:
         return rows
 
     def schedule_from_json(self, obj: Any) -> CudaSchedule:
-        return CudaSchedule.from_json(obj)
+        return decode(CudaSchedule, obj, "schedule")
 
     def renamed(self, schedule: CudaSchedule, axes: Mapping[str, str]) -> CudaSchedule:
         return schedule.renamed(axes)

@@ -7,9 +7,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from mirage.cache.records import SCHEMA, Record, canonical_json, is_key, is_time, parse_json
+from mirage.cache.records import SCHEMA, Record, canonical_json, is_key, is_time
 from mirage.errors import CacheError, CacheFormatError, InputError
 from mirage.folders import save_file
+from mirage.ir.codec import parse_json
 
 FORMAT = "mirage-results"
 

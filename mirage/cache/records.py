@@ -12,9 +12,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from mirage.errors import CacheError
+from mirage.ir.codec import parse_json
 
 SCHEMA = 1
 """Version of the payload's layout; records of another version are never read."""
@@ -113,15 +114,3 @@ def canonical_json(payload: Mapping[str, Any], where: str) -> str:
         return json.dumps(dict(payload), sort_keys=True, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{where}: the payload can't be written as JSON: {error}") from error
-
-
-def parse_json(text: str) -> Any:
-    """The value of a JSON text; raises ValueError for what is not JSON, NaN and infinity included."""
-    try:
-        return json.loads(text, parse_constant=_reject_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")

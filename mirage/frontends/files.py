@@ -1,22 +1,19 @@
-"""Programs from files: a user's Python file, a program's text, a program's JSON."""
+"""Programs from files: a user's Python file, a program's text."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from mirage.errors import FormatError, InputError, MirageError, TraceError
+from mirage.folders import read_text
 from mirage.frontends.spec import TensorFunction
+from mirage.ir.codec import RESULT, parse_json
 from mirage.ir.graph.deduce import located
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json
 from mirage.ir.text import parse_program
-
-#: bytes of a program file, beyond which it is refused
-MAX_BYTES = 64 << 20
 
 
 def load_function(path: Path, name: str) -> TensorFunction | Program:
@@ -65,29 +62,18 @@ def load_member(
 
 
 def load_program(path: Path) -> Program | None:
-    """The program in a text or JSON file; None if the JSON is that of a saved result.
+    """The program in a text file; None if it is a saved result.
 
     Raises ParseError or FormatError naming the path.
     """
-    text = read_text(path, "a program's text or JSON, or a saved result")
+    text = read_text(path, "a program's text, or a saved result")
     try:
         if not text.lstrip().startswith("{"):
             return parse_program(text)
-        obj: Any = json.loads(text)
-        return None if isinstance(obj, dict) and obj.get("format") == "mirage result" else program_from_json(obj)
+        if RESULT.names(parse_json(text)):
+            return None
     except MirageError as e:
         raise located(e, str(path)) from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise FormatError(f"{path}: not valid JSON; write the file again") from None
-
-
-def read_text(path: Path, wanted: str) -> str:
-    """The text of a file; raises InputError if it is too large or cannot be read, FormatError if it is no text."""
-    try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES} bytes; pass {wanted}")
-        return path.read_text(encoding="utf-8")
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
-    except UnicodeDecodeError:
-        raise FormatError(f"{path}: not a text file; pass {wanted}") from None
+    raise FormatError(f"{path}: JSON that is no saved result; pass a program as text, as `mirage show` prints it")

@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeAlias
 
 from mirage.ir.dims import Dim, dim_text, substitute, symbols_of
-from mirage.ir.types import TensorType
+from mirage.ir.types import DType, TensorType
 
 PartialShape: TypeAlias = tuple[Dim | None, ...]
 
@@ -33,7 +33,7 @@ class PartialTensor:
     """A tensor of which some dims, the rank or the element type are only known at run time."""
 
     shape: PartialShape | None = None
-    dtype: str | None = None
+    dtype: DType | None = None
 
     def __str__(self) -> str:
         if self.dtype is None and self.shape is None:

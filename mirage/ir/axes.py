@@ -14,9 +14,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count as counting
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 from mirage.errors import AxisError, InputError
+from mirage.ir.codec import Index, few, short
 from mirage.ir.dims import Dim, is_polynomial
 from mirage.ir.expand import expand
 from mirage.ir.program import AttrItems, Program
@@ -25,7 +26,9 @@ from mirage.ir.unify import Leaf, resolve
 
 A = TypeVar("A")
 
-AxisDims = tuple[tuple[str, ...], ...]
+Name: TypeAlias = Annotated[str, short]
+Names: TypeAlias = Annotated[tuple[Name, ...], few]
+AxisDims: TypeAlias = Annotated[tuple[Names, ...], few]
 
 
 @dataclass(frozen=True)
@@ -57,9 +60,9 @@ class AxisInput:
     the default is the input's name.
     """
 
-    name: str
+    name: Name
     dims: AxisDims
-    argument: str = ""
+    argument: Name = ""
 
     def __post_init__(self) -> None:
         if not self.argument:
@@ -91,7 +94,7 @@ def read_arguments(program: str, places: Sequence[int], arguments: Sequence[A]) 
 class AxisOutput:
     """A result: which value it is, and its dims as products of axes (absent ones are broadcast)."""
 
-    value: int
+    value: Index
     dims: AxisDims
 
 

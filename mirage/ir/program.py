@@ -77,6 +77,13 @@ class Program:
 
         return print_program(self)
 
+    @staticmethod
+    def from_text(text: str) -> Program:
+        """The program that a text describes; raises ParseError, and the errors of operators."""
+        from mirage.ir.text import parse_program
+
+        return parse_program(text)
+
 
 def identifier(what: str, name: str) -> str:
     """The name, which has to be one in program text too."""

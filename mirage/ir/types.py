@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -64,12 +65,16 @@ def check_float(dtype: object, what: str) -> str:
     return name
 
 
+#: the canonical name of an element type
+DType: TypeAlias = Annotated[str, check_dtype]
+
+
 @dataclass(frozen=True)
 class TensorType:
     """Shape (dims in elements, symbolic) and element type of a tensor."""
 
     shape: tuple[Dim, ...]
-    dtype: str = "float32"
+    dtype: DType = "float32"
 
     @property
     def rank(self) -> int:

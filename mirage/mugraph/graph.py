@@ -18,12 +18,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
 
-from mirage.ir.axes import AxisDims, AxisInput, AxisOutput
+from mirage.ir.axes import AxisDims, AxisInput, AxisOutput, Name, Names
+from mirage.ir.codec import IN_ORDER, Index, few
 from mirage.ir.dims import Dim
 from mirage.ir.operator import Level
 from mirage.ir.program import AttrItems
+from mirage.ir.types import DType
 
 
 class Role(Enum):
@@ -44,8 +46,8 @@ def partial_axis(axis: str) -> str:
 class Ref:
     """A tensor: output `out` of node `node` of the same graph."""
 
-    node: int
-    out: int = 0
+    node: Index
+    out: Index = 0
 
 
 @dataclass(frozen=True)
@@ -63,12 +65,12 @@ class Node:
     `dims` holds, per output, its dims as products of axes.
     """
 
-    op: str
-    operands: tuple[Ref, ...]
-    dims: tuple[AxisDims, ...]
-    attrs: AttrItems = ()
-    reduce: tuple[str, ...] = ()
-    joined: tuple[str, tuple[str, ...]] | None = None
+    op: Name
+    operands: Annotated[tuple[Ref, ...], few]
+    dims: Annotated[tuple[AxisDims, ...], few]
+    attrs: Annotated[AttrItems, few] = ()
+    reduce: Names = ()
+    joined: tuple[Name, Names] | None = None
     graph: Graph | None = None
 
     @property
@@ -85,9 +87,9 @@ class Graph:
     """A kernel, block or thread graph in topological order. `roles` (below the kernel level) covers all its axes."""
 
     level: Level
-    nodes: tuple[Node, ...]
-    outputs: tuple[Ref, ...]
-    roles: tuple[tuple[str, Role], ...] = ()
+    nodes: Annotated[tuple[Node, ...], few]
+    outputs: Annotated[tuple[Ref, ...], few]
+    roles: Annotated[tuple[tuple[Name, Role], ...], few] = ()
 
     @cached_property
     def role(self) -> dict[str, Role]:
@@ -176,13 +178,19 @@ class MuGraph:
     `axes` maps the program's axes to their symbolic sizes; partial axes `a.grid` take theirs from the schedule.
     """
 
-    name: str
-    axes: Mapping[str, Dim]
-    inputs: tuple[AxisInput, ...]
+    name: Name
+    axes: Annotated[Mapping[Name, Dim], IN_ORDER, few]
+    inputs: Annotated[tuple[AxisInput, ...], few]
     kernel: Graph
-    outputs: tuple[AxisOutput, ...]
-    dtype: str
-    origin: str = field(default="", compare=False)
+    outputs: Annotated[tuple[AxisOutput, ...], few]
+    dtype: DType
+    origin: Name = field(default="", compare=False)
+
+    def check_stored(self) -> None:
+        """Raises GraphError where a graph that was read breaks a rule."""
+        from mirage.mugraph.validate import validate
+
+        validate(self)
 
     @property
     def kernels(self) -> tuple[Node, ...]:

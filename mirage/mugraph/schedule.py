@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
-from mirage.errors import FormatError, ScheduleError
+from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.mugraph.graph import Graph, MuGraph, Ref, Role, partial_axis
 from mirage.mugraph.thread import inline_threads
@@ -211,75 +210,6 @@ class Schedule:
         for s in self.kernels:
             found.update({partial_axis(a): n for a, n in s.splits})
         return found
-
-    def to_json(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "tiles": dict(s.tiles),
-                "splits": dict(s.splits),
-                "lanes": s.lanes,
-                "packed": [list(p) for p in s.packed],
-                "padded": s.padded,
-                "last": [list(p) for p in s.last],
-                "layouts": [[x.node, x.last, x.padded] for x in s.layouts],
-                "vectors": [list(p) for p in s.vectors],
-            }
-            for s in self.kernels
-        ]
-
-    @staticmethod
-    def from_json(obj: Any) -> Schedule:
-        """Raises FormatError for anything but what `to_json` writes."""
-
-        def table(value: Any, what: str) -> tuple[tuple[str, int], ...]:
-            if not isinstance(value, dict) or not all(isinstance(k, str) and type(v) is int for k, v in value.items()):
-                raise FormatError(f"schedule: {what} must map axis names to integers, got {value!r}")
-            return tuple(value.items())
-
-        def pairs(value: Any, what: str) -> tuple[tuple[int, str], ...]:
-            if not isinstance(value, list) or not all(
-                isinstance(p, list) and len(p) == 2 and type(p[0]) is int and isinstance(p[1], str) for p in value
-            ):
-                raise FormatError(f"schedule: {what} and an axis, got {value!r}")
-            return tuple((p[0], p[1]) for p in value)
-
-        def padded(value: Any) -> bool:
-            if type(value) is not bool:
-                raise FormatError(f"schedule: padded must be true or false, got {value!r}")
-            return value
-
-        def layouts(value: Any) -> tuple[BlockLayout, ...]:
-            if not isinstance(value, list) or not all(
-                isinstance(x, list)
-                and len(x) == 3
-                and type(x[0]) is int
-                and (x[1] is None or isinstance(x[1], str))
-                and type(x[2]) is bool
-                for x in value
-            ):
-                raise FormatError(
-                    f"schedule: layouts must list an operator, an axis or null, and whether it is padded, got {value!r}"
-                )
-            return tuple(BlockLayout(*x) for x in value)
-
-        if not isinstance(obj, list) or not all(isinstance(k, dict) and type(k.get("lanes")) is int for k in obj):
-            raise FormatError(f"schedule: expected a list of objects with tiles, splits and lanes, got {obj!r}")
-        return Schedule(
-            tuple(
-                KernelSchedule(
-                    table(k.get("tiles"), "tiles"),
-                    table(k.get("splits"), "splits"),
-                    k["lanes"],
-                    # files of before there were such layouts have no such entries
-                    pairs(k.get("packed", []), "packed must list pairs of an operand"),
-                    padded(k.get("padded", False)),
-                    pairs(k.get("last", []), "last must list pairs of a result"),
-                    layouts(k.get("layouts", [])),
-                    pairs(k.get("vectors", []), "vectors must list pairs of an operator"),
-                )
-                for k in obj
-            )
-        )
 
 
 def _one_of(axes: tuple[str, ...]) -> str:

@@ -16,11 +16,11 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.decision import leaves
-from mirage.kernels.target import Target
+from mirage.kernels.target import Target, get_target
 from mirage.progress import Step
 from mirage.results.recall import Chosen
-from mirage.results.records import candidates_to_json, decision_from_json, decision_record
-from mirage.results.result import FROM_CACHE, FROM_FILE, Result, SavedResult
+from mirage.results.records import decision_record
+from mirage.results.result import FROM_CACHE, FROM_FILE, Result, StoredResult
 from mirage.results.work import Request
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
@@ -142,11 +142,8 @@ class Ranked(Result):
             rows.append((f"{what} at {at}", f"{us:,.2f} us" if us < np.inf else "no version serves it"))
         return rows
 
-    def _choice_to_json(self) -> dict[str, Any]:
-        return {
-            "graphs": candidates_to_json(self.graphs),
-            "decision": decision_record(self.decision, self.graphs).to_json(),
-        }
+    def stored(self) -> StoredResult:
+        return StoredResult(decision=decision_record(self.decision, self.graphs), **self._common())
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()
@@ -273,23 +270,18 @@ def superoptimize(request: Request, kind: type[Ranked] = Ranked) -> Ranked:
     return answer
 
 
-def result_from_json(
-    obj: Mapping[str, Any], saved: SavedResult, where: str, seed: int, kind: type[Ranked] = Ranked
-) -> Ranked:
-    """The result that `Ranked.to_json` wrote for this target, of which `saved` has been read: its graphs are verified again with
-    this seed, and its kernels compiled if they are not in the cache. `where` says in errors where it comes from.
+def restored(stored: StoredResult, where: str, seed: int, kind: type[Ranked] = Ranked) -> Ranked:
+    """The result that was stored: its graphs are verified again with this seed, and its kernels compiled if they are not in the
+    cache. `where` says in errors where it comes from.
 
-    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-    what is no such object, and the errors of compilation.
+    Raises VerificationError for a graph that does not compute the program, and the errors of compilation.
     """
-    target = saved.target
-    decision = decision_from_json(obj["decision"], saved.graphs, saved.program.symbols(), target)
-    verifier = Verifier(saved.program, seed)
+    verifier, target = Verifier(stored.program, seed), get_target(stored.target)
     start = time.perf_counter()
-    graphs = saved.rechecked(verifier, where)
+    graphs = stored.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
     return kind(
-        program=saved.program, verifier=verifier, anchors=saved.anchors, machine=target, graphs=graphs,
-        decision=decision.restored(dict(enumerate(graphs)), target, saved.constants), stats=saved.stats, seconds=seconds,
-        cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
+        program=stored.program, verifier=verifier, anchors=stored.anchors, machine=target, graphs=graphs,
+        decision=stored.decision.restored(dict(enumerate(graphs)), target, stored.constants), stats=stored.stats,
+        seconds=seconds, cache_hit=True, candidates=stored.candidates, tune_stop=FROM_FILE, constants=stored.constants,
     )  # fmt: skip

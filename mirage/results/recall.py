@@ -1,4 +1,4 @@
-"""What the results store remembers of a program on a target: its graphs, and per set of sizes the decision among versions.
+"""What the results store remembers of a program: its graphs here, and per set of sizes what each target makes of them.
 
 Keys hold the canonical structure of the program over named axes, so that equal programs share results whatever their
 names. What is recalled is verified again: a record that fails is a warning and a miss.
@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Generic, TypeVar
 
 import mirage.search
 from mirage.cache import CallStore, CorruptRecordWarning
@@ -20,23 +20,12 @@ from mirage.cache.records import sha256
 from mirage.errors import FormatError, MirageError
 from mirage.ir.axes import AxisProgram
 from mirage.ir.canonical import Renaming, canonical_key
+from mirage.ir.codec import RESULT, Json, decode, encode, within
 from mirage.ir.program import Program
-from mirage.ir.serial import program_to_json
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
-from mirage.mugraph.rename import rename_mugraph
-from mirage.results.records import (
-    SCHEMA,
-    DecisionRecord,
-    StoredGraphs,
-    baselines_from_json,
-    baselines_to_json,
-    candidates_from_json,
-    candidates_to_json,
-    decision_from_json,
-    decision_record,
-    rename_sizes,
-)
+from mirage.mugraph.rename import rename_mugraph, rename_schedule
+from mirage.results.records import Baselines, DecisionRecord, StoredGraphs, decision_record, known, rename_sizes
 from mirage.search.candidates import Candidate, Known, admitted
 from mirage.search.decision import UNMEASURED, Decision
 from mirage.search.jobs import was_cut
@@ -66,12 +55,39 @@ class Kept(Generic[Found]):
         return self.complete or self.spent >= ENOUGH * budget
 
 
+@dataclass(frozen=True, kw_only=True)
+class StoredRecord:
+    """What is stored of a program: graphs, which are read when they are asked for, and what records of a kind add.
+
+    `complete`: whether it did not end for want of time; `spent`: seconds in all.
+    """
+
+    graphs: tuple[Json, ...]
+    complete: bool
+    spent: Annotated[float, within(0, 1e12)]
+
+
+Stored = TypeVar("Stored", bound=StoredRecord)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Searched(StoredRecord):
+    stats: SearchStats
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Tuned(StoredRecord):
+    decision: DecisionRecord
+    baselines: Baselines
+    stats: SearchStats
+
+
 def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:
     """The key of a search's checkpoint: of the program as it is, as its graphs are in its own names, and of all that
     decides what a finished unit yields, the search's own code included. The budget does not.
     """
     rules = {**asdict(options), "budget": None}
-    return sha256(json.dumps([_search_code(), program_to_json(program), dict(sizes), rules], sort_keys=True))
+    return sha256(json.dumps([_search_code(), str(program), dict(sizes), rules], sort_keys=True))
 
 
 @functools.cache
@@ -154,7 +170,7 @@ class Memory:
         self.names = canonical_key(program)
 
     def _key(self, *more: str) -> str:
-        return sha256("\n".join([f"schema {SCHEMA}", self.names.text, self.target.name, self.program.dtype, *more]))
+        return sha256("\n".join([f"schema {RESULT.schema}", self.names.text, self.target.name, self.program.dtype, *more]))
 
     def _sized_key(self, kind: str, anchors: Sequence[Mapping[str, int]], *more: str) -> str:
         """The key of a record for these sizes and constants, in the names of the canonical form."""
@@ -163,7 +179,7 @@ class Memory:
         constants = sorted(self.names.renaming.inputs[k] for k, x in inputs if x.argument in self.constants)
         return self._key(kind, sizes, *more, *([f"constants {constants}"] if constants else []))
 
-    def _recall(self, key: str, read: Callable[[dict[str, Any]], Found]) -> Kept[Found] | None:
+    def _recall(self, key: str, kind: type[Stored], read: Callable[[Stored], Found]) -> Kept[Found] | None:
         """What `read` makes of a record, unless there is none.
 
         A record that is damaged or not of this program is a warning, and the right one will replace it.
@@ -174,44 +190,30 @@ class Memory:
         # what is kept anew knows more, or is right
         self._stale.add(key)
         try:
-            complete, spent = payload["complete"], payload["spent"]
-            if type(complete) is not bool or type(spent) is not float or not 0 <= spent < 1e12:
-                raise FormatError(f"complete={complete!r} and spent={spent!r} do not say how far it was")
-            return Kept(read(payload), complete, spent)
-        except (MirageError, KeyError, TypeError, ValueError) as e:
+            record = decode(kind, payload, "record")
+            return Kept(read(record), record.complete, record.spent)
+        except (MirageError, ValueError) as e:
             text = f"record {key[:12]} of the results store is not used: {e}"
             warnings.warn(text, CorruptRecordWarning, stacklevel=4)
             return None
 
-    def _keep(
-        self, key: str, payload: Mapping[str, Any], best_us: float | None, *, complete: bool, spent: float
-    ) -> None:
-        """`complete`: whether it did not end for want of time; `spent`: seconds in all."""
+    def _keep(self, key: str, record: StoredRecord, best_us: float | None) -> None:
         if key in self._stale:
             self.store.discard(key)
         self._stale.add(key)
         self.store.put(
-            key,
-            {**payload, "complete": complete, "spent": spent},
-            program=self.program.name,
-            target=self.target.name,
-            dtype=self.program.dtype,
-            best_us=best_us,
+            key, encode(record), program=self.program.name, target=self.target.name, dtype=self.program.dtype, best_us=best_us
         )
 
     def graphs(self) -> Kept[tuple[list[Known], SearchStats]] | None:
         """The graphs of an earlier search, not verified, and its statistics."""
-
-        def read(payload: dict[str, Any]) -> tuple[list[Known], SearchStats]:
-            return self._graphs_from_json(payload["graphs"]), SearchStats.from_json(payload["stats"])
-
-        return self._recall(self._key("graphs"), read)
+        return self._recall(self._key("graphs"), _Searched, lambda r: (self._read_graphs(r.graphs), r.stats))
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, *, complete: bool, spent: float) -> None:
         """Remember a search's verified graphs."""
-        graphs = self._graphs_to_json(sorted(candidates, key=lambda c: c.cost)[:KEPT])
-        payload = {"graphs": graphs, "stats": stats.to_json()}
-        self._keep(self._key("graphs"), payload, None, complete=complete, spent=spent)
+        best = sorted(candidates, key=lambda c: c.cost)[:KEPT]
+        record = _Searched(graphs=self._written_graphs(best), stats=stats, complete=complete, spent=spent)
+        self._keep(self._key("graphs"), record, None)
 
     def _tuned_key(self, anchors: Sequence[Mapping[str, int]], machine: str) -> str:
         return self._sized_key("tuned", anchors, machine)
@@ -219,16 +221,14 @@ class Memory:
     def tuned(self, anchors: Sequence[Mapping[str, int]], budget: float = 0.0) -> Kept[KeptDecision] | None:
         """The choice for these sizes: of the preferred machine of which one is kept that took the `budget` (seconds)."""
 
-        def read(payload: dict[str, Any]) -> KeptDecision:
-            records = StoredGraphs.from_json(payload["graphs"], self._symbols(), self.target)
-            decision = decision_from_json(payload["decision"], records, self._symbols(), self.target)
-            decision = decision.renamed(self.names.renaming.inverse(), self.target)
-            known = StoredGraphs(records, self._from_canonical)
-            baselines, stats = baselines_from_json(payload["baselines"]), SearchStats.from_json(payload["stats"])
-            return KeptDecision(known, decision, baselines, stats)
+        def read(r: _Tuned) -> KeptDecision:
+            records = StoredGraphs.of_json(r.graphs, self._symbols())
+            r.decision.check(records, self._symbols(), self.target)
+            decision = r.decision.renamed(self.names.renaming.inverse(), self.target)
+            return KeptDecision(StoredGraphs(records, self._from_canonical), decision, dict(r.baselines), r.stats)
 
         for machine in self.target.machines:
-            found = self._recall(self._tuned_key(anchors, machine), read)
+            found = self._recall(self._tuned_key(anchors, machine), _Tuned, read)
             if found is not None and found.enough(budget):
                 return found
         return None
@@ -239,48 +239,41 @@ class Memory:
         """Remember a choice on a machine, and the graphs that it was made among, for these sizes, for which `spent` seconds were
         taken in all.
         """
-        payload = {
-            "graphs": self._graphs_to_json(tuned.graphs),
-            "decision": decision_record(tuned.decision, tuned.graphs).renamed(self.names.renaming, self.target).to_json(),
-            "baselines": baselines_to_json(tuned.baselines),
-            "stats": stats.to_json(),
-        }
         decision = tuned.decision
+        record = _Tuned(
+            graphs=self._written_graphs(tuned.graphs), baselines=tuned.baselines, stats=stats,
+            decision=decision_record(decision, tuned.graphs).renamed(self.names.renaming, self.target),
+            complete=not was_cut(tuned.stop_reason), spent=spent,
+        )  # fmt: skip
         number = decision.number(anchors[0])
         timing, modelled = decision.versions[number].timing, decision.points[0].times[number]
-        best_us = modelled if timing is UNMEASURED else timing.median_us
-        key, complete = self._tuned_key(anchors, machine), not was_cut(tuned.stop_reason)
-        self._keep(key, payload, best_us, complete=complete, spent=spent)
+        self._keep(self._tuned_key(anchors, machine), record, modelled if timing is UNMEASURED else timing.median_us)
 
-    def _graphs_to_json(self, candidates: Sequence[Candidate]) -> list[dict[str, Any]]:
+    def _written_graphs(self, candidates: Sequence[Candidate]) -> tuple[Json, ...]:
         """Candidates in the names of the canonical form, in which records are kept."""
-        return candidates_to_json([self._to_canonical(c) for c in candidates])
+        return tuple(encode(self._to_canonical(known(c))) for c in candidates)
 
-    def _graphs_from_json(self, obj: Any) -> list[Known]:
-        """What `_graphs_to_json` wrote, in this program's names."""
-        return [self._from_canonical(k) for k in candidates_from_json(obj, self._symbols(), self.target)]
+    def _read_graphs(self, graphs: Sequence[Json]) -> list[Known]:
+        """What `_written_graphs` wrote, in this program's names."""
+        return [self._from_canonical(k) for k in StoredGraphs.of_json(graphs, self._symbols())]
 
-    def _to_canonical(self, c: Candidate) -> Candidate:
-        graph = rename_mugraph(c.graph, self.names.renaming, self.names.program)
-        graph = replace(graph, origin=c.graph.origin)
-        return renamed(replace(c, graph=graph), self.names.renaming, self.target)
+    def _to_canonical(self, known: Known) -> Known:
+        graph = rename_mugraph(known.graph, self.names.renaming, self.names.program)
+        return renamed(replace(known, graph=replace(graph, origin=known.graph.origin)), self.names.renaming)
 
     def _from_canonical(self, known: Known) -> Known:
         back = self.names.renaming.inverse()
         graph = replace(rename_mugraph(known.graph, back, self.program), origin=known.graph.origin)
-        return renamed(replace(known, graph=graph), back, self.target)
+        return renamed(replace(known, graph=graph), back)
 
     def _symbols(self) -> list[str]:
         """The dim symbols of the canonical form."""
         return list(self.names.renaming.symbols.values())
 
 
-Tuned = TypeVar("Tuned", Candidate, Known)
-
-
-def renamed(c: Tuned, r: Renaming, target: Target) -> Tuned:
+def renamed(c: Known, r: Renaming) -> Known:
     """The same with other names of axes and dim symbols in its schedules and sizes."""
     return replace(
-        c, schedule=target.renamed(c.schedule, r.axes) if c.schedule else None,
-        sizes=rename_sizes(c.sizes, r.symbols), tried=tuple((target.renamed(s, r.axes), us) for s, us in c.tried),
+        c, schedule=rename_schedule(c.schedule, r.axes) if c.schedule else None,
+        sizes=rename_sizes(c.sizes, r.symbols), tried=tuple((rename_schedule(s, r.axes), us) for s, us in c.tried),
     )  # fmt: skip

@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from mirage.errors import BudgetError, VerificationError
+from mirage.errors import BudgetError, FormatError, VerificationError
 from mirage.folders import save_file
+from mirage.ir.codec import RESULT, at_least, within
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json, program_to_json
-from mirage.kernels.target import Target, get_target
-from mirage.results.records import SCHEMA, candidates_from_json, sizes_from_json
+from mirage.kernels.decision import Sizes
+from mirage.kernels.target import get_target
+from mirage.results.records import Baselines, DecisionRecord, check_sizes, known
 from mirage.search.candidates import Candidate, Known, admitted
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
@@ -117,21 +117,19 @@ class Result(ABC):
 
     def to_json(self) -> dict[str, Any]:
         """The result as a JSON object."""
-        return {
-            "format": "mirage result",
-            "schema": SCHEMA,
-            "program": program_to_json(self.program),
-            "sizes": self.anchors,
-            "target": self._target_name,
-            **self._choice_to_json(),
-            "stats": self.stats.to_json(),
-            "candidates": self.candidates,
-            "constants": list(self.constants),
-        }
+        return RESULT.to_json(self.stored())
 
     @abstractmethod
-    def _choice_to_json(self) -> dict[str, Any]:
-        """The graphs, the decision, and what else is of the target."""
+    def stored(self) -> StoredResult:
+        """What is stored of it."""
+
+    def _common(self) -> dict[str, Any]:
+        """What is stored of every result."""
+        return {
+            "program": self.program, "sizes": tuple(self.anchors), "target": self._target_name,
+            "graphs": tuple(known(c) for c in self.graphs), "stats": self.stats, "candidates": self.candidates,
+            "constants": tuple(self.constants),
+        }  # fmt: skip
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON; `mirage.load` reads it. The file is complete or absent, never partial.
@@ -141,17 +139,39 @@ class Result(ABC):
         save_file(path, json.dumps(self.to_json(), indent=1))
 
 
-@dataclass(frozen=True)
-class SavedResult:
-    """What `Result.to_json` wrote of every target, as it was read: nothing in it has been checked against the program yet."""
+@dataclass(frozen=True, kw_only=True)
+class StoredResult:
+    """A result as it is stored."""
 
     program: Program
-    anchors: list[dict[str, int]]
-    target: Target
-    graphs: list[Known]
+    sizes: tuple[Sizes, ...]
+    target: str
+    graphs: tuple[Known, ...]
     stats: SearchStats
-    candidates: int
-    constants: tuple[str, ...]
+    candidates: Annotated[int, at_least(0)]
+    decision: DecisionRecord
+    constants: tuple[str, ...] = ()
+    #: of measured versions: with how many threads, and what competed
+    threads: Annotated[int, within(1, 2**31 - 1)] = 1
+    baselines: Baselines = field(default_factory=dict)
+
+    def check_stored(self) -> None:
+        """Raises FormatError, ScheduleError and UnknownTarget where its parts are not of one program and one target; its graphs
+        are verified later.
+        """
+        symbols = self.program.symbols()
+        for sizes in (*self.sizes, *(c.sizes for c in self.graphs if c.schedule)):
+            check_sizes(sizes, symbols)
+        if not self.sizes:
+            raise FormatError("sizes: there are none")
+        if not set(self.constants) <= set(self.program.input_names):
+            raise FormatError(f"constants {self.constants!r} are no inputs of {self.program.name}"[:200])
+        self.decision.check(self.graphs, symbols, get_target(self.target))
+
+    @property
+    def anchors(self) -> list[dict[str, int]]:
+        """The sizes that it was made for."""
+        return [dict(s) for s in self.sizes]
 
     def rechecked(self, verifier: Verifier, where: str) -> list[Candidate]:
         """The graphs with fresh evidence. `where` says in errors where they come from.
@@ -167,20 +187,3 @@ class SavedResult:
                 )
             found.append(c)
         return found
-
-
-def saved_from_json(obj: Mapping[str, Any]) -> SavedResult:
-    """Raises FormatError, UnknownTarget, KeyError, TypeError or ValueError for anything but what `Result.to_json` writes."""
-    program = program_from_json(obj["program"])
-    symbols = program.symbols()
-    target = get_target(str(obj["target"]))
-    records = candidates_from_json(obj["graphs"], symbols, target)
-    anchors = [sizes_from_json(s, symbols) for s in obj["sizes"]]
-    if not anchors:
-        raise ValueError("sizes: none")
-    # files of before there were packed constants have none
-    constants = obj.get("constants", [])
-    if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
-        raise ValueError(f"constants {constants!r}"[:200])
-    stats = SearchStats.from_json(obj["stats"])
-    return SavedResult(program, anchors, target, records, stats, int(obj["candidates"]), tuple(constants))

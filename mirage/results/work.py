@@ -18,7 +18,7 @@ from mirage.kernels.target import Target
 from mirage.mugraph.degree import program_is_stable
 from mirage.progress import Say
 from mirage.results.recall import Kept, KeptDecision, Memory, search_key
-from mirage.results.result import SavedResult
+from mirage.results.result import StoredResult
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.large import LargeSearch, is_large
@@ -126,12 +126,11 @@ class Answers(Protocol):
     def superoptimize(self, request: Request) -> Any:
         """The result for a request."""
 
-    def result_from_json(self, obj: Mapping[str, Any], saved: SavedResult, where: str, seed: int) -> Any:
-        """The result that its `to_json` wrote, of which `saved` has been read: its graphs are verified again with this seed, and
-        its kernels made again. `where` says in errors where it comes from.
+    def restored(self, stored: StoredResult, where: str, seed: int) -> Any:
+        """The result that was stored: its graphs are verified again with this seed, and its kernels made again. `where` says in
+        errors where it comes from.
 
-        Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-        what is no such object, and the errors of compilation.
+        Raises VerificationError for a graph that does not compute the program, and the errors of compilation.
         """
 
     def shapes(self, program: Program, arrays: Sequence[Any]) -> list[tuple[int, ...]]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import weakref
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
@@ -16,12 +12,14 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from mirage.errors import FormatError, InputError, MirageError
+from mirage.errors import FormatError, InputError
 from mirage.folders import path_of, save_file
+from mirage.ir.codec import EXECUTABLE
 from mirage.ir.graph import nodes
 from mirage.ir.types import ELEMENTS
 from mirage.kernels.cuda.device import cuda_device
 from mirage.kernels.target import get_target
+from mirage.runtime import archive
 from mirage.runtime.arrays import like
 from mirage.runtime.device import DeviceProgram
 from mirage.runtime.places.host import HOST
@@ -37,12 +35,7 @@ from mirage.runtime.program import (
     Loop,
     VMProgram,
 )
-from mirage.runtime.program_json import program_from_json, program_to_json
 from mirage.runtime.vm import VirtualMachine
-
-FORMAT, SCHEMA = "mirage executable", 2
-#: the members of a saved executable, beside the constants
-_CODE, _DIGEST = "executable.json", "digest"
 
 
 @runtime_checkable
@@ -365,41 +358,26 @@ class Executable:
 
     def to_bytes(self) -> bytes:
         """The content of the file that `save` writes."""
-        head = {
-            "format": FORMAT,
-            "schema": SCHEMA,
-            "target": self.target,
-            "program": program_to_json(self.program),
-            "kernels": {name: {"kind": k.kind, "text": k.to_text()} for name, k in self.kernels.items()},
-            "facts": asdict(replace(self.facts, kernels=self._outcomes())),
-        }
-        members = {_CODE: json.dumps(head, indent=1).encode()}
-        members |= {f"constants/{k}": np.ascontiguousarray(a).tobytes() for k, a in enumerate(self._constants)}
-        memory = BytesIO()
-        with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
-            for name, content in (*members.items(), (_DIGEST, digest(members).encode())):
-                archive.writestr(name, content)
-        return memory.getvalue()
+        kernels = {name: _StoredKernel(k.kind, k.to_text()) for name, k in self.kernels.items()}
+        head = _Stored(self.program, kernels, replace(self.facts, kernels=self._outcomes()), self.target)
+        constants = {f"constants/{k}": np.ascontiguousarray(a).tobytes() for k, a in enumerate(self._constants)}
+        return archive.pack(EXECUTABLE, head, constants)
 
 
-def digest(members: Mapping[str, bytes]) -> str:
-    """What tells a saved executable from an altered one, of its members in order.
-
-    It is no signature: who alters a file may compute it anew. Then still no kernel computes anything but its operators, nor
-    reads or writes outside of its tensors; but the program may be another one.
-    """
-    found = hashlib.sha256()
-    for name, content in members.items():
-        found.update(f"{name} {len(content)} ".encode())
-        found.update(content)
-    return found.hexdigest()
+@dataclass(frozen=True)
+class _StoredKernel:
+    kind: str
+    text: str
 
 
-#: what reading a file that is no executable, or an altered one, may raise beside our own errors; RuntimeError is raised for
-#: encrypted members, unknown compressions, and JSON that is nested too deeply
-DAMAGED = (
-    zipfile.BadZipFile, zlib.error, EOFError, KeyError, IndexError, TypeError, ValueError, AttributeError, RuntimeError,
-)  # fmt: skip
+@dataclass(frozen=True)
+class _Stored:
+    """The head of a saved executable."""
+
+    program: VMProgram
+    kernels: Mapping[str, _StoredKernel]
+    facts: Facts
+    target: str
 
 
 def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
@@ -409,56 +387,24 @@ def read_executable(path: str | os.PathLike[str], kinds: Mapping[str, Callable[[
     and FormatError if it is no executable, or was altered.
     """
     path = path_of(path)
-    return _read(path, str(path), kinds)
+    with archive.reading(EXECUTABLE, path):
+        return _read(path, kinds)
 
 
 def executable_from_bytes(content: bytes, kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
     """An executable of what `Executable.to_bytes` gave, as `read_executable`."""
-    return _read(BytesIO(content), "executable", kinds)
+    with archive.reading(EXECUTABLE, "executable"):
+        return _read(BytesIO(content), kinds)
 
 
-def _read(file: Path | BytesIO, path: str, kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
-    try:
-        with zipfile.ZipFile(file) as archive:
-            head = json.loads(archive.read(_CODE))
-            if not isinstance(head, dict) or head.get("format") != FORMAT:
-                raise FormatError(f"{path}: not a saved executable; pass a file that save() wrote")
-            if head.get("schema") != SCHEMA:
-                raise FormatError(f"{path}: schema {head.get('schema')!r} is not {SCHEMA}; compile the program again")
-            members = {name: archive.read(name) for name in archive.namelist() if name != _DIGEST}
-            if archive.read(_DIGEST) != digest(members).encode():
-                raise FormatError(f"{path}: altered, or damaged, since it was saved; compile the program again")
-        program = program_from_json(head["program"])
-        constants = [
-            np.frombuffer(members[f"constants/{k}"], ELEMENTS[t.dtype]).reshape(t.bind({}))
-            for k, t in enumerate(program.constants)
-        ]
-        kernels = {str(name): kinds[k["kind"]](k["text"]) for name, k in head["kernels"].items()}
-        return Executable(program, kernels, constants, _facts(head["facts"]), target=str(head.get("target", "cpu")))
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
-    except MirageError as e:
-        raise e if str(e).startswith(f"{path}: ") else type(e)(f"{path}: {e}") from None
-    except DAMAGED as e:
-        raise FormatError(f"{path}: not a saved executable, or damaged ({e}); compile the program again") from None
-
-
-def _facts(data: Any) -> Facts:
-    plans = {
-        str(n): MemoryPlan(int(p["arena"]), int(p["most_live"]), tuple(map(str, p["storages"])))
-        for n, p in data["plans"].items()
-    }
-    return Facts(
-        str(data["signature"]),
-        tuple(map(str, data["guards"])),
-        {str(n): str(t) for n, t in data["kernels"].items()},
-        tuple(map(str, data["fallbacks"])),
-        plans,
-        {str(n): float(s) for n, s in data["seconds"].items()},
-        str(data["prepare"]),
-        int(data["prepared"]),
-        bool(data.get("interrupted", False)),
-    )
+def _read(file: Path | BytesIO, kinds: Mapping[str, Callable[[str], Kernel]]) -> Executable:
+    head, members = archive.unpack(EXECUTABLE, _Stored, file)
+    constants = [
+        np.frombuffer(members[f"constants/{k}"], ELEMENTS[t.dtype]).reshape(t.bind({}))
+        for k, t in enumerate(head.program.constants)
+    ]
+    kernels = {name: kinds[k.kind](k.text) for name, k in head.kernels.items()}
+    return Executable(head.program, kernels, constants, head.facts, target=head.target)
 
 
 def _check_kernels(kernels: Mapping[str, Kernel], target: str) -> None:

@@ -19,8 +19,8 @@ from mirage.cache import ResultStore
 from mirage.compilation import compile, load_executable
 from mirage.errors import JobError, MirageError
 from mirage.torch.compiled import CompiledGraph, constant_names
+from mirage.torch.guards import Range
 from mirage.torch.model_options import ModelOptions
-from mirage.torch.program import Range
 
 
 class Improvable(Protocol):
@@ -96,6 +96,7 @@ class Later:
         task = {
             "module": str(graph.imported.module), "bounds": program.bounds,
             "constants": constant_names(graph.imported, graph.constants), "cache": bool(cache), "options": options,
+            "sizes": graph.sizes,
         }  # fmt: skip
         environment = {"MIRAGE_CACHE_URL": cache.url} if isinstance(cache, ResultStore) else {}
         child = self._child = Child(task, environment, __name__)
@@ -112,7 +113,7 @@ class Later:
                 self._child = None
                 child.end()
                 child.clear()
-        program.swap(CompiledGraph(graph.imported, executable, graph.constants))
+        program.swap(CompiledGraph(graph.imported, executable, graph.constants, graph.sizes))
         program.told = f"superoptimized in the background in {sum(executable.facts.seconds.values()):.0f} s"
 
 
@@ -126,7 +127,8 @@ def main(arguments: Sequence[str]) -> None:
     with suppress(BrokenPipeError):
         for line in sys.stdin:
             try:
-                compile(task["module"], bounds=bounds, constants=task["constants"], **options).save(json.loads(line)["save"])
+                found = compile(task["module"], bounds=bounds, sizes=task["sizes"], constants=task["constants"], **options)
+                found.save(json.loads(line)["save"])
                 answer = {}
             except Exception as e:
                 answer = {"error": f"{type(e).__name__}: {e}"}

@@ -12,19 +12,29 @@ import torch
 from mirage.compilation import compile
 from mirage.frontends.aten.fallback import to_array, to_torch
 from mirage.frontends.aten.importer import Given, Imported
-from mirage.ir.annotations import ShapeType
+from mirage.ir.annotations import ShapeType, symbols_in
 from mirage.ir.types import TensorType
 from mirage.runtime.executable import Executable
+from mirage.torch.guards import Range, within
+from mirage.torch.threads import share_threads
 
 
 class CompiledGraph:
     """A graph of ATen operators as an executable. Inputs and outputs are those of the graph, in order."""
 
-    def __init__(self, imported: Imported, executable: Executable, constants: Collection[int] = ()) -> None:
+    def __init__(
+        self,
+        imported: Imported,
+        executable: Executable,
+        constants: Collection[int] = (),
+        sizes: Any = None,
+    ) -> None:
         self.imported = imported
         self.executable = executable
         #: positions of inputs that never change
         self.constants = frozenset(constants)
+        #: what it is tuned at, as of `mirage.compile`
+        self.sizes = sizes
 
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs for these inputs: tensors, sizes as integers. Raises what `Executable.__call__` raises."""
@@ -43,6 +53,7 @@ class BoundGraph:
     """A compiled graph some of whose inputs are given: calls take the others, in order."""
 
     def __init__(self, graph: CompiledGraph, values: Mapping[int, Any]) -> None:
+        share_threads()
         imported, executable = graph.imported, graph.executable
         main = imported.module.functions[imported.module.main]
         count = len(imported.inputs)
@@ -126,10 +137,22 @@ def as_tensor(x: Any) -> Any:
     return x if isinstance(x, torch.Tensor) else to_torch(x)
 
 
-def compiled_graph(imported: Imported, constants: Collection[int] = (), **options: Any) -> CompiledGraph:
-    """Compile an imported graph; `constants` are positions of inputs that never change, `options` those of `mirage.compile`."""
-    executable = compile(imported.module, constants=constant_names(imported, constants), **options)
-    return CompiledGraph(imported, executable, constants)
+def compiled_graph(
+    imported: Imported, constants: Collection[int] = (), *, sizes: Any = None, **options: Any
+) -> CompiledGraph:
+    """Compile an imported graph; `constants` are positions of inputs that never change, `sizes` those to tune at, `options` the
+    others of `mirage.compile`.
+    """
+    names = constant_names(imported, constants)
+    return CompiledGraph(imported, compile(imported.module, constants=names, sizes=sizes, **options), constants, sizes)
+
+
+def sizes_to_tune(imported: Imported, sizes: Mapping[str, int], bounds: Mapping[str, Range]) -> dict[str, int]:
+    """Sizes of an example, by dim symbol, as those to tune a graph at: not where users declare that there are no such calls."""
+    main = imported.module.functions[imported.module.main]
+    known = set().union(*(symbols_in(p.annotation) for p in main.parameters))
+    found = {name: max(n, 1) for name, n in sizes.items() if name in known}
+    return {name: n for name, n in found.items() if name not in bounds or within(n, bounds[name])}
 
 
 def constant_names(imported: Imported, constants: Collection[int]) -> list[str]:

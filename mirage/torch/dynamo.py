@@ -23,12 +23,13 @@ from mirage.frontends.aten.types import dim_of
 from mirage.frontends.aten.updates import written_inputs
 from mirage.ir.annotations import symbols_in
 from mirage.torch.background import Later
-from mirage.torch.compiled import compiled_graph
+from mirage.torch.compiled import compiled_graph, sizes_to_tune
 from mirage.torch.export import first_line
+from mirage.torch.guards import Range, hints
 from mirage.torch.lifted import LiftedGraph
 from mirage.torch.log import FALLBACKS, GRAPHS, print_logs
 from mirage.torch.model_options import ModelOptions, ranges_of
-from mirage.torch.program import Range, check_bounds
+from mirage.torch.program import check_bounds
 from mirage.torch.views import split_views
 
 #: the options of `mirage.torch.compile` that torch.compile takes
@@ -166,7 +167,9 @@ def _graph_of_aten(
     bounds = {name: bound for name, bound in bounds.items() if name in known}
     begun = time.perf_counter()
     search = not options.background
-    compiled = compiled_graph(imported, _constants(graph, placeholders, of_modules), bounds=bounds, **options.compilation(search))
+    sizes = sizes_to_tune(imported, hints([p.meta.get("val") for p in placeholders]), bounds)
+    constants = _constants(graph, placeholders, of_modules)
+    compiled = compiled_graph(imported, constants, bounds=bounds, sizes=sizes, **options.compilation(search))
     (outputs,) = graph.graph.output_node().args
     fakes = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in outputs]
     lifted = LiftedGraph(compiled, len(placeholders), fakes, views, bounds)

@@ -21,10 +21,10 @@ from mirage.frontends.aten.decompose import decompositions
 from mirage.frontends.aten.importer import import_graph
 from mirage.ir.dims import symbols_of
 from mirage.torch.arguments import ordered
-from mirage.torch.compiled import compiled_graph
-from mirage.torch.guards import LEAST, Guards, guards_of
+from mirage.torch.compiled import compiled_graph, sizes_to_tune
+from mirage.torch.guards import LEAST, Guards, Range, Shape, guards_of, hints
 from mirage.torch.log import FALLBACKS
-from mirage.torch.program import Bounds, Layout, Program, Range, Unflatten
+from mirage.torch.program import Bounds, Layout, Program, Unflatten
 from mirage.torch.weights import Weights
 
 #: kinds of outputs of an exported graph that are written back
@@ -125,13 +125,20 @@ def widened(tensors: Sequence[Any]) -> list[Any]:
 
 
 def program_of(
-    exported: Any, model: Any, names: Sequence[str], *, bounds: Bounds | None = None, order: Sequence[int] = (), **options: Any
+    exported: Any,
+    model: Any,
+    names: Sequence[str],
+    *,
+    bounds: Bounds | None = None,
+    order: Sequence[int] = (),
+    shapes: Sequence[Shape] | None = None,
+    **options: Any,
 ) -> Program:
     """The compiled program of an exported one, whose weights are those of `model`.
 
     `names` are what the tensors of a call are called, `bounds` ranges of their dims, `order` the numbers of the program's tensors
-    in the order of a call, if that is another one, `options` as of `mirage.compile`. Raises UnsupportedNode, which lists all
-    nodes that cannot be imported with their lines.
+    in the order of a call, if that is another one, `shapes` those of the calls for which it is tuned, if not of the example,
+    `options` as of `mirage.compile`. Raises UnsupportedNode, which lists all nodes that cannot be imported with their lines.
     """
     begun = time.perf_counter()
     imported = import_graph(exported.graph_module)
@@ -158,6 +165,9 @@ def program_of(
     guards = guards_of([placeholders[k].meta["val"] for k in given])
     begun_compilation = time.perf_counter()
     ranges = bounds_of(guards, names, bounds or {}, imported.module)
+    if options.get("sizes") is None:
+        sizes = guards.sizes(shapes) if shapes is not None else hints([placeholders[k].meta["val"] for k in given])
+        options["sizes"] = sizes_to_tune(imported, sizes or {}, ranges)
     graph = compiled_graph(imported, tuple(weights), bounds=ranges, **options)
     seconds = {"import": begun_compilation - begun, "compile": time.perf_counter() - begun_compilation}
     random = any(_draws(n) for n in exported.graph.nodes)

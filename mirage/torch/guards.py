@@ -5,15 +5,18 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import sympy
 
-from mirage.errors import DimError, FormatError, UnsupportedNode
+from mirage.errors import DimError, UnsupportedNode
 from mirage.frontends.aten.types import converted, dim_of
-from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of, to_dim
+from mirage.ir.codec import one_of
+from mirage.ir.dims import Dim, dim_text, solve, substitute, symbols_of
 
 Shape: TypeAlias = tuple[int, ...]
+#: the least and the largest size of a dim, None for any
+Range: TypeAlias = "tuple[int, int | None]"
 
 _RELATIONS: Mapping[str, Callable[[int, int], bool]] = {
     "==": operator.eq, "!=": operator.ne, "<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt,
@@ -26,11 +29,17 @@ _CLASSES: Mapping[Any, str] = {
 LEAST = 2
 
 
+def within(n: int, bound: Range) -> bool:
+    """Whether a size is in a range."""
+    low, high = bound
+    return low <= n and (high is None or n <= high)
+
+
 @dataclass(frozen=True)
 class SizeGuard:
     """`left` and `right` stand in a relation, such as "<="."""
 
-    relation: str
+    relation: Annotated[str, one_of(*_RELATIONS)]
     left: Dim
     right: Dim
 
@@ -77,31 +86,6 @@ class Guards:
             return None
         return [tuple(int(d) for d in dims) for dims in found]
 
-    def to_json(self) -> dict[str, Any]:
-        """JSON values from which `guards_from_json` makes the same."""
-        return {
-            "shapes": [[dim_text(d) for d in dims] for dims in self.shapes],
-            "conditions": [[dim_text(g.left), g.relation, dim_text(g.right)] for g in self.conditions],
-            "exact": None if self.exact is None else [list(s) for s in self.exact],
-        }
-
-
-def guards_from_json(data: Any) -> Guards:
-    """What `Guards.to_json` gave; raises FormatError for anything else."""
-    try:
-        shapes = tuple(tuple(to_dim(d) for d in dims) for dims in data["shapes"])
-        conditions = tuple(SizeGuard(_relation(r), to_dim(a), to_dim(b)) for a, r, b in data["conditions"])
-        exact = None if data["exact"] is None else tuple(tuple(int(n) for n in s) for s in data["exact"])
-    except (KeyError, TypeError, ValueError, DimError) as e:
-        raise FormatError(f"guards that cannot be read: {e}") from None
-    return Guards(shapes, conditions, exact)
-
-
-def _relation(text: Any) -> str:
-    if text not in _RELATIONS:
-        raise FormatError(f"{text!r} is no relation of sizes")
-    return str(text)
-
 
 def guards_of(tensors: Sequence[Any]) -> Guards:
     """The guards of a program with these fake tensors as its inputs, of `torch.export`.
@@ -131,5 +115,11 @@ def guards_of(tensors: Sequence[Any]) -> Guards:
                 conditions.append(SizeGuard(">=", converted(s), converted(found.lower)))
             if found.upper.is_Integer:
                 conditions.append(SizeGuard("<=", converted(s), converted(found.upper)))
-    hints = tuple(tuple(n if isinstance(n, int) else int(n.node.hint) for n in t.shape) for t in tensors) if exact else None
-    return Guards(shapes, tuple(dict.fromkeys(conditions)), hints)
+    only = tuple(tuple(n if isinstance(n, int) else int(n.node.hint) for n in t.shape) for t in tensors) if exact else None
+    return Guards(shapes, tuple(dict.fromkeys(conditions)), only)
+
+
+def hints(values: Sequence[Any]) -> dict[str, int]:
+    """The sizes that dim symbols have in the example of which a graph was made; `values` are its inputs as torch knows them."""
+    sizes = (n for v in values for n in (getattr(v, "shape", None) or (v,)) if not isinstance(n, int) and hasattr(n, "node"))
+    return {str(n.node.expr): int(n.node.hint) for n in sizes if n.node.expr.is_Symbol and n.node.hint is not None}

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from mirage.torch.compiled import BoundGraph, CompiledGraph
+from mirage.torch.guards import Range
 from mirage.torch.layout import arranged
-from mirage.torch.program import Range
 from mirage.torch.weights import address, version
 
 

@@ -222,7 +222,7 @@ class CompiledModel:
         failed: MirageError | None = None
         for tensors in examples:
             try:
-                program = self._program(kind, tensors)
+                program = self._program(kind, tensors, shapes)
             except MirageError as e:
                 failed = e
                 continue
@@ -248,12 +248,12 @@ class CompiledModel:
             raise failed
         return self._run_eagerly(str(failed), args, kwargs)
 
-    def _program(self, kind: Kind, tensors: Sequence[Any]) -> Program:
-        """The program of an example; raises UnsupportedNode, and other errors of ours, where there is none."""
+    def _program(self, kind: Kind, tensors: Sequence[Any], shapes: Sequence[Shape]) -> Program:
+        """The program of an example, tuned for calls of these shapes; raises UnsupportedNode, and other errors of ours."""
         exported = export(kind.call, tensors, self.options.dynamic)
         try:
             options = self.options.compilation(search=not self.options.background)
-            return program_of(exported, kind.call, kind.names, bounds=self._bounds, **options)
+            return program_of(exported, kind.call, kind.names, bounds=self._bounds, shapes=shapes, **options)
         except MirageError:
             raise
         except Exception as e:

@@ -10,7 +10,7 @@ from mirage.cache import ResultStore, check_cache
 from mirage.compilation import check_options
 from mirage.compiler.constraints.bounds import range_of
 from mirage.errors import InputError, UnknownTarget
-from mirage.torch.program import Range
+from mirage.torch.guards import Range
 
 
 @dataclass(frozen=True)

@@ -12,11 +12,9 @@ from torch.utils import _pytree as pytree
 from mirage.errors import GuardError
 from mirage.frontends.aten.importer import Imported
 from mirage.torch.compiled import BoundGraph, CompiledGraph
-from mirage.torch.guards import Guards, Shape
+from mirage.torch.guards import Guards, Range, Shape, within
 from mirage.torch.weights import Weights
 
-#: the least and the largest size of a dim, None for any
-Range: TypeAlias = "tuple[int, int | None]"
 #: ranges by the name of a tensor and the number of its dim
 Bounds: TypeAlias = "Mapping[str, Mapping[int, Range]]"
 
@@ -191,8 +189,9 @@ class Program:
 def check_bounds(bounds: Bounds, names: Sequence[str], shapes: Sequence[Shape]) -> None:
     """Raise GuardError where a size is outside of what the user declared, naming the dim, the bound and the size."""
     for name, shape in zip(names, shapes, strict=True):
-        for dim, (low, high) in bounds.get(name, {}).items():
-            if dim < len(shape) and not (low <= shape[dim] and (high is None or shape[dim] <= high)):
+        for dim, bound in bounds.get(name, {}).items():
+            if dim < len(shape) and not within(shape[dim], bound):
+                low, high = bound
                 wanted = f"at least {low}" if high is None else f"{low} to {high}"
                 raise GuardError(
                     f"{name}: dim {dim} is {shape[dim]}, but its bounds are declared to be {wanted}; "

@@ -2,33 +2,89 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from io import BytesIO
-from typing import Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from mirage.compilation import KERNEL_KINDS
-from mirage.errors import FormatError, InputError, MirageError
+from mirage.errors import FormatError, InputError
 from mirage.folders import path_of, save_file
 from mirage.frontends.aten.importer import Given, Imported
+from mirage.ir.codec import TORCH_MODEL, Index, at_least, register
 from mirage.ir.graph.parse import parse_module
-from mirage.runtime.executable import DAMAGED, digest, executable_from_bytes
+from mirage.runtime import archive
+from mirage.runtime.executable import executable_from_bytes
 from mirage.torch.arguments import PLAIN, Key, dtype_name
 from mirage.torch.compiled import CompiledGraph
-from mirage.torch.guards import guards_from_json
+from mirage.torch.guards import Guards
 from mirage.torch.program import Layout, Program, Unflatten
 from mirage.torch.programs import CompiledPrograms
 from mirage.torch.trees import spec_from_json, spec_to_json
 from mirage.torch.weights import Weights
 
-FORMAT, SCHEMA = "mirage torch model", 1
-_HEAD, _DIGEST = "model.json", "digest"
+_KINDS = {kind.__name__: kind for kind in PLAIN}
+
+
+@dataclass(frozen=True)
+class _StoredTensor:
+    dtype: torch.dtype
+    shape: tuple[Annotated[int, at_least(0)], ...]
+
+
+@dataclass(frozen=True)
+class _StoredProgram:
+    """A program, whose tensors are numbers of those of the file."""
+
+    key: Key
+    module: str
+    inputs: tuple[int, ...]
+    attributes: tuple[Index, ...]
+    outputs: tuple[int | Given, ...]
+    native: Mapping[str, int]
+    fallback: Mapping[str, int]
+    reasons: Mapping[str, str]
+    layout: Layout
+    weights: tuple[Index, ...]
+    state: tuple[Index, ...]
+    guards: Guards
+    result: pytree.TreeSpec
+    names: tuple[str, ...]
+    random: bool
+    checked: tuple[tuple[tuple[str, int], ...], ...]
+    told: str
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """The head of a saved model."""
+
+    name: str
+    programs: tuple[_StoredProgram, ...]
+    tensors: tuple[_StoredTensor, ...]
+
+
+def _dtype(name: Any) -> torch.dtype:
+    found = getattr(torch, name, None) if isinstance(name, str) else None
+    if not isinstance(found, torch.dtype):
+        raise ValueError("the name of an element type")
+    return found
+
+
+def _kind(name: Any) -> type:
+    if not isinstance(name, str) or name not in _KINDS:
+        raise ValueError(f"one of {', '.join(_KINDS)}")
+    return _KINDS[name]
+
+
+register(torch.dtype, "dtype", dtype_name, _dtype)
+register(type, "type", lambda kind: kind.__name__, _kind)
+register(pytree.TreeSpec, "tree", spec_to_json, spec_from_json)
 
 
 def save(path: str | os.PathLike[str], programs: Sequence[tuple[Key, Program]], name: str) -> None:
@@ -36,20 +92,11 @@ def save(path: str | os.PathLike[str], programs: Sequence[tuple[Key, Program]], 
     if not programs:
         raise InputError(f"{name}: there is no program to save; call the compiled model before, under torch.no_grad()")
     tensors = _Tensors()
-    members: dict[str, bytes] = {}
-    told = []
-    for k, (key, program) in enumerate(programs):
-        told.append(_program_to_json(key, program, tensors))
-        members[f"programs/{k}"] = program.graph.executable.to_bytes()
-    for k, t in enumerate(tensors.found):
-        members[f"tensors/{k}"] = _bytes(t)
-    head = {"format": FORMAT, "schema": SCHEMA, "name": name, "programs": told, "tensors": tensors.to_json()}
-    members = {_HEAD: json.dumps(head).encode(), **members}
-    memory = BytesIO()
-    with zipfile.ZipFile(memory, "w", zipfile.ZIP_STORED) as archive:
-        for member, content in (*members.items(), (_DIGEST, digest(members).encode())):
-            archive.writestr(member, content)
-    save_file(path, memory.getvalue())
+    stored = tuple(_store(key, program, tensors) for key, program in programs)
+    members = {f"programs/{k}": program.graph.executable.to_bytes() for k, (_, program) in enumerate(programs)}
+    members |= {f"tensors/{k}": _bytes(t) for k, t in enumerate(tensors.found)}
+    head = _Stored(name, stored, tuple(_StoredTensor(t.dtype, tuple(t.shape)) for t in tensors.found))
+    save_file(path, archive.pack(TORCH_MODEL, head, members))
 
 
 class _Tensors:
@@ -59,103 +106,28 @@ class _Tensors:
         self.found: list[Any] = []
         self._places: dict[int, int] = {}
 
-    def add(self, tensors: Sequence[Any]) -> list[int]:
+    def add(self, tensors: Sequence[Any]) -> tuple[int, ...]:
         for t in tensors:
             if id(t) not in self._places:
                 self._places[id(t)] = len(self.found)
                 self.found.append(t)
-        return [self._places[id(t)] for t in tensors]
-
-    def to_json(self) -> list[Any]:
-        return [[dtype_name(t.dtype), list(t.shape)] for t in self.found]
+        return tuple(self._places[id(t)] for t in tensors)
 
 
 def _bytes(t: Any) -> bytes:
     return bytes(t.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()) if t.numel() else b""
 
 
-def _dtype(name: Any) -> Any:
-    found = getattr(torch, name, None) if isinstance(name, str) else None
-    if not isinstance(found, torch.dtype):
-        raise FormatError(f"{name!r} is no element type")
-    return found
-
-
-def _program_to_json(key: Key, program: Program, tensors: _Tensors) -> dict[str, Any]:
-    imported, layout = program.imported, program.layout
+def _store(key: Key, program: Program, tensors: _Tensors) -> _StoredProgram:
+    imported = program.imported
     program.weights.note()
     program.state.note()
-    return {
-        "key": _key_to_json(key),
-        "module": str(imported.module),
-        "inputs": imported.inputs,
-        "attributes": tensors.add(imported.attributes),
-        "outputs": [o if isinstance(o, int) else {"position": o.position, "value": _plain(o.value)} for o in imported.outputs],
-        "native": dict(imported.native),
-        "fallback": dict(imported.fallback),
-        "reasons": imported.reasons,
-        "layout": [layout.inputs, layout.weights, layout.state, layout.given, layout.written],
-        "weights": tensors.add(program.weights.tensors),
-        "state": tensors.add(program.state.tensors),
-        "guards": program.guards.to_json(),
-        "result": spec_to_json(program.unflatten.spec),
-        "names": list(program.names),
-        "random": program.random,
-        "checked": [sorted(c) for c in program.checked],
-        "told": program.told,
-    }
-
-
-def _plain(x: Any) -> Any:
-    if isinstance(x, torch.dtype):
-        return {"dtype": dtype_name(x)}
-    if isinstance(x, float) and not math.isfinite(x):
-        return {"float": str(x)}
-    if not isinstance(x, PLAIN):
-        raise InputError(f"a result of the model is a {type(x).__name__}, which cannot be saved")
-    return x
-
-
-def _plain_from_json(x: Any) -> Any:
-    match x:
-        case {"dtype": str() as name}:
-            return _dtype(name)
-        case {"float": "inf" | "-inf" | "nan" as text}:
-            return float(text)
-        case None | bool() | int() | float() | str():
-            return x
-    raise FormatError(f"{x!r} is no plain value")
-
-
-def _key_to_json(key: Key) -> Any:
-    count, names, *items = key
-    return [count, list(names), [_item_to_json(x) for x in items]]
-
-
-def _item_to_json(item: Any) -> Any:
-    first = item[0]
-    if isinstance(first, torch.dtype):
-        return {"tensor": [dtype_name(first), item[1]]}
-    if isinstance(first, type):
-        return {"value": _plain(item[1])}
-    return {"tree": spec_to_json(first), "leaves": [_item_to_json(x) for x in item[1:]]}
-
-
-def _key_from_json(data: Any) -> Key:
-    count, names, items = data
-    return int(count), tuple(map(str, names)), *(_item_from_json(x) for x in items)
-
-
-def _item_from_json(item: Any) -> Any:
-    match item:
-        case {"tensor": [name, int() as rank]}:
-            return _dtype(name), rank
-        case {"value": value}:
-            plain = _plain_from_json(value)
-            return type(plain), plain
-        case {"tree": tree, "leaves": [*leaves]}:
-            return spec_from_json(tree), *(_item_from_json(x) for x in leaves)
-    raise FormatError(f"{item!r} is no kind of argument")
+    return _StoredProgram(
+        key, str(imported.module), tuple(imported.inputs), tensors.add(imported.attributes), tuple(imported.outputs),
+        imported.native, imported.fallback, imported.reasons, program.layout, tensors.add(program.weights.tensors),
+        tensors.add(program.state.tensors), program.guards, program.unflatten.spec, tuple(program.names),
+        program.random, tuple(tuple(sorted(c)) for c in program.checked), program.told,
+    )  # fmt: skip
 
 
 def load(path: str | os.PathLike[str]) -> CompiledPrograms:
@@ -166,61 +138,55 @@ def load(path: str | os.PathLike[str]) -> CompiledPrograms:
     no compiled model, altered or damaged, VerificationError if a kernel does not compute what it stands for.
     """
     path = path_of(path)
-    try:
-        with zipfile.ZipFile(path) as archive:
-            head = json.loads(archive.read(_HEAD))
-            if not isinstance(head, dict) or head.get("format") != FORMAT:
-                raise FormatError("not a compiled model; pass a file that save() wrote")
-            if head.get("schema") != SCHEMA:
-                raise FormatError(f"schema {head.get('schema')!r} is not {SCHEMA}; compile the model again")
-            members = {name: archive.read(name) for name in archive.namelist() if name != _DIGEST}
-            if archive.read(_DIGEST) != digest(members).encode():
-                raise FormatError("altered, or damaged, since it was saved; compile the model again")
-        tensors = [_tensor(members[f"tensors/{k}"], *t) for k, t in enumerate(head["tensors"])]
-        programs = [
-            _program_from_json(data, members[f"programs/{k}"], tensors) for k, data in enumerate(head["programs"])
-        ]
-        return CompiledPrograms(str(head["name"]), programs)
-    except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror}); pass a file that save() wrote") from None
-    except MirageError as e:
-        raise type(e)(f"{path}: {e}") from None
-    except DAMAGED as e:
-        raise FormatError(f"{path}: not a compiled model, or damaged ({e}); compile the model again") from None
+    with archive.reading(TORCH_MODEL, path):
+        head, members = archive.unpack(TORCH_MODEL, _Stored, path)
+        tensors = [_tensor(members[f"tensors/{k}"], t) for k, t in enumerate(head.tensors)]
+        programs = [_restore(p, members[f"programs/{k}"], tensors) for k, p in enumerate(head.programs)]
+        return CompiledPrograms(head.name, programs)
 
 
-def _tensor(content: bytes, name: Any, shape: Any) -> Any:
-    dtype, shape = _dtype(name), [int(n) for n in shape]
-    if len(content) != math.prod(shape) * dtype.itemsize or min(shape, default=0) < 0:
-        raise FormatError(f"a tensor of {name}{shape} has {len(content)} bytes")
-    return torch.frombuffer(bytearray(content), dtype=dtype).reshape(shape) if content else torch.empty(shape, dtype=dtype)
+def _tensor(content: bytes, t: _StoredTensor) -> Any:
+    if len(content) != math.prod(t.shape) * t.dtype.itemsize:
+        raise FormatError(f"a tensor of {t.dtype}{list(t.shape)} has {len(content)} bytes")
+    found = torch.frombuffer(bytearray(content), dtype=t.dtype) if content else torch.empty(0, dtype=t.dtype)
+    return found.reshape(t.shape)
 
 
-def _program_from_json(data: Mapping[str, Any], executable: bytes, tensors: Sequence[Any]) -> tuple[Key, Program]:
-    module = parse_module(str(data["module"]), KERNEL_KINDS)
-    outputs = [_output_from_json(o) for o in data["outputs"]]
+def _restore(stored: _StoredProgram, executable: bytes, tensors: Sequence[Any]) -> tuple[Key, Program]:
+    module, layout = parse_module(stored.module, KERNEL_KINDS), stored.layout
     imported = Imported(
-        module, [int(k) for k in data["inputs"]], [tensors[k] for k in data["attributes"]], outputs,
-        Counter(data["native"]), Counter(data["fallback"]), dict(data["reasons"]),
+        module, list(stored.inputs), [tensors[k] for k in stored.attributes], list(stored.outputs),
+        Counter(stored.native), Counter(stored.fallback), dict(stored.reasons),
     )  # fmt: skip
-    inputs, *places = data["layout"]
-    layout = Layout(int(inputs), *(tuple(int(k) for k in p) for p in places))
     graph = CompiledGraph(imported, executable_from_bytes(executable, KERNEL_KINDS), layout.weights)
-    result = spec_from_json(data["result"])
-    _check(imported, graph, layout, result.num_leaves)
+    _check(imported, graph, layout, stored.result.num_leaves)
+    _check_key(stored.key)
     program = Program(
-        graph, layout, guards_from_json(data["guards"]), Weights(None, [(None, tensors[k]) for k in data["weights"]]),
-        Weights(None, [(None, tensors[k]) for k in data["state"]]), Unflatten(result), [str(n) for n in data["names"]], {},
-        bool(data["random"]), told=str(data["told"]),
+        graph, layout, stored.guards, Weights(None, [(None, tensors[k]) for k in stored.weights]),
+        Weights(None, [(None, tensors[k]) for k in stored.state]), Unflatten(stored.result), list(stored.names), {},
+        stored.random, told=stored.told,
     )  # fmt: skip
-    program.checked |= {frozenset((str(n), int(s)) for n, s in small) for small in data["checked"]}
-    return _key_from_json(data["key"]), program
+    program.checked |= {frozenset(small) for small in stored.checked}
+    return stored.key, program
 
 
-def _output_from_json(o: Any) -> int | Given:
-    if isinstance(o, int):
-        return o
-    return Given(None if o["position"] is None else int(o["position"]), _plain_from_json(o["value"]))
+def _check_key(key: Key) -> None:
+    """Raise FormatError for what is no key of `arguments.split`."""
+
+    def is_item(item: Any) -> bool:
+        match item:
+            case (torch.dtype(), int()):
+                return True
+            case (type() as kind, value):
+                return type(value) is kind
+            case (pytree.TreeSpec(), *leaves):
+                return all(map(is_item, leaves))
+        return False
+
+    match key:
+        case (int(), [*names], *items) if all(isinstance(n, str) for n in names) and all(map(is_item, items)):
+            return
+    raise FormatError("the kind of arguments of a program is none; compile the model again")
 
 
 def _check(imported: Imported, graph: CompiledGraph, layout: Layout, leaves: int) -> None:

@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 
 import mirage as mi
-from mirage.runtime.executable import digest
+from mirage.runtime.archive import digest
 
 
 def members(file: Path) -> dict[str, bytes]:

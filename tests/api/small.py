@@ -58,12 +58,6 @@ def loaded(path: Path) -> mi.Superoptimized:
     return found
 
 
-def without_certificates(r: mi.Superoptimized) -> dict[str, Any]:
-    """A result as JSON, but for the evidence, which is made anew."""
-    obj = r.to_json()
-    return {**obj, "graphs": [{**g, "certificate": None} for g in obj["graphs"]]}
-
-
 def arrays(program: Program, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
     """Standard normal inputs."""
     rng = np.random.default_rng(seed)

@@ -361,8 +361,8 @@ def test_damaged_files_are_refused(content: bytes, tmp_path: Path) -> None:
     ("old", "new"),
     [
         ("mirage executable", "something else"),
-        ('"schema": 2', '"schema": 99'),
-        ('"schema": 1', '"schema": 99'),
+        ('"schema": 3', '"schema": 99'),
+        ('"signature"', '"signatures"'),
         ("CallKernel", "CallAnything"),
         ('"kind": "loops"', '"kind": "python"'),
         ("float32[n, 4]", "exec('1')"),
@@ -385,7 +385,7 @@ def test_calls_that_do_not_fit_their_kernels_are_refused(part: str, change: Any,
     mi.compile(double, TWICE, **QUICK).save(tmp_path / "a.mirage")
     contents = members(tmp_path / "a.mirage")
     head = json.loads(contents["executable.json"])
-    (call,) = (i for f in head["program"]["functions"] for i in f["code"] if part in i and "kernel" in i)
+    (call,) = (i for f in head["program"]["functions"].values() for i in f["code"] if part in i and "kernel" in i)
     call[part] = change(call[part])
     write(tmp_path / "b.mirage", contents | {"executable.json": json.dumps(head).encode()})
     with pytest.raises(FormatError, match=r"b\.mirage.*kernel.*results, not"):

@@ -216,7 +216,7 @@ def test_unknown_targets(target: str) -> None:
         ('"target": "cuda:sm_90"', '"target": "cuda:sm_1"', FormatError),
         ('"kind": "ranked"', '"kind": "mugraph"', FormatError),
         ('\\"origin\\":\\"fused\\"', '\\"origin\\":\\"library\\"', FormatError),
-        ('\\"num_warps\\":', '\\"num_warps_\\":', MirageError),
+        ('\\"tiles\\":', '\\"tiles_\\":', MirageError),
         ("mirage CUDA kernel", "a kernel", FormatError),
     ],
 )

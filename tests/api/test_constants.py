@@ -13,6 +13,7 @@ import pytest
 import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import FormatError, InputError, ScheduleError
+from mirage.ir.codec import encode
 from mirage.kernels.cpu.launch import packing
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import packed_variants
@@ -102,7 +103,7 @@ def with_packed_kernel(r: Superoptimized, path: Path) -> dict[str, Any]:
     c = r.best.candidate
     assert c is not None and c.schedule is not None
     *_, variant = packed_variants(c.graph, c.schedule, ["w"], r.sizes)
-    obj["decision"]["versions"][0]["schedule"] = variant.to_json()
+    obj["decision"]["versions"][0]["schedule"] = encode(variant)
     path.write_text(json.dumps(obj))
     return obj
 
@@ -136,7 +137,7 @@ def test_saved_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     # a file of before there were constants
     packable(constants=()).save(path)
     obj = json.loads(path.read_text())
-    del obj["constants"]
+    assert "constants" not in obj
     path.write_text(json.dumps(obj))
     assert mi.load(path).constants == ()
 

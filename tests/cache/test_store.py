@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.database import _set_up_sqlite
-from mirage.cache.records import SCHEMA, canonical_json, parse_json, sha256
+from mirage.cache.records import SCHEMA, canonical_json, sha256
 from mirage.errors import CacheError
+from mirage.ir.codec import parse_json
 
 KEY = sha256("attention")
 OTHER = sha256("gated mlp")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -10,17 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.errors import FormatError
+from mirage.ir.codec import decode, encode
 from mirage.kernels.decision import (
     MAX_DEPTH,
     MAX_THRESHOLD,
     Split,
     Tree,
+    check_tree,
     decide,
     leaves,
     relabel,
     rename,
-    tree_from_json,
-    tree_to_json,
 )
 from tests.kernels.trees import SYMBOLS, numbers, trees
 
@@ -96,53 +97,59 @@ def dense(tree: Tree) -> tuple[Tree, int]:
     return found, len(set(v for _, v in leaves(found)))
 
 
+def read(obj: Any, versions: int = 2) -> Tree:
+    tree: Tree = decode(Stored, {"tree": obj}, "decision").tree
+    check_tree(tree, SYMBOLS, versions)
+    return tree
+
+
+@dataclass(frozen=True)
+class Stored:
+    tree: Tree
+
+
 @given(trees())
 def test_json_and_back(tree: Tree) -> None:
     tree, count = dense(tree)
-    assert tree_from_json(json.loads(json.dumps(tree_to_json(tree))), SYMBOLS, count) == tree
+    assert read(json.loads(json.dumps(encode(Stored(tree))))["tree"], count) == tree
 
 
 def split(**changes: Any) -> dict[str, Any]:
-    return {"dims": ["b"], "at_most": 8, "then": 0, "else": 1} | changes
+    return {"dims": ["b"], "threshold": 8, "below": 0, "above": 1} | changes
 
 
 def deep(levels: int) -> Any:
-    return split(**{"else": deep(levels - 1)}) if levels else 1
+    return split(above=deep(levels - 1)) if levels else 1
 
 
 WRONG: list[tuple[Any, str]] = [
-    (None, "expected a version"),
-    (True, "expected a version"),
-    (0.0, "expected a version"),
-    ("0", "expected a version"),
-    ([0], "expected a version"),
-    ({}, "expected a version"),
-    (2, "version 2 is not one of 2"),
-    (-1, "version -1"),
-    (10**400, "is not one of 2"),
+    *((x, "decision.tree: expected") for x in [None, True, 0.0, "0", [0], dict[str, Any]()]),
+    (2, "version 0 is at no leaf"),
+    (-1, "version -1 is not one of 2"),
+    (10**400, "version 0 is at no leaf"),
     (0, "version 1 is at no leaf"),
-    (split(then=1), "version 0 is at no leaf"),
-    (split(then=2), "version 2"),
-    (split(more=1), "expected a version"),
-    ({k: v for k, v in split().items() if k != "else"}, "expected a version"),
-    *((split(dims=d), "dims must be") for d in (None, "b", [], ["x"], [1], [["b"]], ["b", "s", "t"], ["b", None])),
+    (split(below=1), "version 0 is at no leaf"),
+    (split(below=2), "version"),
+    (split(more=1), "decision.tree: expected"),
+    ({k: v for k, v in split().items() if k != "above"}, "decision.tree: expected"),
+    *((split(dims=d), "dims") for d in (None, "b", [], ["x"], [1], [["b"]], ["b", "s", "t"], ["b", None])),
     *(
-        (split(at_most=n), "at_most must be")
+        (split(threshold=n), "decision.tree.threshold: expected")
         for n in (None, True, 0, -3, 8.0, float("inf"), float("nan"), "8", 2**53 + 1)
     ),
-    (split(at_most=10**400), "at_most must be"),
+    (split(threshold=10**400), "threshold: expected"),
     (deep(MAX_DEPTH + 1), f"more than {MAX_DEPTH} comparisons"),
-    (deep(500), f"more than {MAX_DEPTH} comparisons"),
+    (deep(100), f"more than {MAX_DEPTH} comparisons"),
 ]
 
 
 @pytest.mark.parametrize(("obj", "message"), WRONG, ids=range(len(WRONG)))
 def test_other_json_is_a_format_error(obj: Any, message: str) -> None:
     with pytest.raises(FormatError, match=message) as e:
-        tree_from_json(obj, SYMBOLS, 2)
+        read(obj)
     assert len(str(e.value)) < 600
 
 
 def test_the_largest_tree() -> None:
-    assert tree_from_json(deep(MAX_DEPTH), SYMBOLS, 2)
-    assert tree_from_json(split(at_most=MAX_THRESHOLD), SYMBOLS, 2)
+    assert read(deep(MAX_DEPTH))
+    assert read(split(threshold=MAX_THRESHOLD))

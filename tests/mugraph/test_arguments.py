@@ -10,11 +10,11 @@ import pytest
 from mirage.errors import FormatError, GraphError
 from mirage.ir.axes import AxisInput, to_axes
 from mirage.ir.canonical import canonical_key
+from mirage.ir.codec import decode, encode
 from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.validate import validate
 from tests.ir.programs import rewritten
 from tests.shared import SHARED, shared
@@ -32,18 +32,18 @@ def with_argument(g: MuGraph, k: int, argument: str) -> MuGraph:
 @pytest.mark.parametrize("name", SHARED)
 def test_json_keeps_arguments(name: str) -> None:
     g = graph(name)
-    assert mugraph_from_json(mugraph_to_json(g)) == g
+    assert decode(MuGraph, encode(g), "muGraph") == g
 
 
-def test_json_names_the_argument_where_it_is_not_the_inputs_own() -> None:
-    obj = mugraph_to_json(graph("gram"))
+def test_json_names_the_argument() -> None:
+    obj = encode(graph("gram"))
     assert obj["inputs"] == [
-        {"name": "x", "dims": [["m"], ["k"]]},
+        {"name": "x", "dims": [["m"], ["k"]], "argument": "x"},
         {"name": "x_2", "dims": [["m_2"], ["k"]], "argument": "x"},
     ]
     obj["inputs"][1]["argument"] = 3
-    with pytest.raises(FormatError, match=r"inputs\[1\].argument: expected a JSON string"):
-        mugraph_from_json(obj)
+    with pytest.raises(FormatError, match=r"inputs\[1\].argument: expected a text"):
+        decode(MuGraph, obj, "muGraph")
 
 
 def test_an_argument_is_the_inputs_own_name_unless_given() -> None:

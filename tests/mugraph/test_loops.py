@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mirage.errors import FormatError, GraphError
+from mirage.errors import GraphError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import to_axes
+from mirage.ir.codec import decode, encode
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
@@ -23,7 +24,6 @@ from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph, Node, Ref
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import KernelSchedule, Schedule
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.text import operator_text, print_mugraph
 from mirage.mugraph.validate import validate
 from tests.mugraph.graphs import Case, L, P, W, accumulate, block, kernel, mugraph, node, one, reads
@@ -66,7 +66,7 @@ def test_golden(name: str, golden: Callable[[str, str], None]) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_json_and_drawing(name: str) -> None:
     graph = CASES[name].graph
-    assert mugraph_from_json(mugraph_to_json(graph)) == graph
+    assert decode(MuGraph, encode(graph), "muGraph") == graph
     assert to_svg(graph).startswith("<svg")
 
 
@@ -95,13 +95,13 @@ def test_a_matmul_of_concats_in_text_and_json() -> None:
     (k,) = CASES["lora"].graph.kernels
     assert k.graph is not None
     assert operator_text(k.graph.nodes[5]) == "concat_matmul over k, r"
-    obj = mugraph_to_json(CASES["lora"].graph)
+    obj = encode(CASES["lora"].graph)
     (at,) = [n for n in obj["kernel"]["nodes"] if n["op"] == "graph"]
-    wanted = {"op": "concat_matmul", "operands": [[0, 0], [4, 0], [1, 0], [3, 0]], "dims": [[["m"], ["n"]]]}
+    wanted = {"op": "concat_matmul", "operands": [{"node": k} for k in (0, 4, 1, 3)], "dims": [[["m"], ["n"]]]}
     assert at["graph"]["nodes"][5] == {**wanted, "reduce": ["k", "r"]}
-    at["graph"]["nodes"][5]["attrs"] = {"first": ["k"]}
-    with pytest.raises(FormatError, match="unknown field 'first'"):
-        mugraph_from_json(obj)
+    at["graph"]["nodes"][5]["attrs"] = [["first", ["k"]]]
+    with pytest.raises(GraphError, match="first"):
+        decode(MuGraph, obj, "muGraph")
 
 
 # Rules.

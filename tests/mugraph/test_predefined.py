@@ -10,6 +10,7 @@ import pytest
 
 from mirage.ir.axes import to_axes
 from mirage.ir.canonical import canonical_key
+from mirage.ir.codec import decode, encode
 from mirage.ir.interpret import run_reference
 from mirage.ir.operator import Level
 from mirage.ir.program import Program, ProgramBuilder
@@ -19,7 +20,6 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, MuGraph, Node, Ref, Role
 from mirage.mugraph.predefined import with_predefined
 from mirage.mugraph.rename import rename_mugraph
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
 from mirage.mugraph.thread import with_threads
 from mirage.mugraph.validate import validate
 from mirage.verify.equivalence import Verifier
@@ -68,7 +68,7 @@ def agrees_with(p: Program, graph: MuGraph) -> None:
     ap = to_axes(p)
     assert prove(ap, graph) == "proved"
     assert Verifier(p, 0).check(graph).equal
-    again = mugraph_from_json(mugraph_to_json(graph))
+    again = decode(MuGraph, encode(graph), "muGraph")
     assert again == graph
     canonical = canonical_key(ap)
     there = rename_mugraph(again, canonical.renaming, canonical.program)

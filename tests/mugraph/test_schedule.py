@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mirage.errors import FormatError, ScheduleError
+from mirage.ir.codec import decode, encode
 from mirage.mugraph.schedule import KernelSchedule, Schedule
 from tests.mugraph.graphs import flash_decoding, gated, library
 from tests.mugraph.split import SPLIT_SIZES, twice_split
@@ -15,7 +16,7 @@ from tests.mugraph.split import SPLIT_SIZES, twice_split
 def test_the_shared_cases_fit() -> None:
     for case in (flash_decoding(), gated(), library(), twice_split()):
         case.schedule.check(case.graph)
-        assert Schedule.from_json(case.schedule.to_json()) == case.schedule
+        assert decode(Schedule, encode(case.schedule), "schedule") == case.schedule
 
 
 def test_one_schedule_for_each_graph_defined_kernel() -> None:
@@ -61,24 +62,31 @@ def test_kernels_that_split_one_axis_agree() -> None:
         Schedule((first, second, stray)).check(case.graph)
 
 
-def test_only_what_to_json_writes_is_read() -> None:
-    wrong: list[object] = [
-        None,
-        [{}],
-        [{"tiles": {}, "splits": {}, "lanes": True}],
-        [{"tiles": [], "splits": {}, "lanes": 1}],
-    ]
-    for bad in wrong:
-        with pytest.raises(FormatError, match="schedule: "):
-            Schedule.from_json(bad)
+WRONG: list[object] = [
+    None,
+    [],
+    {"kernels": [[]]},
+    {"kernels": [{"lanes": True}]},
+    {"kernels": [{"tiles": {"m": 4}}]},
+    {"kernels": [{"tiles": [["m", 4.0]]}]},
+    {"kernels": [{"padded": 1}]},
+    {"kernels": [{"padded": None}]},
+    {"kernels": [{"more": 1}]},
+    *({"kernels": [{"packed": x}]} for x in (3, {"w": 1}, [1], [["1", "n"]], [[1, 2]], [[True, "n"]], [[1, "n", 3]])),
+    *({"kernels": [{"last": x}]} for x in ([["h", 0]], None)),
+    *({"kernels": [{"vectors": x}]} for x in ([["m", 1]], {"1": "m"})),
+    *({"kernels": [{"layouts": x}]} for x in ([[1, "m"]], [{"node": True}], [{"node": 1, "last": 2}], None)),
+]
 
 
-def test_files_without_padding_are_read_and_strange_ones_refused() -> None:
-    case = gated()
-    (old,) = case.schedule.to_json()
-    del old["padded"]
-    assert Schedule.from_json([old]) == case.schedule
-    strange: tuple[object, ...] = (1, "yes", None, [])
-    for wrong in strange:
-        with pytest.raises(FormatError, match="padded must be true or false"):
-            Schedule.from_json([old | {"padded": wrong}])
+@pytest.mark.parametrize("wrong", WRONG, ids=str)
+def test_only_what_is_written_is_read(wrong: object) -> None:
+    with pytest.raises(FormatError, match="schedule"):
+        decode(Schedule, wrong, "schedule")
+
+
+def test_decisions_that_were_not_made_are_left_out() -> None:
+    schedule = gated().schedule
+    (kernel,) = encode(schedule)["kernels"]
+    assert set(kernel) <= {"tiles", "splits", "lanes"}
+    assert decode(Schedule, {"kernels": [kernel]}, "schedule") == schedule

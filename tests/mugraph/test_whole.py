@@ -63,11 +63,13 @@ def test_files_hold_graphs(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "not a muGraph"),
-        ('{"schema": 1}', "not a muGraph"),
+        ("[]", "not a mirage muGraph"),
+        ('{"schema": 1}', "not a mirage muGraph"),
         ("no JSON", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ('{"schema": "mirage.mugraph"}', r"graph.json: muGraph\.axes: is missing"),
+        ('{"schema": "mirage.mugraph", "version": 1}', "not a mirage muGraph"),
+        ('{"format": "mirage muGraph", "schema": 1}', "graph.json: muGraph: schema 1 is not 2"),
+        ('{"format": "mirage muGraph", "schema": 2}', "graph.json: muGraph: expected an object of name, axes"),
     ],
 )
 def test_files_that_hold_no_graph(text: str, message: str, tmp_path: Path) -> None:
@@ -83,7 +85,7 @@ def test_an_altered_file_is_refused(tmp_path: Path) -> None:
     obj = json.loads(path.read_text())
     obj["kernel"]["nodes"][3]["graph"]["roles"][0][1] = "loop"
     path.write_text(json.dumps(obj))
-    with pytest.raises(FormatError, match=r"graph.json: .*follows from the roles"):
+    with pytest.raises(GraphError, match="loop"):
         load_mugraph(path)
 
 

@@ -173,7 +173,8 @@ def test_calls_from_several_threads() -> None:
 @pytest.fixture
 def small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LARGE", 64)
-    monkeypatch.setattr(leases, "_free", deque(maxlen=leases.KEPT))
+    monkeypatch.setattr(leases, "_free", deque())
+    monkeypatch.setattr(leases, "KEPT_BYTES", 0)
 
 
 @pytest.mark.usefixtures("small_is_large")
@@ -450,3 +451,16 @@ def test_a_lazy_result_takes_out() -> None:
     out = np.empty_like(X)
     assert doubled(X, out=out) is out
     np.testing.assert_array_equal(out, 2 * X)
+
+
+def test_of_many_results_as_many_bytes_are_kept_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "_free", deque())
+    monkeypatch.setattr(leases, "KEPT_BYTES", 5 << 16)
+    results = [leases.lease((1 << 16,), np.dtype(np.uint8)) for _ in range(8)]
+    places = {memory.address(a) for a in results}
+    del results
+    assert len(leases._free) == 5
+    # a little smaller or larger, as a cache grows: the same memory
+    again = [leases.lease(((1 << 16) - k,), np.dtype(np.uint8)) for k in (0, 100)]
+    assert {memory.address(a) for a in again} <= places
+    assert len(leases._free) == 3

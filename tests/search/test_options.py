@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -62,7 +63,7 @@ def test_limits_follow_the_program(name: str) -> None:
 def test_limits_of_attention() -> None:
     limits = Limits.of(axes("gqa_decode"), SearchOptions())
     assert str(limits) == "5 kernels of 11 operators, 4 inputs and 2 results, 2 loop axes"
-    assert limits.to_json() == {"kernels": 5, "operators": 11, "inputs": 4, "results": 2, "loops": 2}
+    assert asdict(limits) == {"kernels": 5, "operators": 11, "inputs": 4, "results": 2, "loops": 2}
 
 
 def test_given_limits_are_taken() -> None:

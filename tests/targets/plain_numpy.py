@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError, MirageError, UnknownTarget
+from mirage.errors import MirageError, UnknownTarget
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import decode
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.library import LibraryProgram
@@ -30,9 +31,6 @@ class NumpySchedule:
 
     def check(self, graph: MuGraph) -> None:
         """Every graph has it."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {}
 
 
 class NumpyKernels(LibraryProgram):
@@ -104,9 +102,7 @@ class NumpyTarget:
         return []
 
     def schedule_from_json(self, obj: Any) -> NumpySchedule:
-        if obj != {}:
-            raise FormatError(f"NumPy schedule: expected nothing, got {obj!r}"[:200])
-        return NumpySchedule()
+        return decode(NumpySchedule, obj, "schedule")
 
     def renamed(self, schedule: NumpySchedule, axes: Mapping[str, str]) -> NumpySchedule:
         return schedule

@@ -371,3 +371,18 @@ def test_what_is_told_is_chosen_by_the_environment(
     assert handlers and logger.level == logging.INFO
     logger.propagate = True
     logger.setLevel(logging.NOTSET)
+
+
+def test_a_model_is_tuned_at_the_sizes_of_its_first_call() -> None:
+    """Sizes of 1, too, though torch exports larger ones; not where users declare that there are no such calls."""
+    model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.LayerNorm(16)).eval()
+    x = torch.randn(1, 5, 8)
+    for bounds, wanted in ((None, [1, 5]), ({"input": {1: (1, 5)}}, [1, 5])):
+        run = mirage.torch.compile(model, bounds=bounds, without=("superoptimize",), background=False)
+        with torch.no_grad():
+            run(x)
+        assert list(run.programs[0].graph.sizes.values()) == wanted
+    dynamic = ({0: torch.export.Dim.AUTO, 1: torch.export.Dim.AUTO},)
+    exported = torch.export.export(model, (torch.randn(7, 5, 8),), dynamic_shapes=dynamic)
+    programs = mirage.compile(exported, bounds={"input": {0: 6}}, without=("superoptimize",)).programs
+    assert list(programs[0].graph.sizes.values()) == [5]

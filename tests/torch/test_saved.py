@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch")
 
 import mirage.torch  # noqa: E402
 from mirage.errors import FormatError, GuardError, InputError, MirageError  # noqa: E402
-from mirage.runtime.executable import digest  # noqa: E402
+from mirage.runtime.archive import digest  # noqa: E402
 from mirage.torch.trees import spec_from_json, spec_to_json  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False, "strict": True}
@@ -90,7 +90,7 @@ def test_it_loads_in_another_process(file: Path, tmp_path: Path) -> None:
 def test_weights_are_in_the_file_once(file: Path) -> None:
     with zipfile.ZipFile(file) as archive:
         head = json.loads(archive.read("model.json"))
-    assert sorted(map(str, head["tensors"])) == sorted(map(str, [["float32", [4, 4]], ["float32", [4]], ["int64", []]]))
+    assert sorted((t["dtype"], t["shape"]) for t in head["tensors"]) == [("float32", [4]), ("float32", [4, 4]), ("int64", [])]
 
 
 def test_what_was_not_saved_is_refused(file: Path) -> None:
@@ -134,17 +134,17 @@ def _first(head: dict[str, Any]) -> dict[str, Any]:
 EDITS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "format": lambda h: h.update(format="model"),
     "schema": lambda h: h.update(schema=99),
-    "a type": lambda h: h["tensors"].__setitem__(0, ["float64", [4, 4]]),
-    "no type": lambda h: h["tensors"].__setitem__(0, ["nn", [4, 4]]),
-    "a shape": lambda h: h["tensors"].__setitem__(0, ["float32", [-4, -4]]),
-    "a position": lambda h: _first(h)["layout"][3].__setitem__(0, 99),
+    "a type": lambda h: h["tensors"].__setitem__(0, {"dtype": "float64", "shape": [4, 4]}),
+    "no type": lambda h: h["tensors"].__setitem__(0, {"dtype": "nn", "shape": [4, 4]}),
+    "a shape": lambda h: h["tensors"].__setitem__(0, {"dtype": "float32", "shape": [-4, -4]}),
+    "a position": lambda h: _first(h)["layout"]["given"].__setitem__(0, 99),
     "an output": lambda h: _first(h)["outputs"].__setitem__(0, 99),
     "fewer outputs": lambda h: _first(h)["outputs"].pop(),
     "a tree": lambda h: _first(h).update(result={"type": "builtins.dict", "context": "3", "children_spec": []}),
-    "a guard": lambda h: _first(h)["guards"].update(conditions=[["s0", "is", "s1"]]),
+    "a guard": lambda h: _first(h)["guards"].update(conditions=[{"relation": "is", "left": "s0", "right": "s1"}]),
     "a dim": lambda h: _first(h)["guards"].update(shapes=[["__import__('os')"]]),
     "a module": lambda h: _first(h).update(module="import os"),
-    "a key": lambda h: _first(h).update(key=[1, [], [{"tensor": "float32"}]]),
+    "a key": lambda h: _first(h).update(key=[1, [], [{"dtype": "float32"}]]),
     "a tensor's number": lambda h: _first(h)["weights"].__setitem__(0, 99),
 }
 
@@ -168,7 +168,7 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         mirage.torch.load(tmp_path / "none")
     (tmp_path / "text").write_text("text")
-    with pytest.raises(FormatError, match="not a compiled model"):
+    with pytest.raises(FormatError, match="not a mirage torch model"):
         mirage.torch.load(tmp_path / "text")
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import Any
 
 import pytest
 
-from mirage.errors import FormatError, VerificationError
-from mirage.verify.certificate import SCHEMA, Certificate
+from mirage.errors import VerificationError
+from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier, verify_graph
 from tests.verify.graphs import attention, flash, replace_node
 
@@ -25,12 +24,6 @@ def bad() -> Certificate:
     return verify_graph(attention(), replace_node(flash(), (3, 5), op="add"))
 
 
-def test_round_trip_through_text(good: Certificate, bad: Certificate) -> None:
-    under = good.with_proof("proved", "x != 0")
-    for c in (good, bad, good.with_proof("proved"), under, bad.with_counterexample("output 0")):
-        assert Certificate.from_json(json.loads(json.dumps(c.to_json()))) == c
-
-
 def test_text_states_what_was_done(good: Certificate) -> None:
     text = str(good.with_proof("proved"))
     assert text.startswith(f"proved equal, and equal in {sum(c.tests for c in good.checks)} random tests\n")
@@ -44,7 +37,8 @@ def test_text_states_what_was_done(good: Certificate) -> None:
 
 
 def test_json_states_what_the_checks_show(good: Certificate, bad: Certificate) -> None:
-    assert good.to_json()["equal"] and good.to_json()["error_bound"] == good.error_bound
+    assert json.loads(json.dumps(good.to_json())) == good.to_json() and good.to_json()["equal"]
+    assert good.to_json()["error_bound"] == good.error_bound
     assert not bad.to_json()["equal"] and bad.to_json()["error_bound"] is None
     assert [c["equal"] for c in good.to_json()["checks"]] == [True, True]
 
@@ -86,90 +80,3 @@ def test_what_is_equal_under_a_condition_does_not_stand_for_the_program(good: Ce
         assert c.verdict == verdict and c.condition == "x != 0"
         assert not c.equal and c.reason == "equal only where x != 0"
         assert str(c).splitlines()[0].endswith(" random tests, but only where x != 0")
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("schema", SCHEMA + 1),
-        ("schema", SCHEMA - 1),
-        ("schema", str(SCHEMA)),
-        ("verdict", "equal"),
-        ("verdict", "different"),
-        ("condition", 1),
-        ("condition", "x != 0"),
-        ("counterexample", None),
-        ("counterexample", "output 0"),
-        ("equal", 1),
-        ("equal", False),
-        ("error_bound", 2.0**-41),
-        ("error_bound", None),
-        ("factor_tests", -1),
-        ("factor_tests", True),
-        ("delta", 2.0),
-        ("delta", float("nan")),
-        ("error_bound", "0"),
-        ("proof", "maybe"),
-        ("notes", "a note"),
-        ("notes", [1]),
-        ("checks", {}),
-        ("checks", []),
-        ("checks", [[]]),
-        ("checks", [{}]),
-    ],
-)
-def test_wrong_values_are_refused(good: Certificate, field: str, value: Any) -> None:
-    with pytest.raises(FormatError, match="certificate"):
-        Certificate.from_json({**good.to_json(), field: value})
-
-
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("p", "227"),
-        ("q", True),
-        ("seed", None),
-        ("draws", {}),
-        ("draws", [[]]),
-        ("draws", [{}]),
-        ("difference", None),
-        ("difference", "a difference"),
-        ("equal", False),
-        ("error_bound", 0.5),
-    ],
-)
-def test_wrong_checks_are_refused(good: Certificate, field: str, value: Any) -> None:
-    obj = good.to_json()
-    checks = [{**obj["checks"][0], field: value}, *obj["checks"][1:]]
-    with pytest.raises(FormatError, match="of a certificate"):
-        Certificate.from_json({**obj, "checks": checks})
-
-
-def test_wrong_draws_are_refused(good: Certificate) -> None:
-    obj = good.to_json()
-    check = obj["checks"][1]
-    for field, value in (
-        ("tests", -1),
-        ("sizes", {"m": -1}),
-        ("sizes", {1: 1}),
-        ("k", 1.5),
-        ("error", 2.0),
-        ("pairs", -1),
-    ):
-        draws = [{**check["draws"][0], field: value}, *check["draws"][1:]]
-        with pytest.raises(FormatError, match=f"draw of a certificate: {field}="):
-            Certificate.from_json({**obj, "checks": [obj["checks"][0], {**check, "draws": draws}]})
-
-
-@pytest.mark.parametrize("obj", [None, [], "certificate", {}, 3])
-def test_other_objects_are_refused(obj: Any) -> None:
-    with pytest.raises(FormatError, match="expected the fields"):
-        Certificate.from_json(obj)
-
-
-def test_missing_and_unknown_fields_are_refused(good: Certificate) -> None:
-    obj = good.to_json()
-    with pytest.raises(FormatError, match="expected the fields"):
-        Certificate.from_json({k: v for k, v in obj.items() if k != "delta"})
-    with pytest.raises(FormatError, match="expected the fields"):
-        Certificate.from_json({**obj, "extra": 1})

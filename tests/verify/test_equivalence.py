@@ -283,7 +283,6 @@ def test_functions_of_results_of_exp_have_a_bound(function: str) -> None:
     assert c.equal and not c.lax and c.error_bound is not None and c.error_bound <= DELTA
     d = c.checks[0].draws[0]
     assert f", {d.pairs} pairs of arguments with k={d.argument_k}, error at most 2^-4" in str(c) and d.pairs > 0
-    assert Certificate.from_json(c.to_json()) == c
     assert verify_programs(p, p).error_bound is not None
     other = of_softmax(function, 1 + Fraction(1, 1 << 40))
     assert not verify_programs(p, other).equal

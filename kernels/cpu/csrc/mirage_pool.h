@@ -14,4 +14,10 @@ typedef void mi_cell(void *args, long index, int thread, void *scratch);
  * cell: while one call holds the pool, the others run on their own thread alone. */
 typedef int mi_pool_run_fn(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes);
 
+/* Calls work(argument) on so many threads at once, the caller among them: GOMP_parallel of an OpenMP runtime. */
+typedef void mi_parallel_fn(void (*work)(void *argument), void *argument, unsigned n_threads, unsigned flags);
+
+/* Runs what follows by this function instead of on the pool's own workers; NULL ends that. */
+void mi_pool_use(mi_parallel_fn *parallel);
+
 #endif

@@ -51,6 +51,7 @@ static atomic_int caller_waiting; /* the caller is in `emptied` */
 static int n_workers;             /* guarded by `running`, as is what follows */
 static pthread_t workers[MAX_THREADS];
 static int away_from = -1; /* the processor that workers keep off */
+static _Atomic(mi_parallel_fn *) parallel; /* runs jobs in place of the workers */
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Scratch of calls that run on their own thread alone. */
@@ -166,6 +167,7 @@ static void after_fork(void)
     atomic_store(&caller_waiting, 0);
     n_workers = 0;
     away_from = -1;
+    atomic_store(&parallel, NULL); /* would wait for its threads forever */
     for (int i = 0; i < MAX_THREADS; i++) job.scratch[i] = (buffer){NULL, 0};
 }
 
@@ -236,6 +238,36 @@ static int run_alone(mi_cell *cell, void *args, long n_cells, size_t scratch_byt
     return 0;
 }
 
+static void take_part(void *unused)
+{
+    (void)unused;
+    const int thread = atomic_fetch_add(&job.tickets, 1);
+    if (thread < job.n_threads) take_cells(thread);
+}
+
+static void run_with_workers(int n_threads)
+{
+    create_workers(n_threads - 1);
+    atomic_store(&job.tickets, 1);
+    const uint64_t number = (uint64_t)(JOB(atomic_load(&word)) + 1) << 32;
+    atomic_store(&word, number | OPEN);
+    if (atomic_load(&sleepers)) {
+        keep_off_caller();
+        pthread_mutex_lock(&sleeping);
+        for (int i = 1; i < n_threads; i++) pthread_cond_signal(&opened);
+        pthread_mutex_unlock(&sleeping);
+    }
+    take_cells(0);
+    atomic_fetch_and(&word, ~OPEN);
+    await_empty();
+}
+
+void mi_pool_use(mi_parallel_fn *other)
+{
+    pthread_once(&once, initialize);
+    atomic_store(&parallel, other);
+}
+
 mi_pool_run_fn mi_pool_run;
 
 int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t scratch_bytes)
@@ -251,7 +283,6 @@ int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t s
             return -1;
         }
     }
-    create_workers(n_threads - 1);
     job.cell = cell;
     job.args = args;
     job.n_cells = n_cells;
@@ -259,19 +290,13 @@ int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t s
     job.chunk = n_cells / ((long)n_threads * CHUNKS_PER_THREAD);
     if (job.chunk < 1) job.chunk = 1;
     atomic_store(&job.next, 0);
-    atomic_store(&job.tickets, 1);
-
-    const uint64_t number = (uint64_t)(JOB(atomic_load(&word)) + 1) << 32;
-    atomic_store(&word, number | OPEN);
-    if (atomic_load(&sleepers)) {
-        keep_off_caller();
-        pthread_mutex_lock(&sleeping);
-        for (int i = 1; i < n_threads; i++) pthread_cond_signal(&opened);
-        pthread_mutex_unlock(&sleeping);
+    mi_parallel_fn *const other = atomic_load(&parallel);
+    if (other) {
+        atomic_store(&job.tickets, 0);
+        other(take_part, NULL, (unsigned)n_threads, 0);
+    } else {
+        run_with_workers(n_threads);
     }
-    take_cells(0);
-    atomic_fetch_and(&word, ~OPEN);
-    await_empty();
     pthread_mutex_unlock(&running);
     return 0;
 }

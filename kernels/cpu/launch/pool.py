@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from pathlib import Path
+from typing import Any
 
 from mirage.kernels.cpu.compile import toolchain
+
+#: what runs kernels in place of the pool's own threads
+_parallel: Any = None
 
 
 @functools.cache
@@ -20,7 +25,27 @@ def library() -> ctypes.CDLL:
     run.restype = ctypes.c_int
     loaded.mi_pool_wake.argtypes = [ctypes.c_int]
     loaded.mi_pool_wake.restype = None
+    loaded.mi_pool_use.argtypes = [ctypes.c_void_p]
+    loaded.mi_pool_use.restype = None
+    loaded.mi_pool_use(_parallel)
     return loaded
+
+
+def use_openmp(runtime: Path) -> bool:
+    """Run kernels on the threads of OpenMP from now on, as a library in the process, or what it is linked with, has them.
+
+    For programs that call this library between kernels: the threads of two pools wait for each other's processors. False where
+    it has no such threads, or not with GNU's interface. A fork of the process has the pool's own threads.
+    """
+    global _parallel
+    try:
+        parallel = ctypes.CDLL(str(runtime)).GOMP_parallel
+    except (OSError, AttributeError):
+        return False
+    _parallel = ctypes.cast(parallel, ctypes.c_void_p)
+    if library.cache_info().currsize:
+        library().mi_pool_use(_parallel)
+    return True
 
 
 @functools.cache

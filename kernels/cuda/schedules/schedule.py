@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
 
 from mirage.errors import FormatError, ScheduleError
 from mirage.ir.dims import Dim
@@ -158,36 +157,10 @@ class CudaSchedule:
             ),
         )
 
-    def to_json(self) -> dict[str, Any]:
-        kernels = [
-            {
-                "tiles": dict(s.tiles),
-                "splits": dict(s.splits),
-                "rooms": dict(s.rooms),
-                "num_warps": s.num_warps,
-                "num_stages": s.num_stages,
-                "dot": s.dot,
-                "rounded": s.rounded,
-                "swap": s.swap,
-                "order": list(s.order),
-                "group": s.group,
-                "descriptors": list(s.descriptors),
-                "specialized": s.specialized,
-                "packed": [list(p) for p in s.packed],
-                "layouts": [list(p) for p in s.layouts],
-            }
-            for s in self.kernels
-        ]
-        return {"kernels": kernels, "library": self.library}
-
-    @staticmethod
-    def from_json(obj: Any) -> CudaSchedule:
-        """Raises FormatError for anything but what `to_json` writes."""
-        if not isinstance(obj, dict) or set(obj) != {"kernels", "library"} or not isinstance(obj["kernels"], list):
-            raise FormatError(f"CUDA schedule: expected a list of kernels, and library, got {obj!r}"[:200])
-        if obj["library"] not in (*LIBRARIES,):
-            raise FormatError(f"CUDA schedule: library {obj['library']!r} is none of {', '.join(LIBRARIES)}"[:200])
-        return CudaSchedule(tuple(_kernel_from_json(k) for k in obj["kernels"]), obj["library"])
+    def check_stored(self) -> None:
+        """Raises FormatError for a library that is none."""
+        if self.library not in LIBRARIES:
+            raise FormatError(f"schedule: library {self.library!r} is none of {', '.join(LIBRARIES)}"[:200])
 
 
 def _check_threads(k: int, s: CudaKernelSchedule, node: Node) -> None:
@@ -224,58 +197,6 @@ def _check_layouts(k: int, s: CudaKernelSchedule, node: Node, mugraph: MuGraph) 
             raise ScheduleError(f"kernel {k}: result {result} is one of the program, which has its order of axes")
         if axis not in node.axes(result):
             raise ScheduleError(f"kernel {k}: axis {axis} is to be the innermost of result {result}, which lacks it")
-
-
-_FIELDS: Mapping[str, type] = {
-    "tiles": dict,
-    "splits": dict,
-    "rooms": dict,
-    "num_warps": int,
-    "num_stages": int,
-    "dot": bool,
-    "rounded": bool,
-    "swap": bool,
-    "order": list,
-    "group": int,
-    "descriptors": list,
-    "specialized": bool,
-    "packed": list,
-    "layouts": list,
-}
-
-
-def _kernel_from_json(obj: Any) -> CudaKernelSchedule:
-    if not isinstance(obj, dict) or obj.keys() != _FIELDS.keys():
-        raise FormatError(f"CUDA schedule: expected an object with {', '.join(_FIELDS)}, got {obj!r}")
-    for name, kind in _FIELDS.items():
-        if type(obj[name]) is not kind:
-            raise FormatError(f"CUDA schedule: {name} must be of type {kind.__name__}, got {obj[name]!r}")
-    for name in ("tiles", "splits", "rooms"):
-        if not all(isinstance(a, str) and type(n) is int for a, n in obj[name].items()):
-            raise FormatError(f"CUDA schedule: {name} must map axis names to integers, got {obj[name]!r}")
-    if not all(isinstance(a, str) for a in obj["order"]):
-        raise FormatError(f"CUDA schedule: order must list axis names, got {obj['order']!r}")
-    if not all(type(d) is int for d in obj["descriptors"]):
-        raise FormatError(f"CUDA schedule: descriptors must list integers, got {obj['descriptors']!r}")
-    for name in ("packed", "layouts"):
-        if not all(isinstance(p, list) and list(map(type, p)) == [int, str] for p in obj[name]):
-            raise FormatError(f"CUDA schedule: {name} must list pairs of a number and an axis, got {obj[name]!r}")
-    return CudaKernelSchedule(
-        tuple(obj["tiles"].items()),
-        tuple(obj["splits"].items()),
-        tuple(obj["rooms"].items()),
-        obj["num_warps"],
-        obj["num_stages"],
-        obj["dot"],
-        obj["rounded"],
-        obj["swap"],
-        tuple(obj["order"]),
-        obj["group"],
-        tuple(obj["descriptors"]),
-        obj["specialized"],
-        tuple((p[0], p[1]) for p in obj["packed"]),
-        tuple((p[0], p[1]) for p in obj["layouts"]),
-    )
 
 
 def next_power(n: int) -> int:

@@ -4,35 +4,30 @@ muGraphs, or by the target's libraries at sizes that no compiled version serves.
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Any
 
+from mirage.compiler.kernels.text import Origin
 from mirage.errors import DimError, FormatError, InputError, VerificationError
 from mirage.ir.axes import to_axes
+from mirage.ir.codec import RANKED_KERNEL
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json, program_to_json
 from mirage.ir.types import DTYPES, TensorType
 from mirage.kernels.target import Target, get_target
-from mirage.kernels.text import kernel_fields
 from mirage.results.ranked import Ranked
-from mirage.results.result import saved_from_json
+from mirage.results.result import StoredResult
 from mirage.results.work import answers
 from mirage.search.decision import Version
 
-#: version of the form of texts
-SCHEMA = 1
 #: seconds that measuring the versions of one kernel on first use takes, about
 PROFILE_SECONDS = 4.0
 
-_FORMAT = "mirage ranked kernel"
-_FIELDS = {"format", "schema", "origin", "target", "program", "result"}
-_ORIGINS = ("superoptimized", "fused", "library")
 
 
 class RankedKernel:
@@ -48,7 +43,7 @@ class RankedKernel:
     workspace_types: tuple[TensorType, ...] = ()
 
     def __init__(
-        self, program: Program, machine: Target, origin: str, result: Ranked | None = None
+        self, program: Program, machine: Target, origin: Origin, result: Ranked | None = None
     ) -> None:
         self.program = program
         self.machine = machine
@@ -149,17 +144,16 @@ class RankedKernel:
 
     def to_text(self) -> str:
         """JSON on one line, of which `ranked_from_text` makes the kernel again; it holds no code."""
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "schema": SCHEMA,
-                "origin": self.origin,
-                "target": self.target,
-                "program": program_to_json(self.program),
-                "result": None if self.result is None else self.result.to_json(),
-            },
-            separators=(",", ":"),
-        )
+        stored = None if self.result is None else self.result.stored()
+        return RANKED_KERNEL.to_text(_Stored(self.origin, self.target, self.program, stored))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    origin: Origin
+    target: str
+    program: Program
+    result: StoredResult | None = None
 
 
 def ranked_from_text(text: str, seed: int = 0) -> RankedKernel:
@@ -168,23 +162,13 @@ def ranked_from_text(text: str, seed: int = 0) -> RankedKernel:
     Raises FormatError for any other text, VerificationError where a graph in it does not compute its program, UnknownTarget,
     and the errors of compilation.
     """
-    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
-    origin = obj["origin"]
-    if origin not in _ORIGINS:
-        raise FormatError("kernel: an origin that is none; compile the program again")
-    machine = get_target(obj["target"])
-    program = program_from_json(obj["program"])
-    if (obj["result"] is None) != (origin == "library"):
-        raise FormatError(f"kernel: {origin!r} with or without versions is none; compile the program again")
-    if obj["result"] is None:
-        return RankedKernel(program, machine, origin)
-    try:
-        saved = saved_from_json(obj["result"])
-        if saved.target.name != machine.name:
-            raise FormatError("kernel: its versions are for another target; compile the program again")
-        result = answers(machine).result_from_json(obj["result"], saved, "kernel", seed)
-    except (KeyError, AttributeError, TypeError, ValueError, OverflowError) as e:
-        raise FormatError(f"kernel: a field is missing or malformed ({e}); compile the program again") from None
-    if result.program != program or not isinstance(result, Ranked):
+    found = RANKED_KERNEL.from_text(_Stored, text)
+    program, stored, machine = found.program, found.result, get_target(found.target)
+    if (stored is None) != (found.origin == "library"):
+        raise FormatError(f"kernel: {found.origin!r} with or without versions is none; compile the program again")
+    if stored is not None and (stored.program, stored.target) != (program, machine.name):
         raise FormatError("kernel: its versions are of another program; compile the program again")
-    return RankedKernel(program, machine, origin, result)
+    result = None if stored is None else answers(machine).restored(stored, "kernel", seed)
+    if not isinstance(result, Ranked | None):
+        raise FormatError(f"kernel: target {found.target!r} ranks no versions; compile the program again")
+    return RankedKernel(program, machine, found.origin, result)

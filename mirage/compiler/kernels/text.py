@@ -5,28 +5,19 @@ No code and no evidence is stored: what is read is verified and compiled again.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, TypeAlias
 
 from mirage.compiler.kernels.versions import KernelVersion
 from mirage.errors import FormatError
+from mirage.ir.codec import KERNEL, Json, encode, one_of
 from mirage.ir.program import Program
-from mirage.ir.serial import program_from_json, program_to_json
-from mirage.kernels.decision import Tree, tree_from_json, tree_to_json
-from mirage.kernels.text import kernel_fields
-from mirage.mugraph.graph import MuGraph
-from mirage.mugraph.schedule import Schedule
-from mirage.mugraph.serial import mugraph_from_json, mugraph_to_json
-from mirage.results.records import BASELINES, sizes_from_json
-from mirage.search.decision import MAX_VERSIONS
+from mirage.kernels.decision import Tree
+from mirage.kernels.target import get_target
+from mirage.results.records import DecisionRecord, VersionRecord
+from mirage.search.candidates import Known
 
-#: version of the form
-SCHEMA = 1
-
-_FORMAT = "mirage kernel"
-_FIELDS = {"format", "schema", "origin", "program", "graphs", "versions", "tree", "constants"}
-_ORIGINS = ("superoptimized", "fused", "library")
+Origin: TypeAlias = Annotated[str, one_of("superoptimized", "fused", "library")]
 
 
 @dataclass(frozen=True)
@@ -36,72 +27,42 @@ class KernelParts:
     program: Program
     versions: tuple[KernelVersion, ...]
     tree: Tree
-    origin: str
+    origin: Origin
     constants: tuple[str, ...]
 
     def to_text(self) -> str:
         """JSON on one line, of which `parts_from_text` makes the parts again."""
         graphs = {id(v.graph): v.graph for v in self.versions if v.graph is not None}
         places = {key: k for k, key in enumerate(graphs)}
-        versions = [
-            {
-                "kind": v.kind,
-                "graph": places[id(v.graph)] if v.graph else None,
-                "schedule": v.schedule.to_json() if v.schedule else None,
-                "sizes": dict(v.sizes),
-            }
+        versions = tuple(
+            VersionRecord(v.kind, None, places[id(v.graph)] if v.graph else None, Json(encode(v.schedule)), v.sizes)
             for v in self.versions
-        ]
-        return json.dumps(
-            {
-                "format": _FORMAT,
-                "schema": SCHEMA,
-                "origin": self.origin,
-                "program": program_to_json(self.program),
-                "graphs": [{"graph": mugraph_to_json(g), "origin": g.origin} for g in graphs.values()],
-                "versions": versions,
-                "tree": tree_to_json(self.tree),
-                "constants": list(self.constants),
-            },
-            separators=(",", ":"),
         )
+        known = tuple(Known(g, 0.0) for g in graphs.values())
+        decision = DecisionRecord(versions, self.tree, ())
+        return KERNEL.to_text(_Stored(self.origin, self.program, known, decision, self.constants))
+
+
+@dataclass(frozen=True)
+class _Stored:
+    origin: Origin
+    program: Program
+    graphs: tuple[Known, ...]
+    decision: DecisionRecord
+    constants: tuple[str, ...]
 
 
 def parts_from_text(text: str) -> KernelParts:
     """The parts that `KernelParts.to_text` wrote; raises FormatError for any other text."""
-    obj = kernel_fields(text, _FIELDS, _FORMAT, SCHEMA)
-    if obj["origin"] not in _ORIGINS:
-        raise FormatError(f"kernel: origin {obj['origin']!r}; use one of {', '.join(_ORIGINS)}")
-    program = program_from_json(obj["program"])
-    constants = obj["constants"]
-    if not isinstance(constants, list) or not all(name in program.input_names for name in constants):
-        raise FormatError(f"kernel: constants must be inputs of the program, got {constants!r}"[:200])
-    if not isinstance(obj["graphs"], list):
-        raise FormatError("kernel: graphs must be a list")
-    graphs = [_graph(g) for g in obj["graphs"]]
-    if not isinstance(obj["versions"], list) or not 0 < len(obj["versions"]) <= MAX_VERSIONS:
-        raise FormatError(f"kernel: versions must be a list of 1 to {MAX_VERSIONS}")
-    symbols = program.symbols()
-    versions = tuple(_version(v, graphs, symbols) for v in obj["versions"])
-    tree = tree_from_json(obj["tree"], symbols, len(versions))
-    return KernelParts(program, versions, tree, obj["origin"], tuple(constants))
-
-
-def _graph(obj: Any) -> MuGraph:
-    if not isinstance(obj, dict) or set(obj) != {"graph", "origin"} or not isinstance(obj["origin"], str):
-        raise FormatError("kernel: a graph must have graph and origin")
-    g = mugraph_from_json(obj["graph"])
-    return MuGraph(g.name, g.axes, g.inputs, g.kernel, g.outputs, g.dtype, obj["origin"])
-
-
-def _version(obj: Any, graphs: list[MuGraph], symbols: list[str]) -> KernelVersion:
-    if not isinstance(obj, dict) or set(obj) != {"kind", "graph", "schedule", "sizes"}:
-        raise FormatError("kernel: a version must have kind, graph, schedule and sizes")
-    kind, place = obj["kind"], obj["graph"]
-    if kind == "mugraph" and type(place) is int and 0 <= place < len(graphs):
-        schedule = Schedule.from_json(obj["schedule"])
-        schedule.check(graphs[place])
-        return KernelVersion(kind, graphs[place], schedule, sizes_from_json(obj["sizes"], symbols))
-    if kind in BASELINES and place is None and obj["schedule"] is None and obj["sizes"] == {}:
-        return KernelVersion(kind)
-    raise FormatError(f"kernel: {kind!r} of graph {place!r} is no version"[:200])
+    found = KERNEL.from_text(_Stored, text)
+    if not set(found.constants) <= set(found.program.input_names):
+        raise FormatError(f"kernel: constants must be inputs of the program, got {found.constants!r}"[:200])
+    target = get_target("cpu")
+    found.decision.check(found.graphs, found.program.symbols(), target)
+    versions = tuple(
+        KernelVersion(v.kind)
+        if v.graph is None
+        else KernelVersion(v.kind, found.graphs[v.graph].graph, target.schedule_from_json(v.schedule), v.sizes)
+        for v in found.decision.versions
+    )
+    return KernelParts(found.program, versions, found.decision.tree, found.origin, found.constants)

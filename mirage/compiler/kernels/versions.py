@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
@@ -10,9 +10,11 @@ from mirage.errors import VerificationError
 from mirage.ir.program import Program
 from mirage.kernels.cpu.compile.together import waiting
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.decision import Sizes
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
+from mirage.search.decision import Kind
 from mirage.settings import num_threads
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -28,10 +30,10 @@ class KernelVersion:
     certificate and an executable, where it has a graph.
     """
 
-    kind: str
+    kind: Kind
     graph: MuGraph | None = None
     schedule: Schedule | None = None
-    sizes: Mapping[str, int] = field(default_factory=dict, hash=False)
+    sizes: Sizes = field(default_factory=dict, hash=False)
     certificate: Certificate | None = field(default=None, repr=False)
     executable: CpuExecutable | None = field(default=None, compare=False, repr=False)
 

@@ -54,4 +54,12 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
     for op in list(table):
         if isinstance(op, torch._ops.OpOverload) and op._schema.name.partition("::")[2] in WHOLE:
             del table[op]
-    return {**table, **get_decompositions([attrgetter(name)(torch.ops.aten) for name in SPLIT])}
+    split = get_decompositions([attrgetter(name)(torch.ops.aten) for name in SPLIT])
+    return {**table, **split, torch.ops.aten.unique_consecutive.default: _unique_consecutive}
+
+
+def _unique_consecutive(x: Any, return_inverse: bool = False, return_counts: bool = False, dim: int | None = None) -> Any:
+    """The operator with its dim counted from the front: torch says wrong shapes of its results where that is negative."""
+    if dim is None or dim >= 0:
+        return NotImplemented
+    return torch.ops.aten.unique_consecutive(x, return_inverse, return_counts, dim + x.ndim)

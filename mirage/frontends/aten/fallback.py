@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -165,63 +166,118 @@ def _check(op: torch._ops.OpOverload) -> None:
         raise UnsupportedNode(f"{op} writes to its operands, or reaches outside of them; use a form that gives a new tensor")
 
 
-_prepared: dict[tuple[str, str], Callable[[Sequence[Any], Sequence[int]], Any]] = {}
+@dataclass(frozen=True)
+class _Prepared:
+    """A call whose arguments are read.
+
+    `run` gives what the operator gives for tensors and dims. `into` writes it to tensors, where torch has an overload for that,
+    and None where it has none. `aliases`: what it gives may be memory of its operands, which is used again.
+    """
+
+    run: Callable[[Sequence[Any], Sequence[int]], Any]
+    into: Callable[[Sequence[Any], Sequence[int], Sequence[torch.Tensor]], None] | None
+    aliases: bool
 
 
-def _prepare(op: str, call: str) -> Callable[[Sequence[Any], Sequence[int]], Any]:
-    """A function from tensors and dims to what the operator gives."""
-    run = operator(op)
+_prepared: dict[tuple[str, str], _Prepared] = {}
+
+
+def _prepare(op: str, call: str) -> _Prepared:
+    """The call of an operator with arguments as JSON."""
+    overload = operator(op)
     try:
         args, kwargs = json.loads(call)
         read = [_decoded(x) for x in args]
         named = {key: _decoded(x) for key, x in kwargs.items()}
     except (AttributeError, TypeError, ValueError) as e:
-        raise FormatError(f"{NAME}: the arguments of {op} cannot be read: {e}") from None
-    # what it gives must not be memory of its operands, which is used again
-    aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in run._schema.returns)
+        raise FormatError(f"{NAME}: the arguments of {overload} cannot be read: {e}") from None
+    run = _called(overload, read, named)
+    aliases = any(r.alias_info is not None and not r.alias_info.is_write for r in overload._schema.returns)
+    found = _prepared[op, call] = _Prepared(run, _writing(overload, read, named), aliases)
+    return found
 
-    def prepared(tensors: Sequence[Any], dims: Sequence[int]) -> Any:
-        given = [v if constant else v(tensors, dims) for constant, v in read]
-        options = {key: v if constant else v(tensors, dims) for key, (constant, v) in named.items()}
+
+def _called(
+    op: torch._ops.OpOverload, read: Sequence[tuple[bool, Any]], named: dict[str, tuple[bool, Any]]
+) -> Callable[..., Any]:
+    """A function from tensors, dims and maybe further named arguments to what an operator gives."""
+    # calls copy what never changes, and read the rest
+    given, fixed = [v for _, v in read], {key: v for key, (constant, v) in named.items() if constant}
+    open_ = [(k, v) for k, (constant, v) in enumerate(read) if not constant]
+    options = [(key, v) for key, (constant, v) in named.items() if not constant]
+    run = op._op
+
+    def called(tensors: Sequence[Any], dims: Sequence[int], **further: Any) -> Any:
+        arguments = given.copy()
+        for k, v in open_:
+            arguments[k] = v(tensors, dims)
+        for key, v in options:
+            further[key] = v(tensors, dims)
         try:
-            found = run(*given, **options)
+            return run(*arguments, **fixed, **further)
         except (IndexError, RuntimeError, TypeError, ValueError) as e:
             raise InputError(f"{op}: {str(e).partition(chr(10))[0]}") from e
-        return _cloned(found) if aliases else found
 
-    _prepared[op, call] = prepared
-    return prepared
+    return called
+
+
+def _writing(
+    op: torch._ops.OpOverload, read: Sequence[tuple[bool, Any]], named: dict[str, tuple[bool, Any]]
+) -> Callable[[Sequence[Any], Sequence[int], Sequence[torch.Tensor]], None] | None:
+    """What calls the overload of an operator that writes to given tensors; None where torch has none of its own for it."""
+    schema = op._schema
+    arguments = [(a.name, str(a.type)) for a in schema.arguments]
+    packet = op.overloadpacket
+    for name in packet.overloads():
+        other = getattr(packet, name)
+        names = [a.name for a in other._schema.arguments if a.is_out]
+        if (
+            names
+            and len(names) == len(schema.returns)
+            and [(a.name, str(a.type)) for a in other._schema.arguments if not a.is_out] == arguments
+            # what torch derives from the operator itself copies, too
+            and torch.Tag.generated not in other.tags
+        ):
+            called = _called(other, read, named)
+            if len(names) == 1:
+                (only,) = names
+                return lambda tensors, dims, outs: called(tensors, dims, **{only: outs[0]})
+            return lambda tensors, dims, outs: called(tensors, dims, **dict(zip(names, outs, strict=True)))
+    return None
 
 
 def _cloned(x: Any) -> Any:
     return [_cloned(v) for v in x] if isinstance(x, tuple | list) else x.clone() if isinstance(x, torch.Tensor) else x
 
 
-def _run(arrays: Sequence[Any], op: str, call: str, dims: Sequence[int]) -> Any:
+def packed(*arrays: Any, op: str, call: str, dims: Sequence[int] = ()) -> Any:
+    """What an operator gives, for a packed call: arrays for tensors of known types, a shape for an integer."""
     prepared = _prepared.get((op, call)) or _prepare(op, call)
     if op == COPY and isinstance(arrays[0], np.ndarray):
         raise FormatError(f"{NAME}: {op} of an array: programs write to arrays by effects of their own")
-    return prepared([to_torch(a) if isinstance(a, np.ndarray) else a for a in arrays], dims)
-
-
-def packed(*arrays: Any, op: str, call: str, dims: Sequence[int] = ()) -> Any:
-    """What an operator gives, for a packed call: arrays for tensors of known types, a shape for an integer."""
     # tensors of other types are passed on as they are, those of known ones as arrays, without gradients
     with torch.no_grad():
-        return _to_numpy(_run(arrays, op, call, dims))
+        found = prepared.run([to_torch(a) if isinstance(a, np.ndarray) else a for a in arrays], dims)
+        return _to_numpy(_cloned(found) if prepared.aliases else found)
 
 
 def library(
     inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, op: str, call: str, dims: Sequence[int] = ()
 ) -> None:
     """What an operator gives, written to `outputs`."""
-    found = _run(inputs, op, call, dims)
-    if isinstance(found, torch.Tensor):
-        (out,) = outputs
-        to_torch(out).copy_(found)
+    prepared = _prepared.get((op, call)) or _prepare(op, call)
+    tensors = [to_torch(a) for a in inputs]
+    outs = [to_torch(a) for a in outputs]
+    if prepared.into is not None:
+        prepared.into(tensors, dims, outs)
+        for t, a in zip(outs, outputs, strict=True):
+            if t.shape != a.shape:
+                # torch makes what it is given fit
+                raise InputError(f"{op}: it gives {list(t.shape)}, where torch says {list(a.shape)}")
         return
-    for x, out in zip(found, outputs, strict=True):
-        to_torch(out).copy_(x)
+    found = prepared.run(tensors, dims)
+    for t, x in zip(outs, [found] if isinstance(found, torch.Tensor) else found, strict=True):
+        t.copy_(x)
 
 
 def to_torch(array: np.ndarray) -> torch.Tensor:

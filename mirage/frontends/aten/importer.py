@@ -19,11 +19,14 @@ from mirage.frontends.aten import (  # noqa: F401
     lower_convolution,
     lower_creation,
     lower_elementwise,
+    lower_histogram,
     lower_indexing,
     lower_movement,
     lower_order,
     lower_pooling,
     lower_reduction,
+    lower_segments,
+    lower_unique,
 )
 from mirage.frontends.aten.fallback import call_operator
 from mirage.frontends.aten.table import LOWERINGS, Call
@@ -231,10 +234,9 @@ class _Importer:
             written = given.get(a.name) if a.alias_info is not None and a.alias_info.is_write else None
             if isinstance(written, torch.fx.Node) and written.op != "placeholder":
                 raise UnsupportedNode("it writes to what is no input of the graph; functionalize the graph before")
-        if n.target is torch.ops.aten.unique_consecutive.default:
-            dim = given.get("dim", -1 if n.args[0].meta["val"].ndim != 1 else 0)
-            if dim is None or dim < 0 or not (given.get("return_inverse") and given.get("return_counts")):
-                raise UnsupportedNode("torch says other shapes of its results than it gives")
+        if n.target is torch.ops.aten.unique_consecutive.default and (given.get("dim") or 0) < 0:
+            # decompose.py has it counted from the front
+            raise UnsupportedNode("torch says other shapes of its results than it gives: its dim is negative")
         if n.target._schema.name.startswith("aten::as_strided"):
             x = n.args[0].meta["val"]
             if x.storage_offset() != 0 or not x.is_contiguous():

@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf, sqrt
 from typing import Any
 
+import torch
+
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_contraction import product
 from mirage.frontends.aten.shapes import as_broadcast
@@ -21,26 +23,33 @@ def scores_of(c: Call, q: Any, k: Any, scale: float | None) -> Any:
 
 
 def masked(c: Call, scores: Any, mask: Any, causal: bool) -> tuple[Any, Any]:
-    """The scores under a mask, and which rows attend to anything, None where all do."""
+    """The scores under a mask, and 1 for rows that attend to anything, 0 for others; None where all do.
+
+    Masks are added, as torch does it, so that attention is a sum of products of tensors over axes, which can be searched. What is
+    hidden gets half of the lowest number instead of -inf: its share is exactly 0 beside any other, and a row of nothing else has
+    finite shares, for the 0 to be applied to.
+    """
+    lowest = torch.finfo(getattr(torch, c.dtype)).min / 2
     if causal:
         # the first query is at the place of the first key
         rows, columns = scores.shape[-2:]
-        mask = array_ops.arange(0, columns) <= array_ops.arange(0, rows).reshape(rows, 1)
-        return graph_ops.where(mask, scores, c.tensor(-inf)), None
+        seen = array_ops.arange(0, columns) <= array_ops.arange(0, rows).reshape(rows, 1)
+        return scores + graph_ops.where(seen, c.tensor(0.0), c.tensor(lowest)), None
     if mask is None:
         return scores, None
     mask = as_broadcast(mask, scores.shape)
     if mask.dtype == "bool":
-        return graph_ops.where(mask, scores, c.tensor(-inf)), graph_ops.any(mask, -1, keepdims=True)
-    mask = c.tensor(mask)
-    kept = graph_ops.any(graph_ops.not_equal(mask, c.tensor(-inf)), -1, keepdims=True)
-    return scores + mask, kept
+        seen, added = mask, graph_ops.where(mask, c.tensor(0.0), c.tensor(lowest))
+    else:
+        mask = c.tensor(mask)
+        seen, added = graph_ops.not_equal(mask, c.tensor(-inf)), ops.maximum(mask, lowest)
+    return scores + added, c.tensor(graph_ops.any(seen, -1, keepdims=True))
 
 
-def shares_of(c: Call, scores: Any, kept: Any) -> Any:
-    """The softmax of the scores; rows that attend to nothing are 0."""
-    shares = ops.softmax(scores)
-    return shares if kept is None else graph_ops.where(kept, shares, c.tensor(0.0))
+def mixed(c: Call, shares: Any, v: Any, kept: Any) -> Any:
+    """The values in these shares; 0 for rows that attend to nothing."""
+    found = product(shares, v)
+    return found if kept is None else found * kept
 
 
 def grouped(q: Any, k: Any) -> Any:
@@ -61,7 +70,7 @@ def _attention(
     if enable_gqa:
         k, v = grouped(q, k), grouped(q, v)
     scores, kept = masked(c, scores_of(c, q, k, scale), mask, causal)
-    return product(shares_of(c, scores, kept), v)
+    return mixed(c, ops.softmax(scores), v, kept)
 
 
 @lowers("_scaled_dot_product_flash_attention_for_cpu")
@@ -77,7 +86,7 @@ def _flash(
     greatest = graph_ops.max(scores, -1, keepdims=True)
     total = ops.log(ops.exp(scores - greatest).sum(-1, keepdims=True)) + greatest
     rows = c.tensor(total.reshape(total.shape[:-1]), c.results[1].dtype)
-    return product(shares_of(c, scores, kept), v), rows
+    return mixed(c, ops.softmax(scores), v, kept), rows
 
 
 @lowers("_scaled_dot_product_attention_math")
@@ -92,5 +101,5 @@ def _math(
     # booleans, too, are added
     added = mask if mask is None else c.tensor(mask)
     scores, kept = masked(c, scores_of(c, q, k, scale), added, causal)
-    shares = shares_of(c, scores, kept)
-    return product(shares, v), shares
+    shares = ops.softmax(scores)
+    return mixed(c, shares, v, kept), shares if kept is None else shares * kept

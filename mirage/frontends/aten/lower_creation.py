@@ -34,14 +34,20 @@ def _arange(c: Call, *args: Any, **_: Any) -> Any:
 def _linspace(c: Call, start: Any, end: Any, steps: Any, **_: Any) -> Any:
     wide = c.dtype if c.dtype == "float32" else "float64"
     first, last = (c.tensor(c.tensor(v), wide) for v in (start, end))
-    if c.shape[0] == 1:
-        return c.tensor(first).reshape(1)
-    places, before_last = array_ops.arange(0, c.shape[0]), array_ops.dim_value(c.shape[0]) - 1
+    return c.tensor(spaced(c, first, last, c.shape[0]))
+
+
+def spaced(c: Call, first: Any, last: Any, count: Any) -> Any:
+    """So many numbers from one to another, tensors of one floating-point type: both ends are exact."""
+    if count == 1:
+        return first.reshape(1)
+    wide = first.dtype
+    places, before_last = array_ops.arange(0, count), array_ops.dim_value(count) - 1
     step = (last - first) / c.tensor(apply("elementwise_max", before_last, 1), wide)
-    # from both ends, so that both are exact; a single element is the start
+    # from both ends; a single element is the start
     half = apply("elementwise_max", (before_last + 1) // 2, 1)
     rising, falling = first + c.tensor(places, wide) * step, last - c.tensor(before_last - places, wide) * step
-    return c.tensor(graph_ops.where(places < half, rising, falling))
+    return graph_ops.where(places < half, rising, falling)
 
 
 @lowers("eye", "eye.m")

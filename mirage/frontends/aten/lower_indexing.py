@@ -7,11 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_movement import position, window_start
-from mirage.frontends.aten.shapes import as_broadcast, as_shape, axis_of, broadcast, fitted, fresh_dim, size_of, window
+from mirage.frontends.aten.shapes import (
+    as_broadcast,
+    as_shape,
+    axis_of,
+    broadcast,
+    fitted,
+    fresh_dim,
+    size_of,
+    sliced,
+    window,
+)
 from mirage.frontends.aten.table import Call, add, lowers, unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES, is_one
@@ -172,6 +183,24 @@ def _embedding(c: Call, weight: Any, indices: Any, *_: Any, **__: Any) -> Any:
     return array_ops.take(weight, _from_front(c, indices, weight.shape[0]), 0)
 
 
+@lowers("embedding_renorm")
+def _embedding_renorm(c: Call, weight: Any, indices: Any, max_norm: float, norm_type: float) -> Any:
+    index = _from_front(c, flat(indices), weight.shape[0])
+    rows = array_ops.take(weight, index, 0)
+    size = ops.abs(rows)
+    if norm_type == inf:
+        norm = graph_ops.max(size, -1, keepdims=True)
+    elif norm_type == 2:
+        norm = ops.sqrt(ops.square(rows).sum(-1, keepdims=True))
+    elif norm_type == 1:
+        norm = size.sum(-1, keepdims=True)
+    else:
+        unsupported(f"its norm is of order {norm_type}")
+    # as ATen: a row that is read twice is scaled once
+    scaled = graph_ops.where(graph_ops.greater(norm, max_norm), rows * (max_norm / (norm + 1e-7)), rows)
+    return array_ops.scatter(weight, index, scaled, 0)
+
+
 @lowers("gather")
 def _gather(c: Call, x: Any, dim: int, index: Any, sparse_grad: bool = False) -> Any:
     if max(x.ndim, 1) != max(index.ndim, 1):
@@ -240,22 +269,22 @@ def _scatter_reduce(
         unsupported("the index has another rank than the tensor")
     whole, index, axis = _vector(x), _vector(index), axis_of(dim, max(x.ndim, 1))
     values = window(_vector(source), index.shape)
-    return _combined(c, whole, axis, index, values, reduce, include_self).reshape(x.shape)
+    return combined(c, whole, axis, index, values, reduce, include_self).reshape(x.shape)
 
 
 @lowers("index_reduce")
 def _index_reduce(c: Call, x: Any, dim: int, index: Any, source: Any, reduce: str, *, include_self: bool = True) -> Any:
     whole, values, axis = _vector(x), _vector(source), axis_of(dim, max(x.ndim, 1))
     rows = index.reshape(*_with((1,) * values.ndim, axis, size_of(index.shape)))
-    return _combined(c, whole, axis, fitted(rows, values.shape), values, reduce, include_self).reshape(x.shape)
+    return combined(c, whole, axis, fitted(rows, values.shape), values, reduce, include_self).reshape(x.shape)
 
 
-def _combined(c: Call, x: Any, axis: int, index: Any, values: Any, reduce: str, include_self: bool) -> Any:
+def combined(c: Call, x: Any, axis: int, index: Any, values: Any, reduce: str, include_self: bool) -> Any:
     """A copy of `x` with values, and with `include_self` what is there, combined where a gather would read."""
     if c.dtype == "bool" and reduce in ("amin", "prod"):
         # all are true where none is false
         x, values = graph_ops.logical_not(x), graph_ops.logical_not(values)
-        return graph_ops.logical_not(_combined(c, x, axis, index, values, "sum", include_self))
+        return graph_ops.logical_not(combined(c, x, axis, index, values, "sum", include_self))
     if c.dtype == "bool" and reduce == "amax":
         reduce = "sum"
     if reduce in ("amax", "amin"):
@@ -272,7 +301,7 @@ def _combined(c: Call, x: Any, axis: int, index: Any, values: Any, reduce: str, 
 
 
 def _greatest(c: Call, x: Any, axis: int, index: Any, values: Any, least: bool, include_self: bool) -> Any:
-    """`_combined` by the largest, or the least: values are written in their order, the one that counts as the last."""
+    """`combined` by the largest, or the least: values are written in their order, the one that counts as the last."""
     # NaN is the last in ascending order, and counts in either
     negative = least and c.dtype in DTYPES
     x, values = (-x, -values) if negative else (x, values)
@@ -384,10 +413,8 @@ def _nonzero(c: Call, x: Any) -> Any:
     return graph_ops.nonzero(x)
 
 
-@lowers("_unique2")
-def _unique(c: Call, x: Any, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False) -> Any:
-    if return_inverse or return_counts:
-        unsupported("the positions or counts are wanted")
-    if x.dtype in DTYPES:
-        unsupported("each NaN is distinct to torch")
-    return (graph_ops.unique(x), *(array_ops.full(t.shape, 0, t.dtype) for t in c.results[1:]))
+@lowers("nonzero_static")
+def _nonzero_static(c: Call, x: Any, *, size: Any, fill_value: int = -1) -> Any:
+    found = graph_ops.nonzero(x)
+    found = as_shape(found, (fresh_dim(c), x.ndim))
+    return sliced(ops.concat([found, array_ops.full(c.shape, fill_value, "int64")], 0), {0: (0, c.shape[0])})

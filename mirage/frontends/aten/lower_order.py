@@ -1,13 +1,14 @@
-"""Lowerings of sorts, and of counts of what lies between bounds."""
+"""Lowerings of sorts, of elements by their rank, and of places between bounds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mirage.frontends import array_ops, graph_ops, ops
+from mirage.frontends import array_ops, graph_ops
 from mirage.frontends.aten.shapes import as_shape, axis_of, size_of, sliced
 from mirage.frontends.aten.table import Call, as_tensor, lowers, promoted_type, unsupported
 from mirage.frontends.graph_ops import cast
+from mirage.frontends.proxy import apply
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.types import DTYPES
 
@@ -60,6 +61,35 @@ def _kthvalue(c: Call, x: Any, k: Any, dim: int = -1, keepdim: bool = False) -> 
     return tuple(sliced(y, {axis: (k - 1, k)}).reshape(shape) for y in found)
 
 
+def _middle(c: Call, x: Any, axis: int, keepdim: bool) -> Any:
+    """The lower one of the middle elements along an axis, and its position: of those that are no NaN, or NaN if there is one."""
+    if x.shape[axis] == 0:
+        unsupported("a median of no elements")
+    counted = graph_ops.cast(graph_ops.equal(x, x), "int64").sum(axis, keepdims=True)
+    place = apply("elementwise_max", counted - 1, 0) // 2
+    if "nan" not in c.name:
+        # NaNs are the last in order, and the first of them is the median if there is any
+        missing = graph_ops.less(counted, array_ops.dim_value(x.shape[axis]))
+        place = graph_ops.where(missing, counted, place)
+    order = graph_ops.argsort(x, axis)
+    index = array_ops.take_along_axis(order, place, axis)
+    values = array_ops.take_along_axis(x, index, axis)
+    shape = tuple(1 if d == axis else n for d, n in enumerate(x.shape) if keepdim or d != axis)
+    return values.reshape(shape), index.reshape(shape)
+
+
+@lowers("median", "nanmedian")
+def _median(c: Call, x: Any) -> Any:
+    return _middle(c, x.reshape(size_of(x.shape)), 0, False)[0]
+
+
+@lowers("median.dim", "nanmedian.dim")
+def _median_along(c: Call, x: Any, dim: int, keepdim: bool = False) -> Any:
+    if not x.ndim:
+        return x, array_ops.full((), 0, "int64")
+    return _middle(c, distinct(x), axis_of(dim, x.ndim), keepdim)
+
+
 def below(c: Call, bounds: Any, x: Any, right: bool) -> Any:
     """How many of the sorted bounds are below each element, or with `right` not above it; NaN is above all."""
     if bounds.ndim == 1 and x.ndim != 1:
@@ -103,14 +133,3 @@ def few(bounds: Any) -> Any:
         unsupported(f"it has {count} bounds; up to {_BOUNDS} are compared one by one")
     return bounds
 
-
-@lowers("histc")
-def _histc(c: Call, x: Any, bins: int = 100, min: float = 0, max: float = 0) -> Any:
-    if min >= max or bins > _BOUNDS or c.dtype not in DTYPES:
-        unsupported("its bounds depend on the data, or it has many bins")
-    x = x.reshape(size_of(x.shape))
-    inside = graph_ops.logical_and(graph_ops.greater_equal(x, min), graph_ops.less_equal(x, max))
-    # the last bin has its upper bound, too
-    place = ops.minimum(ops.floor((x - min) * (bins / (max - min))), bins - 1)
-    place = graph_ops.where(inside, place, c.tensor(-1))
-    return cast(graph_ops.equal(place.reshape(-1, 1), array_ops.arange(bins, dtype=c.dtype)), c.dtype).sum(0)

@@ -22,6 +22,9 @@ from mirage.runtime.packed import register_library, register_packed
 #: rows for which weights are packed: the packed form is one of the fastest for all numbers of rows but 1
 ROWS = 128
 
+#: bytes of a result that oneDNN gives at once: glibc asks the system for fresh pages for what is larger than 32 MiB
+AT_ONCE = 24 << 20
+
 #: the function after a product: its name for oneDNN, and what computes it in place
 _ACTIVATIONS: Mapping[str, tuple[tuple[str, str], Callable[[torch.Tensor], Any]]] = {
     "": (("none", ""), lambda x: x),
@@ -72,7 +75,9 @@ def linear(
         # one row reads every weight once: fastest where it lies
         form = to_torch(w) if transposed else None
     if form is not None and rows:
-        out.copy_(torch.ops.mkldnn._linear_pointwise(given, form, b, name, [], algorithm))
+        parts = -(-out.nbytes // AT_ONCE)
+        for x_rows, out_rows in zip(given.chunk(parts), out.chunk(parts), strict=True):
+            out_rows.copy_(torch.ops.mkldnn._linear_pointwise(x_rows, form, b, name, [], algorithm))
         return
     read = to_torch(w).t() if transposed else to_torch(w)
     if b is None:

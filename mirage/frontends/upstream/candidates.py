@@ -22,10 +22,10 @@ from mirage.frontends.upstream.kernel import KernelBuilder
 from mirage.frontends.upstream.partition import Cut
 from mirage.frontends.upstream.read import Candidate, raw_candidates, read_candidate
 from mirage.ir.axes import to_axes
+from mirage.ir.codec import read_json
 from mirage.ir.dims import Dim, divide, symbol
 from mirage.ir.program import Program
 from mirage.ir.refine import substituted, with_factors
-from mirage.mugraph.files import read_json
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate

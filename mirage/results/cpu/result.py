@@ -23,12 +23,8 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.profile import Timing
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
-from mirage.results.records import (
-    baselines_to_json,
-    candidates_to_json,
-    decision_record,
-)
-from mirage.results.result import FROM_CACHE, FROM_FILE, Result, checked_budget
+from mirage.results.records import decision_record
+from mirage.results.result import FROM_CACHE, FROM_FILE, Result, StoredResult, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
@@ -242,13 +238,9 @@ class Superoptimized(Result):
         given = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
         return f"{given}, and all of these {', '.join(map(str, COMPARED))}" if given else "the program's own sizes"
 
-    def _choice_to_json(self) -> dict[str, Any]:
-        return {
-            "threads": self.threads,
-            "graphs": candidates_to_json(self.graphs),
-            "decision": decision_record(self.decision, self.graphs).to_json(),
-            "baselines": baselines_to_json(self.baselines),
-        }
+    def stored(self) -> StoredResult:
+        decision = decision_record(self.decision, self.graphs)
+        return StoredResult(decision=decision, threads=self.threads, baselines=self.baselines, **self._common())
 
     def _repr_svg_(self) -> str | None:
         return self.best._repr_svg_()

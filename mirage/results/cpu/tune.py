@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,12 +14,12 @@ from mirage.kernels.cpu.launch.shared import prepare
 from mirage.kernels.cpu.processor import Processor
 from mirage.kernels.cpu.target import CpuTarget
 from mirage.kernels.library import LibraryProgram
+from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.recall import Chosen, Kept, KeptDecision, Memory
-from mirage.results.records import baselines_from_json, decision_from_json
-from mirage.results.result import FROM_CACHE, FROM_FILE, SavedResult
+from mirage.results.result import FROM_CACHE, FROM_FILE, StoredResult
 from mirage.results.work import Request, Work, pieces
 from mirage.runtime.arrays import check_inputs
 from mirage.search.candidates import Candidates
@@ -185,38 +185,32 @@ def _recalled(
     )  # fmt: skip
 
 
-def result_from_json(obj: Mapping[str, Any], saved: SavedResult, where: str, seed: int) -> Superoptimized:
-    """The result that `Superoptimized.to_json` wrote, of which `saved` has been read: its graphs are verified again with this
-    seed, and its kernels compiled for this machine. `where` says in errors where it comes from.
+def restored(stored: StoredResult, where: str, seed: int) -> Superoptimized:
+    """The result that was stored: its graphs are verified again with this seed, and its kernels compiled for this machine.
+    `where` says in errors where it comes from.
 
-    Raises VerificationError for a graph that does not compute the program, FormatError, KeyError, TypeError or ValueError for
-    what is no such object, and the errors of compilation.
+    Raises VerificationError for a graph that does not compute the program, FormatError, and the errors of compilation.
     """
-    target, program = saved.target, saved.program
+    target, program, baselines = get_target(stored.target), stored.program, dict(stored.baselines)
     assert isinstance(target, CpuTarget)
-    decision = decision_from_json(obj["decision"], saved.graphs, program.symbols(), target)
-    threads = obj["threads"]
-    if type(threads) is not int or not 0 < threads < 2**31:
-        raise ValueError(f"threads {threads!r}")
-    baselines = baselines_from_json(obj["baselines"])
-    if "library" not in baselines:
-        raise FormatError("baselines: the library's timing is missing")
+    if "library" not in baselines or not all(v.timing for v in stored.decision.versions):
+        raise FormatError(f"{where}: a version has no timing; superoptimize the program again")
     verifier = Verifier(program, seed)
     start = time.perf_counter()
-    graphs = saved.rechecked(verifier, where)
+    graphs = stored.rechecked(verifier, where)
     seconds = {"verify": time.perf_counter() - start}
 
     def go_on(budget: float, say: Say) -> Superoptimized:
-        search = Search(verifier.axis_program, saved.anchors[0], safe=program_is_stable(program))
-        found = pieces(verifier, saved.anchors[0], SearchOptions(budget=budget))
-        work = Work(verifier, saved.anchors, Candidates(verifier, search, saved.graphs, found), saved.constants)
+        search = Search(verifier.axis_program, stored.anchors[0], safe=program_is_stable(program))
+        found = pieces(verifier, stored.anchors[0], SearchOptions(budget=budget))
+        work = Work(verifier, stored.anchors, Candidates(verifier, search, stored.graphs, found), stored.constants)
         return Session(work, target.machine, seed=seed, memory=None).run(budget, say)
 
+    decision = stored.decision.restored(dict(enumerate(graphs)), target, stored.constants)
     return Superoptimized(
-        program=program, verifier=verifier, anchors=saved.anchors, target=target.machine, threads=threads, graphs=graphs,
-        baselines=baselines, decision=decision.restored(dict(enumerate(graphs)), target, saved.constants), stats=saved.stats,
-        seconds=seconds, cache_hit=True, candidates=saved.candidates, tune_stop=FROM_FILE, constants=saved.constants,
-        go_on=go_on,
+        program=program, verifier=verifier, anchors=stored.anchors, target=target.machine, threads=stored.threads,
+        graphs=graphs, baselines=baselines, decision=decision, stats=stored.stats, seconds=seconds, cache_hit=True,
+        candidates=stored.candidates, tune_stop=FROM_FILE, constants=stored.constants, go_on=go_on,
     )  # fmt: skip
 
 

@@ -103,5 +103,5 @@ class CudaSuperoptimized(Ranked):
 
 
 superoptimize = partial(ranked.superoptimize, kind=CudaSuperoptimized)
-result_from_json = partial(ranked.result_from_json, kind=CudaSuperoptimized)
+restored = partial(ranked.restored, kind=CudaSuperoptimized)
 shapes = ranked.shapes

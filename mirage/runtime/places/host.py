@@ -10,7 +10,7 @@ import numpy as np
 from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
-from mirage.runtime.leases import LARGE, lease
+from mirage.runtime.leases import SEVERAL, lease
 from mirage.runtime.packed import library_function
 from mirage.runtime.places.place import OperatorRun, Place, span_at
 
@@ -21,7 +21,7 @@ class HostPlace(Place):
     """Main memory. What the machine calls most are NumPy's own functions."""
 
     array = ready = np.ndarray
-    most = LARGE
+    most = SEVERAL
     array_of: Any = staticmethod(np.array)
     empty: Any = staticmethod(np.empty)
     large: Any = staticmethod(lease)

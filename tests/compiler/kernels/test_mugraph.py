@@ -377,29 +377,29 @@ def _altered(change: str) -> str:
         case "schema":
             obj["schema"] = 99
         case "a field less":
-            del obj["tree"]
+            del obj["decision"]["tree"]
         case "origin":
             obj["origin"] = "elsewhere"
         case "constants":
             obj["constants"] = ["nobody"]
         case "no versions":
-            obj["versions"] = []
+            obj["decision"]["versions"] = []
         case "versions":
-            obj["versions"][0]["graph"] = 7
+            obj["decision"]["versions"][0]["graph"] = 7
         case "kind":
-            obj["versions"][0]["kind"] = "code"
+            obj["decision"]["versions"][0]["kind"] = "code"
         case "sizes":
-            obj["versions"][0]["sizes"] = {"n": 1}
+            obj["decision"]["versions"][0]["sizes"] = {"n": 1}
         case "tree":
-            obj["tree"] = 12
+            obj["decision"]["tree"] = 12
         case "graphs":
             obj["graphs"] = {}
         case "a graph less":
             obj["graphs"][0] = {}
         case "tiles":
-            obj["versions"][0]["schedule"][0]["tiles"] = {}
+            obj["decision"]["versions"][0]["schedule"]["kernels"][0]["tiles"] = []
         case "program":
-            obj["program"]["nodes"][1]["shape"] = ["k"]
+            obj["program"] = obj["program"].replace("float32[n, k]", "float32[k]")
         case "another operator":
             text = json.dumps(obj["graphs"])
             obj["graphs"] = json.loads(text.replace('"gelu"', '"relu"'))

@@ -114,6 +114,28 @@ def test_arguments_that_cannot_be_read_are_refused(text: str) -> None:
         fallback.packed(np.ones(3, np.float32), op="aten.exp.default", call=text)
 
 
+@pytest.mark.parametrize(
+    "op", ["aten.special_i0e.default", "aten.mode.default", "aten.t.default", "aten.channel_shuffle.default"]
+)
+def test_results_are_written_where_they_belong(op: str) -> None:
+    # with overloads of torch's that write to tensors (one, two), and without: one whose result is a view, one without any
+    x = torch.randn(2, 4, 3, 2) if "shuffle" in op else torch.randn(4, 3)
+    args = ({"tensor": 0}, 2) if "shuffle" in op else ({"tensor": 0},)
+    found = fallback.operator(op)(x, *args[1:])
+    wanted = list(found) if isinstance(found, tuple) else [found]
+    outputs = [np.empty(tuple(y.shape), fallback.to_array(y).dtype) for y in wanted]
+    fallback.library([x.numpy()], outputs, op=op, call=call(*args))
+    for a, y in zip(outputs, wanted, strict=True):
+        assert torch.equal(torch.from_numpy(a), y)
+
+
+def test_a_result_of_another_shape_is_no_result() -> None:
+    with pytest.raises(InputError, match=r"gives \[3\], where torch says \[4\]"):
+        fallback.library(
+            [np.ones(3, np.float32)], [np.ones(4, np.float32)], op="aten.special_i0e.default", call=call({"tensor": 0})
+        )
+
+
 def test_nothing_copies_into_an_array() -> None:
     x = np.ones(3, np.float32)
     x.setflags(write=False)

@@ -226,7 +226,8 @@ def test_diagonals(args: tuple[int, ...]) -> None:
 def test_places_of_elements() -> None:
     check(aten.nonzero.default, X * POSITIVE)
     check(aten.nonzero.default, torch.tensor(1.0))
-    check(aten._unique2.default, at(3, 1, 3))
+    check(aten.nonzero_static.default, X * POSITIVE, size=5)
+    check(aten.nonzero_static.default, X * POSITIVE, size=100, fill_value=7)
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

@@ -19,8 +19,6 @@ REFUSED = {
     "as_strided.partial_views",
     # the start of a window is data, and may be negative: torch's graph computes with sizes that are no dims
     "narrow",
-    # torch says other shapes of its results than it gives
-    "unique_consecutive",
 }
 #: the least share of samples without any call of ATen's: of some, where each entry counts once, and of all
 SOME = 0.65

@@ -1,4 +1,4 @@
-"""Lowerings of sorts, and of counts between bounds, against eager."""
+"""Lowerings of sorts, of elements by their rank, and of places between bounds, against eager."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from mirage.errors import UnsupportedNode  # noqa: E402
 from tests.frontends.aten.graphs import check  # noqa: E402
 from tests.frontends.aten.test_indexing import numbers  # noqa: E402
 
@@ -53,7 +54,15 @@ def test_places_between_bounds(right: bool) -> None:
     check(aten.searchsorted.Tensor, rows, X[1, :, :2], right=right, dynamic=False)
 
 
-def test_counts_in_bins() -> None:
-    edges = torch.tensor([0.0, 1.0, 2.0, 3.0, 3.0, 9.0, float("nan"), -0.5])
-    check(aten.histc.default, edges, 4, 0, 3, others=[(edges[:0], 4, 0, 3), (edges[-1:], 4, 0, 3)])
-    check(aten.histc.default, X, 10, -50, 20)
+def test_the_middle() -> None:
+    check(aten.median.default, X, others=[(numbers(1, 2, 1),)])
+    check(aten.median.default, TIES)
+    for op in (aten.median.dim, aten.nanmedian.dim):
+        check(op, X, 1, True, others=[(numbers(2, 1, 3), 1, True)])
+        # with a NaN, with nothing else, and without
+        check(op, torch.cat([NAN, NAN[:1] * float("nan"), NAN[1:]]), -1)
+        check(op, torch.tensor(2.0), 0)
+    check(aten.nanmedian.default, NAN)
+    check(aten.median.default, NAN)
+    with pytest.raises(UnsupportedNode, match="many of its elements may be equal"):
+        check(aten.median.dim, TIES, 1)

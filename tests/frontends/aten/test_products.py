@@ -77,6 +77,17 @@ def test_programs_of_torch_call_no_other_library_of_products() -> None:
     torch.testing.assert_close(found([q, k])[0], scores(q, k))
 
 
+def test_large_results_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that the number of parts does not divide, and more parts than rows."""
+    for rows, most in ((7, 200), (2, 8)):
+        monkeypatch.setattr(products, "AT_ONCE", most)
+        rng = np.random.default_rng(2)
+        x, w = rng.standard_normal((rows, 4), np.float32), rng.standard_normal((4, 10), np.float32)
+        out = np.full((rows, 10), np.nan, np.float32)
+        products.linear((x, w, products.pack(w)), [out], packed=True)
+        np.testing.assert_allclose(out, x @ w, rtol=0, atol=1e-5)
+
+
 def test_no_depth() -> None:
     x, w, c = np.ones((3, 0), np.float32), np.ones((0, 2), np.float32), np.array([1, 2], np.float32)
     out = np.full((3, 2), np.nan, np.float32)

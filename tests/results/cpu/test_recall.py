@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ import mirage as mi
 from mirage import api
 from mirage.cache import CorruptRecordWarning, ResultStore, StoreWarning
 from mirage.cache.records import canonical_json, sha256
+from mirage.ir.codec import RESULT
 from mirage.kernels.profile import Timing
 from mirage.mugraph.canonical import structure_key
 from mirage.results.cpu.result import Superoptimized
-from mirage.results.records import SCHEMA
 from mirage.search.explore import Explorer, Pair
 from tests.api.small import BUDGET, adapter, arrays, check, rows
 
@@ -160,7 +161,7 @@ def test_an_equal_program_of_other_names_and_order_hits_too(store: ResultStore) 
 def test_records_of_an_older_form_are_misses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = ResultStore(f"sqlite:///{tmp_path}/r.sqlite")
     with monkeypatch.context() as older:
-        older.setattr("mirage.results.recall.SCHEMA", SCHEMA - 1)
+        older.setattr("mirage.results.recall.RESULT", replace(RESULT, schema=RESULT.schema - 1))
         assert not mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
         assert mi.superoptimize(adapter, budget=BUDGET, cache=store).cache_hit
     with warnings.catch_warnings():
@@ -380,7 +381,7 @@ DAMAGE: dict[str, Callable[[ResultStore], None]] = {
         lambda p: {
             **p,
             "graphs": [
-                {**g, "schedule": g["schedule"] and [{**k, "tiles": {}, "splits": {}} for k in g["schedule"]]}
+                {**g, **{s: {"kernels": [{**k, "tiles": []} for k in g[s]["kernels"]]} for s in g if s == "schedule"}}
                 for g in p["graphs"]
             ],
             "stats": 5,

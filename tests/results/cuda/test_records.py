@@ -127,18 +127,18 @@ def put(value: Any, *path: Any) -> Callable[[dict[str, Any]], None]:
 
 
 BAD: dict[str, tuple[type[MirageError], str, Callable[[dict[str, Any]], None]]] = {
-    "no tree": (FormatError, "expected versions, used, tree", drop("tree")),
-    "no versions": (FormatError, "versions must be a list of 1 to", put([], "decision", "versions")),
-    "used": (FormatError, "used must be a number from 1", put(0, "decision", "used")),
+    "no tree": (FormatError, "expected an object of versions, tree", drop("tree")),
+    "no versions": (FormatError, "there must be 1 to", put([], "decision", "versions")),
+    "a version that is none": (FormatError, "tree: version", put(99, "decision", "tree")),
     "a graph that is none": (FormatError, "of graph 99 is no version", put(99, "decision", "versions", 0, "graph")),
-    "a schedule that is none": (FormatError, "CUDA schedule", put({}, "decision", "versions", 0, "schedule")),
+    "a schedule that is none": (FormatError, "schedule: expected an object of k", put({}, "decision", "versions", 0, "schedule")),
     "a tile of 3": (
         ScheduleError,
         "powers of two",
-        put({"b": 3, "n": 16, "d64": 16}, "decision", "versions", 0, "schedule", "kernels", 0, "tiles"),
+        put([["b", 3], ["n", 16], ["d64", 16]], "decision", "versions", 0, "schedule", "kernels", 0, "tiles"),
     ),
-    "no tiles": (ScheduleError, "needs a positive tile", put({}, "decision", "versions", 0, "schedule", "kernels", 0, "tiles")),
-    "times": (FormatError, "us must be", put([-1.0], "decision", "points", 0, "us")),
+    "no tiles": (ScheduleError, "needs a positive tile", put([], "decision", "versions", 0, "schedule", "kernels", 0, "tiles")),
+    "times": (FormatError, "times", put([-1.0], "decision", "points", 0, "times")),
     "device": (FormatError, "measured_on", put(5, "decision", "measured_on")),
     "sizes": (FormatError, "sizes", put({"b": -1, "n": 2}, "decision", "versions", 0, "sizes")),
     "target": (UnknownTarget, "cuda:sm_12", put("cuda:sm_12", "target")),

@@ -90,6 +90,30 @@ static void forks(int count)
     }
 }
 
+/* What an OpenMP runtime does; a child of a fork must never come here. */
+static pid_t home;
+
+typedef struct {
+    void (*work)(void *);
+    void *argument;
+} task;
+
+static void *begin(void *t)
+{
+    ((task *)t)->work(((task *)t)->argument);
+    return NULL;
+}
+
+static void team(void (*work)(void *), void *argument, unsigned n_threads, unsigned flags)
+{
+    must(getpid() == home && n_threads > 1 && !flags, "wrong team");
+    task t = {work, argument};
+    pthread_t threads[8];
+    for (unsigned i = 1; i < n_threads; i++) must(!pthread_create(threads + i, NULL, begin, &t), "thread");
+    work(argument);
+    for (unsigned i = 1; i < n_threads; i++) pthread_join(threads[i], NULL);
+}
+
 #ifdef RACE
 /* What the sanitizer has to find: cells that add to one number. */
 static void add(void *args, long index, int thread, void *scratch)
@@ -102,6 +126,8 @@ static void add(void *args, long index, int thread, void *scratch)
 int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
+    home = getpid();
+    if (argc > 2) mi_pool_use(team);
     if (!strcmp(what, "in a row")) {
         jobs(1, 500, 0, 250);
         usleep(20000); /* the workers sleep */
@@ -140,6 +166,14 @@ FORKS = ["fork", "fork among callers"]
 )
 def test_the_pool(what: str, build: str) -> None:
     done = run(program(build, SOURCE), what)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.parametrize(
+    ("what", "build"), [("in a row", "thread"), ("at once", "thread"), ("nested", "address"), ("fork", "address")]
+)
+def test_the_threads_of_another_runtime(what: str, build: str) -> None:
+    done = run(program(build, SOURCE), what, "team")
     assert done.status == 0 and not done.text, done.text
 
 

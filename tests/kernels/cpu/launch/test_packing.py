@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mirage.errors import FormatError, ScheduleError
+from mirage.errors import ScheduleError
+from mirage.ir.codec import decode, encode
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
@@ -211,13 +212,7 @@ def test_only_constants_are_packed() -> None:
 def test_schedules_as_json() -> None:
     _, graph = make("gated")
     schedule = packed(graph, 16)
-    assert Schedule.from_json(schedule.to_json()) == schedule
-    (old,) = schedule.to_json()
-    del old["packed"]
-    assert Schedule.from_json([old]) == Schedule((replace(schedule.kernels[0], packed=()),))
-    for wrong in (3, {"w": 1}, [1], [["1", "n"]], [[1, 2]], [[True, "n"]], [[1, "n", 3]]):
-        with pytest.raises(FormatError, match="packed must list pairs"):
-            Schedule.from_json([{**old, "packed": wrong}])
+    assert decode(Schedule, encode(schedule), "schedule") == schedule
 
 
 # Copies.

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from mirage.ir.codec import decode, encode
 from mirage.kernels.cpu.model.cost import CostModel, KernelWork, Machine
 from mirage.kernels.cpu.schedules.scheduler import Scheduler
 from mirage.kernels.cpu.schedules.space import MOST, Space, distance, tile_options
@@ -134,7 +135,7 @@ def test_padded_rows_change_no_result(make: Callable[[], Case]) -> None:
     case = make()
     padded = Schedule(tuple(replace(k, padded=True) for k in case.schedule.kernels))
     assert "padded rows" in check(case.program, case.graph, padded, case.sizes).source
-    assert Schedule.from_json(padded.to_json()) == padded
+    assert decode(Schedule, encode(padded), "schedule") == padded
 
 
 def test_rows_of_whole_pages_may_be_padded() -> None:

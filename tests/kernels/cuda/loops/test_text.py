@@ -28,7 +28,7 @@ def test_a_kernel_is_read_back(lab: Lab, arch: str) -> None:
 def _text(**changes: Any) -> str:
     fields = {
         "format": "mirage loops",
-        "schema": 1,
+        "schema": 2,
         "program": programs()["doubled"].to_text(),
         "target": "cuda:sm_90",
         "hints": {"m": 3, "n": 4},
@@ -39,18 +39,18 @@ def _text(**changes: Any) -> str:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("{", FormatError, "kernel: not JSON"),
-        ("[]", FormatError, "kernel: expected format, hints, program, schema, target"),
-        (_text(hints=None), FormatError, "kernel: expected"),
-        (_text(format="mirage kernel"), FormatError, "kernel: expected"),
-        (_text(schema=2), FormatError, "schema 2 is not 1"),
-        (_text(program=3), FormatError, "must be texts"),
-        (_text(target=["cuda"]), FormatError, "must be texts"),
-        (_text(hints=[]), FormatError, "hints must give sizes of m, n"),
+        ("{", FormatError, "loops: not valid JSON"),
+        ("[]", FormatError, "loops: not a mirage loops"),
+        (_text(hints=None), FormatError, "loops: expected an object of program, target, hints"),
+        (_text(format="mirage kernel"), FormatError, "loops: not a mirage loops"),
+        (_text(schema=3), FormatError, "schema 3 is not 2"),
+        (_text(program=3), FormatError, "loops.program: expected a text"),
+        (_text(target=["cuda"]), FormatError, "loops.target: expected a text"),
+        (_text(hints=[]), FormatError, "loops.hints: expected an object"),
         (_text(hints={"m": 3}), FormatError, "hints must give sizes of m, n"),
-        (_text(hints={"m": 3, "n": -1}), FormatError, "hints must be sizes"),
-        (_text(hints={"m": 3, "n": True}), FormatError, "hints must be sizes"),
-        (_text(hints={"m": 3, "n": 1 << 63}), FormatError, "hints must be sizes"),
+        (_text(hints={"m": 3, "n": -1}), FormatError, r"loops.hints.'n': expected"),
+        (_text(hints={"m": 3, "n": True}), FormatError, r"loops.hints.'n': expected"),
+        (_text(hints={"m": 3, "n": 1 << 63}), FormatError, r"loops.hints.'n': expected"),
         (_text(target="cuda:sm_10"), UnknownTarget, "cuda:sm_10"),
         (_text(program="print(1)"), ParseError, "expected one function"),
         (
