@@ -21,6 +21,7 @@ from mirage.search.accuracy import Accuracy
 from mirage.search.candidates import Candidate, Known
 from mirage.search.decision import UNMEASURED, Decision, Kind, Point, Version
 
+_NONE = Json(None)
 #: versions of a decision that are kept: those that run, and others that a device may prefer
 MAX_KEPT = 20
 
@@ -105,7 +106,7 @@ class VersionRecord:
     timing: Timing | None = None
     graph: Index | None = None
     #: of the target's own class
-    schedule: Json = Json(None)
+    schedule: Json = _NONE
     sizes: Sizes = field(default_factory=dict)
     accuracy: tuple[Accuracy, ...] = ()
 
