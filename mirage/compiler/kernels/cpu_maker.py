@@ -5,21 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mirage.compiler.kernels.fused import fused_kernel
+from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.mugraph import MuGraphKernel, kernel_from_text
-from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
-from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cpu.tuning import machine_model
-from mirage.kernels.target import Target
+from mirage.kernels.target import Target, get_target
 from mirage.results.cpu.result import Superoptimized
-from mirage.runtime.executable import Kernel
 
 
-class CpuKernels:
+class CpuKernels(KernelMaker):
     """See `KernelMaker`."""
 
-    target = "cpu"
-    on_host = True
+    def __init__(self, machine: Target | None = None) -> None:
+        super().__init__(machine or get_target("cpu"))
 
     def superoptimized(self, result: Superoptimized) -> MuGraphKernel:
         return MuGraphKernel.of_result(result)
@@ -40,13 +38,5 @@ class CpuKernels:
     def library(self, program: Program) -> MuGraphKernel:
         return MuGraphKernel.of_library(program)
 
-    def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> LoopKernel:
-        return LoopKernel(program)
 
-    def finish(self, kernels: Collection[Kernel]) -> None:
-        """Every kernel is complete when it is made."""
-
-
-def maker(machine: Target) -> CpuKernels:
-    """What makes kernels for the processor."""
-    return CpuKernels()
+maker = CpuKernels

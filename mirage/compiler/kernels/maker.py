@@ -2,35 +2,37 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
+from mirage.kernels.target import Target
 from mirage.runtime.executable import Kernel
 
 
-class KernelMaker(Protocol):
-    """Makes the kernels of a compilation. `target` is the name of the target, for users; `on_host`: kernels take NumPy's arrays,
-    so that they can be tried here.
+class KernelMaker(ABC):
+    """Makes the kernels of a compilation for a target, whose name is `target`. `on_host`: kernels take NumPy's arrays, so that
+    they can be tried here.
     """
 
-    @property
-    def target(self) -> str: ...
+    def __init__(self, machine: Target) -> None:
+        self.machine = machine
+        self.target = machine.name
+        self.on_host = machine.on_host
 
-    @property
-    def on_host(self) -> bool: ...
-
+    @abstractmethod
     def superoptimized(self, result: Any) -> Kernel:
         """The kernel of what `mirage.superoptimize` found for this target."""
-        ...
 
+    @abstractmethod
     def from_text(self, text: str) -> Kernel:
         """The kernel of what `superoptimized` gave, of its text: verified, and compiled for this machine. Raises as
         `kernel_from_text`.
         """
-        ...
 
+    @abstractmethod
     def fused(
         self,
         program: Program,
@@ -44,16 +46,16 @@ class KernelMaker(Protocol):
         `hints` are typical sizes (dim symbol -> elements, at least 1), `bounds` the most that dims can be, where that is known;
         `constants` names inputs whose contents never change.
         """
-        ...
 
+    @abstractmethod
     def library(self, program: Program) -> Kernel:
         """The program as calls of the target's libraries, for all sizes."""
-        ...
 
     def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> Kernel:
         """A loop program as a kernel; `hints` are typical sizes. Raises NoCompilerError or CompilerError, here or in `finish`."""
-        ...
+        kernel: Kernel = self.machine.loops(program, hints[0] if hints else {})
+        return kernel
 
     def finish(self, kernels: Collection[Kernel]) -> None:
         """Do at once what was put off when these kernels were made, such as starting a compiler. Raises as `loops` does."""
-        ...
+        self.machine.finish(kernels)

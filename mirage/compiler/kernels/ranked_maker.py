@@ -7,17 +7,15 @@ from itertools import chain
 
 from mirage.compiler.fused_graph import fused_graphs
 from mirage.compiler.kernels.fused import anchor_sizes
+from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.ranked_mugraph import RankedKernel, ranked_from_text
 from mirage.compiler.staged_graph import staged_graphs
 from mirage.errors import AxisError, SearchError
 from mirage.ir.axes import to_axes
-from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
-from mirage.kernels.target import Target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.results.ranked import Ranked
-from mirage.runtime.executable import Kernel
 from mirage.search.candidates import Candidate
 from mirage.search.decision import MAX_VERSIONS
 from mirage.search.rank import Ranker
@@ -29,13 +27,8 @@ from mirage.verify.safety import offered
 FUSED_SECONDS = 1.0
 
 
-class RankedKernels:
+class RankedKernels(KernelMaker):
     """See `KernelMaker`."""
-
-    def __init__(self, machine: Target) -> None:
-        self.machine = machine
-        self.target = machine.name
-        self.on_host = machine.on_host
 
     def superoptimized(self, result: Ranked) -> RankedKernel:
         return RankedKernel(result.program, self.machine, "superoptimized", result)
@@ -83,13 +76,6 @@ class RankedKernels:
 
     def library(self, program: Program) -> RankedKernel:
         return RankedKernel(program, self.machine, "library")
-
-    def loops(self, program: LoopProgram, hints: Sequence[Mapping[str, int]]) -> Kernel:
-        kernel: Kernel = self.machine.loops(program, hints[0] if hints else {})
-        return kernel
-
-    def finish(self, kernels: Collection[Kernel]) -> None:
-        self.machine.finish(kernels)
 
 
 def _verified(verifier: Verifier, graph: MuGraph) -> Candidate | None:
