@@ -187,6 +187,14 @@ def _kills(run: _Run) -> None:
     run.page.write({"kills": kills_summary(killed).markdown()}, {"kills": as_rows(killed)})
 
 
+def _products(run: _Run) -> None:
+    # needs torch, which other parts do without
+    from benchmarks.flow.products import measure, product_table
+
+    rows = list(measure())
+    run.page.write({"products": product_table(rows).markdown()}, {"products": as_rows(rows)})
+
+
 def _adversary(run: _Run) -> None:
     """Refused where a verdict is wrong."""
     found = list(measure_adversary())
@@ -204,6 +212,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "overhead": _overhead,
     "compiler": _compiler,
     "flow": _flow,
+    "products": _products,
     "imports": _imports,
     "search": _search,
     "pruning": _pruning,

@@ -6,15 +6,14 @@ import itertools
 from fractions import Fraction
 
 from mirage.errors import TermTooLarge
-from mirage.ir.functions import RELU, ScalarFunction
+from mirage.ir.functions import EXP, FUNCTIONS, RELU, SIGMOID, ScalarFunction
 from mirage.verify.exact import ExactAlgebra, Form
-from mirage.verify.identities import ALWAYS, INVERSE_OF_ONE_MORE, INVERSES, TURNED
 
 _ZERO, _ONE = Fraction(0), Fraction(1)
 
 
 class SimplifyingAlgebra(ExactAlgebra):
-    """The exact algebra, where functions are replaced by what identities make of them (`mirage.verify.identities`).
+    """The exact algebra, where functions are replaced by what their identities make of them (`ScalarFunction`).
 
     Of an argument and its negative, a function is kept of the one whose first coefficient is positive. A function of a single
     value that relus make is written as a sum of relus of that value, which has one such form (`relu`).
@@ -29,12 +28,12 @@ class SimplifyingAlgebra(ExactAlgebra):
 
     def _simplified(self, fn: ScalarFunction, x: Form, params: tuple[Fraction, ...]) -> Form | None:
         found: Form | None = None
-        if fn in ALWAYS:
-            found = ALWAYS[fn](self, x, *params)
-        elif fn in INVERSES:
-            found = self._argument(INVERSES[fn], x)
-        elif fn in TURNED and self._turned(x):
-            found = TURNED[fn](self, self.neg(x), *params)
+        if fn.written is not None:
+            found = fn.written(self, x, *params)
+        elif fn.inverse:
+            found = self._argument(FUNCTIONS[fn.inverse], x)
+        elif fn.turned is not None and self._turned(x):
+            found = fn.turned(self, self.neg(x), *params)
         elif fn is RELU:
             found = self.relu(x)
         return found
@@ -42,10 +41,9 @@ class SimplifyingAlgebra(ExactAlgebra):
     def inverse(self, y: Form) -> Form:
         if len(y.terms) == 2:
             (first, c), (second, d) = y.terms
-            for fn, identity in INVERSE_OF_ONE_MORE.items():
-                if first == ((), ()) and c == d and (x := self._argument(fn, self._form({second: _ONE}))) is not None:
-                    found: Form = self._scaled(identity(self, x), 1 / c)
-                    return found
+            # 1 / (1 + exp(x)) = sigmoid(-x)
+            if first == ((), ()) and c == d and (x := self._argument(EXP, self._form({second: _ONE}))) is not None:
+                return self._scaled(self.function(SIGMOID, self.neg(x)), 1 / c)
         return super().inverse(y)
 
     def _turned(self, x: Form) -> bool:

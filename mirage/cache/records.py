@@ -12,15 +12,26 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from mirage.errors import CacheError
-from mirage.ir.codec import parse_json
+from mirage.ir.codec import above_zero, parse_json
 
 SCHEMA = 1
 """Version of the payload's layout; records of another version are never read."""
 
 _KEY = re.compile(r"[0-9a-f]{64}")
+
+
+def is_key(value: object) -> bool:
+    """Whether `value` is a SHA-256 in lowercase hex."""
+    return isinstance(value, str) and _KEY.fullmatch(value) is not None
+
+
+def check_key(value: str) -> None:
+    """A check of texts, for `Annotated`."""
+    if not is_key(value):
+        raise ValueError("a SHA-256 in hex")
 
 
 class CorruptRecordWarning(UserWarning):
@@ -31,7 +42,7 @@ class CorruptRecordWarning(UserWarning):
 class RecordInfo:
     """What a record is about, without its payload."""
 
-    key: str
+    key: Annotated[str, check_key]
     """SHA-256, in hex, of what was searched: subprogram, target, dtype and version."""
     program: str
     target: str
@@ -39,7 +50,7 @@ class RecordInfo:
     version: int
     created: str
     """UTC, ISO 8601."""
-    best_us: float | None
+    best_us: Annotated[float, above_zero] | None
     """Measured time of the best kernel in microseconds; None if ranked by the cost model only."""
 
 
@@ -82,11 +93,6 @@ class Record(RecordInfo):
         if other.fault():
             return True
         return self.best_us is not None and (other.best_us is None or self.best_us < other.best_us)
-
-
-def is_key(value: object) -> bool:
-    """Whether `value` is a SHA-256 in lowercase hex."""
-    return isinstance(value, str) and _KEY.fullmatch(value) is not None
 
 
 def is_time(value: object) -> bool:

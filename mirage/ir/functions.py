@@ -1,7 +1,7 @@
 """Scalar functions: the nonlinear atoms from which operators are defined.
 
 `exp` is the only one that the algebra knows more about (paper, section 5: q-th roots of unity); every other function is
-opaque to proofs, and one consistent random function to the finite-field tests.
+one consistent random function to the finite-field tests, and known to proofs by its identities alone.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -26,44 +27,47 @@ class Range(Enum):
     POSITIVE = "positive"
 
 
+#: from an algebra, an argument and parameters to a value of the algebra; None where nothing is known for these parameters
+Identity = Callable[..., Any]
+
+
 @dataclass(frozen=True, eq=False)
 class ScalarFunction:
-    """A real function of one variable and constant parameters.
+    """A real function of one variable and constant parameters: all that is known of it.
 
-    `numpy(x, *params)` evaluates it elementwise; `c` names the vector function that generated C calls with the same
-    arguments (see `kernels/cpu/csrc/mirage_vec.h`), and `c_source` defines it where that header does not. `domain` are the
-    arguments for which it is defined, `range` holds its results, and `increasing` says that it never decreases.
+    `numpy(x, *params)` evaluates it elementwise. `c` names the vector function that generated C calls with the same
+    arguments (see `kernels/cpu/csrc/mirage_vec.h`), and `c_source` defines it where that header does not. `triton` is the
+    expression of Triton code over `{x}` and the parameters `{0}`, `{1}`, "" where there is none, and `triton_source` defines the
+    functions that it calls, where `kernels/cuda/emit/algebra.py` does not.
+
+    `domain` are the arguments for which it is defined, `range` holds its results, and `increasing` says that it never decreases.
+    Proofs know it by identities, which hold wherever f(x) is defined: `written` is f(x) in terms of other functions, `turned` is
+    f(-x) in terms of x, and `inverse` names a g with f(g(x)) = x.
     """
 
     name: str
     numpy: Callable[..., Array]
-    c: str
+    c: str = ""
     c_source: str = ""
+    triton: str = ""
+    triton_source: str = ""
     flops: int = 10
     domain: Range = Range.ANY
     range: Range = Range.ANY
     increasing: bool = False
+    written: Identity | None = None
+    turned: Identity | None = None
+    inverse: str = ""
 
 
 FUNCTIONS: dict[str, ScalarFunction] = {}
 
 
-def register_function(
-    name: str,
-    numpy: Callable[..., Array],
-    *,
-    c: str | None = None,
-    c_source: str = "",
-    flops: int = 10,
-    domain: Range = Range.ANY,
-    range: Range = Range.ANY,
-    increasing: bool = False,
-) -> ScalarFunction:
-    """Add a scalar function to the table (see `ScalarFunction`); raises DuplicateOperator if the name is taken."""
+def register_function(name: str, numpy: Callable[..., Array], *, c: str | None = None, **facts: Any) -> ScalarFunction:
+    """Add a scalar function to the table, with the fields of `ScalarFunction`; raises DuplicateOperator if the name is taken."""
     if name in FUNCTIONS:
         raise DuplicateOperator(f"scalar function {name!r} is registered already; choose another name")
-    fn = ScalarFunction(name, numpy, c or f"mi_fn_{name}", c_source, flops, domain, range, increasing)
-    FUNCTIONS[name] = fn
+    fn = FUNCTIONS[name] = ScalarFunction(name, numpy, c or f"mi_fn_{name}", **facts)
     return fn
 
 
@@ -86,33 +90,79 @@ def _special(name: str) -> Callable[[Array], Array]:
     return evaluate
 
 
-EXP = register_function("exp", np.exp, flops=16, range=Range.POSITIVE, increasing=True)
+def _number(al: Any, value: int | Fraction) -> Any:
+    return al.constant(Fraction(value))
+
+
+def _relu(al: Any, x: Any, above: int | Fraction = 0) -> Any:
+    """relu(x - above)."""
+    return al.function(RELU, al.sub(x, _number(al, above)) if above else x)
+
+
+def _odd(fn: str) -> Identity:
+    return lambda al, x: al.neg(al.function(FUNCTIONS[fn], x))
+
+
+def _one_less(fn: str) -> Identity:
+    """f(-x) = 1 - f(x)."""
+    return lambda al, x: al.sub(_number(al, 1), al.function(FUNCTIONS[fn], x))
+
+
+_NAN = "propagate_nan=tl.PropagateNan.ALL"
+
+EXP = register_function(
+    "exp", np.exp, triton="tl.exp({x})", flops=16, range=Range.POSITIVE, increasing=True, inverse="log"
+)
 SQRT = register_function(
-    "sqrt", np.sqrt, flops=8, domain=Range.NONNEGATIVE, range=Range.NONNEGATIVE, increasing=True
+    "sqrt", np.sqrt, triton="tl.sqrt_rn({x})", flops=8, domain=Range.NONNEGATIVE, range=Range.NONNEGATIVE, increasing=True
 )
-SIGMOID = register_function("sigmoid", _sigmoid, flops=24, range=Range.POSITIVE, increasing=True)
-TANH = register_function("tanh", np.tanh, flops=24, increasing=True)
-ERF = register_function("erf", _special("erf"), flops=24, increasing=True)
+SIGMOID = register_function(
+    "sigmoid", _sigmoid, triton="(1 / (1 + tl.exp(-({x}))))", flops=24, range=Range.POSITIVE, increasing=True,
+    turned=_one_less("sigmoid"),
+)  # fmt: skip
+TANH = register_function(
+    "tanh", np.tanh, triton="tanh({x})", flops=24, increasing=True,
+    # 2 sigmoid(2x) - 1
+    written=lambda al, x: al.sub(al.mul(_number(al, 2), al.function(SIGMOID, al.mul(_number(al, 2), x))), _number(al, 1)),
+)  # fmt: skip
+ERF = register_function("erf", _special("erf"), triton="tl.erf({x})", flops=24, increasing=True, turned=_odd("erf"))
 # accurate in the left tail, too
-GAUSS_CDF = register_function("gauss_cdf", _special("ndtr"), flops=26, range=Range.POSITIVE, increasing=True)
-LOG = register_function("log", np.log, flops=16, domain=Range.POSITIVE, increasing=True)
+GAUSS_CDF = register_function(
+    "gauss_cdf", _special("ndtr"), triton="gauss_cdf({x})", flops=26, range=Range.POSITIVE, increasing=True,
+    turned=_one_less("gauss_cdf"),
+)  # fmt: skip
+LOG = register_function(
+    "log", np.log, triton="tl.log({x})", flops=16, domain=Range.POSITIVE, increasing=True, inverse="exp"
+)
 RELU = register_function(
-    "relu", lambda x: np.maximum(x, np.asarray(x).dtype.type(0)), flops=1, range=Range.NONNEGATIVE, increasing=True
-)
+    "relu", lambda x: np.maximum(x, np.asarray(x).dtype.type(0)), triton=f"tl.maximum({{x}}, 0.0, {_NAN})", flops=1,
+    range=Range.NONNEGATIVE, increasing=True, turned=lambda al, x: al.sub(_relu(al, x), x),
+)  # fmt: skip
 MAXIMUM = register_function(
-    "maximum", lambda x, c: np.maximum(x, np.asarray(x).dtype.type(c)), flops=1, increasing=True
-)
+    "maximum", lambda x, c: np.maximum(x, np.asarray(x).dtype.type(c)), triton=f"tl.maximum({{x}}, {{0}}, {_NAN})", flops=1,
+    increasing=True, written=lambda al, x, c: al.add(_relu(al, x, c), _number(al, c)),
+)  # fmt: skip
 CLAMP = register_function(
-    "clamp",
-    lambda x, lo, hi: np.clip(x, np.asarray(x).dtype.type(lo), np.asarray(x).dtype.type(hi)),
-    flops=2,
-    increasing=True,
+    "clamp", lambda x, lo, hi: np.clip(x, np.asarray(x).dtype.type(lo), np.asarray(x).dtype.type(hi)),
+    triton=f"tl.minimum(tl.maximum({{x}}, {{0}}, {_NAN}), {{1}}, {_NAN})", flops=2, increasing=True,
+    written=lambda al, x, lo, hi: al.sub(al.add(_number(al, lo), _relu(al, x, lo)), _relu(al, x, hi)),
+)  # fmt: skip
+ABS = register_function(
+    "abs", np.abs, triton="tl.abs({x})", flops=1, range=Range.NONNEGATIVE,
+    written=lambda al, x: al.add(_relu(al, x), _relu(al, al.neg(x))),
+)  # fmt: skip
+FLOOR = register_function("floor", np.floor, triton="tl.floor({x})", flops=1, increasing=True)
+CEIL = register_function(
+    "ceil", np.ceil, triton="tl.ceil({x})", flops=1, increasing=True,
+    written=lambda al, x: al.neg(al.function(FLOOR, al.neg(x))),
+)  # fmt: skip
+ROUND = register_function(
+    "round", np.rint, triton="round_half_even({x})", flops=1, increasing=True, turned=_odd("round")
 )
-ABS = register_function("abs", np.abs, flops=1, range=Range.NONNEGATIVE)
-FLOOR = register_function("floor", np.floor, flops=1, increasing=True)
-CEIL = register_function("ceil", np.ceil, flops=1, increasing=True)
-ROUND = register_function("round", np.rint, flops=1, increasing=True)
-SIN = register_function("sin", np.sin, flops=30)
-COS = register_function("cos", np.cos, flops=30)
+SIN = register_function("sin", np.sin, triton="tl.sin({x})", flops=30, turned=_odd("sin"))
+COS = register_function("cos", np.cos, triton="tl.cos({x})", flops=30, turned=lambda al, x: al.function(FUNCTIONS["cos"], x))
 # where its exponent is no positive integer, its domain depends on it
-POW = register_function("pow", lambda x, p: np.power(x, np.asarray(x).dtype.type(p)), flops=40)
+POW = register_function(
+    "pow", lambda x, p: np.power(x, np.asarray(x).dtype.type(p)), triton="real_power({x}, {0})", flops=40,
+    written=lambda al, x, p: _number(al, 1) if p == 0 else None,
+)  # fmt: skip

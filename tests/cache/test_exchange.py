@@ -71,17 +71,17 @@ def set_field(field: str, value: object) -> Callable[[dict[str, Any]], None]:
 
 
 FOREIGN: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
-    "another format": (lambda d: d.update(format="pickle"), "format"),
-    "another schema": (lambda d: d.update(schema=SCHEMA + 1), "schema version 2"),
-    "no list of records": (lambda d: d.update(records={}), "not a list"),
-    "a record that is a number": (lambda d: d["records"].append(1), "record 3: fields int"),
-    "a field too many": (set_field("note", ""), "record 2: fields"),
-    "a field too few": (lambda d: d["records"][2].pop("dtype"), "record 2: fields"),
-    "a program that is a number": (set_field("program", 1), "program is 1, not text"),
-    "a key that is no hash": (set_field("key", "x"), "key 'x'"),
-    "a time that is text": (set_field("best_us", "fast"), "best_us 'fast'"),
-    "a payload changed by hand": (set_field("payload", {"text": "evil"}), "checksum"),
-    "a payload that is a list": (set_field("payload", []), "payload is list"),
+    "another format": (lambda d: d.update(format="pickle"), "not a mirage results export"),
+    "another schema": (lambda d: d.update(schema=1), "schema 1 is not 2"),
+    "no list of records": (lambda d: d.update(records={}), "records: expected an array"),
+    "a record that is a number": (lambda d: d["records"].append(1), r"records\[3\]: expected an object"),
+    "a field too many": (set_field("note", ""), r"records\[2\]: expected an object"),
+    "a field too few": (lambda d: d["records"][2].pop("dtype"), r"records\[2\]: expected an object"),
+    "a program that is a number": (set_field("program", 1), "program: expected a text, found 1"),
+    "a key that is no hash": (set_field("key", "x"), "key: expected a SHA-256 in hex"),
+    "a time that is text": (set_field("best_us", "fast"), "best_us: expected a number"),
+    "a payload changed by hand": (set_field("payload", '{"text": "evil"}'), "checksum"),
+    "a payload that is a list": (set_field("payload", []), "payload: expected a text"),
     "a record of another version": (set_field("version", SCHEMA + 1), "schema version 2"),
 }
 

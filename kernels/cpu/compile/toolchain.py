@@ -126,7 +126,7 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
             _check(place)
         library = build / path.name
         linked = [str(own), *map(str, objects), "-o", str(library), *shipped.LINKED]
-        _run([*compiler.command, *_flags(".so"), *linked], deadline, name)
+        _run([*compiler.command, *_flags(".so"), *linked], deadline, name, build)
         return _moved(library, path)
 
 
@@ -209,7 +209,7 @@ def _compiled(compiler: Compiler, source: str, build: Path, path: Path, deadline
     c_file.write_text(source, encoding="utf-8")
     libraries = shipped.LINKED if path.suffix == ".so" else ()
     command = [*compiler.command, *_flags(path.suffix), f"-I{shipped.HEADERS}", str(c_file), "-o", str(result), *libraries]
-    _run(command, deadline, name)
+    _run(command, deadline, name, build)
     return result
 
 
@@ -222,12 +222,16 @@ def _moved(result: Path, path: Path) -> Path:
     return path
 
 
-def _run(command: Sequence[str], deadline: float, name: str) -> None:
-    """Run a compiler, which is stopped at the deadline with the processes that it started; raises CompilerError."""
+def _run(command: Sequence[str], deadline: float, name: str, folder: Path) -> None:
+    """Run a compiler, which is stopped at the deadline with the processes that it started; raises CompilerError.
+
+    Its temporary files are in the folder: one that is stopped does not remove them.
+    """
     limited = deadline < math.inf
     # a session of its own, whose processes can be stopped together
     with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=limited
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=limited,
+        env={**os.environ, "TMPDIR": str(folder)},
     ) as process:
         try:
             with waiting():

@@ -12,11 +12,14 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
 from mirage.cache import CorruptRecordWarning
+from mirage.errors import FormatError, MirageError
 from mirage.folders import write_whole
+from mirage.ir.codec import above_zero, at_least, decode, encode, read_json
 from mirage.kernels.cpu.model.cost import FEATURES
 from mirage.kernels.cpu.processor import Processor
 from mirage.settings import cache_dir
@@ -123,24 +126,35 @@ def coefficients(target: Processor) -> np.ndarray:
 def load(target: Processor) -> list[Sample]:
     """What was measured on this machine; nothing, and a CorruptRecordWarning, where the file was altered."""
     file, machine = _file(target)
-    try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["machine"] != machine or found["features"] != list(FEATURES):
-            raise ValueError("it is of another machine or version")
-        samples = [Sample(np.array(counts, float), float(ns), str(race)) for counts, ns, race in found["samples"]]
-        for s in samples:
-            if s.counts.shape != (len(FEATURES),) or not (np.isfinite(s.counts) & (s.counts >= 0)).all():
-                raise ValueError("counts are malformed")
-            if not 0 < s.ns < float("inf"):
-                raise ValueError(f"{s.ns} is no time")
-        return samples
-    except FileNotFoundError:
+    if not file.exists():
         return []
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as e:
+    try:
+        found = decode(_Kept, read_json(file), str(file))
+        if found.machine != machine or found.features != tuple(FEATURES):
+            raise FormatError(f"{file}: of another machine or version")
+    except MirageError as e:
         warnings.warn(
-            f"{file}: not used: {e}; delete it, and measurements are collected anew", CorruptRecordWarning, stacklevel=2
+            f"{e}; not used: delete it, and measurements are collected anew", CorruptRecordWarning, stacklevel=2
         )
         return []
+    return [Sample(np.array(counts, float), ns, race) for counts, ns, race in found.samples]
+
+
+def _check_counts(counts: Sequence[float]) -> None:
+    if len(counts) != len(FEATURES):
+        raise ValueError(f"{len(FEATURES)} counts")
+
+
+_Counts: TypeAlias = Annotated[tuple[Annotated[float, at_least(0)], ...], _check_counts]
+
+
+@dataclass(frozen=True)
+class _Kept:
+    """What is kept of a machine; each sample has its counts, nanoseconds and race."""
+
+    machine: str
+    features: tuple[str, ...]
+    samples: tuple[tuple[_Counts, Annotated[float, above_zero], str], ...]
 
 
 def keep(target: Processor, samples: Sequence[Sample]) -> None:
@@ -149,8 +163,8 @@ def keep(target: Processor, samples: Sequence[Sample]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CorruptRecordWarning)
         kept = [*load(target), *samples][-KEPT:]
-    rows = [[[float(f"{c:.6g}") for c in s.counts], s.ns, s.race] for s in kept]
-    record = {"machine": machine, "features": list(FEATURES), "samples": rows}
+    rows = tuple((tuple(float(f"{c:.6g}") for c in s.counts), s.ns, s.race) for s in kept)
+    record = encode(_Kept(machine, tuple(FEATURES), rows))
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(file, json.dumps(record))

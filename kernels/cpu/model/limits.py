@@ -11,20 +11,21 @@ import ctypes
 import functools
 import hashlib
 import json
-import math
 import mmap
 import statistics
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from time import perf_counter_ns
+from typing import Annotated
 
 import numpy as np
 
 from mirage.errors import MirageError
 from mirage.folders import write_whole
 from mirage.ir.axes import AxisDims, AxisNode, AxisProgram
+from mirage.ir.codec import above_zero, decode, encode, read_json
 from mirage.ir.dims import evaluate
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES
@@ -60,9 +61,9 @@ class Limits:
     10^9 float32 operations per second (`gflops`), a multiply-add being two.
     """
 
-    dram_gbs: float
-    cache_gbs: float
-    gflops: float
+    dram_gbs: Annotated[float, above_zero]
+    cache_gbs: Annotated[float, above_zero]
+    gflops: Annotated[float, above_zero]
     threads: int
 
 
@@ -81,19 +82,23 @@ def measure_limits(force: bool = False) -> Limits:
     size = min(max(8 * target.cache_bytes, _MIN_BYTES), _MAX_BYTES)
     limits = _Loops(target, threads, size).measure()
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_whole(file, json.dumps({"machine": key, **asdict(limits)}))
+    write_whole(file, json.dumps(encode(_Kept(key, limits))))
     return limits
+
+
+@dataclass(frozen=True)
+class _Kept:
+    machine: str
+    limits: Limits
 
 
 def _read(file: Path, key: str) -> Limits | None:
     """The limits in the file; None where it is missing, damaged or of another machine."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8"))
-        dram, cache, gflops = (float(found[f]) for f in ("dram_gbs", "cache_gbs", "gflops"))
-        right = found["machine"] == key and all(math.isfinite(r) and r > 0 for r in (dram, cache, gflops))
-        return Limits(dram, cache, gflops, int(found["threads"])) if right else None
-    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
+        found = decode(_Kept, read_json(file), str(file))
+    except MirageError:
         return None
+    return found.limits if found.machine == key else None
 
 
 class _Loops:

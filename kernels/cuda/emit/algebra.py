@@ -55,28 +55,12 @@ def real_power(x, p):
     return tl.where(x < 0, float("nan"), tl.exp2(p * tl.log2(tl.abs(x))))
 """
 
-#: scalar function -> the Triton expression of it, over {x} and the parameters {0}, {1}, and the functions that it calls
-_EXPRESSIONS: Mapping[ScalarFunction, tuple[str, str]] = {
-    fns.EXP: ("tl.exp({x})", ""),
-    fns.SQRT: ("tl.sqrt_rn({x})", ""),
-    fns.SIGMOID: ("(1 / (1 + tl.exp(-({x}))))", ""),
-    fns.TANH: ("tanh({x})", _TANH),
-    fns.ERF: ("tl.erf({x})", ""),
-    fns.GAUSS_CDF: ("gauss_cdf({x})", _GAUSS_CDF),
-    fns.LOG: ("tl.log({x})", ""),
-    fns.RELU: ("tl.maximum({x}, 0.0, propagate_nan=tl.PropagateNan.ALL)", ""),
-    fns.MAXIMUM: ("tl.maximum({x}, {0}, propagate_nan=tl.PropagateNan.ALL)", ""),
-    fns.CLAMP: (
-        "tl.minimum(tl.maximum({x}, {0}, propagate_nan=tl.PropagateNan.ALL), {1}, propagate_nan=tl.PropagateNan.ALL)",
-        "",
-    ),
-    fns.ABS: ("tl.abs({x})", ""),
-    fns.FLOOR: ("tl.floor({x})", ""),
-    fns.CEIL: ("tl.ceil({x})", ""),
-    fns.ROUND: ("round_half_even({x})", ROUND.format(name="round_half_even", whole="8388608.0")),
-    fns.SIN: ("tl.sin({x})", ""),
-    fns.COS: ("tl.cos({x})", ""),
-    fns.POW: ("real_power({x}, {0})", _POW),
+#: the functions that expressions of scalar functions call
+_SOURCES: Mapping[str, str] = {
+    "tanh": _TANH,
+    "gauss_cdf": _GAUSS_CDF,
+    "round_half_even": ROUND.format(name="round_half_even", whole="8388608.0"),
+    "real_power": _POW,
 }
 
 
@@ -88,18 +72,15 @@ class FunctionSources:
 
     def call(self, fn: ScalarFunction, x: str, params: Sequence[Fraction]) -> str:
         """The expression of fn at x; raises GraphError for a function that Triton code does not have."""
-        if fn not in _EXPRESSIONS:
-            raise GraphError(
-                f"function {fn.name}: there is no Triton code for it; use functions of mirage.ir.functions, or target a CPU"
-            )
+        if not fn.triton:
+            raise GraphError(f"function {fn.name}: there is no Triton code for it; register it with triton=, or target a CPU")
         if fn is fns.POW and params[0].denominator == 1:
             name, source = _whole_power(int(params[0]))
             self.sources.setdefault(source)
             return f"{name}({x})"
-        text, source = _EXPRESSIONS[fn]
-        if source:
+        if source := fn.triton_source or _SOURCES.get(fn.triton.partition("(")[0], ""):
             self.sources.setdefault(source)
-        return text.format(*(literal(p) for p in params), x=x)
+        return fn.triton.format(*(literal(p) for p in params), x=x)
 
 
 def _whole_power(p: int) -> tuple[str, str]:

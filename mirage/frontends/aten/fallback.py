@@ -198,23 +198,28 @@ def _prepare(op: str, call: str) -> _Prepared:
 
 
 def _called(
-    op: torch._ops.OpOverload, read: Sequence[tuple[bool, Any]], named: dict[str, tuple[bool, Any]]
+    op: torch._ops.OpOverload,
+    read: Sequence[tuple[bool, Any]],
+    named: dict[str, tuple[bool, Any]],
+    results: Sequence[str] = (),
 ) -> Callable[..., Any]:
-    """A function from tensors, dims and maybe further named arguments to what an operator gives."""
+    """A function from tensors and dims to what an operator gives; where it writes to `results`, from tensors for these, too."""
     # calls copy what never changes, and read the rest
     given, fixed = [v for _, v in read], {key: v for key, (constant, v) in named.items() if constant}
     open_ = [(k, v) for k, (constant, v) in enumerate(read) if not constant]
     options = [(key, v) for key, (constant, v) in named.items() if not constant]
     run = op._op
 
-    def called(tensors: Sequence[Any], dims: Sequence[int], **further: Any) -> Any:
-        arguments = given.copy()
+    def called(tensors: Sequence[Any], dims: Sequence[int], outs: Sequence[torch.Tensor] = ()) -> Any:
+        arguments, by_name = given.copy(), fixed.copy()
         for k, v in open_:
             arguments[k] = v(tensors, dims)
         for key, v in options:
-            further[key] = v(tensors, dims)
+            by_name[key] = v(tensors, dims)
+        for key, t in zip(results, outs, strict=True):
+            by_name[key] = t
         try:
-            return run(*arguments, **fixed, **further)
+            return run(*arguments, **by_name)
         except (IndexError, RuntimeError, TypeError, ValueError) as e:
             raise InputError(f"{op}: {str(e).partition(chr(10))[0]}") from e
 
@@ -238,11 +243,7 @@ def _writing(
             # what torch derives from the operator itself copies, too
             and torch.Tag.generated not in other.tags
         ):
-            called = _called(other, read, named)
-            if len(names) == 1:
-                (only,) = names
-                return lambda tensors, dims, outs: called(tensors, dims, **{only: outs[0]})
-            return lambda tensors, dims, outs: called(tensors, dims, **dict(zip(names, outs, strict=True)))
+            return _called(other, read, named, names)
     return None
 
 

@@ -167,8 +167,8 @@ def _masked_fill(c: Call, x: Any, mask: Any, value: Any) -> Any:
 def _clamp(c: Call, x: Any, low: Any = None, high: Any = None) -> Any:
     x = c.tensor(x)
     if low is not None:
-        x = apply("elementwise_max", x, c.number(low))
-    return x if high is None else apply("elementwise_min", x, c.number(high))
+        x = between("elementwise_max", "logical_or")(c, x, low)
+    return x if high is None else between("elementwise_min", "logical_and")(c, x, high)
 
 
 @lowers("hardtanh")

@@ -49,7 +49,7 @@ add(
 def filled(c: Call, value: Any) -> Any:
     """The result's type filled with a number."""
     if isinstance(value, int | float) and not isinstance(value, bool):
-        number = float(value) if c.dtype in DTYPES else int(value)
+        number = float(value) if c.dtype in DTYPES else int(bool(value)) if c.dtype == "bool" else int(value)
         return array_ops.full(c.shape, number, c.dtype)
     return array_ops.broadcast_to(c.tensor(value), c.shape)
 
@@ -205,13 +205,23 @@ def _unfold(c: Call, x: Any, dim: int, size: Any, step: Any) -> Any:
     return ops.transpose(found, (*order, axis + 1))
 
 
+def _strided(c: Call, shape: Any, stride: Any, offset: Any) -> Any:
+    """The places in memory of the elements of a view."""
+    index = array_ops.full((), 0, "int64")
+    for k, (n, s) in enumerate(zip(shape, stride, strict=True)):
+        index = index + (array_ops.arange(0, n) * s).reshape(n, *(1,) * (len(shape) - 1 - k))
+    return fitted(index if offset is None else index + offset, shape)
+
+
 @lowers("as_strided", "as_strided_copy")
 def _as_strided(c: Call, x: Any, size: Any, stride: Any, offset: Any = None) -> Any:
-    index = array_ops.full((), 0, "int64")
-    for k, (n, s) in enumerate(zip(c.shape, stride, strict=True)):
-        index = index + (array_ops.arange(0, n) * s).reshape(n, *(1,) * (len(c.shape) - 1 - k))
-    index = fitted(index if offset is None else index + offset, c.shape)
-    return array_ops.take(x.reshape(size_of(x.shape)), index)
+    return array_ops.take(x.reshape(size_of(x.shape)), _strided(c, c.shape, stride, offset))
+
+
+@lowers("as_strided_scatter")
+def _as_strided_scatter(c: Call, x: Any, source: Any, size: Any, stride: Any, offset: Any = None) -> Any:
+    index = _strided(c, source.shape, stride, offset)
+    return array_ops.scatter(x.reshape(size_of(x.shape)), index, c.tensor(source), 0).reshape(x.shape)
 
 
 @lowers("tril", "triu")

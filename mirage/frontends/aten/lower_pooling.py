@@ -32,6 +32,10 @@ class Windows:
         """Where the windows begin along spatial dim k: before 0 in the padding."""
         return array_ops.arange(0, self.places[k]) * self.stride[k] - self.padding[k]
 
+    def inside(self, at: Any, k: int, last: Any) -> Any:
+        """Which positions `[places, elements]` of windows along spatial dim k belong to these; `last` is the last of the dim."""
+        return (at >= 0) & (at <= last)
+
     def along(self, x: Any, k: int, inner: int = 0) -> Any:
         """What belongs to spatial dim k, `[places]` or `[places, inner]`, beside the places (and elements) of the others."""
         own = [1] * self.rank
@@ -53,7 +57,7 @@ class Windows:
         for k in reversed(range(self.rank)):
             at = self.starts(k).reshape(self.places[k], 1) + array_ops.arange(0, self.kernel[k]) * self.dilation[k]
             last = array_ops.dim_value(sizes[k]) - 1
-            inside.append(self.along((at >= 0) & (at <= last), k, self.kernel[k]))
+            inside.append(self.along(self.inside(at, k, last), k, self.kernel[k]))
             x = array_ops.take(x, apply("elementwise_min", apply("elementwise_max", at, 0), last), lead + k)
         order = [*range(lead), *(lead + 2 * k for k in range(self.rank)), *(lead + 2 * k + 1 for k in range(self.rank))]
         x = apply("transpose", x, perm=tuple(order))
@@ -62,11 +66,54 @@ class Windows:
         return x.reshape((*x.shape[: lead + self.rank], count)), within.reshape((*self.places, count))
 
 
+class Adaptive(Windows):
+    """Windows over all of a dim, as equal as they can be: window j of n over m elements is from j m / n to (j + 1) m / n."""
+
+    def __init__(self, c: Call, x: Any, rank: int) -> None:
+        super().__init__(c, (1,), (1,), (0,), (1,), rank)
+        self.sizes = x.shape[x.ndim - rank :]
+        if not all(isinstance(n, int) and n for n in (*self.sizes, *self.places)):
+            unsupported("its windows are as large as sizes say that are not known")
+        self.kernel = [
+            max(-(-(j + 1) * m // n) - j * m // n for j in range(n)) for m, n in zip(self.sizes, self.places, strict=True)
+        ]
+
+    def starts(self, k: int) -> Any:
+        """Where the windows begin along spatial dim k."""
+        return array_ops.arange(0, self.places[k]) * self.sizes[k] // self.places[k]
+
+    def ends(self, k: int) -> Any:
+        """Behind which element they end."""
+        n = self.places[k]
+        return ((array_ops.arange(0, n) + 1) * self.sizes[k] + (n - 1)) // n
+
+    def inside(self, at: Any, k: int, last: Any) -> Any:
+        return at < self.ends(k).reshape(self.places[k], 1)
+
+
+@lowers("adaptive_max_pool2d", "adaptive_max_pool3d")
+def _adaptive_max_pool(c: Call, x: Any, size: Any) -> Any:
+    return _largest(c, x, Adaptive(c, x, 2 if "2d" in c.name else 3))
+
+
+@lowers("_adaptive_avg_pool3d")
+def _adaptive_avg_pool(c: Call, x: Any, size: Any) -> Any:
+    windows = Adaptive(c, x, 3)
+    elements, within = windows.of(x)
+    wide = "float64" if c.dtype == "float64" else "float32"
+    total = graph_ops.where(within, c.tensor(elements, wide), 0).sum(-1)
+    return c.tensor(total / c.tensor(within, wide).sum(-1))
+
+
 @lowers("max_pool2d_with_indices", "max_pool3d_with_indices")
 def _max_pool(
     c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
 ) -> Any:
-    windows = Windows(c, kernel, stride, padding, dilation, 2 if "2d" in c.name else 3)
+    return _largest(c, x, Windows(c, kernel, stride, padding, dilation, 2 if "2d" in c.name else 3))
+
+
+def _largest(c: Call, x: Any, windows: Windows) -> Any:
+    """The largest element of each window, and its position among those of the spatial dims."""
     elements, within = windows.of(x)
     least = -inf if x.dtype in DTYPES else int(np.iinfo(ELEMENTS[x.dtype]).min)
     elements = as_tensor(graph_ops.where(within, elements, c.tensor(least)))

@@ -7,7 +7,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.shapes import axis_of
-from mirage.frontends.aten.table import Call, add, lowers, unsupported
+from mirage.frontends.aten.table import Call, add, lowers
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES
 
@@ -66,19 +66,18 @@ def cumulative(c: Call, op: str, x: Any, dim: int) -> Any:
 
 @lowers("cummax", "cummin")
 def _cumulative_extreme(c: Call, x: Any, dim: int) -> Any:
-    if x.dtype == "bool":
-        unsupported("it is of booleans")
     if not x.ndim:
         return x, array_ops.full((), 0, "int64")
     axis = axis_of(dim, x.ndim)
-    values = cumulative(c, c.name.split(".")[1], x, axis)
+    x = c.tensor(x, "int32") if x.dtype == "bool" else x
+    values = apply(c.name.split(".")[1], x, axis=axis)
     here = graph_ops.equal(x, values)
     if x.dtype in DTYPES:
         here = graph_ops.logical_or(here, graph_ops.isnan(x))
     size = x.shape[axis]
     places = array_ops.arange(0, size).reshape(tuple(size if k == axis else 1 for k in range(x.ndim)))
     # the last of equal ones so far
-    return values, apply("cummax", graph_ops.where(here, places, 0), axis=axis)
+    return c.tensor(values), apply("cummax", graph_ops.where(here, places, 0), axis=axis)
 
 
 def softmax(c: Call, x: Any, dim: int) -> Any:

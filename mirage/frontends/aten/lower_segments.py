@@ -56,7 +56,7 @@ def _segment_reduce(
     return graph_ops.where(whole, found, c.tensor(nan))
 
 
-@lowers("_embedding_bag_forward_only", "_embedding_bag")
+@lowers("_embedding_bag_forward_only")
 def _embedding_bag(
     c: Call, weight: Any, indices: Any, offsets: Any, scale_grad_by_freq: bool = False, mode: int = 0, sparse: bool = False,
     per_sample_weights: Any = None, include_last_offset: bool = False, padding_idx: int = -1,

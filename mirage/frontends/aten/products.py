@@ -17,6 +17,8 @@ import torch
 
 from mirage.frontends.aten.fallback import to_torch
 from mirage.kernels import blas
+from mirage.kernels.cpu.launch.linear import FEW
+from mirage.kernels.cpu.launch.linear import linear as few_rows
 from mirage.runtime.packed import register_library, register_packed
 
 #: rows for which weights are packed: the packed form is one of the fastest for all numbers of rows but 1
@@ -71,9 +73,10 @@ def linear(
     rows, depth, columns = prod(x.shape[:-1]), x.shape[-1], outputs[0].shape[-1]
     given, out = to_torch(x).reshape(rows, depth), to_torch(outputs[0]).reshape(rows, columns)
     (name, algorithm), in_place = _ACTIVATIONS[activation]
-    if form is not None and rows == 1:
-        # one row reads every weight once: fastest where it lies
-        form = to_torch(w) if transposed else None
+    if rows <= FEW and outputs[0].dtype == np.float32:
+        few_rows(x, w, outputs[0], transposed=transposed, bias=rest[0] if bias else None)
+        in_place(out)
+        return
     if form is not None and rows:
         parts = -(-out.nbytes // AT_ONCE)
         for x_rows, out_rows in zip(given.chunk(parts), out.chunk(parts), strict=True):

@@ -151,7 +151,6 @@ WITHIN: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
 OF_MEMORY = {"resize_.default", "sym_is_contiguous.default"}
 #: overloads that may call ATen
 FALLBACK = {
-    "_adaptive_avg_pool3d.default",
     "_embedding_bag.default",
     "_fft_c2r.default",
     "_fft_r2c.default",

@@ -122,6 +122,15 @@ def test_bounds(bounds: tuple[Any, Any]) -> None:
     compare(torch.nn.functional.hardtanh, torch.tensor(FLOATS))
 
 
+def test_booleans_as_the_least_and_largest_of_numbers() -> None:
+    x, y = torch.tensor([True, False, True, False, False]), torch.tensor([True, True, False, False, True])
+    compare(torch.clamp_min, x, y)
+    compare(torch.clamp_max, x, y)
+    compare(torch.cummax, x, 0)
+    compare(torch.cummin, x, 0)
+    compare(lambda x: torch.full_like(x, 6), x)
+
+
 REDUCTIONS: dict[str, Callable[..., Any]] = {
     **{name: getattr(torch, name) for name in ("sum", "mean", "amax", "amin", "var", "std", "logsumexp", "nansum", "all")},
     **{name: getattr(torch, name) for name in ("argmax", "argmin", "count_nonzero", "any", "prod", "var_mean", "std_mean")},
@@ -166,6 +175,17 @@ def test_pooling(ceil_mode: bool) -> None:
             compare(average, x, kernel, stride, padding, ceil_mode, include)
     compare(maximum, x[0], 3, 1, 1, 2, ceil_mode, True)
     compare(average, x, 2, divisor_override=3)
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 9])
+def test_pooling_of_as_many_windows(size: int) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, 7, 8)
+    x[1, 1, 2, 2:5] = float("nan")
+    compare(torch.nn.functional.adaptive_max_pool2d, x, (size, 5), True)
+    compare(torch.nn.functional.adaptive_max_pool3d, x, (2, size, 5), True)
+    compare(torch.nn.functional.adaptive_avg_pool3d, x, (2, size, 5))
+    compare(torch.nn.functional.adaptive_avg_pool3d, x.long().double(), (1, 1, size))
 
 
 FUSED = "erf log1p expm1 exp2 log2 log10 tan sinh cosh asin acos atan asinh acosh atanh trunc sign"

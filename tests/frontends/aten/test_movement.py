@@ -49,6 +49,7 @@ def test_parts() -> None:
     check(aten.unfold.default, X, 2, 3, 2)
     check(aten.as_strided.default, X, [2, 3], [5, 2], 1)
     check(aten.as_strided.default, X, [2, 3], [0, 1])
+    check(aten.as_strided_scatter.default, X, numbers(2, 3), [2, 3], [9, 2], 1)
 
 
 def test_joining() -> None:

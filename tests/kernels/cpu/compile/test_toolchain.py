@@ -415,12 +415,15 @@ def test_a_compiler_without_time_is_stopped(cache: Path, monkeypatch: pytest.Mon
         return started[-1]
 
     monkeypatch.setattr(subprocess, "Popen", kept)
+    elsewhere = cache / "temporary"
+    elsewhere.mkdir(parents=True)
+    monkeypatch.setenv("TMPDIR", str(elsewhere))
     with pytest.raises(CompilerError, match="no more time for kernel 'slow'; give a larger budget"):
         toolchain.compile(SLOW % (1, 1), name="slow", seconds=0.05)
     (compiler,) = started
     assert compiler.returncode == -signal.SIGKILL
     assert not libraries(cache)
-    assert [p for p in (cache / "kernels").iterdir()] == [], "what it wrote is gone"
+    assert [*(cache / "kernels").iterdir(), *elsewhere.iterdir()] == [], "what it wrote is gone"
 
 
 def test_parts_go_on_in_the_background(cache: Path) -> None:

@@ -133,7 +133,7 @@ def test_a_damaged_file_is_measured_again(cache: Path, measured: list[Limits], d
     assert damage(text) != text
     file.write_text(damage(text), encoding="latin-1")
     assert measure_limits() == measured[1]
-    assert json.loads(file.read_text(encoding="utf-8"))["dram_gbs"] == 31.0
+    assert json.loads(file.read_text(encoding="utf-8"))["limits"]["dram_gbs"] == 31.0
     assert measure_limits() == measured[1] and len(measured) == 2
 
 

@@ -199,6 +199,13 @@ def test_unknown_functions_are_refused() -> None:
         TritonAlgebra(FunctionSources()).function(own, "x")
 
 
+def test_functions_of_the_user_bring_their_code() -> None:
+    sources = FunctionSources()
+    own = ScalarFunction("wiggle", np.sin, "wiggle", triton="wiggle({x}, {0})", triton_source="def wiggle")
+    assert TritonAlgebra(sources).function(own, "x", Fraction(1, 2)) == "wiggle(x, 0.5)"
+    assert list(sources.sources) == ["def wiggle"]
+
+
 def test_whole_axes_need_rooms() -> None:
     program = mi.trace(lambda x: mi.sum(x, axis=1), "total", x=mi.tensor("m", "n"))
     p = to_axes(program)

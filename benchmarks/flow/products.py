@@ -1,0 +1,103 @@
+"""Products of few rows with weights, as decoding steps have them: ours, which reads a weight as it lies, against torch's.
+
+`python -m benchmarks.run products`.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.tables import Table
+from mirage.frontends.aten import products
+from mirage.kernels.cpu.launch.linear import FEW, linear
+from mirage.kernels.profile import settle
+from mirage.settings import num_threads
+from mirage.torch.threads import share_threads
+
+#: depth, columns, and whether the weight is stored [columns, depth] as `nn.Linear` has it: layers of a Llama and of a GPT-2
+SHAPES = ((2048, 8192, True), (8192, 2048, True), (768, 50257, True), (768, 3072, False), (3072, 768, False))
+#: bytes of the weights that take turns: far more than caches hold
+_BYTES = 600 << 20
+_ROUNDS = 4
+OURS, PACKED, PLAIN = "ours", "oneDNN, packed weights", "ATen"
+
+
+@dataclass(frozen=True)
+class ProductRow:
+    """Medians in microseconds, of weights that no cache holds; ours reads so many `gigabytes` of a weight in a second."""
+
+    rows: int
+    depth: int
+    columns: int
+    transposed: bool
+    times: dict[str, float]
+    gigabytes: float
+
+    @property
+    def ratio(self) -> float:
+        """The time of the faster one of torch's over ours."""
+        return min(t for name, t in self.times.items() if name != OURS) / self.times[OURS]
+
+
+def measure(counts: Sequence[int] = tuple(range(1, FEW + 1))) -> Iterator[ProductRow]:
+    """A row for every shape and number of rows; results are compared first."""
+    torch.set_num_threads(num_threads())
+    share_threads()
+    rng = np.random.default_rng(0)
+    for depth, columns, transposed in SHAPES:
+        shape = (columns, depth) if transposed else (depth, columns)
+        weights = [rng.standard_normal(shape, np.float32) for _ in range(max(2, _BYTES // (4 * depth * columns)))]
+        packed = [products.pack(w, right=(1, 0) if transposed else ()).tensor for w in weights]
+        for rows in counts:
+            x = rng.standard_normal((rows, depth), np.float32)
+            runs = _runs(x, weights, packed, transposed)
+            times = {name: 1e6 * t for name, t in _medians(runs, len(weights)).items()}
+            yield ProductRow(rows, depth, columns, transposed, times, 4e-3 * depth * columns / times[OURS])
+
+
+def _runs(
+    x: np.ndarray, weights: Sequence[np.ndarray], packed: Sequence[Any], transposed: bool
+) -> dict[str, Callable[[int], object]]:
+    """What computes the product with the weight of a number."""
+    wide = weights[0].T if transposed else weights[0]
+    out, given = np.empty((len(x), wide.shape[1]), np.float32), torch.from_numpy(x)
+    tensors = [torch.from_numpy(w).t() if transposed else torch.from_numpy(w) for w in weights]
+    linear(x, weights[0], out, transposed=transposed)
+    np.testing.assert_allclose(out, x.astype(np.float64) @ wide, rtol=0, atol=1e-2)
+    return {
+        OURS: lambda k: linear(x, weights[k], out, transposed=transposed),
+        PACKED: lambda k: torch.ops.mkldnn._linear_pointwise(given, packed[k], None, "none", [], ""),
+        PLAIN: lambda k: torch.mm(given, tensors[k], out=torch.from_numpy(out)),
+    }
+
+
+def _medians(runs: dict[str, Callable[[int], object]], weights: int) -> dict[str, float]:
+    """Seconds per call, the runs taking turns with all weights."""
+    found: dict[str, list[float]] = {name: [] for name in runs}
+    turns = random.Random(0)
+    for _ in range(_ROUNDS):
+        for name in turns.sample(list(runs), len(runs)):
+            settle()
+            runs[name](0)
+            for k in range(1, weights):
+                start = time.perf_counter()
+                runs[name](k)
+                found[name].append(time.perf_counter() - start)
+    return {name: statistics.median(t) for name, t in found.items()}
+
+
+def product_table(rows: Sequence[ProductRow]) -> Table:
+    lines = []
+    for r in rows:
+        times = [f"{t:,.0f}" for t in r.times.values()]
+        stored = "transposed" if r.transposed else ""
+        lines.append([str(r.rows), f"{r.depth} x {r.columns}", stored, *times, f"{r.ratio:.2f}", f"{r.gigabytes:.1f}"])
+    return Table(["rows", "weight", "stored", *(f"{n}, us" for n in rows[0].times), "ratio", "GB/s"], lines)

@@ -1,0 +1,76 @@
+"""Products of few rows with a weight as it lies, against float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mirage.errors import MirageError
+from mirage.kernels.cpu.launch import linear as module
+from mirage.kernels.cpu.launch.linear import FEW, linear
+from tests.kernels.kernels import in_threads
+
+
+def check(rows: int, k: int, n: int, *, transposed: bool, bias: bool) -> None:
+    rng = np.random.default_rng([rows, k, n])
+    x, w, b = (rng.standard_normal(s, np.float32) for s in ((rows, k), (k, n), (n,)))
+    # what lies beside the result is not written to
+    out = np.full((rows + 2, n), np.nan, np.float32)
+    stored = np.ascontiguousarray(w.T) if transposed else w
+    linear(x, stored, out[1:-1], transposed=transposed, bias=b if bias else None)
+    wanted = x.astype(np.float64) @ w + (b if bias else 0)
+    np.testing.assert_allclose(out[1:-1], wanted, rtol=0, atol=1e-6 * max(k, 1))
+    assert np.isnan(out[0]).all() and np.isnan(out[-1]).all()
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", range(1, FEW + 2))
+def test_all_sizes(rows: int, transposed: bool, bias: bool) -> None:
+    for k in (1, 7, 16, 33, 300):
+        for n in (1, 5, 16, 31, 257):
+            check(rows, k, n, transposed=transposed, bias=bias)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_many_blocks(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "num_threads", lambda: 3)
+    check(2, 2100, 1030, transposed=transposed, bias=True)
+    check(1, 70_000, 40, transposed=transposed, bias=False)
+
+
+def test_nothing_to_sum_and_no_rows() -> None:
+    b = np.arange(3, dtype=np.float32)
+    for transposed in (False, True):
+        out = np.full((2, 3), np.nan, np.float32)
+        linear(
+            np.ones((2, 0), np.float32),
+            np.ones((3, 0) if transposed else (0, 3), np.float32),
+            out,
+            transposed=transposed,
+            bias=b,
+        )
+        np.testing.assert_array_equal(out, np.broadcast_to(b, (2, 3)))
+        linear(
+            np.ones((0, 4), np.float32), np.ones((4, 3), np.float32), np.ones((0, 3), np.float32), transposed=transposed
+        )
+
+
+def test_dims_in_front_and_many_callers() -> None:
+    rng = np.random.default_rng(1)
+    x, w = rng.standard_normal((2, 1, 2, 64), np.float32), rng.standard_normal((64, 500), np.float32)
+
+    def work(_: int) -> None:
+        out = np.empty((2, 1, 2, 500), np.float32)
+        for _ in range(20):
+            linear(x, w, out, transposed=False)
+            np.testing.assert_allclose(out, x @ w, rtol=0, atol=1e-4)
+
+    in_threads(work)
+
+
+def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_function", lambda: lambda *_: -1)
+    one = np.ones((1, 1), np.float32)
+    with pytest.raises(MirageError, match="no memory for a product of 1 rows"):
+        linear(one, one, one.copy(), transposed=False)
