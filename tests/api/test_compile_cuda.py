@@ -217,7 +217,7 @@ def test_unknown_targets(target: str) -> None:
         ('"kind": "ranked"', '"kind": "mugraph"', FormatError),
         ('\\"origin\\":\\"fused\\"', '\\"origin\\":\\"library\\"', FormatError),
         ('\\"tiles\\":', '\\"tiles_\\":', MirageError),
-        ("mirage CUDA kernel", "a kernel", FormatError),
+        ("mirage ranked kernel", "a kernel", FormatError),
     ],
 )
 def test_altered_files_are_refused(executable: mi.Executable, old: str, new: str, error: Any, tmp_path: Path) -> None:
