@@ -10,7 +10,6 @@ layout that they come in, and a transposed operand reaches BLAS as a view.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -30,6 +29,7 @@ from mirage.ir.types import DTYPES, compute_dtype
 from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
+from mirage.remember import remember
 
 Axes = tuple[str, ...]
 Extents = Mapping[str, int]
@@ -474,7 +474,6 @@ class LibraryProgram:
         self._xp = arrays.xp
         self._calls = self.calls(separate, _rows(separate), arrays=arrays)
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
-        self._lock = threading.Lock()
 
     def __call__(
         self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int], out: Sequence[np.ndarray] | None = None
@@ -525,11 +524,7 @@ class LibraryProgram:
 
         inputs, outputs = [x.dims for x in self.program.inputs], [o.dims for o in self.program.outputs]
         bound = _Bound(extents, shapes(inputs), shapes(outputs), self._calls.values(sizes))
-        with self._lock:
-            while len(self._bindings) >= _KEPT:
-                del self._bindings[next(iter(self._bindings))]
-            self._bindings[key] = bound
-        return bound
+        return remember(self._bindings, key, bound, _KEPT)
 
     def _check(self, inputs: Sequence[np.ndarray], bound: _Bound) -> None:
         name = self.program.name

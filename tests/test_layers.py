@@ -22,7 +22,7 @@ MAPPED = ("kernels", "search", "verify")
 #: Modules that are not listed are the surface: they import what they like, and only each other import them.
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("settings", "progress", "drawing"),
+    ("settings", "progress", "drawing", "remember"),
     ("folders",),
     ("ir",),
     # of records it only knows that they are JSON

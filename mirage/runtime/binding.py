@@ -7,6 +7,7 @@ from functools import cached_property
 
 from mirage.errors import DimError, InputError
 from mirage.ir.program import Program
+from mirage.remember import remember
 from mirage.runtime.guards import Pattern
 from mirage.runtime.sizes import SizeTable
 
@@ -37,7 +38,5 @@ class SizeBinder:
         if found is None:
             found = {}
             self._pattern.bind(key, found, self._table.new())
-            if len(self._seen) >= self.LIMIT:
-                self._seen.clear()
-            self._seen[key] = found
+            remember(self._seen, key, found, self.LIMIT)
         return found

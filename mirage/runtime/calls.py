@@ -7,7 +7,6 @@ take the general one.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +23,7 @@ from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.frames import BoundCall
 from mirage.kernels.cpu.launch.memory import address
+from mirage.remember import remember
 from mirage.runtime.arrays import check_inputs, detached, like
 from mirage.runtime.binding import SizeBinder
 from mirage.runtime.leases import is_large, lease
@@ -66,7 +66,6 @@ class Caller:
         self._dtype = DTYPES[name]
         self._alignment = self._dtype.itemsize - 1
         self._results = len(program.output_types)
-        self._lock = threading.Lock()
         #: direct calls with NumPy arrays: the result, or None where a call has to be made the other way
         self._direct = DirectCalls(self._dtype, self._count, self._results)
         #: None where a layout needs the general way
@@ -188,11 +187,7 @@ class Caller:
         if [len(s) for s in shapes[: self._count]] != self._ranks or given not in (0, self._results):
             return None
         ready = self._ready(shapes, strides, given > 0) if all(all(s) for s in shapes) else None
-        with self._lock:
-            while len(kept) >= _KEPT:
-                del kept[next(iter(kept))]
-            kept[key] = ready
-        return ready
+        return remember(kept, key, ready, _KEPT)
 
     def _ready(self, shapes: Layout, strides: list[tuple[int, ...]], given: bool) -> _Ready | None:
         sizes = self._binder.bind(shapes[: self._count])

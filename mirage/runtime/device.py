@@ -12,6 +12,7 @@ import numpy as np
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.launch.arrays import device_of, on_stream
 from mirage.kernels.cuda.launch.loaded import cupy_at_hand
+from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.places.cuda import CudaPlace
 from mirage.runtime.recordable import constant_arguments, obstacle
@@ -133,14 +134,11 @@ class DeviceProgram:
             key = number, handle
             found = self._streams.pop(key, None)
             if found is None:
-                while len(self._streams) >= _STREAMS:
-                    del self._streams[next(iter(self._streams))]
                 found = _OnStream(self._machine(place), None)
                 if not self.obstacle:
                     found.replays = Replays(cupy, place, self._machine(place), self._watched, self._begin)
             # the last one used goes last
-            self._streams[key] = found
-            return place, found
+            return place, remember(self._streams, key, found, _STREAMS)
 
     def _machine(self, place: CudaPlace) -> VirtualMachine:
         return VirtualMachine(self.program, self._kernels, self._constants, place)

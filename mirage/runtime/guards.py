@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from mirage.errors import DimError, GuardError, InputError
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import Dim, DimFunction, dim_text, solve, symbols_of
+from mirage.remember import remember
 from mirage.runtime.leaves import Leaf, Leaves, Shape, leaves_of
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place
@@ -195,7 +196,7 @@ class Signature:
         found = self._seen.get((shapes, dims))
         if found is None:
             found = self._entry(shapes, dims)
-            _keep(self._seen, (shapes, dims), found)
+            remember(self._seen, (shapes, dims), found, self.LIMIT)
         return found
 
     def bound(self, given: Mapping[int, Any]) -> BoundSignature:
@@ -254,7 +255,7 @@ class BoundSignature:
             for at, shape in zip(self._places, shapes, strict=True):
                 every[at] = shape
             found = self._entry(tuple(every))
-            _keep(self._seen, shapes, found)
+            remember(self._seen, shapes, found, Signature.LIMIT)
         return found, self.completed(args)
 
     def completed(self, args: Sequence[Any]) -> list[Any]:
@@ -270,9 +271,3 @@ def _check_number(pattern: Pattern, names: Sequence[str], args: Sequence[Any]) -
         raise InputError(
             f"{pattern.owner}: takes {len(names)} arguments ({', '.join(names)}), got {len(args)}; pass each once, in order"
         )
-
-
-def _keep(seen: dict[Any, Entry], key: Any, entry: Entry) -> None:
-    if len(seen) >= Signature.LIMIT:
-        seen.clear()
-    seen[key] = entry

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
+
+from mirage.remember import remember
 
 #: sets of arrays whose values are kept at once
 _KEPT = 4
@@ -19,7 +20,6 @@ class Prepared:
 
     def __init__(self, compute: Callable[..., tuple[Any, ...]]) -> None:
         self._compute = compute
-        self._lock = threading.Lock()
         self._values: dict[tuple[int, ...], tuple[list[weakref.ref[Any]], tuple[Any, ...]]] = {}
 
     def get(self, arrays: Sequence[Any]) -> tuple[Any, ...]:
@@ -34,11 +34,7 @@ class Prepared:
             references = [weakref.ref(a, lambda _: self._values.pop(key, None)) for a in arrays]
         except TypeError:
             return values
-        with self._lock:
-            while len(self._values) >= _KEPT:
-                self._values.pop(next(iter(self._values)), None)
-            self._values[key] = references, values
-        return values
+        return remember(self._values, key, (references, values), _KEPT)[1]
 
     def forget(self) -> None:
         """Drop all values: the next call makes them again."""

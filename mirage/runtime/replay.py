@@ -14,6 +14,7 @@ from typing import Any
 
 from mirage.errors import DeviceError
 from mirage.kernels.cuda.launch.graphs import record
+from mirage.remember import remember
 from mirage.runtime.places.place import Place
 from mirage.runtime.vm import VirtualMachine
 
@@ -101,9 +102,7 @@ class Replays:
         if key in self._once:
             del self._once[key]
             return True
-        while len(self._once) >= REMEMBERED:
-            del self._once[next(iter(self._once))]
-        self._once[key] = None
+        remember(self._once, key, None, REMEMBERED)
         return False
 
     def _add(self, key: Any, args: Sequence[Any], given: Sequence[Any]) -> _Recorded | None:
@@ -126,10 +125,7 @@ class Replays:
             return None
         finally:
             frames = self._machine.take_frames()
-        while len(self._graphs) >= KEPT:
-            self._graphs.pop(next(iter(self._graphs)), None)
-        recorded = self._graphs[key] = _Recorded(graph, result, checks, (pool, frames, ends))
-        return recorded
+        return remember(self._graphs, key, _Recorded(graph, result, checks, (pool, frames, ends)), KEPT)
 
     def _copied(self, value: Any) -> Any:
         if isinstance(value, tuple):

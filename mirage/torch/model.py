@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from mirage.cache import ResultStore
 from mirage.errors import InputError, MirageError, UnsupportedNode
+from mirage.remember import remember
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
 from mirage.torch.compare import compare_small, compared
@@ -24,7 +25,7 @@ from mirage.torch.export import Call, export, exported_elsewhere, first_line, pr
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
 from mirage.torch.model_options import ModelOptions, ranges_of
-from mirage.torch.program import Program, check_bounds, remember
+from mirage.torch.program import KNOWN, Program, check_bounds
 from mirage.torch.saved import save
 from mirage.torch.weights import requires_grad
 
@@ -282,7 +283,7 @@ class CompiledModel:
             self._later.add(program)
 
     def _noted(self, key: Place, kind: Kind, shapes: tuple[Shape, ...], found: Program | str) -> Any:
-        remember(kind.known, shapes, found)
+        remember(kind.known, shapes, found, KNOWN)
         self._kinds[key] = kind
         return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import torch
 from torch.utils import _pytree as pytree
@@ -19,16 +19,7 @@ from mirage.torch.weights import Weights
 Bounds: TypeAlias = "Mapping[str, Mapping[int, Range]]"
 
 #: sets of shapes whose program is known without another look
-_KNOWN = 1024
-
-T = TypeVar("T")
-
-
-def remember(known: dict[tuple[Shape, ...], T], shapes: tuple[Shape, ...], program: T) -> None:
-    """Note the program for such shapes, of which there are never too many."""
-    if len(known) >= _KNOWN:
-        known.clear()
-    known[shapes] = program
+KNOWN = 1024
 
 
 @dataclass(frozen=True)

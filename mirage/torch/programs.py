@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from mirage.errors import GuardError, InputError
+from mirage.remember import remember
 from mirage.torch.arguments import Key, dtype_name, split
 from mirage.torch.guards import Shape
-from mirage.torch.program import Program, remember
+from mirage.torch.program import KNOWN, Program
 from mirage.torch.weights import requires_grad
 
 
@@ -50,7 +51,7 @@ class CompiledPrograms:
         program = known.get(shapes)
         if program is None:
             program = self._find(given.key, shapes)
-            remember(known, shapes, program)
+            remember(known, shapes, program, KNOWN)
         return program(given.tensors)
 
     def _find(self, key: Key, shapes: tuple[Shape, ...]) -> Program:

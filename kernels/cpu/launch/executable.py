@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from math import prod
@@ -27,6 +26,7 @@ from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy, check_pa
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
 from mirage.mugraph.schedule import Schedule
+from mirage.remember import remember
 from mirage.runtime.arrays import to_numpy
 from mirage.settings import num_threads
 
@@ -34,12 +34,6 @@ from mirage.settings import num_threads
 _KEPT = 16
 
 Strides = tuple[int, ...]
-
-
-def _bound(table: dict[Any, Any]) -> None:
-    """Make room for one more entry: the oldest goes."""
-    while len(table) >= _KEPT:
-        del table[next(iter(table))]
 
 
 class _Shape:
@@ -108,7 +102,6 @@ class CpuExecutable:
         self._stages: list[tuple[Any, LibraryStage | None]] = self._load(seconds)
         functions = [code for code, _ in self._stages if code is not None]
         self._code = Code(mugraph.name, functions, pool.run_address() if functions else 0, num_threads())
-        self._lock = threading.Lock()
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         self._workspaces: list[Workspace] = []
         self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
@@ -266,9 +259,7 @@ class CpuExecutable:
         if free is None:
             arrays, results_in = self._prepare(shape, arrays, results)
             layout = tuple([a.strides for a in (*arrays, *results_in)])
-            with self._lock:
-                _bound(shape.frames)
-                free = shape.frames.setdefault(layout, [])
+            free = remember(shape.frames, layout, [], _KEPT)
         else:
             results_in = results
         try:
@@ -306,9 +297,7 @@ class CpuExecutable:
         shape = self._shapes.get(key)
         if shape is None:
             shape = _Shape(self, sizes)
-            with self._lock:
-                _bound(self._shapes)
-                self._shapes[key] = shape
+            remember(self._shapes, key, shape, _KEPT)
         return shape
 
     def _pack(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -20,6 +19,7 @@ from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.kernels.cpu.loops.access import last_long
 from mirage.kernels.cpu.loops.emit import emit
+from mirage.remember import remember
 from mirage.settings import num_threads
 
 #: sizes, and layouts of the arrays for each, whose C arguments are kept
@@ -88,7 +88,6 @@ class LoopKernel:
         self._results = [ELEMENTS[t.dtype] for t in program.output_types]
         #: per input, the dim that C code takes to be contiguous
         self._last = [last_long(t.shape) for t in program.input_types]
-        self._lock = threading.Lock()
         self._shapes: dict[tuple[int, ...], _Shape] = {}
 
     @property
@@ -135,9 +134,7 @@ class LoopKernel:
         layout = tuple([a.strides for a in arrays])
         free = shape.frames.get(layout)
         if free is None:
-            with self._lock:
-                _bound(shape.frames)
-                free = shape.frames.setdefault(layout, [])
+            free = remember(shape.frames, layout, [], _KEPT)
         try:
             frame = free.pop()
         except IndexError:
@@ -168,9 +165,7 @@ class LoopKernel:
         shape = self._shapes.get(key)
         if shape is None:
             shape = _Shape(self, dict(zip(symbols, map(int, key), strict=True)))
-            with self._lock:
-                _bound(self._shapes)
-                self._shapes[key] = shape
+            remember(self._shapes, key, shape, _KEPT)
         return shape
 
     def _inputs(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
@@ -212,9 +207,3 @@ def _readable(a: np.ndarray, last: int) -> bool:
     """Whether C code can read an array through its strides: those of dim `last` are contiguous, others whole elements apart."""
     contiguous = last < 0 or a.shape[last] <= 1 or a.strides[last] == a.itemsize
     return contiguous and all(s % a.itemsize == 0 for s in a.strides)
-
-
-def _bound(table: dict[Any, Any]) -> None:
-    """Make room for one more entry: the oldest goes."""
-    while len(table) >= _KEPT:
-        del table[next(iter(table))]

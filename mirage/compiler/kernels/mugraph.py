@@ -6,7 +6,6 @@ Which version runs at which sizes is a decision tree, compiled once.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +28,7 @@ from mirage.kernels.cpu.launch.frames import BoundCall
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.decision import Tree, leaves
 from mirage.kernels.library import LibraryProgram
+from mirage.remember import remember
 
 if TYPE_CHECKING:
     from mirage.results.cpu.result import Superoptimized
@@ -72,7 +72,6 @@ class MuGraphKernel:
         self._dtype = DTYPES[program.dtype]
         self._alignment = self._dtype.itemsize - 1
         self._choose = compile_tree(program.name, tree, self.symbols)
-        self._lock = threading.Lock()
         self._ready: dict[tuple[Any, ...], _Ready] = {}
 
     @classmethod
@@ -187,10 +186,7 @@ class MuGraphKernel:
                 )
             call = executable.bind(sizes, [a.strides for a in (*inputs, *out)])
             if call is not None:
-                with self._lock:
-                    while len(self._ready) >= _KEPT:
-                        del self._ready[next(iter(self._ready))]
-                    self._ready[layout] = _Ready(call, need)
+                remember(self._ready, layout, _Ready(call, need), _KEPT)
             executable(inputs, sizes, out, None, memory)
         elif version.kind == "library" and not empty and all(o.flags.c_contiguous for o in out):
             self.library(inputs, sizes, out)
