@@ -106,7 +106,7 @@ def test_the_key_is_the_machine_and_its_threads(
     measure_limits()
     monkeypatch.setenv("MIRAGE_NUM_THREADS", "2")
     assert measure_limits().threads == 2
-    monkeypatch.setattr(module, "get_target", lambda name: TARGET)
+    monkeypatch.setattr(module, "processor", lambda: TARGET)
     measure_limits()
     assert len(measured) == len(files(cache)) == 3
 
@@ -122,7 +122,7 @@ def test_the_key_is_the_machine_and_its_threads(
         lambda text: text.replace("30.0", "NaN"),
         lambda text: text.replace("30.0", "null"),
         lambda text: text.replace("dram_gbs", "other"),
-        lambda text: text.replace("Target(", "Machine("),
+        lambda text: text.replace("Processor(", "Machine("),
         lambda text: "\0\xff",
     ],
 )
