@@ -193,5 +193,10 @@ def get_target(name: str) -> Target:
     others = {e.name: e for e in entry_points(group=GROUP)}
     if first in others:
         return cast(Target, others[first].load().find(name))
-    known = [n for names in OWN.values() for n in names] + sorted(others)
-    raise UnknownTarget(f"target {name!r} does not exist; choose one of {', '.join(known)}")
+    raise unknown(name)
+
+
+def unknown(name: str) -> UnknownTarget:
+    """The error for a name that no target has, with the choices."""
+    known = [n for names in OWN.values() for n in names] + sorted(e.name for e in entry_points(group=GROUP))
+    return UnknownTarget(f"target {name!r} does not exist; choose one of {', '.join(known)}")

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from mirage.errors import MirageError, ScheduleError, UnknownTarget
+from mirage.errors import MirageError, ScheduleError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import AxisProgram
 from mirage.ir.codec import decode
@@ -19,7 +19,7 @@ from mirage.kernels.cpu.model.limits import limit_us, measure_limits
 from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
 from mirage.kernels.cpu.tuning import CpuTuning, machine_model
 from mirage.kernels.library import LibraryProgram
-from mirage.kernels.target import Made, Scheduled
+from mirage.kernels.target import Made, Scheduled, unknown
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
 
@@ -88,5 +88,5 @@ class CpuTarget:
 def find(name: str) -> CpuTarget:
     """The processor at hand; raises UnknownTarget for any other name than "cpu"."""
     if name != "cpu":
-        raise UnknownTarget(f"target {name!r} does not exist; choose one of cpu, cuda, cuda:sm_80")
+        raise unknown(name)
     return CpuTarget(processor())

@@ -96,7 +96,7 @@ def test_cuda_needs_no_device(arch: str) -> None:
     assert isinstance(get_target("cpu"), CpuTarget) and get_target("cpu").name == "cpu"
 
 
-@pytest.mark.parametrize("name", ["tpu", "CPU", "", "cuda:", "cuda:sm_90 ", "cuda:sm_7", "cuda:90", "cuda:0", None, 5])
+@pytest.mark.parametrize("name", ["tpu", "CPU", "cpu:0", "", "cuda:", "cuda:sm_90 ", "cuda:sm_7", "cuda:90", "cuda:0", None, 5])
 def test_unknown_targets(name: str) -> None:
     with pytest.raises(UnknownTarget, match=r"does not exist; choose one of (cpu, )?cuda, cuda:sm_80"):
         get_target(name)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
+from mirage.compiler.kernels.arrays import check_arrays
 from mirage.compiler.kernels.text import KernelParts, parts_from_text
 from mirage.compiler.kernels.versions import KernelVersion, compile_versions
 from mirage.errors import InputError
@@ -172,7 +173,9 @@ class MuGraphKernel:
     ) -> None:
         """The way of calls that are new, or that C code alone cannot do."""
         version = self.version(sizes)
-        self._check(inputs, out, sizes)
+        check_arrays(self.program, inputs, sizes, out)
+        if not all(o.flags.writeable for o in out):
+            raise InputError(f"{self.program.name}: a result cannot be written to; pass writable arrays")
         # no kernel runs on nothing: an empty dim is NumPy's case
         empty = not all(prod(a.shape) for a in (*inputs, *out))
         executable = version.executable
@@ -199,24 +202,6 @@ class MuGraphKernel:
 
     def _reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         return run_reference(self.program, inputs, sizes)
-
-    def _check(self, inputs: Sequence[np.ndarray], out: Sequence[np.ndarray], sizes: Mapping[str, int]) -> None:
-        name = self.program.name
-        sides = (
-            ("input", self.program.input_names, self.program.input_types, inputs),
-            ("result", [str(k) for k in range(len(self.program.outputs))], self.program.output_types, out),
-        )
-        for what, names, types, arrays in sides:
-            if len(arrays) != len(types):
-                raise InputError(f"{name}: takes {len(types)} {what}s, got {len(arrays)}")
-            for label, t, a in zip(names, types, arrays, strict=True):
-                if a.shape != t.bind(sizes) or a.dtype != self._dtype:
-                    raise InputError(
-                        f"{name}: {what} {label} is {a.dtype}{list(a.shape)}, but {t} is {list(t.bind(sizes))} at these sizes; "
-                        "pass arrays of that shape and type"
-                    )
-        if not all(o.flags.writeable for o in out):
-            raise InputError(f"{name}: a result cannot be written to; pass writable arrays")
 
 
 def kernel_from_text(text: str, seed: int = 0) -> MuGraphKernel:

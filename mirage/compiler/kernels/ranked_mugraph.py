@@ -11,14 +11,15 @@ from functools import cached_property
 from math import prod
 from typing import Any
 
+from mirage.compiler.kernels.arrays import check_arrays
 from mirage.compiler.kernels.text import Origin
-from mirage.errors import DimError, FormatError, InputError, VerificationError
+from mirage.errors import DimError, FormatError, VerificationError
 from mirage.ir.axes import to_axes
 from mirage.ir.codec import RANKED_KERNEL
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
-from mirage.ir.types import DTYPES, TensorType
+from mirage.ir.types import TensorType
 from mirage.kernels.target import Target, get_target
 from mirage.results.ranked import Ranked
 from mirage.results.result import StoredResult
@@ -102,7 +103,7 @@ class RankedKernel:
         """
         self.machine.check_at_hand(self.program.name)
         check_complete(self.program.name, self.symbols, sizes)
-        self._check(inputs, sizes, out)
+        check_arrays(self.program, inputs, sizes, out)
         if not all(prod(a.shape) for a in (*inputs, *out)):
             # no kernel runs on nothing
             found = run_reference(self.program, inputs, sizes, arithmetic=self.machine.arithmetic())
@@ -128,19 +129,6 @@ class RankedKernel:
                     result.profile(PROFILE_SECONDS)
                 except VerificationError as e:
                     self.refused = str(e)
-
-    def _check(self, inputs: Sequence[Any], sizes: Mapping[str, int], out: Sequence[Any]) -> None:
-        name, dtype = self.program.name, DTYPES[self.program.dtype]
-        sides = (("input", self.program.input_types, inputs), ("result", self.program.output_types, out))
-        for what, types, arrays in sides:
-            if len(arrays) != len(types):
-                raise InputError(f"{name}: takes {len(types)} {what}s, got {len(arrays)}")
-            for k, (t, a) in enumerate(zip(types, arrays, strict=True)):
-                if a.shape != t.bind(sizes) or a.dtype != dtype:
-                    raise InputError(
-                        f"{name}: {what} {k} is {a.dtype}{list(a.shape)}, but {t} is {list(t.bind(sizes))} at these sizes; "
-                        "pass arrays of that shape and type"
-                    )
 
     def to_text(self) -> str:
         """JSON on one line, of which `ranked_from_text` makes the kernel again; it holds no code."""
