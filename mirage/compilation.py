@@ -31,7 +31,7 @@ from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.targets import kernels_for
-from mirage.compiler.passes import partition, superoptimize
+from mirage.compiler.passes import add_masks, partition, superoptimize
 from mirage.compiler.pipeline import printed
 from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, SearchError, TraceError
@@ -148,7 +148,7 @@ def compile(
 
     module = passed(module, context, PREPARATION, without)
     unsearched = module, replace(context.copy(), superoptimizer=None)
-    module = passed(module, context, (partition.run,), without)
+    module = passed(module, context, (add_masks.run, partition.run), without)
     before = context.copy()
     executable = finished(module, context)
     if beside:

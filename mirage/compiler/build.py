@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from mirage.compiler.context import Context
 from mirage.compiler.lower import Lowered, lower
 from mirage.compiler.passes import (
+    add_masks,
     batch_matmuls,
     canonicalize,
     collect_constraints,
@@ -33,7 +34,7 @@ from mirage.runtime.executable import Background, Executable, Facts, Kernel, Mem
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
     "merge": (merge_matmuls.run, batch_matmuls.run),
-    "superoptimize": (partition.run, superoptimize.run),
+    "superoptimize": (add_masks.run, partition.run, superoptimize.run),
     "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run),
     "fuse": (fuse.run, generate.run),
     "plan": (),
