@@ -6,12 +6,16 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-
 # the bytecode of what is imported is kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-all test-slow-machine test-gpu lint bench bench-gpu docs clean
+.PHONY: demo test suite test-all test-slow-machine test-gpu lint bench bench-gpu docs clean
 
 demo: .venv/base
 	$(BIN)/mirage demo
 
-test: lint
+# type checking takes one processor, which is beside the tests
+test: .venv/test
+	$(MAKE) --no-print-directory --jobs=2 lint suite
+
+suite: .venv/test
 	$(PYTEST)
 
 test-all: lint

@@ -175,7 +175,9 @@ def test_an_unknown_pruner_is_refused() -> None:
 
 
 def test_the_normal_form_agrees_wherever_z3_proves() -> None:
-    """2,000 random pairs, two of three related. Z3 may give no answer where the normal form says yes."""
+    """2,000 random pairs, two of three related. Z3 may give no answer where the normal form says yes, which no proof contradicts:
+    of these pairs, every fourth is asked about.
+    """
     pairs = 2000
     counts: Counter[tuple[str, str]] = Counter()
     for seed in range(pairs):
@@ -184,10 +186,13 @@ def test_the_normal_form_agrees_wherever_z3_proves() -> None:
         e, t = unrelated_pair(rng, leaves) if seed % 3 == 0 else related_pair(rng, leaves)
         a = AbstractAlgebra()
         ours = a.is_subexpression(interpret(e, a), interpret(t, a))
+        if ours and seed % 4:
+            continue
         theirs = ask(e, t) is Answer.PROVED
         assert ours or not theirs, f"Z3 proves {e} a subexpression of {t}, the normal form denies it"
         counts["Z3 proved" if theirs else "Z3 has no answer", "normal form " + ("yes" if ours else "no")] += 1
     print(dict(counts))
-    assert counts["Z3 proved", "normal form yes"] > 0.6 * pairs
-    assert counts["Z3 has no answer", "normal form yes"] < 0.05 * pairs
+    yes = counts["Z3 proved", "normal form yes"] + counts["Z3 has no answer", "normal form yes"]
+    assert yes > 0.15 * pairs
+    assert counts["Z3 has no answer", "normal form yes"] < 0.08 * yes
     assert counts["Z3 has no answer", "normal form no"] > 0.2 * pairs

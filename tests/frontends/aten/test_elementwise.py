@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import product
 from typing import Any
 
@@ -32,8 +32,8 @@ def compare(fn: Callable[..., Any], *args: Any, **options: Any) -> None:
     call, tensors = opinfo.function_of(fn, args, options)
     with opinfo.tracing():
         imported = import_graph(opinfo.graph_of(call, tensors), only_native=True)
-    for found, wanted in zip(opinfo.interpreted(imported, tensors), call(*tensors), strict=True):
-        torch.testing.assert_close(found, wanted, equal_nan=True)
+    for k, (found, wanted) in enumerate(zip(opinfo.interpreted(imported, tensors), call(*tensors), strict=True)):
+        torch.testing.assert_close(found, wanted, equal_nan=True, msg=lambda m, k=k: f"output {k}: {m}")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16], ids=str)
@@ -93,26 +93,33 @@ OPERANDS = [
 ]
 
 
+PAIRS = [(x, y) for x, y in product(OPERANDS, OPERANDS) if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor)]
+
+
+def compare_calls(fn: Callable[..., Any], calls: Sequence[tuple[Any, ...]]) -> None:
+    """`compare` of a function for each of these arguments, all in one graph, as most of the time is that of a graph."""
+    compare(lambda *calls: [fn(*args) for args in calls], *calls)
+
+
+def accepted(fn: Callable[..., Any], x: Any, y: Any) -> bool:
+    try:
+        fn(x, y)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
 @pytest.mark.parametrize("name", ["add", "mul", "div", "maximum", "lt", "eq", "fmod", "logical_and", "atan2"])
 def test_promotion(name: str) -> None:
     fn = getattr(torch, name)
-    tried = 0
-    for x, y in product(OPERANDS, OPERANDS):
-        if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
-            try:
-                fn(x, y)
-            except (RuntimeError, TypeError):
-                continue
-            tried += 1
-            compare(fn, x, y)
-    assert tried > 50
+    pairs = [(x, y) for x, y in PAIRS if accepted(fn, x, y)]
+    assert len(pairs) > 50
+    compare_calls(fn, pairs)
 
 
 def test_promotion_of_choices() -> None:
     condition = torch.tensor([True, False, True])
-    for x, y in product(OPERANDS, OPERANDS):
-        if isinstance(x, torch.Tensor) or isinstance(y, torch.Tensor):
-            compare(torch.where, condition, x, y)
+    compare_calls(torch.where, [(condition, x, y) for x, y in PAIRS])
 
 
 @pytest.mark.parametrize("bounds", [(None, 0.5), (-1, None), (-1, 0.5), (1.0, -1.0), (0, 1)])

@@ -353,7 +353,7 @@ def busy():
         launch(50, 3)
 other = threading.Thread(target=busy)
 other.start()
-for _ in range(30):
+for _ in range(8):
     child = os.fork()
     if child == 0:
         # the workers are recreated: another thread takes cells while one is slow
