@@ -6,65 +6,23 @@ the running trace, numbers, dims and small arrays. Errors are those of `mirage.f
 
 from __future__ import annotations
 
-from mirage.frontends.proxy import Axes, Operand, Proxy, apply, apply_many, axes_of, tensor_operand
+from mirage.frontends.proxy import Axes, Operand, Proxy, apply, apply_many, axes_of, binary, tensor_operand, unary
 from mirage.ir.dims import DimLike
 
 # comparison and choice
 
 
-def equal(x: Operand, y: Operand) -> Proxy:
-    """x == y, of booleans."""
-    return apply("equal", x, y)
-
-
-def not_equal(x: Operand, y: Operand) -> Proxy:
-    """x != y, of booleans."""
-    return apply("not_equal", x, y)
-
-
-def less(x: Operand, y: Operand) -> Proxy:
-    """x < y, of booleans."""
-    return apply("less", x, y)
-
-
-def less_equal(x: Operand, y: Operand) -> Proxy:
-    """x <= y, of booleans."""
-    return apply("less_equal", x, y)
-
-
-def greater(x: Operand, y: Operand) -> Proxy:
-    """x > y, of booleans."""
-    return apply("greater", x, y)
-
-
-def greater_equal(x: Operand, y: Operand) -> Proxy:
-    """x >= y, of booleans."""
-    return apply("greater_equal", x, y)
-
-
-def logical_and(x: Operand, y: Operand) -> Proxy:
-    """x and y, of booleans."""
-    return apply("logical_and", x, y)
-
-
-def logical_or(x: Operand, y: Operand) -> Proxy:
-    """x or y, of booleans."""
-    return apply("logical_or", x, y)
-
-
-def logical_not(x: Operand) -> Proxy:
-    """Not x, of booleans."""
-    return apply("logical_not", x)
-
-
-def isnan(x: Operand) -> Proxy:
-    """Which elements are NaN."""
-    return apply("isnan", x)
-
-
-def isfinite(x: Operand) -> Proxy:
-    """Which elements are neither NaN nor infinite."""
-    return apply("isfinite", x)
+equal = binary("equal", "x == y, of booleans.")
+not_equal = binary("not_equal", "x != y, of booleans.")
+less = binary("less", "x < y, of booleans.")
+less_equal = binary("less_equal", "x <= y, of booleans.")
+greater = binary("greater", "x > y, of booleans.")
+greater_equal = binary("greater_equal", "x >= y, of booleans.")
+logical_and = binary("logical_and", "x and y, of booleans.")
+logical_or = binary("logical_or", "x or y, of booleans.")
+logical_not = unary("logical_not", "Not x, of booleans.")
+isnan = unary("isnan", "Which elements are NaN.")
+isfinite = unary("isfinite", "Which elements are neither NaN nor infinite.")
 
 
 def where(condition: Operand, x: Operand, y: Operand) -> Proxy:
@@ -75,19 +33,9 @@ def where(condition: Operand, x: Operand, y: Operand) -> Proxy:
 # arithmetic
 
 
-def sign(x: Operand) -> Proxy:
-    """-1, 0 or 1."""
-    return apply("sign", x)
-
-
-def floor_divide(x: Operand, y: Operand) -> Proxy:
-    """x // y of integers, rounded down; 0 where y is 0."""
-    return apply("floor_divide", x, y)
-
-
-def remainder(x: Operand, y: Operand) -> Proxy:
-    """x % y of integers, with the sign of y; 0 where y is 0."""
-    return apply("remainder", x, y)
+sign = unary("sign", "-1, 0 or 1.")
+floor_divide = binary("floor_divide", "x // y of integers, rounded down; 0 where y is 0.")
+remainder = binary("remainder", "x % y of integers, with the sign of y; 0 where y is 0.")
 
 
 def cast(x: Operand, dtype: object) -> Proxy:

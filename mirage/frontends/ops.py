@@ -11,7 +11,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from mirage.frontends.proxy import Axes, Operand, Proxy, Scalar, apply, fail, operand, running
+from mirage.frontends.proxy import Axes, Operand, Proxy, Scalar, apply, binary, fail, operand, running, unary
 from mirage.ir.dims import DimLike
 from mirage.ir.types import DTYPES
 
@@ -21,9 +21,7 @@ def constant(value: Scalar | np.ndarray) -> Proxy:
     return _tensor("constant", value)
 
 
-def matmul(x: Operand, y: Operand) -> Proxy:
-    """`x[..., m, k] @ y[..., k, n]`."""
-    return apply("matmul", x, y)
+matmul = binary("matmul", "`x[..., m, k] @ y[..., k, n]`.")
 
 
 def sum(x: Proxy, axis: Axes = None, keepdims: bool = False) -> Proxy:
@@ -36,55 +34,17 @@ def mean(x: Proxy, axis: Axes = None, keepdims: bool = False) -> Proxy:
     return _tensor("mean", x).mean(axis, keepdims)
 
 
-def exp(x: Operand) -> Proxy:
-    return apply("exp", x)
-
-
-def sqrt(x: Operand) -> Proxy:
-    return apply("sqrt", x)
-
-
-def log(x: Operand) -> Proxy:
-    """The natural logarithm."""
-    return apply("log", x)
-
-
-def sin(x: Operand) -> Proxy:
-    """The sine of radians."""
-    return apply("sin", x)
-
-
-def cos(x: Operand) -> Proxy:
-    """The cosine of radians."""
-    return apply("cos", x)
-
-
-def abs(x: Operand) -> Proxy:
-    return apply("abs", x)
-
-
-def floor(x: Operand) -> Proxy:
-    """Rounded down."""
-    return apply("floor", x)
-
-
-def ceil(x: Operand) -> Proxy:
-    """Rounded up."""
-    return apply("ceil", x)
-
-
-def round(x: Operand) -> Proxy:
-    """Rounded to the nearest integer, halves to the even one."""
-    return apply("round", x)
-
-
-def rsqrt(x: Operand) -> Proxy:
-    """1 / sqrt(x)."""
-    return apply("rsqrt", x)
-
-
-def square(x: Operand) -> Proxy:
-    return apply("square", x)
+exp = unary("exp", "e to the power of x.")
+sqrt = unary("sqrt", "The square root.")
+log = unary("log", "The natural logarithm.")
+sin = unary("sin", "The sine of radians.")
+cos = unary("cos", "The cosine of radians.")
+abs = unary("abs", "The absolute value.")
+floor = unary("floor", "Rounded down.")
+ceil = unary("ceil", "Rounded up.")
+round = unary("round", "Rounded to the nearest integer, halves to the even one.")
+rsqrt = unary("rsqrt", "1 / sqrt(x).")
+square = unary("square", "x * x.")
 
 
 def pow(x: Operand, exponent: Scalar) -> Proxy:
@@ -92,32 +52,12 @@ def pow(x: Operand, exponent: Scalar) -> Proxy:
     return _tensor("pow", x) ** exponent
 
 
-def neg(x: Operand) -> Proxy:
-    return apply("neg", x)
-
-
-def relu(x: Operand) -> Proxy:
-    """max(x, 0)."""
-    return apply("relu", x)
-
-
-def sigmoid(x: Operand) -> Proxy:
-    """1 / (1 + exp(-x))."""
-    return apply("sigmoid", x)
-
-
-def tanh(x: Operand) -> Proxy:
-    return apply("tanh", x)
-
-
-def silu(x: Operand) -> Proxy:
-    """x * sigmoid(x)."""
-    return apply("silu", x)
-
-
-def gelu(x: Operand) -> Proxy:
-    """x * Phi(x), Phi the standard normal distribution function."""
-    return apply("gelu", x)
+neg = unary("neg", "-x.")
+relu = unary("relu", "max(x, 0).")
+sigmoid = unary("sigmoid", "1 / (1 + exp(-x)).")
+tanh = unary("tanh", "The hyperbolic tangent.")
+silu = unary("silu", "x * sigmoid(x).")
+gelu = unary("gelu", "x * Phi(x), Phi the standard normal distribution function.")
 
 
 def maximum(x: Operand, y: Operand) -> Proxy:

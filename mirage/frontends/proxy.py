@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from fractions import Fraction
 from functools import partial
 from types import CodeType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias, TypeVar, cast
 
 import numpy as np
 import sympy
@@ -167,6 +167,47 @@ def apply(name: str, *operands: Operand, **attrs: Any) -> Proxy:
 def apply_many(name: str, *operands: Operand, **attrs: Any) -> tuple[Proxy, ...]:
     """`apply` for an operator with several results."""
     return cast("tuple[Proxy, ...]", _record(name, operands, attrs))
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Unary(Protocol):
+    """An operator of one operand as a function."""
+
+    def __call__(self, x: Operand) -> Proxy: ...
+
+
+class Binary(Protocol):
+    """An operator of two operands as a function."""
+
+    def __call__(self, x: Operand, y: Operand) -> Proxy: ...
+
+
+def unary(name: str, says: str) -> Unary:
+    """The function of a registered operator, and what its docstring says."""
+
+    def function(x: Operand) -> Proxy:
+        return apply(name, x)
+
+    return _named(function, name, says)
+
+
+def binary(name: str, says: str) -> Binary:
+    """As `unary`, of two operands."""
+
+    def function(x: Operand, y: Operand) -> Proxy:
+        return apply(name, x, y)
+
+    return _named(function, name, says)
+
+
+def _named(function: F, name: str, says: str) -> F:
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = says
+    # the one that defines it, where pickles look for it
+    function.__module__ = sys._getframe(2).f_globals["__name__"]
+    return function
 
 
 def _record(name: str, operands: Sequence[Operand], attrs: Mapping[str, Any]) -> Any:
