@@ -187,6 +187,14 @@ def _kills(run: _Run) -> None:
     run.page.write({"kills": kills_summary(killed).markdown()}, {"kills": as_rows(killed)})
 
 
+def _masks(run: _Run) -> None:
+    # needs torch, which other parts do without
+    from benchmarks.flow.masks import measure, section
+
+    rows = list(measure(_say))
+    run.page.write({"masks": section(rows)}, {"masks": as_rows(rows)})
+
+
 def _products(run: _Run) -> None:
     # needs torch, which other parts do without
     from benchmarks.flow.products import measure, product_table
@@ -213,6 +221,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "compiler": _compiler,
     "flow": _flow,
     "products": _products,
+    "masks": _masks,
     "imports": _imports,
     "search": _search,
     "pruning": _pruning,

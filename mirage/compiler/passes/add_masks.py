@@ -8,7 +8,7 @@ is a tensor that is read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,7 @@ from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
 from mirage.ir.graph.nodes import Atom, Constant, Expr, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import variables
-from mirage.ir.types import DTYPES, TensorType, is_one
+from mirage.ir.types import DTYPES, INTEGERS, TensorType, is_one
 
 #: operators whose results are finite where their operands are, in exact arithmetic
 _DEFINED = frozenset({"matmul", "mul", "add", "sub", "neg", "tanh", "transpose", "reshape", "repeat", "broadcast_to"})
@@ -119,18 +119,21 @@ class _Read:
             if value.op == "matmul":
                 product = True
                 continue
-            scalar = value.op == "div" and _is_scalar(value.args[1])
-            if value.op not in _DEFINED and value.op != "constant" and not scalar:
+            scalar = value.op == "div" and _is_of(value.args[1], {"scalar"})
+            whole = value.op == "cast" and _is_of(value.args[0], {*INTEGERS, "bool"})
+            if value.op not in _DEFINED and value.op != "constant" and not scalar and not whole:
                 return False
+            if whole:
+                continue
             new = [v for v in variables(value) if v not in seen]
             seen.update(new)
             queue += new
         return product
 
 
-def _is_scalar(atom: Atom) -> bool:
+def _is_of(atom: Atom, dtypes: Collection[str]) -> bool:
     t = atom.annotation
-    return isinstance(t, TensorType) and t.dtype == "scalar"
+    return isinstance(t, TensorType) and t.dtype in dtypes
 
 
 def _is_smaller(mask: Atom, scores: TensorType) -> bool:

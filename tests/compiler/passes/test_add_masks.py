@@ -55,6 +55,12 @@ def test_numbers(kind: str, where: str) -> None:
     assert {*ops(lax)} - {"constant"} == {"cast", "FunctionCall"}, "one subprogram is left to search"
 
 
+def test_distances_of_positions_are_finite() -> None:
+    scores = "x0 = matmul(q, k)\nd = cast(distance, dtype='float32')\nx = add(x0, d)"
+    assert "where" not in ops(after(masked(scores=scores, mask="m: bool[s, t], distance: int64[s, t]"), add_masks.run))
+    assert "where" in ops(after(masked(scores=scores, mask="m: bool[s, t], distance: float16[s, t]"), add_masks.run))
+
+
 REFUSED = {
     "another reader": masked(read="z = exp(w)\ny0 = softmax(w, axis=-1)\ny = add(y0, z)"),
     "no softmax": masked(read="y = relu(w)"),
