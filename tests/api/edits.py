@@ -18,9 +18,8 @@ import numpy as np
 import mirage as mi
 from mirage.errors import MirageError
 from tests.api.archives import members, write
+from tests.api.small import PATIENCE
 
-#: after which a load with its calls is a hang, in seconds, on any machine
-DEADLINE = 600.0
 #: memory of the process that tries edits: what an edit asks for beyond it is refused, as on a machine that has no more
 _MEMORY = 8 << 30
 #: what a number becomes, or a name: what arithmetic, ranges and addresses may be led astray by
@@ -169,7 +168,7 @@ class Trials:
         """What became of `file`, edited from that of case k."""
         try:
             self._pipe.send((self.file, k))
-            found = str(self._pipe.recv()) if self._pipe.poll(DEADLINE) else "hang"
+            found = str(self._pipe.recv()) if self._pipe.poll(PATIENCE) else "hang"
         except (EOFError, BrokenPipeError, ConnectionResetError):
             found = "crash"
         if found in ("hang", "crash"):

@@ -21,6 +21,9 @@ Run = Callable[..., tuple[int, str, str]]
 #: seconds that no search and tuning of these programs takes, on any machine: a number of kernels ends them
 BUDGET = 120.0
 
+#: seconds after which what a test waits for has failed to happen, on any machine
+PATIENCE = 600.0
+
 
 _begin = background.Child.__init__
 

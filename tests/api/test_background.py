@@ -27,7 +27,7 @@ from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.ir.graph.interpret import run_module
 from mirage.kernels.cpu.tuning import machine_model
-from tests.api.small import BUDGET, adapter, arrays, check, limit_tuning
+from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check, limit_tuning
 from tests.api.test_interrupt import Interrupter
 from tests.kernels.kernels import in_threads
 
@@ -42,9 +42,6 @@ def block(x: Any, w: Any, v: Any) -> Any:
 
 PROGRAM = adapter.trace()
 SPECS = {"x": mi.tensor("n", WIDTH), "w": mi.tensor(WIDTH, WIDTH), "v": mi.tensor(WIDTH, WIDTH)}
-
-#: seconds after which what a test waits for has failed to happen, on any machine
-PATIENCE = 600.0
 
 #: compiles in the background, says so, and goes on until its input ends
 SCRIPT = """

@@ -26,11 +26,9 @@ from mirage.search.tune import Tuner
 from mirage.search.units import Found, Units
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
-from tests.api.small import BUDGET, adapter, arrays, check
+from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check
 
 ROOT = Path(__file__).parents[2]
-#: seconds after which a process has failed to end, on any machine
-PATIENCE = 600.0
 
 
 class Interrupter:
