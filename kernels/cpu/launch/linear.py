@@ -19,7 +19,7 @@ from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.settings import num_threads
 
-#: rows up to which these are faster than products of packed weights (`python -m benchmarks.kernels.few_rows`)
+#: rows up to which these are faster than products of packed weights (`python -m benchmarks.run products`)
 FEW = 4
 
 
