@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 
 from mirage.ir.axes import AxisProgram
+from mirage.ir.codec import encode
 from mirage.ir.dims import symbol
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
@@ -109,7 +110,8 @@ class RandomTester:
         if (k := first_difference(trials)) is not None:
             plan = plans[k]
             sizes = ", ".join(f"{a}={n}" for a, n in plan.draw.table.elements.items())
-            difference = f"{trials[k].difference}; axes {sizes}; schedule {plan.schedule}; seed {self.seed}"
+            schedule = encode(plan.schedule)["kernels"]
+            difference = f"{trials[k].difference}; axes {sizes}; schedule {schedule}; seed {self.seed}"
         draws = tuple(summary(p.draw.table.elements, t, p.bound) for p, t in zip(plans, trials, strict=True))
         check = Check(self.seed, residues.primes.p, residues.primes.q, draws, difference, uncovered)
         return Outcome(check, notes, set().union(*(t.outside_lax | t.tests.outside_lax for t in trials)))

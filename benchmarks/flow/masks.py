@@ -23,7 +23,6 @@ from benchmarks.peers.peers import inference
 from benchmarks.tables import Table
 from benchmarks.timing import race
 from mirage.settings import num_threads
-from mirage.torch.threads import share_threads
 
 #: sequences, heads of keys, tokens and width that are measured, and heads of queries per head of keys in groups
 BATCH, HEADS, TOKENS, WIDTH, GROUP = 1, 8, 512, 64, 4
@@ -217,7 +216,6 @@ def _sdpa(case: Case, args: list[Any]) -> Callable[[], Any]:
 def measure(say: Callable[[str], None], budget: float = 15.0, seconds: float = 1.0) -> Iterator[MaskRow]:
     """A row per attention; a version whose results are not right is refused, and ours is an error."""
     torch.set_num_threads(num_threads())
-    share_threads()
     for name, case in CASES.items():
         run = mi.compile(case.program, types_of(case), sizes={"b": BATCH, "h": HEADS, "n": TOKENS}, budget=budget)
         arrays = arguments(case)

@@ -20,7 +20,7 @@ from mirage.frontends.aten import products
 from mirage.kernels.cpu.launch.linear import FEW, linear
 from mirage.kernels.profile import settle
 from mirage.settings import num_threads
-from mirage.torch.threads import share_threads
+from mirage.torch.threads import on_torch_threads
 
 #: depth, columns, and whether the weight is stored [columns, depth] as `nn.Linear` has it: layers of a Llama and of a GPT-2
 SHAPES = ((2048, 8192, True), (8192, 2048, True), (768, 50257, True), (768, 3072, False), (3072, 768, False))
@@ -50,7 +50,6 @@ class ProductRow:
 def measure(counts: Sequence[int] = tuple(range(1, FEW + 1))) -> Iterator[ProductRow]:
     """A row for every shape and number of rows; results are compared first."""
     torch.set_num_threads(num_threads())
-    share_threads()
     rng = np.random.default_rng(0)
     for depth, columns, transposed in SHAPES:
         shape = (columns, depth) if transposed else (depth, columns)
@@ -59,7 +58,8 @@ def measure(counts: Sequence[int] = tuple(range(1, FEW + 1))) -> Iterator[Produc
         for rows in counts:
             x = rng.standard_normal((rows, depth), np.float32)
             runs = _runs(x, weights, packed, transposed)
-            times = {name: 1e6 * t for name, t in _medians(runs, len(weights)).items()}
+            with on_torch_threads():
+                times = {name: 1e6 * t for name, t in _medians(runs, len(weights)).items()}
             yield ProductRow(rows, depth, columns, transposed, times, 4e-3 * depth * columns / times[OURS])
 
 

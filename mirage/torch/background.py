@@ -21,6 +21,7 @@ from mirage.errors import JobError, MirageError
 from mirage.torch.compiled import CompiledGraph, constant_names
 from mirage.torch.guards import Range
 from mirage.torch.model_options import ModelOptions
+from mirage.torch.threads import on_torch_threads
 
 
 class Improvable(Protocol):
@@ -127,7 +128,8 @@ def main(arguments: Sequence[str]) -> None:
     with suppress(BrokenPipeError):
         for line in sys.stdin:
             try:
-                found = compile(task["module"], bounds=bounds, sizes=task["sizes"], constants=task["constants"], **options)
+                with on_torch_threads():
+                    found = compile(task["module"], bounds=bounds, sizes=task["sizes"], constants=task["constants"], **options)
                 found.save(json.loads(line)["save"])
                 answer = {}
             except Exception as e:

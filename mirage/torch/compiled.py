@@ -16,7 +16,7 @@ from mirage.ir.annotations import ShapeType, symbols_in
 from mirage.ir.types import TensorType
 from mirage.runtime.executable import Executable
 from mirage.torch.guards import Range, within
-from mirage.torch.threads import share_threads
+from mirage.torch.threads import on_torch_threads, torch_threads
 
 
 class CompiledGraph:
@@ -53,7 +53,7 @@ class BoundGraph:
     """A compiled graph some of whose inputs are given: calls take the others, in order."""
 
     def __init__(self, graph: CompiledGraph, values: Mapping[int, Any]) -> None:
-        share_threads()
+        self._use, self._threads = torch_threads()
         imported, executable = graph.imported, graph.executable
         main = imported.module.functions[imported.module.main]
         count = len(imported.inputs)
@@ -79,7 +79,11 @@ class BoundGraph:
     def __call__(self, inputs: Sequence[Any]) -> list[Any]:
         """The outputs; raises what `Executable.__call__` raises."""
         args = [read(inputs[at]) for at, read in self._read]
-        found = self._run(*args)
+        before = self._use(self._threads)
+        try:
+            found = self._run(*args)
+        finally:
+            self._use(before)
         if self._written:
             # an input that is written to is no output: what is equal to it has memory of its own
             kept = [args[at] for at in self._written if isinstance(args[at], np.ndarray)]
@@ -144,7 +148,9 @@ def compiled_graph(
     others of `mirage.compile`.
     """
     names = constant_names(imported, constants)
-    return CompiledGraph(imported, compile(imported.module, constants=names, sizes=sizes, **options), constants, sizes)
+    with on_torch_threads():
+        executable = compile(imported.module, constants=names, sizes=sizes, **options)
+    return CompiledGraph(imported, executable, constants, sizes)
 
 
 def sizes_to_tune(imported: Imported, sizes: Mapping[str, int], bounds: Mapping[str, Range]) -> dict[str, int]:

@@ -93,7 +93,7 @@ def test_wrong_attention_is_rejected(error: str) -> None:
     assert not c.equal and c.error_bound is None
     assert re.match(
         r"output 0\[\d, \d, \d\] in test 0 is \d+ for the program and \d+ for the graph, modulo p; "
-        r"axes h=\d, .*; schedule \[\{'tiles': \{'h': .*; seed 0$",
+        r"axes h=\d, .*; schedule \[\{'tiles': \[\['h', .*; seed 0$",
         c.difference,
     )
 

@@ -17,7 +17,8 @@ typedef int mi_pool_run_fn(mi_cell *cell, void *args, long n_cells, int n_thread
 /* Calls work(argument) on so many threads at once, the caller among them: GOMP_parallel of an OpenMP runtime. */
 typedef void mi_parallel_fn(void (*work)(void *argument), void *argument, unsigned n_threads, unsigned flags);
 
-/* Runs what follows by this function instead of on the pool's own workers; NULL ends that. */
-void mi_pool_use(mi_parallel_fn *parallel);
+/* Lets this function run what this thread runs from now on, instead of the pool's own workers; NULL ends that. Returns what did
+ * before. A child of a fork has the workers only. */
+mi_parallel_fn *mi_pool_use(mi_parallel_fn *parallel);
 
 #endif

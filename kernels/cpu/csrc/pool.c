@@ -51,7 +51,8 @@ static atomic_int caller_waiting; /* the caller is in `emptied` */
 static int n_workers;             /* guarded by `running`, as is what follows */
 static pthread_t workers[MAX_THREADS];
 static int away_from = -1; /* the processor that workers keep off */
-static _Atomic(mi_parallel_fn *) parallel; /* runs jobs in place of the workers */
+static _Thread_local mi_parallel_fn *parallel; /* runs jobs of this thread in place of the workers */
+static int forked;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Scratch of calls that run on their own thread alone. */
@@ -167,7 +168,8 @@ static void after_fork(void)
     atomic_store(&caller_waiting, 0);
     n_workers = 0;
     away_from = -1;
-    atomic_store(&parallel, NULL); /* would wait for its threads forever */
+    parallel = NULL; /* would wait for its threads forever */
+    forked = 1;
     for (int i = 0; i < MAX_THREADS; i++) job.scratch[i] = (buffer){NULL, 0};
 }
 
@@ -262,10 +264,12 @@ static void run_with_workers(int n_threads)
     await_empty();
 }
 
-void mi_pool_use(mi_parallel_fn *other)
+mi_parallel_fn *mi_pool_use(mi_parallel_fn *other)
 {
     pthread_once(&once, initialize);
-    atomic_store(&parallel, other);
+    mi_parallel_fn *const before = parallel;
+    parallel = forked ? NULL : other;
+    return before;
 }
 
 mi_pool_run_fn mi_pool_run;
@@ -290,10 +294,9 @@ int mi_pool_run(mi_cell *cell, void *args, long n_cells, int n_threads, size_t s
     job.chunk = n_cells / ((long)n_threads * CHUNKS_PER_THREAD);
     if (job.chunk < 1) job.chunk = 1;
     atomic_store(&job.next, 0);
-    mi_parallel_fn *const other = atomic_load(&parallel);
-    if (other) {
+    if (parallel) {
         atomic_store(&job.tickets, 0);
-        other(take_part, NULL, (unsigned)n_threads, 0);
+        parallel(take_part, NULL, (unsigned)n_threads, 0);
     } else {
         run_with_workers(n_threads);
     }

@@ -5,17 +5,13 @@ from __future__ import annotations
 import ctypes
 import functools
 from pathlib import Path
-from typing import Any
 
 from mirage.kernels.cpu.compile import toolchain
-
-#: what runs kernels in place of the pool's own threads
-_parallel: Any = None
 
 
 @functools.cache
 def library() -> ctypes.CDLL:
-    """The pool's library, with `mi_pool_run` typed as in mirage_pool.h, and `mi_pool_wake(threads)`.
+    """The pool's library, with `mi_pool_run` and `mi_pool_use` typed as in mirage_pool.h, and `mi_pool_wake(threads)`.
 
     Raises NoCompilerError, CompilerError or UnsafeCacheError, as `toolchain.compile` and `toolchain.load`.
     """
@@ -26,26 +22,18 @@ def library() -> ctypes.CDLL:
     loaded.mi_pool_wake.argtypes = [ctypes.c_int]
     loaded.mi_pool_wake.restype = None
     loaded.mi_pool_use.argtypes = [ctypes.c_void_p]
-    loaded.mi_pool_use.restype = None
-    loaded.mi_pool_use(_parallel)
+    loaded.mi_pool_use.restype = ctypes.c_void_p
     return loaded
 
 
-def use_openmp(runtime: Path) -> bool:
-    """Run kernels on the threads of OpenMP from now on, as a library in the process, or what it is linked with, has them.
-
-    For programs that call this library between kernels: the threads of two pools wait for each other's processors. False where
-    it has no such threads, or not with GNU's interface. A fork of the process has the pool's own threads.
+def openmp_address(runtime: Path) -> int | None:
+    """The address that `mi_pool_use` takes to run kernels on the threads of OpenMP, as a library in the process, or what it is
+    linked with, has them; None where it has none, or not with GNU's interface.
     """
-    global _parallel
     try:
-        parallel = ctypes.CDLL(str(runtime)).GOMP_parallel
+        return ctypes.cast(ctypes.CDLL(str(runtime)).GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):
-        return False
-    _parallel = ctypes.cast(parallel, ctypes.c_void_p)
-    if library.cache_info().currsize:
-        library().mi_pool_use(_parallel)
-    return True
+        return None
 
 
 @functools.cache

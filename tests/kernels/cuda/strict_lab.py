@@ -34,7 +34,7 @@ class StrictLab(Lab):
         self.cupy.runner = Interpreted(self.cupy, interpreter)
         self.present = True
         arrays = StrictArrays(self.cupy)
-        for module in (devices, loaded, graphs, profile, cuda_result):
+        for module in (devices, loaded, graphs, profile, cuda_result, target):
             monkeypatch.setattr(module, "find_cupy", lambda: self.cupy if self.present else None)
         for module in (functions, launching, together, target):
             monkeypatch.setattr(module, "compile_all", self.compile_all)

@@ -62,8 +62,11 @@ static void jobs(unsigned seed, int count, int nested, long most)
     }
 }
 
+static mi_parallel_fn *used; /* by every caller */
+
 static void *caller(void *number)
 {
+    mi_pool_use(used);
     jobs((unsigned)(uintptr_t)number, 150, 0, 250);
     return NULL;
 }
@@ -81,6 +84,7 @@ static void forks(int count)
         const pid_t child = fork();
         must(child >= 0, "no fork");
         if (!child) {
+            must(!mi_pool_use(used) && !mi_pool_use(NULL), "a team in a child");
             jobs((unsigned)i, 20, 1, 10);
             _exit(0);
         }
@@ -127,7 +131,8 @@ int main(int argc, char **argv)
 {
     const char *what = argc > 1 ? argv[1] : "";
     home = getpid();
-    if (argc > 2) mi_pool_use(team);
+    if (argc > 2) used = team;
+    must(!mi_pool_use(used) && mi_pool_use(used) == used, "what ran before");
     if (!strcmp(what, "in a row")) {
         jobs(1, 500, 0, 250);
         usleep(20000); /* the workers sleep */
