@@ -20,8 +20,9 @@ from mirage.kernels.cpu.launch.memory import LINE, address, aligned
 LARGE = 32 << 20
 #: bytes from which each of several results is: dropped together, they are more than glibc keeps (M_TRIM_THRESHOLD)
 SEVERAL = 128 << 10
-#: how many results of all programs together are kept, and beyond these, how many bytes
-KEPT, KEPT_BYTES = 2, 128 << 20
+#: how many results of all programs together are kept in any case; how many at most, which a search for one looks through, and how
+#: many bytes
+KEPT, MOST, KEPT_BYTES = 2, 64, 128 << 20
 
 _BYTE = np.dtype(np.uint8)
 # unused memory; append and popleft are atomic, as results may be dropped by any thread, at any time
@@ -30,7 +31,7 @@ _free: deque[np.ndarray] = deque()
 
 def _give_back(memory: np.ndarray) -> None:
     _free.append(memory)
-    while len(_free) > KEPT and sum(m.size for m in tuple(_free)) > KEPT_BYTES:
+    while len(_free) > KEPT and (len(_free) > MOST or sum(m.size for m in tuple(_free)) > KEPT_BYTES):
         with suppress(IndexError):
             _free.popleft()
 

@@ -453,6 +453,14 @@ def test_a_lazy_result_takes_out() -> None:
     np.testing.assert_array_equal(out, 2 * X)
 
 
+def test_few_of_many_small_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What looks for memory looks through them."""
+    monkeypatch.setattr(leases, "_free", deque())
+    results = [leases.lease((64 * k,), np.dtype(np.uint8)) for k in range(1, leases.MOST + 10)]
+    del results
+    assert len(leases._free) == leases.MOST
+
+
 def test_of_many_results_as_many_bytes_are_kept_as_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "_free", deque())
     monkeypatch.setattr(leases, "KEPT_BYTES", 5 << 16)
