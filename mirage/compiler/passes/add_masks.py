@@ -79,7 +79,7 @@ class _Read:
         for b in function.bindings:
             for v in variables(b.value):
                 self.users.setdefault(v, []).append(b.value)
-        self.result = set(variables(function.result)) if not isinstance(function.result, Var) else {function.result}
+        self.result = function.result
 
     def mask(self, var: Var, value: Expr) -> _Mask | None:
         """The mask of scores that a variable is, if it is one."""
@@ -98,7 +98,7 @@ class _Read:
 
     def _only_softmax(self, var: Var) -> bool:
         users = self.users.get(var, [])
-        return bool(users) and var not in self.result and all(isinstance(u, OpCall) and u.op == "softmax" for u in users)
+        return bool(users) and var != self.result and all(isinstance(u, OpCall) and u.op == "softmax" for u in users)
 
     def _is_number(self, atom: Atom) -> bool:
         """Whether an operand is a scalar constant, or a constant tensor of one element, -inf."""
@@ -121,10 +121,10 @@ class _Read:
                 continue
             scalar = value.op == "div" and _is_of(value.args[1], {"scalar"})
             whole = value.op == "cast" and _is_of(value.args[0], {*INTEGERS, "bool"})
-            if value.op not in _DEFINED and value.op != "constant" and not scalar and not whole:
-                return False
             if whole:
                 continue
+            if value.op not in _DEFINED and value.op != "constant" and not scalar:
+                return False
             new = [v for v in variables(value) if v not in seen]
             seen.update(new)
             queue += new
