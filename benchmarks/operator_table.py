@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.page import with_end
 from mirage.ir.annotations import Annotation, ShapeType
 from mirage.ir.dims import symbol
 from mirage.ir.loops.analysis import pattern_kind
@@ -114,10 +115,7 @@ def tables() -> Iterator[str]:
 
 def written(page: str) -> str:
     """The page with the tables, which stand at its end, made anew."""
-    head, mark, _ = page.partition("## All operators\n")
-    if not mark:
-        raise SystemExit(f"{PAGE} lacks the heading '## All operators'; add it where the tables begin")
-    return f"{head}{mark}\n" + "\n".join(tables()) + "\n"
+    return with_end(page, "## All operators", tables())
 
 
 if __name__ == "__main__":

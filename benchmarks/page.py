@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,14 @@ def processor() -> str:
     """The processor of this machine, by which figures are kept apart."""
     target = machine.processor()
     return f"{target.cpu}, {target.cores} {'core' if target.cores == 1 else 'cores'}"
+
+
+def with_end(text: str, heading: str, lines: Iterable[str]) -> str:
+    """A page whose end, from that heading on, is these lines; raises ValueError where it lacks the heading."""
+    head, mark, _ = text.partition(f"{heading}\n")
+    if not mark:
+        raise ValueError(f"the page lacks the heading {heading!r}; add it where its tables begin")
+    return f"{head}{mark}\n" + "\n".join(lines) + "\n"
 
 
 def _parts(text: str, name: str) -> tuple[str, str, str]:

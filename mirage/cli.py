@@ -1,4 +1,4 @@
-"""The command line: `mirage demo | superoptimize | compile | show | verify | cache`.
+"""The command line: `mirage demo | superoptimize | compile | show | verify | cache | settings`.
 
 Errors are one line and exit code 2; `--debug` shows the traceback.
 """
@@ -19,6 +19,7 @@ from rich.table import Table
 import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.cli_compile import compile_
+from mirage.cli_settings import settings
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.folders import save_file
@@ -42,6 +43,7 @@ app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pret
 cache_app = typer.Typer(help="The results store.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 app.command("compile")(compile_)
+app.command()(settings)
 _debug = {"on": False}
 
 

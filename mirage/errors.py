@@ -157,7 +157,11 @@ class CacheFormatError(MirageError):
 
 
 class SettingError(MirageError):
-    """An environment variable with a value that it cannot have."""
+    """An environment variable with a value that it cannot have; names both and what is allowed."""
+
+
+class SettingWarning(UserWarning):
+    """An environment variable that begins as the settings do and is none."""
 
 
 class BudgetError(MirageError):

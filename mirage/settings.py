@@ -1,82 +1,204 @@
-"""Every setting that the environment can change, in one place.
+"""Every setting that the environment can change: one declaration each, which documentation and `mirage settings` are made from.
 
-| variable | meaning | default |
-| --- | --- | --- |
-| `MIRAGE_CACHE_DIR` | folder of the results store, checkpoints and compiled kernels | the user's cache folder |
-| `MIRAGE_CACHE_URL` | SQLAlchemy URL of a results store to share | SQLite in the cache folder |
-| `MIRAGE_NUM_THREADS` | threads of a CPU kernel | the CPUs that this process may use |
-| `MIRAGE_SEARCH_WORKERS` | processes that compile kernels for CUDA | the CPUs that this process may use |
-| `MIRAGE_CFLAGS` | flags appended to the C compiler's | none |
-| `MIRAGE_PRINT_AFTER` | passes of the graph compiler, by commas, after which the module is printed; or `all` | none |
-| `MIRAGE_LOG` | what of models of PyTorch is told on stderr, by commas: `graphs`, `fallbacks`, `recompiles` | none |
-| `CC` | C compiler | first of cc, gcc, clang, ziglang |
+A setting is called for its value, `num_threads()`, and reads the environment then: a process may change it between two calls.
+To add one, declare it below: a name, the variable, how its text is read and what is allowed, the default, a line of help.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from platformdirs import user_cache_dir
 
-from mirage.errors import MirageError, SettingError
+from mirage.errors import SettingError, SettingWarning
+
+T = TypeVar("T")
+PREFIX = "MIRAGE_"
 
 #: what `MIRAGE_LOG` may name
 LOGS = ("graphs", "fallbacks", "recompiles")
 
 
-def cache_dir() -> Path:
-    """Folder of the results store and of compiled kernels; not created here."""
-    return Path(os.environ.get("MIRAGE_CACHE_DIR") or user_cache_dir("mirage"))
+@dataclass(frozen=True)
+class Setting(Generic[T]):
+    """A setting: the environment variable that has it, and how its text becomes a value.
 
-
-def cache_url() -> str | None:
-    """SQLAlchemy URL of the results store, or None for the SQLite file in `cache_dir()`."""
-    return os.environ.get("MIRAGE_CACHE_URL") or None
-
-
-def extra_cflags() -> list[str]:
-    """Flags appended to the C compiler's."""
-    return os.environ.get("MIRAGE_CFLAGS", "").split()
-
-
-def num_threads() -> int:
-    """Threads of a CPU kernel.
-
-    Raises MirageError if `MIRAGE_NUM_THREADS` is not a positive integer.
+    `parse` raises ValueError for a text that is not `allowed`. A variable that is unset or empty has the `default`, which
+    `default_help` says in words. `example` is a text that `parse` takes.
     """
-    return _count("MIRAGE_NUM_THREADS", "thread")
+
+    variable: str
+    parse: Callable[[str], T]
+    default: Callable[[], T]
+    allowed: str
+    example: str
+    help: str
+    default_help: str = "none"
+
+    def __call__(self) -> T:
+        """The value; raises SettingError for a text that is not allowed."""
+        text = os.environ.get(self.variable)
+        if not _checked:
+            warn_of_unknown()
+        if not text:
+            return self.default()
+        try:
+            return self.parse(text)
+        except ValueError as e:
+            why = f" ({e})" if str(e) else ""
+            raise SettingError(
+                f"{self.variable}={text!r} is not {self.allowed}{why}; for example {self.example} is; or unset it"
+            ) from None
+
+    @property
+    def origin(self) -> str:
+        """Where the value is from: `environment` or `default`."""
+        return "environment" if os.environ.get(self.variable) else "default"
 
 
-def search_workers() -> int:
-    """Processes that compile kernels for CUDA.
-
-    Raises MirageError if `MIRAGE_SEARCH_WORKERS` is not a positive integer.
-    """
-    return _count("MIRAGE_SEARCH_WORKERS", "process")
+def _positive(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()) or int(text) == 0:
+        raise ValueError
+    return int(text)
 
 
-def print_after() -> tuple[str, ...]:
-    """Names of the passes after which the graph compiler prints the module; ("all",) for every one."""
-    return tuple(filter(None, (name.strip() for name in os.environ.get("MIRAGE_PRINT_AFTER", "").split(","))))
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, (name.strip() for name in text.split(","))))
 
 
-def logs() -> tuple[str, ...]:
-    """What of models of PyTorch is told on stderr.
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
 
-    Raises SettingError for a name that `MIRAGE_LOG` does not know.
-    """
-    names = tuple(filter(None, (name.strip() for name in os.environ.get("MIRAGE_LOG", "").split(","))))
+
+def _logs(text: str) -> tuple[str, ...]:
+    names = _names(text)
     if unknown := [name for name in names if name not in LOGS]:
-        raise SettingError(f"MIRAGE_LOG: {unknown[0]!r} is nothing that is told; name some of {', '.join(LOGS)}, by commas")
+        raise ValueError(f"{unknown[0]!r} is nothing that is told")
     return names
 
 
-def _count(variable: str, what: str) -> int:
-    """A positive number from the environment; by default the CPUs that this process may use."""
-    text = os.environ.get(variable)
-    if not text:
-        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if not text.isdecimal() or int(text) == 0:
-        raise MirageError(f"{variable}={text!r} is not a positive integer; set it to a {what} count such as 2")
-    return int(text)
+def _cpus() -> int:
+    """The CPUs that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+cache_dir = Setting(
+    "MIRAGE_CACHE_DIR",
+    parse=Path,
+    default=lambda: Path(user_cache_dir("mirage")),
+    allowed="a path",
+    example="/var/tmp/mirage",
+    help="folder of the results store, checkpoints and compiled kernels; it is made when it is first written to",
+    default_help="the user's cache folder",
+)
+cache_url = Setting[str | None](
+    "MIRAGE_CACHE_URL",
+    parse=str,
+    default=lambda: None,
+    allowed="a SQLAlchemy URL",
+    example="sqlite:////var/tmp/results.sqlite",
+    help="SQLAlchemy URL of a results store to share",
+    default_help="SQLite in the cache folder",
+)
+num_threads = Setting(
+    "MIRAGE_NUM_THREADS",
+    parse=_positive,
+    default=_cpus,
+    allowed="a positive integer",
+    example="2",
+    help="threads of a CPU kernel",
+    default_help="the CPUs that this process may use",
+)
+search_workers = Setting(
+    "MIRAGE_SEARCH_WORKERS",
+    parse=_positive,
+    default=_cpus,
+    allowed="a positive integer",
+    example="2",
+    help="processes that compile kernels for CUDA",
+    default_help="the CPUs that this process may use",
+)
+compiler = Setting[tuple[str, ...]](
+    "CC",
+    parse=_words,
+    default=tuple,
+    allowed="a command line",
+    example="gcc",
+    help="C compiler, with its own flags if need be",
+    default_help="first of cc, gcc, clang, ziglang",
+)
+extra_cflags = Setting[tuple[str, ...]](
+    "MIRAGE_CFLAGS",
+    parse=_words,
+    default=tuple,
+    allowed="a list of flags as a shell reads them",
+    example="'-O1 -g'",
+    help="flags appended to the C compiler's",
+)
+print_after = Setting[tuple[str, ...]](
+    "MIRAGE_PRINT_AFTER",
+    parse=_names,
+    default=tuple,
+    allowed="a list of passes",
+    example="partition,fuse",
+    help="passes of the graph compiler, by commas, after which the module is printed; or `all`",
+)
+logs = Setting[tuple[str, ...]](
+    "MIRAGE_LOG",
+    parse=_logs,
+    default=tuple,
+    allowed=f"a list of {', '.join(LOGS)}",
+    example="graphs,fallbacks",
+    help="what of models of PyTorch is told on stderr, by commas: `graphs`, `fallbacks`, `recompiles`",
+)
+upstream_mugraphs = Setting[Path | None](
+    "MIRAGE_UPSTREAM_MUGRAPHS",
+    parse=Path,
+    default=lambda: None,
+    allowed="a path",
+    example="results",
+    help="folder of graphs that the upstream project stored, which some of the tests read",
+)
+
+#: every setting, by the name under which this module declares it
+SETTINGS: Mapping[str, Setting[object]] = {name: one for name, one in globals().items() if isinstance(one, Setting)}
+
+_checked: list[str] = []
+
+
+def unknown_variables() -> dict[str, str]:
+    """Variables of the environment that begin as ours do and are no setting; for each the nearest that is one."""
+    known = {one.variable for one in SETTINGS.values()}
+    unknown = sorted(name for name in os.environ if name.startswith(PREFIX) and name not in known)
+    if not unknown:
+        return {}
+    from difflib import get_close_matches
+
+    return {name: get_close_matches(name, sorted(known), n=1, cutoff=0.0)[0] for name in unknown}
+
+
+def warn_of_unknown() -> None:
+    """Warn of every unknown variable, once in a process, and not again in the processes that it starts."""
+    if _checked:
+        return
+    _checked.append("done")
+    if not (unknown := unknown_variables()):
+        return
+    from multiprocessing import parent_process
+
+    if parent_process() is None:
+        for name, nearest in unknown.items():
+            text = f"{name} is no setting and changes nothing; the nearest is {nearest}; `mirage settings` lists them"
+            warnings.warn(text, SettingWarning, stacklevel=3)
+
+
+def markdown() -> str:
+    """The settings as a table for the documentation."""
+    rows = [f"| `{one.variable}` | {one.help} | {one.default_help} |" for one in SETTINGS.values()]
+    return "\n".join(["| variable | meaning | default |", "| --- | --- | --- |", *rows])

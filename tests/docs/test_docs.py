@@ -198,13 +198,6 @@ def test_every_page_is_in_the_index() -> None:
         assert page.name == "index.md" or f"({page.name})" in index, f"docs/index.md does not link {page.name}"
 
 
-def test_the_settings_are_all_in_the_readme() -> None:
-    settings = (ROOT / "mirage" / "settings.py").read_text(encoding="utf-8")
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    for row in re.findall(r"^\| `\w+` \|.*\|$", settings, re.MULTILINE):
-        assert row in readme, f"README.md lacks {row}"
-
-
 @pytest.mark.parametrize("folder", ["mirage", "mirage/results", "kernels", "search"])
 def test_the_tables_of_files_name_them_all(folder: str) -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

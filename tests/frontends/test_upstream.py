@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,6 +29,7 @@ from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, Role
 from mirage.mugraph.interpret import run_mugraph
 from mirage.results.evidence import verdicts
+from mirage.settings import upstream_mugraphs
 from mirage.verify.proof import prove
 from tests.frontends import upstream as up
 from tests.frontends.upstream_literal import Malformed, repaired, run
@@ -612,10 +612,10 @@ FILES: dict[str, tuple[Callable[..., Program], Sequence[int], Sequence[str], int
 
 @pytest.fixture
 def stored_results() -> Path:
-    folder = os.environ.get("MIRAGE_UPSTREAM_MUGRAPHS")
-    if not folder:
+    folder = upstream_mugraphs()
+    if folder is None:
         pytest.skip("MIRAGE_UPSTREAM_MUGRAPHS does not name a folder")
-    return Path(folder)
+    return folder
 
 
 @pytest.mark.parametrize("symbolic", [False, True])

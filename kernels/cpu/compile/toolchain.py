@@ -27,11 +27,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from mirage import settings
 from mirage.errors import CompilerError, MirageError, NoCompilerError
 from mirage.folders import build_folder, check_private, private_folder
 from mirage.kernels.cpu.compile import shipped
 from mirage.kernels.cpu.compile.together import waiting
-from mirage.settings import extra_cflags
 
 MESSAGE_LINES = 20
 # Lines of /proc/cpuinfo, on x86 and on ARM, that tell processors apart.
@@ -52,15 +52,15 @@ def find_compiler() -> Compiler:
     Raises NoCompilerError if there is none, or if `CC` names one that does not run.
     """
     # the environment is the key: a process may change it between two calls
-    return _find_compiler(os.environ.get("CC", ""), os.environ.get("PATH", ""))
+    return _find_compiler(settings.compiler(), os.environ.get("PATH", ""))
 
 
 @functools.cache
-def _find_compiler(cc: str, path: str) -> Compiler:
-    chosen = shlex.split(cc)
+def _find_compiler(chosen: tuple[str, ...], path: str) -> Compiler:
     if chosen:
         found = _identify(chosen, path)
         if found is None:
+            cc = shlex.join(chosen)
             raise NoCompilerError(
                 f"CC={cc!r} does not run (`{cc} --version` failed); "
                 "set CC to a C compiler such as gcc or clang, or unset it"
@@ -79,7 +79,7 @@ def _find_compiler(cc: str, path: str) -> Compiler:
     )
 
 
-def _identify(command: list[str], path: str) -> Compiler | None:
+def _identify(command: Sequence[str], path: str) -> Compiler | None:
     program = shutil.which(command[0], path=path)
     if program is None:
         return None
@@ -144,7 +144,7 @@ def start(parts: Sequence[str]) -> None:
 
 def _shipped(source: str, suffix: str) -> Path | None:
     """What came with the package, unless the user has flags of their own."""
-    return None if extra_cflags() else shipped.find(source, suffix)
+    return None if settings.extra_cflags() else shipped.find(source, suffix)
 
 
 def _object(compiler: Compiler, part: str) -> Path:
@@ -170,7 +170,7 @@ if hasattr(os, "register_at_fork"):
 
 def _start(compiler: Compiler, part: str) -> Future[Path]:
     """The object file of a part, which a thread compiles if it is not in the cache: one for all who wait for it."""
-    key = compiler, part, *extra_cflags(), private_folder("kernels")
+    key = compiler, part, *settings.extra_cflags(), private_folder("kernels")
     with _building_lock:
         found = _building.get(key)
         if found is None:
@@ -193,7 +193,7 @@ def _compile_part(key: tuple[object, ...], compiler: Compiler, part: str, result
 
 
 def _flags(suffix: str) -> tuple[str, ...]:
-    return *shipped.flags("native", suffix), *extra_cflags()
+    return *shipped.flags("native", suffix), *settings.extra_cflags()
 
 
 def _place(compiler: Compiler, source: str, name: str, suffix: str, objects: Sequence[Path] = ()) -> Path:

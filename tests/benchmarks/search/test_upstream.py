@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from mirage.ir.axes import to_axes
 from mirage.mugraph.graph import MuGraph
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
+from mirage.settings import upstream_mugraphs
 from tests.frontends import upstream as up
 from tests.mugraph.graphs import flash_attention, flash_decoding, library
 from tests.programs import block
@@ -108,10 +108,11 @@ def test_the_table_counts_candidates_by_file() -> None:
     assert summary(found).rows == [["a", "3", "2", "2", "0", "1"], ["b", "1", "1", "0", "1", "0"]]
 
 
-@pytest.mark.skipif("MIRAGE_UPSTREAM_MUGRAPHS" not in os.environ, reason="MIRAGE_UPSTREAM_MUGRAPHS names no folder")
+@pytest.mark.skipif(upstream_mugraphs() is None, reason="MIRAGE_UPSTREAM_MUGRAPHS names no folder")
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_stored_graph_is_found_or_bettered(name: str) -> None:
-    folder = Path(os.environ["MIRAGE_UPSTREAM_MUGRAPHS"])
+    folder = upstream_mugraphs()
+    assert folder is not None
     found = list(rows(folder / f"{name}.json", PROGRAMS[name], 30.0))
     assert found
     assert {r.verdict for r in found} == {"proved equal"}
