@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from inspect import signature
-from typing import Any, TypeAlias
+from typing import Any
 
-from mirage.api import superoptimize as search_program
-from mirage.background import Background, Job
+from mirage.background import Background
 from mirage.cache import ResultStore, check_cache
 from mirage.compiler.arguments import trial_sets
 from mirage.compiler.build import (
@@ -21,20 +20,18 @@ from mirage.compiler.build import (
     built,
     passed,
 )
-from mirage.compiler.choice import PLAIN, fastest, form_of
+from mirage.compiler.choice import PLAIN, fastest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
-from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
-from mirage.compiler.kernels.switching import SwitchingKernel
 from mirage.compiler.kernels.targets import kernels_for
 from mirage.compiler.passes import add_masks, partition, superoptimize
 from mirage.compiler.pipeline import printed
 from mirage.compiler.sizes import DEFAULT_SIZE
-from mirage.errors import BudgetError, DimError, InputError, SearchError, TraceError
+from mirage.errors import BudgetError, DimError, InputError, TraceError
 from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.ir.annotations import Annotation, symbols_in
@@ -45,24 +42,18 @@ from mirage.ir.graph.programs import module_of
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import Program
 from mirage.progress import Say, Step
-from mirage.results.cpu.result import Superoptimized
 from mirage.runtime.executable import Executable, Kernel, read_executable
 from mirage.runtime.program import CallPacked
 from mirage.search.decision import MAX_VERSIONS
+from mirage.subprograms import FOUND, Later, Searches
 
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
-#: seconds below which a search is not worth its start
-MIN_BUDGET = 1.0
-#: share of a subprogram's time, and seconds at least and at most, for the race of what a search found against what there is
-#: without one
-RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.05, 0.05, 0.5
 #: share of the budget, and seconds at most, for the race of the whole program against the same without a search
 PROGRAM_SHARE, PROGRAM_SECONDS = 0.05, 3.0
 
-#: forms of a subprogram: what a search found, and one kernel that is made without a search; and the whole program with what
-#: was chosen for each of its subprograms
-FOUND, FUSED, FULL = "found", "fused", "full"
+#: the form of the whole program with what was chosen for each of its subprograms
+FULL = "full"
 
 #: makers of kernels from their texts, by kind
 KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
@@ -95,8 +86,8 @@ def compile(
     `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all
     intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
-    between calls, such as weights. `budget` is in seconds, for superoptimizing all subprograms together; what is in the
-    results store costs less. On the processor, what is found is raced against libraries and fusion, at `sizes` with random
+    between calls, such as weights. `budget` is in seconds, for all of the compilation, but for what takes longer before
+    the first search; what is in the results store costs less. On the processor, what is found is raced against libraries and fusion, at `sizes` with random
     arguments, so that the program is not slower than without a search. With `background` the executable is returned at once:
     subprograms run as library calls until a process beside has found better, which it goes on to improve until there is nothing
     left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture
@@ -137,8 +128,7 @@ def compile(
         context.packages = tuple(str(module.functions[module.main].attr.get(PACKAGES, "")).split())
     context.kernels, context.deadline, context.say = kernels, start + budget - race, say
     context.printed = printed(PIPELINE)
-    search = _Later(beside, kernels) if beside else _Searches(kernels, cache, seed, say)
-    context.superoptimizer = search
+    search = Later(beside, kernels) if beside else Searches(kernels, cache, seed, say)
     main = module.functions[module.main]
 
     def finished(module: Module, context: Context) -> Executable:
@@ -147,14 +137,21 @@ def compile(
         return built(module, context, given=len(main.parameters), planned=planned, background=beside)
 
     module = passed(module, context, PREPARATION, without)
-    unsearched = module, replace(context.copy(), superoptimizer=None)
+    prepared, unsearched = module, context.copy()
     module = passed(module, context, (add_masks.run, partition.run), without)
+    context.superoptimizer = search
+    plain = None
+    if isinstance(search, Searches) and kernels.on_host and superoptimize.subprograms(module):
+        began = time.perf_counter()
+        plain = finished(prepared, unsearched)
+        # the program with what is found takes about as long to finish
+        context.deadline -= min(time.perf_counter() - began, context.seconds_left / 2)
     before = context.copy()
     executable = finished(module, context)
     if beside:
         beside.start()
-    elif isinstance(search, _Searches) and search.may_lose:
-        forms = {FULL: executable, PLAIN: finished(*unsearched)}
+    elif plain is not None and isinstance(search, Searches) and search.may_lose:
+        forms = {FULL: executable, PLAIN: plain}
         if search.chosen != search.found:
             forms[FOUND] = finished(module, replace(before, superoptimizer=search.again))
         executable = _fastest(main, forms, context.sizes, race)
@@ -272,121 +269,3 @@ def _anchors(sizes: Any, symbols: Sequence[str], bounds: Constraints, name: str)
         if complete not in found:
             found.append(complete)
     return found
-
-
-@dataclass
-class _Later:
-    """Kernels that run library calls until their subprograms are superoptimized."""
-
-    beside: Background
-    kernels: KernelMaker
-    #: Ctrl-C does not reach the process beside
-    interrupted = False
-
-    def __call__(
-        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> tuple[Kernel, str]:
-        kernel = SwitchingKernel(self.kernels.library(program))
-        self.beside.add(Job(kernel, program, tuple(sizes)[:MAX_SETS], tuple(constants)))
-        return kernel, kernel.outcome
-
-
-#: a kernel, or None for what libraries and fusion make of a subprogram, with what is said of it
-_Choice: TypeAlias = tuple[Kernel | None, str]
-
-
-@dataclass
-class _Searches:
-    """The fastest of what `mirage.superoptimize` finds for a subprogram, of one kernel that is made without a search, and of what
-    libraries and fusion make of it; after an interrupt, without measurements and searches.
-    """
-
-    kernels: KernelMaker
-    cache: ResultStore | bool
-    seed: int
-    say: Say
-    interrupted: bool = False
-    #: what was chosen for each subprogram, and what a search found for it, or, without one, the same
-    chosen: dict[str, _Choice] = field(default_factory=dict)
-    found: dict[str, _Choice] = field(default_factory=dict)
-
-    def __call__(
-        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> _Choice:
-        forms = self._forms(program, sizes, constants, budget)
-        name = next(iter(forms))
-        if len(forms) > 1 and not self.interrupted:
-            seconds = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS)
-            name = self._race(program, forms, sizes[:MAX_SETS], constants, seconds)
-        self.chosen[program.name], self.found[program.name] = forms[name], forms.get(FOUND, forms[name])
-        return forms[name]
-
-    @property
-    def may_lose(self) -> bool:
-        """Whether a program that runs what was chosen might be slower than without it."""
-        used = any(kernel is not None for kernel, _ in self.chosen.values())
-        return used and not self.interrupted and self.kernels.on_host
-
-    def again(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> _Choice:
-        """What the search found for a subprogram."""
-        return self.found[program.name]
-
-    def _forms(
-        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> dict[str, _Choice]:
-        """The ways to run a subprogram, the one first that runs if none is measured."""
-        if self.interrupted or budget < MIN_BUDGET:
-            why = "as the compilation was interrupted" if self.interrupted else "for which no time was left"
-            return self._unsearched(program, sizes, constants, why)
-        try:
-            result = search_program(
-                program, target=self.kernels.target, sizes=list(sizes)[:MAX_SETS], constants=constants,
-                budget=(1 - RACE_SHARE) * budget, cache=self.cache, seed=self.seed, progress=self.say,
-            )  # fmt: skip
-        except SearchError as e:
-            reason = str(e).partition("; ")[0]
-            return self._unsearched(program, sizes, constants, f"as one found nothing that can be compiled ({reason})")
-        self.interrupted = result.interrupted
-        where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
-        kernel = self.kernels.superoptimized(result)
-        if not isinstance(result, Superoptimized):
-            return {FOUND: (kernel, f"{result.best}; {where}")}
-        gain = ""
-        if library := result.baselines.get("library"):
-            gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library"
-        slower = f"measured to be faster than {result.best}; {where}"
-        forms: dict[str, _Choice] = {
-            FOUND: (kernel, f"{result.best}{gain}; {where}"),
-            PLAIN: (None, f"libraries and fusion, which were {slower}"),
-        }
-        if (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
-            forms[FUSED] = fused, f"fused, which was {slower}"
-        return forms
-
-    def _unsearched(
-        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], why: str
-    ) -> dict[str, _Choice]:
-        """The same without a search."""
-        fused = self.kernels.fused(program, sizes, constants=constants)
-        if fused is None:
-            return {PLAIN: (None, f"libraries and fusion without a search, {why}")}
-        forms: dict[str, _Choice] = {FUSED: (fused, f"fused without a search, {why}")}
-        if self.kernels.on_host:
-            forms[PLAIN] = None, f"libraries and fusion without a search, {why}"
-        return forms
-
-    def _race(
-        self,
-        program: Program,
-        forms: Mapping[str, _Choice],
-        sizes: Sequence[Sizes],
-        constants: Sequence[str],
-        seconds: float,
-    ) -> str:
-        """The name of the fastest form; of the first one where there is no memory to try them."""
-        module = module_of(program)
-        arguments = trial_sets(module.functions[module.main], sizes)
-        if arguments is None:
-            return next(iter(forms))
-        made = {name: form_of(program, kernel, sizes, constants, self.kernels) for name, (kernel, _) in forms.items()}
-        return fastest(made, arguments, seconds)

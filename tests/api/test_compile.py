@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 
 import mirage as mi
 from benchmarks.graphs.programs import SMALL, GraphProgram
-from mirage import compilation
+from mirage import compilation, subprograms
+from mirage.compiler import choice
 from mirage.compiler.build import OPTIMIZATIONS, PIPELINE
 from mirage.errors import (
     BudgetError,
@@ -24,6 +26,7 @@ from mirage.errors import (
     InputError,
     MirageError,
     ParseError,
+    SearchError,
     SettingError,
     ShapeError,
     TraceError,
@@ -67,13 +70,14 @@ def test_one_compile_serves_all_sizes_also_after_loading(name: str, tmp_path: Pa
     check_numbers(mi.load_executable(tmp_path / "program.mirage"), p, 3, seed=1)
 
 
-@pytest.mark.parametrize("name", ["llama_decode", "mixtral_moe"])
+@pytest.mark.parametrize("name", [pytest.param("llama_decode", marks=pytest.mark.slow), "mixtral_moe"])
 def test_superoptimized_programs_compute_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compilation, "fastest", Judge("full", "found", "fused"))
+    limit_tuning(monkeypatch.setattr)
+    races_by(Judge("full", "found", "fused"), monkeypatch)
     p = SMALL[name]
-    executable = compiled(p, without=(), budget=4.0)
+    executable = compiled(p, without=(), budget=4 * BUDGET)
     assert "lax_kernel" in executable.explain()
     check_numbers(executable, p, 20)
     executable.save(tmp_path / "program.mirage")
@@ -111,12 +115,50 @@ class Judge:
         return next((name for name in self.wanted if name in forms), next(iter(forms)))
 
 
+def races_by(judge: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (compilation, subprograms):
+        monkeypatch.setattr(module, "fastest", judge)
+
+
+def test_where_no_time_is_left_nothing_is_made_for_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subprograms, "MIN_BUDGET", float("inf"))
+    for name in ("form_of", "superoptimize"):
+        monkeypatch.setattr(subprograms, name, lambda *_, **__: pytest.fail("takes time"))
+    executable = mi.compile(parts, PARTS, budget=BUDGET, cache=False)
+    check_parts(executable)
+    assert executable.explain().count("libraries and fusion without a search, for which no time was left") == 2
+
+
+def test_a_search_has_the_time_that_the_other_forms_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    budgets: list[float] = []
+
+    def search(*_: Any, budget: float, **__: Any) -> Any:
+        done.append("search")
+        budgets.append(budget)
+        raise SearchError("none")
+
+    def form_of(*arguments: Any) -> mi.Executable:
+        done.append("form")
+        return choice.form_of(*arguments)
+
+    monkeypatch.setattr(subprograms, "superoptimize", search)
+    monkeypatch.setattr(subprograms, "form_of", form_of)
+    races_by(Judge("fused"), monkeypatch)
+    executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
+    check_parts(executable)
+    # plain and fused, for each of the two
+    assert done == ["form", "form", "search"] * 2
+    assert max(budgets) < 2 * BUDGET
+    assert executable.explain().count("fused without a search, as one found nothing that can be compiled (none)") == 2
+
+
 @pytest.mark.parametrize("wanted", ["found", "fused", "plain"])
 def test_the_fastest_form_of_a_subprogram_runs(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_tuning(monkeypatch.setattr)
     # of the whole program, what was chosen for each subprogram
     judge = Judge("full", wanted)
-    monkeypatch.setattr(compilation, "fastest", judge)
+    races_by(judge, monkeypatch)
     executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
     check_parts(executable)
     subprograms = [{"found", "fused", "plain"}] * 2
@@ -132,7 +174,7 @@ def test_the_fastest_form_of_a_subprogram_runs(wanted: str, monkeypatch: pytest.
 @pytest.mark.parametrize("wanted", ["full", "plain", "found"])
 def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_tuning(monkeypatch.setattr)
-    monkeypatch.setattr(compilation, "fastest", lambda forms, *_, **more: wanted if "full" in forms else "fused")
+    races_by(lambda forms, *_, **more: wanted if "full" in forms else "fused", monkeypatch)
     executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
     check_parts(executable)
     text = executable.explain()
@@ -144,7 +186,7 @@ def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.Mon
 def test_a_program_whose_calls_have_effects_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_tuning(monkeypatch.setattr)
     judge = Judge("found")
-    monkeypatch.setattr(compilation, "fastest", judge)
+    races_by(judge, monkeypatch)
     called: list[int] = []
 
     def note(x: np.ndarray) -> tuple[()]:

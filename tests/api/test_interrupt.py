@@ -293,7 +293,7 @@ def test_an_interrupted_compilation_searches_no_more(store: ResultStore, tmp_pat
     say = Interrupter("2 kernels compiled")
     executable = mi.compile(two_parts, adapter.specs, budget=2 * BUDGET, cache=store, progress=say)
     text = executable.explain()
-    assert "; interrupted" in text and "fused without a search, as the compilation was interrupted" in text
+    assert "; interrupted" in text and "libraries and fusion without a search, as the compilation was interrupted" in text
     assert executable.interrupted and executable.to_json()["interrupted"]
     executable.save(tmp_path / "two.mirage")
     assert mi.load_executable(tmp_path / "two.mirage").interrupted

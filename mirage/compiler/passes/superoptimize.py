@@ -31,7 +31,7 @@ _LEAST_BYTES = 1 << 17
 
 
 def run(module: Module, context: Context) -> Module:
-    found = [f for f in module if f.attr.get("origin") == "lax"]
+    found = subprograms(module)
     if context.superoptimizer is None or not found:
         return module
     sizes = sizes_of_functions(module, context.sizes)
@@ -61,6 +61,11 @@ def run(module: Module, context: Context) -> Module:
         chosen = kernels[w.key]
         builder.add(left(w.function) if chosen is None else calling(w.function, builder, chosen, w.lax.dims))
     return builder.finish(module.main)
+
+
+def subprograms(module: Module) -> list[Function]:
+    """The functions that are to be superoptimized."""
+    return [f for f in module if f.attr.get("origin") == "lax"]
 
 
 def left(function: Function) -> Function:

@@ -1,0 +1,153 @@
+"""How a compilation superoptimizes its subprograms: at once, or in a process beside the program."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from mirage.api import TargetResult, superoptimize
+from mirage.background import Background, Job
+from mirage.cache import ResultStore
+from mirage.compiler.arguments import trial_sets
+from mirage.compiler.choice import PLAIN, fastest, form_of
+from mirage.compiler.context import Sizes
+from mirage.compiler.kernels.maker import KernelMaker
+from mirage.compiler.kernels.switching import SwitchingKernel
+from mirage.errors import SearchError
+from mirage.ir.graph.nodes import Function
+from mirage.ir.graph.programs import module_of
+from mirage.ir.program import Program
+from mirage.progress import Say
+from mirage.results.cpu.result import Superoptimized
+from mirage.runtime.executable import Executable, Kernel
+from mirage.search.decision import MAX_VERSIONS
+
+#: seconds below which a search is not worth its start
+MIN_BUDGET = 1.0
+#: share of a subprogram's time, and seconds at least and at most, for the race of what a search found against what there is
+#: without one
+RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.05, 0.05, 0.5
+
+#: forms of a subprogram beside the plain one: what a search found, and one kernel that is made without a search
+FOUND, FUSED = "found", "fused"
+
+#: a kernel, or None for what libraries and fusion make of a subprogram, with what is said of it
+Choice: TypeAlias = tuple[Kernel | None, str]
+
+
+@dataclass
+class Later:
+    """Kernels that run library calls until their subprograms are superoptimized."""
+
+    beside: Background
+    kernels: KernelMaker
+    #: Ctrl-C does not reach the process beside
+    interrupted = False
+
+    def __call__(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> tuple[Kernel, str]:
+        kernel = SwitchingKernel(self.kernels.library(program))
+        self.beside.add(Job(kernel, program, tuple(sizes)[:MAX_VERSIONS], tuple(constants)))
+        return kernel, kernel.outcome
+
+
+@dataclass
+class Searches:
+    """The fastest of what `mirage.superoptimize` finds for a subprogram, of one kernel that is made without a search, and of what
+    libraries and fusion make of it. All three are made and raced within the budget; after an interrupt, and where no time is
+    left, it is the last, which costs none.
+    """
+
+    kernels: KernelMaker
+    cache: ResultStore | bool
+    seed: int
+    say: Say
+    interrupted: bool = False
+    #: what was chosen for each subprogram, and what a search found for it, or, without one, the same
+    chosen: dict[str, Choice] = field(default_factory=dict)
+    found: dict[str, Choice] = field(default_factory=dict)
+
+    def __call__(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> Choice:
+        deadline = time.perf_counter() + budget
+        race = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS)
+        sizes = list(sizes)[:MAX_VERSIONS]
+        on_host = self.kernels.on_host
+        forms: dict[str, Kernel | None] = {PLAIN: None}
+        made: dict[str, Executable] = {}
+
+        def make(name: str, kernel: Kernel | None) -> None:
+            forms[name] = kernel
+            made[name] = form_of(program, kernel, sizes, constants, self.kernels)
+
+        if on_host and budget >= MIN_BUDGET and not self.interrupted:
+            # compilers take as long as they take, a search ends when it is told: it comes last
+            make(PLAIN, None)
+            if (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
+                make(FUSED, fused)
+        result, why = self._search(program, sizes, constants, deadline - race - time.perf_counter())
+        if result is not None:
+            forms[FOUND] = self.kernels.superoptimized(result)
+            if made and not self.interrupted:
+                make(FOUND, forms[FOUND])
+        elif not on_host and (fused := self.kernels.fused(program, sizes, constants=constants)) is not None:
+            forms[FUSED] = fused
+        name = next(n for n in (FOUND, FUSED, PLAIN) if n in forms)
+        if len(made) > 1 and not self.interrupted:
+            arguments = trial_sets(_main(program), sizes)
+            name = name if arguments is None else fastest(made, arguments, race)
+        choices = {n: (forms[n], _said(n, result, why)) for n in (name, FOUND) if n in forms}
+        self.chosen[program.name], self.found[program.name] = choices[name], choices.get(FOUND, choices[name])
+        return choices[name]
+
+    @property
+    def may_lose(self) -> bool:
+        """Whether a program that runs what was chosen might be slower than without it."""
+        used = any(kernel is not None for kernel, _ in self.chosen.values())
+        return used and not self.interrupted and self.kernels.on_host
+
+    def again(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> Choice:
+        """What the search found for a subprogram."""
+        return self.found[program.name]
+
+    def _search(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> tuple[TargetResult | None, str]:
+        """What the search finds within `budget` seconds and where it is from, or None and why there is nothing."""
+        if self.interrupted:
+            return None, "as the compilation was interrupted"
+        if budget < MIN_BUDGET:
+            return None, "for which no time was left"
+        try:
+            result: TargetResult = superoptimize(
+                program, target=self.kernels.target, sizes=sizes, constants=constants, budget=budget, cache=self.cache,
+                seed=self.seed, progress=self.say,
+            )  # fmt: skip
+        except SearchError as e:
+            return None, f"as one found nothing that can be compiled ({str(e).partition('; ')[0]})"
+        self.interrupted = result.interrupted
+        where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
+        return result, where
+
+
+def _main(program: Program) -> Function:
+    module = module_of(program)
+    return module.functions[module.main]
+
+
+def _said(name: str, result: TargetResult | None, why: str) -> str:
+    """What is said of the form of this name that runs; `why` is as of `_search`."""
+    if result is None:
+        return ("fused" if name == FUSED else "libraries and fusion") + f" without a search, {why}"
+    if name == FUSED:
+        return f"fused, which was measured to be faster than {result.best}; {why}"
+    if name == PLAIN:
+        return f"libraries and fusion, which were measured to be faster than {result.best}; {why}"
+    gain = ""
+    if isinstance(result, Superoptimized) and (library := result.baselines.get("library")):
+        gain = f", {library.min_us / result.best.timing.min_us:.2f} times as fast as the library"
+    return f"{result.best}{gain}; {why}"
