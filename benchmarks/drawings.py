@@ -7,6 +7,7 @@ from pathlib import Path
 import mirage as mi
 from benchmarks.graphs.programs import SMALL
 from benchmarks.programs import PROGRAMS
+from mirage.drawing.show import picture
 from mirage.mugraph.degree import analyze, program_is_stable
 from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
@@ -58,7 +59,7 @@ def compiled(name: str) -> str:
     fast = mi.compile(
         program.fn, program.specs, bounds=program.bounds, constants=program.constants, without=("superoptimize",)
     )
-    return fast._repr_svg_()
+    return picture(fast)
 
 
 def operators(graph: MuGraph) -> set[str]:

@@ -21,6 +21,7 @@ from mirage.cache import ResultStore
 from mirage.cli_compile import compile_
 from mirage.cli_settings import settings
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
+from mirage.drawing.show import show as show_view
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.folders import save_file
 from mirage.frontends.spec import TensorFunction
@@ -202,7 +203,7 @@ def superoptimize(
         tell("interrupted; this is what was found by then")
     if save is not None:
         result.save(save)
-    drawing = result._repr_svg_()
+    drawing = show_view(result.best).svg
     if svg is not None and drawing is not None:
         save_file(svg, drawing)
     if as_json:
@@ -230,7 +231,7 @@ def show(
     thing = load_target(what)
     if isinstance(thing, Result):
         if svg is not None:
-            drawing = thing._repr_svg_()
+            drawing = show_view(thing.best).svg
             if drawing is None:
                 assert isinstance(thing, Superoptimized)
                 raise InputError(f"{what}: the {thing.best.kind} version is best; there is no graph to draw")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
+from mirage.drawing.show import picture
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.folders import read_text, save_file
 from mirage.frontends.files import load_member
@@ -212,4 +213,4 @@ def _write(executable: Executable, save: Path | None, svg: Path | None) -> None:
     if save is not None:
         executable.save(save)
     if svg is not None:
-        save_file(svg, executable._repr_svg_())
+        save_file(svg, picture(executable))

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import mirage.api as api
+from mirage.drawing.show import show
 from mirage.errors import InputError
 from mirage.folders import save_file
 from mirage.frontends.attention import gqa_decode, qknorm_attention
@@ -37,7 +38,7 @@ def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
         out.print(result.report())
         out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
         path = drawings / f"{function.name}.svg"
-        drawing = result._repr_svg_()
+        drawing = show(result.best).svg
         if drawing is not None:
             save_file(path, drawing)
             out.print(f"drawing: {path}", highlight=False)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, TypeAlias
 
+from mirage.drawing.show import Displayed
 from mirage.errors import DimError
 from mirage.ir.codec import at_least, one_of
 from mirage.ir.dims import evaluate
@@ -27,7 +28,7 @@ Kind: TypeAlias = Annotated[str, one_of("mugraph", "library", "reference")]
 
 
 @dataclass(frozen=True)
-class Version:
+class Version(Displayed, drawn_by="mirage.search.draw"):
     """A way to run a program: "mugraph", which is a candidate's kernels, "library" or "reference".
 
     `timing` is its latency at the first of the given sizes, `UNMEASURED` where a model ranks versions. It serves sizes within all
@@ -70,9 +71,6 @@ class Version:
         kernels = f"{count} kernel{'s' * (count != 1)}" if count else "library calls"
         tuned = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
         return f"{kernels} ({self.candidate.graph.origin})" + f", for {tuned}" * bool(tuned)
-
-    def _repr_svg_(self) -> str | None:
-        return self.graph._repr_svg_() if self.graph else None
 
 
 @dataclass(frozen=True)

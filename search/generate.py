@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
+from mirage.drawing.show import Displayed
 from mirage.ir.axes import AxisProgram
 from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.graph import MuGraph
@@ -21,7 +22,7 @@ Progress = Callable[[int, int, int], None]
 
 
 @dataclass
-class SearchResult:
+class SearchResult(Displayed, drawn_by="mirage.search.draw"):
     """Distinct graphs, cheapest (as modelled) first, and what the search did.
 
     Where kernels of a single operator may be library calls, the graph is followed by the one in which they are.

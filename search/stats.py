@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from mirage.drawing.show import Displayed
+
+#: why values were pruned (the keys of `SearchStats.pruned`), in words that follow "pruned as"
+RULES = {
+    "abstract expression": "the abstract expression is no subexpression of an output's",
+    "placements": "operands have no place beside each other in an output's abstract expression",
+    "indices": "an index is summed that factors of an output still need, or a function or divisor that no output has",
+    "cancelled axes": "the value no longer depends on an axis of its tensor, as in x / x",
+    "expression size": "the normal form has too many terms to be kept",
+    "loop": "an operator on nothing but joined tiles, which the loop can apply to each tile",
+    "phase": "operands that do not exist at the same time, such as one inside the loop and one after it",
+}
+
 
 @dataclass
-class SearchStats:
+class SearchStats(Displayed, drawn_by="mirage.search.draw"):
     """Counters of one search.
 
     `prefixes`: distinct prefixes built (values of a kernel that passed every check). `checks`: operator applications

@@ -49,11 +49,9 @@ BACKWARDS = {
     ("mirage.compilation", "mirage.torch.exported"): "`mirage.compile` takes programs of torch.export, too",
     ("mirage.frontends.proxy", "mirage.frontends.ops"): "operators of Python on proxies are these functions",
     ("mirage.ir.dim_values", "mirage.ir.dims"): "sympy's own functions in a dim are replaced before it has a value",
-    ("mirage.ir.graph.nodes", "mirage.ir.graph.draw"): "modules draw themselves",
     ("mirage.ir.graph.nodes", "mirage.ir.graph.text"): "modules print themselves",
     ("mirage.ir.loops.program", "mirage.ir.loops.text"): "loop programs print themselves",
     ("mirage.ir.program", "mirage.ir.text"): "programs print and read themselves",
-    ("mirage.mugraph.graph", "mirage.mugraph.draw"): "muGraphs draw themselves",
     ("mirage.mugraph.graph", "mirage.mugraph.text"): "muGraphs print themselves",
     ("mirage.mugraph.graph", "mirage.mugraph.validate"): "muGraphs that are read are validated",
 }

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from mirage.drawing.show import Displayed
 from mirage.errors import VerificationError
 
 Proof = Literal["proved", "not proved", "not tried"]
@@ -69,7 +70,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Certificate:
+class Certificate(Displayed, drawn_by="mirage.verify.draw"):
     """The evidence for or against a graph's equivalence to its program.
 
     - `checks`: the random tests. A graph that a fresh search returns has two, with primes and seeds of their own; one that is

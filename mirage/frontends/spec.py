@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from mirage.drawing.show import Displayed
 from mirage.errors import DimError, InputError, TraceError
 from mirage.frontends.trace import program_name, trace
 from mirage.ir.program import Program
@@ -16,7 +17,7 @@ Sizes = dict[str, int]
 
 
 @dataclass(frozen=True, eq=False)
-class TensorFunction:
+class TensorFunction(Displayed, drawn_by="mirage.frontends.draw"):
     """A Python function over tensors with the types of its parameters and named sets of sizes.
 
     `sizes["decode"]["t"]` is the size of dim symbol `t` in the set `decode`, in elements. `constants` are the parameters whose

@@ -22,8 +22,7 @@ import sympy
 from mirage.errors import AxisError
 from mirage.ir.axes import AxisDims, AxisInput, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.dims import Dim, dim_text, symbol
-from mirage.ir.operator import get_operator
-from mirage.ir.text import attr_text
+from mirage.ir.text import attribute_texts
 
 #: orders tried at most; beyond, equal programs may get different texts, but different ones never the same
 MAX_ORDERS = 256
@@ -122,7 +121,7 @@ class _Search:
         for i, n in enumerate(p.nodes):
             me = ("node", i)
             outputs = [k for k, o in enumerate(p.outputs) if o.value == i]
-            attrs = () if n.op in ("input", "size") else _attrs(n)
+            attrs = () if n.op in ("input", "size") else attribute_texts(n.op, n.attrs)
             self.fixed[me] = (n.op, attrs, outputs, self.fixed[me])
             for k, j in enumerate(n.operands):
                 self.link(me, ("operand", k), ("node", j))
@@ -232,11 +231,6 @@ def _ranks(labels: Mapping[_Element, Any]) -> _Colors:
     return {e: rank[k] for e, k in keys.items()}
 
 
-def _attrs(n: AxisNode) -> tuple[str, ...]:
-    kinds = {a.name: a.kind for a in get_operator(n.op).attributes}
-    return tuple(f"{k}={attr_text(kinds[k], v)}" for k, v in n.attrs)
-
-
 class _Rename:
     """The program in canonical names, for colours that give every element a place."""
 
@@ -336,7 +330,7 @@ def _text(p: AxisProgram) -> str:
     for i, n in enumerate(p.nodes):
         if n.op == "input":
             continue
-        args = [*(f"v{j}" for j in n.operands), *_attrs(n)]
+        args = [*(f"v{j}" for j in n.operands), *attribute_texts(n.op, n.attrs)]
         over = f" over {', '.join(n.reduce)}" if n.reduce else ""
         if n.joined is not None:
             over = f" along {' + '.join(n.joined[1])} = {n.joined[0]}"

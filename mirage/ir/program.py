@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from mirage.drawing.show import Displayed
 from mirage.errors import DTypeError, MirageError, ShapeError, TraceError
 from mirage.ir.operator import get_operator
 from mirage.ir.types import TensorType, check_float
@@ -31,7 +32,7 @@ class Node:
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(Displayed, drawn_by="mirage.ir.draw"):
     """A tensor program in topological order; nodes of operator "input" are its parameters, in order."""
 
     name: str

@@ -61,9 +61,13 @@ def _value_names(program: Program) -> list[str]:
 
 
 def _call(node: Node, names: list[str]) -> str:
-    kinds = {a.name: a.kind for a in get_operator(node.op).attributes}
-    args = [names[i] for i in node.inputs] + [f"{k}={attr_text(kinds[k], v)}" for k, v in node.attrs]
-    return f"{node.op}({', '.join(args)})"
+    return f"{node.op}({', '.join([*(names[i] for i in node.inputs), *attribute_texts(node.op, node.attrs)])})"
+
+
+def attribute_texts(op: str, attrs: Iterable[tuple[str, Any]]) -> tuple[str, ...]:
+    """The canonical attributes of an operator as text: `axis=-1`."""
+    kinds = {a.name: a.kind for a in get_operator(op).attributes}
+    return tuple(f"{name}={attr_text(kinds[name], value)}" for name, value in attrs)
 
 
 def attr_text(kind: str, value: Any) -> str:

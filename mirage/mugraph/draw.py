@@ -27,6 +27,7 @@ from mirage.drawing.pieces import (
     rect,
     text_width,
 )
+from mirage.drawing.show import View, show
 from mirage.ir.operator import PRODUCTS, Level
 from mirage.ir.text import attr_text
 from mirage.mugraph.graph import Graph, MuGraph, Node
@@ -36,6 +37,11 @@ from mirage.mugraph.text import dims_text, input_text, map_text, operator_text, 
 def to_svg(graph: MuGraph) -> str:
     """The muGraph as an SVG document: deterministic, with its own background, without external references."""
     return document(graph.name, _kernel_graph(graph))
+
+
+@show.register
+def _(graph: MuGraph) -> View:
+    return View(svg=to_svg(graph))
 
 
 def _phi(axes: dict[str, int | None] | dict[str, int]) -> str:

@@ -20,6 +20,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Annotated, Any
 
+from mirage.drawing.show import Displayed
 from mirage.ir.axes import AxisDims, AxisInput, AxisOutput, Name, Names
 from mirage.ir.codec import IN_ORDER, Index, few
 from mirage.ir.dims import Dim
@@ -172,7 +173,7 @@ class Graph:
 
 
 @dataclass(frozen=True)
-class MuGraph:
+class MuGraph(Displayed, drawn_by="mirage.mugraph.draw"):
     """A whole kernel graph for an axis program: what a search returns and a verifier checks.
 
     `axes` maps the program's axes to their symbolic sizes; partial axes `a.grid` take theirs from the schedule.
@@ -201,8 +202,3 @@ class MuGraph:
         from mirage.mugraph.text import print_mugraph
 
         return print_mugraph(self)
-
-    def _repr_svg_(self) -> str:
-        from mirage.mugraph.draw import to_svg
-
-        return to_svg(self)

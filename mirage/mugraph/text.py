@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mirage.ir.axes import AxisDims
 from mirage.ir.dims import dim_text
-from mirage.ir.operator import Level, get_operator
-from mirage.ir.text import attr_text
+from mirage.ir.operator import Level
+from mirage.ir.text import attribute_texts
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 
 _PART = {Level.BLOCK: "tile", Level.THREAD: "thread"}
@@ -83,8 +83,7 @@ def attrs_text(node: Node) -> str:
     """The attributes of a registered operator, by name."""
     if node.op in _VERBS:
         return ""
-    kinds = {a.name: a.kind for a in get_operator(node.op).attributes}
-    return ", ".join(f"{k}={attr_text(kinds[k], v)}" for k, v in node.attrs)
+    return ", ".join(attribute_texts(node.op, node.attrs))
 
 
 def over_text(node: Node, loop: Sequence[str] = ()) -> str:

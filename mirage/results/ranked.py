@@ -37,7 +37,7 @@ SEARCH_SHARE, LEAST_SHARE = 0.6, 0.1
 HASTE_S = 3.0
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Ranked(Result):
     """A program with verified graphs as kernels for `machine`, for all sizes of its symbolic dims.
 
@@ -122,7 +122,7 @@ class Ranked(Result):
         moved, flops = program_cost(self.verifier.axis_program, self.sizes)
         return self.machine.floor_us(moved, flops, self.program.dtype)
 
-    def _report_rows(self) -> list[tuple[str, str]]:
+    def report_rows(self) -> list[tuple[str, str]]:
         what = "modelled" if self.ranked_by_model else "measured"
         compiled = f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} schedules compiled, {len(self.rejected)} rejected"
         rows = [
@@ -145,8 +145,6 @@ class Ranked(Result):
     def stored(self) -> StoredResult:
         return StoredResult(decision=decision_record(self.decision, self.graphs), **self._common())
 
-    def _repr_svg_(self) -> str | None:
-        return self.best._repr_svg_()
 
     # calls
 

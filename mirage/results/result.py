@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from mirage.drawing.show import Displayed
 from mirage.errors import BudgetError, FormatError, VerificationError
 from mirage.folders import save_file
 from mirage.ir.codec import RESULT, at_least, within
@@ -16,6 +17,7 @@ from mirage.kernels.decision import Sizes
 from mirage.kernels.target import get_target
 from mirage.results.records import Baselines, DecisionRecord, check_sizes, known
 from mirage.search.candidates import Candidate, Known, admitted
+from mirage.search.decision import Version
 from mirage.search.jobs import INTERRUPTED
 from mirage.search.stats import SearchStats
 from mirage.verify.certificate import Certificate
@@ -35,8 +37,8 @@ def checked_budget(budget: object) -> float:
     return float(budget)
 
 
-@dataclass(kw_only=True)
-class Result(ABC):
+@dataclass(kw_only=True, repr=False)
+class Result(Displayed, ABC, drawn_by="mirage.results.draw"):
     """A program with verified graphs, and what was done to find them.
 
     `anchors` are the sizes (dim symbol -> elements) that were given, `seconds` those of each phase, `candidates` so many graphs
@@ -83,22 +85,40 @@ class Result(ABC):
             known[id(c.graph)] = self.verifier.confirm(c.graph, c.certificate)
         return replace(c, certificate=known[id(c.graph)])
 
+    @property
+    def title(self) -> str:
+        """The program, the first sizes that the result was made for, and the target."""
+        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
+        return f"{self.program.name} at {sizes} on {self._target_name}"
+
+    @property
+    @abstractmethod
+    def best(self) -> Version:
+        """What a call at the first given sizes runs."""
+
+    @property
+    @abstractmethod
+    def certificate(self) -> Certificate:
+        """The evidence for it."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.title}: {self.best})"
+
     def report(self) -> Table:
         """A table of what was done, and modelled or measured; print it with `rich.print`."""
         # most results are called, never printed
         from rich.table import Table
 
-        sizes = ", ".join(f"{k}={v}" for k, v in self.sizes.items()) or "fixed sizes"
-        table = Table(title=f"{self.program.name} at {sizes} on {self._target_name}", title_justify="left")
+        table = Table(title=self.title, title_justify="left")
         table.add_column("what")
         table.add_column("figure", justify="right")
-        for row in self._report_rows():
+        for row in self.report_rows():
             table.add_row(*row)
         return table
 
     @abstractmethod
-    def _report_rows(self) -> list[tuple[str, str]]:
-        """The rows of the report."""
+    def report_rows(self) -> list[tuple[str, str]]:
+        """The rows of the report: what, and its figure."""
 
     def _search_rows(self, made: tuple[str, str], *cut: tuple[str, str]) -> list[tuple[str, str]]:
         """Rows of the search and the verification; `made` is the row of the phase after them, `cut` are rows of what was not

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from mirage.drawing.flow import Flow, to_svg
+from mirage.drawing.show import View, show
 from mirage.ir.types import TensorType, shape_text
 from mirage.runtime import program as vm
+from mirage.runtime.executable import Executable
 
 
-def program_svg(program: vm.VMProgram, kernels: Mapping[str, str]) -> str:
-    """The code as an SVG document, its main function first; `kernels` says in words what each kernel is."""
+@show.register
+def _(executable: Executable) -> View:
+    """A flow chart per function, the main one first, with what each kernel is in words."""
+    program, kernels = executable.program, executable.told()
     functions = sorted(program, key=lambda f: f.name != program.main)
-    return to_svg(program.main, [_flow(program, f, kernels) for f in functions])
+    return View(svg=to_svg(program.main, [_flow(program, f, kernels) for f in functions]))
 
 
 def _flow(program: vm.VMProgram, function: vm.VMFunction, kernels: Mapping[str, str]) -> Flow:

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from mirage.drawing.show import Displayed
 from mirage.errors import FormatError, InputError
 from mirage.folders import path_of, save_file
 from mirage.ir.codec import EXECUTABLE
@@ -94,7 +95,7 @@ class Facts:
     interrupted: bool = False
 
 
-class Executable:
+class Executable(Displayed, drawn_by="mirage.runtime.draw"):
     """A compiled program. `program` is its code, `kernels` what it calls by name, `facts` what the compilation did.
 
     `target` is "cpu", or a CUDA architecture such as "cuda:sm_90": its device is only needed for calls. Raises FormatError for
@@ -283,19 +284,13 @@ class Executable:
             "parameters": list(self.parameters),
             "guards": list(self.facts.guards),
             "functions": {f.name: self._counts(f.code) for f in self.program},
-            "kernels": self._told(),
+            "kernels": self.told(),
             "fallbacks": list(self.facts.fallbacks),
             "memory": {name: asdict(plan) for name, plan in self.memory_plan.items()},
             "seconds": {name: round(s, 4) for name, s in self.facts.seconds.items()},
             "interrupted": self.interrupted,
             **({} if self._device is None else {"graphs": self._graphs()}),
         }
-
-    def _repr_svg_(self) -> str:
-        """The drawing that notebooks show: what each function runs, and the shapes of the results."""
-        from mirage.runtime.draw import program_svg
-
-        return program_svg(self.program, self._told())
 
     def explain(self) -> str:
         """The signature with symbolic dims, the guards, what became of each part and why, and the memory plan."""
@@ -304,7 +299,7 @@ class Executable:
         for f in self.program:
             calls = ", ".join(f"{n} {what}" for what, n in self._counts(f.code).items()) or "no calls"
             lines.append(f"function {f.name}: {calls}")
-        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self._told().items())]
+        lines += ["", "kernels", *(f"    {name}: {text}" for name, text in self.told().items())]
         if not self.facts.kernels:
             lines.append("    none")
         if self.facts.fallbacks:
@@ -324,7 +319,7 @@ class Executable:
         """What each kernel is; one may have become another since the compilation."""
         return {n: getattr(self.kernels[n], "outcome", t) for n, t in self.facts.kernels.items()}
 
-    def _told(self) -> dict[str, str]:
+    def told(self) -> dict[str, str]:
         """What each kernel is, with what kernels add of themselves, such as who ranked their versions."""
         notes = {n: getattr(k, "note", "") for n, k in self.kernels.items()}
         return {n: f"{t}; {notes[n]}" if notes.get(n) else t for n, t in self._outcomes().items()}

@@ -16,6 +16,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.cache import ResultStore
+from mirage.drawing.show import Displayed
 from mirage.errors import InputError, MirageError, UnsupportedNode
 from mirage.remember import remember
 from mirage.torch.arguments import Given, Key, names_of, split
@@ -82,7 +83,7 @@ class Kind:
     known: dict[tuple[Shape, ...], Program | str] = field(default_factory=dict)
 
 
-class CompiledModel:
+class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
     """A model with its compiled programs. May be called from several threads."""
 
     def __init__(self, model: Callable[..., Any], options: ModelOptions) -> None:

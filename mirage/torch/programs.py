@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from mirage.drawing.show import Displayed
 from mirage.errors import GuardError, InputError
 from mirage.remember import remember
 from mirage.torch.arguments import Key, dtype_name, split
@@ -15,7 +16,7 @@ from mirage.torch.program import KNOWN, Program
 from mirage.torch.weights import requires_grad
 
 
-class CompiledPrograms:
+class CompiledPrograms(Displayed, drawn_by="mirage.torch.draw"):
     """Programs that were made ahead of calls, of a file or an exported program: called as the model is, for the kinds of
     arguments and the sizes that they were made for.
     """

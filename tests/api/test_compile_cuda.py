@@ -12,6 +12,7 @@ import pytest
 import mirage as mi
 from benchmarks.graphs.models import Bert, Llama, Mixtral
 from benchmarks.graphs.programs import SMALL, programs
+from mirage.drawing.show import picture
 from mirage.errors import DeviceError, FormatError, GuardError, InputError, MirageError, UnknownTarget
 from mirage.kernels.cuda.device import present_device
 from tests.api.archives import saved_with
@@ -233,7 +234,7 @@ def test_compiling_saving_and_loading_need_no_device(tmp_path: Path) -> None:
     executable.save(tmp_path / "a.mirage")
     loaded = mi.load_executable(tmp_path / "a.mirage")
     assert loaded.explain() == executable.explain() and f"for {TARGET}" in loaded.explain()
-    assert "<svg" in loaded._repr_svg_()
+    assert "<svg" in picture(loaded)
     with pytest.raises(DeviceError, match="CuPy finds no CUDA device"):
         loaded(np.zeros((5, 8), np.float32), np.zeros((8, 8), np.float32))
 

@@ -10,6 +10,7 @@ import pytest
 
 import mirage as mi
 from mirage.drawing.flow import Flow, to_svg
+from mirage.drawing.show import picture
 from mirage.ir.types import TensorType
 
 PIECES = {
@@ -34,7 +35,7 @@ def arrows(svg: str) -> int:
 
 
 def test_a_module_is_drawn() -> None:
-    svg = mi.trace_module(program, PIECES)._repr_svg_()
+    svg = picture(mi.trace_module(program, PIECES))
     shown = texts(svg)
     for title in (
         "program",
@@ -52,12 +53,12 @@ def test_a_module_is_drawn() -> None:
         assert any(t.startswith(title) for t in shown), (title, shown)
     assert shown.count("float32[n, m]") >= 5
     assert shown.index("program") < shown.index("body")
-    assert svg == mi.trace_module(program, PIECES)._repr_svg_()
+    assert svg == picture(mi.trace_module(program, PIECES))
 
 
 def test_an_executable_is_drawn_with_what_runs(cache_dir: Any) -> None:
     fast = mi.compile(program, PIECES, without=("superoptimize",), bounds={"n": 8, "m": 8})
-    svg = fast._repr_svg_()
+    svg = picture(fast)
     shown = texts(svg)
     for name in (*fast.kernels, "blas.matmul", "topk", "loop of body", "then or orelse", "n <= 8, m <= 8", "result 1"):
         assert name in shown or name == "n <= 8, m <= 8", (name, shown)
@@ -67,7 +68,7 @@ def test_an_executable_is_drawn_with_what_runs(cache_dir: Any) -> None:
 
 def test_literal_results_have_boxes() -> None:
     module = mi.trace_module(lambda x: (x, np.ones(3, np.float32)), {"x": mi.tensor("n")})
-    assert {"constant", "float32[3]", "result 0", "result 1"} <= set(texts(module._repr_svg_()))
+    assert {"constant", "float32[3]", "result 0", "result 1"} <= set(texts(picture(module)))
 
 
 def test_values_pass_tuples_and_names() -> None:

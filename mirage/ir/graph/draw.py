@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mirage.drawing.flow import Flow, to_svg
+from mirage.drawing.show import View, show
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.nodes import (
     Atom,
@@ -27,10 +28,11 @@ from mirage.ir.graph.nodes import (
 )
 
 
-def module_svg(module: Module) -> str:
-    """The module as an SVG document, its main function first."""
+@show.register
+def _(module: Module) -> View:
+    """A flow chart per function, the main one first."""
     functions = sorted(module, key=lambda f: f.name != module.main)
-    return to_svg(module.main, [_flow(f) for f in functions])
+    return View(svg=to_svg(module.main, [_flow(f) for f in functions]))
 
 
 def _flow(function: Function) -> Flow:

@@ -22,6 +22,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
+from mirage.drawing.show import Displayed
 from mirage.ir.annotations import Annotation, ShapeType
 from mirage.ir.dims import Dim
 from mirage.ir.program import AttrItems
@@ -279,7 +280,7 @@ class Kernel(Protocol):
 
 
 @dataclass(frozen=True)
-class Module:
+class Module(Displayed, drawn_by="mirage.ir.graph.draw"):
     """A whole program: functions and kernels by name, and the name of the function that users call."""
 
     functions: Mapping[str, Function]
@@ -292,12 +293,6 @@ class Module:
     def with_function(self, function: Function) -> Module:
         """The module with a function added or replaced."""
         return replace(self, functions={**self.functions, function.name: function})
-
-    def _repr_svg_(self) -> str:
-        """The drawing that notebooks show."""
-        from mirage.ir.graph.draw import module_svg
-
-        return module_svg(self)
 
     def __str__(self) -> str:
         from mirage.ir.graph.text import print_module

@@ -33,7 +33,7 @@ from mirage.search.decision import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class Superoptimized(Result):
     """A program with the fastest verified ways to run it.
 
@@ -210,7 +210,7 @@ class Superoptimized(Result):
         moved, flops = program_cost(self.verifier.axis_program, self.sizes)
         return limit_us(moved, flops, measure_limits(), self.target)
 
-    def _report_rows(self) -> list[tuple[str, str]]:
+    def report_rows(self) -> list[tuple[str, str]]:
         rows = self._search_rows(
             ("tune", f"{self.seconds.get('tune', 0):.2f} s, {self.compiled} kernels compiled"),
             ("pruned", ", ".join(f"{why} {n:,}" for why, n in sorted(self.stats.pruned.items())) or "nothing"),
@@ -242,5 +242,3 @@ class Superoptimized(Result):
         decision = decision_record(self.decision, self.graphs)
         return StoredResult(decision=decision, threads=self.threads, baselines=self.baselines, **self._common())
 
-    def _repr_svg_(self) -> str | None:
-        return self.best._repr_svg_()

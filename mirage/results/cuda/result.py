@@ -19,7 +19,7 @@ from mirage.search.decision import Version
 PROFILE_SECONDS = 10.0
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, repr=False)
 class CudaSuperoptimized(Ranked):
     """A program with verified graphs as kernels for `device`, for all sizes of its symbolic dims, see `Ranked`.
 
