@@ -86,12 +86,13 @@ def compile(
     `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all
     intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
-    between calls, such as weights. `budget` is in seconds, for all of the compilation, but for what takes longer before
-    the first search; what is in the results store costs less. On the processor, what is found is raced against libraries and fusion, at `sizes` with random
-    arguments, so that the program is not slower than without a search. With `background` the executable is returned at once:
-    subprograms run as library calls until a process beside has found better, which it goes on to improve until there is nothing
-    left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the device at hand, or a CUDA architecture
-    such as "cuda:sm_90", of which no device is needed but for calls: an executable may be saved, and loaded where one is.
+    between calls, such as weights. `budget` is in seconds, for all of the compilation, but for what takes longer before the
+    first search; what is in the results store costs less. On the processor, what is found is raced against libraries and
+    fusion, at `sizes` with random arguments, so that the program is not slower than without a search. With `background` the
+    executable is returned at once: subprograms run as library calls until a process beside has found better, which it goes on
+    to improve until there is nothing left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the
+    device at hand, or a CUDA architecture such as "cuda:sm_90", of which no device is needed but for calls: an executable may
+    be saved, and loaded where one is.
     `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
     and `progress` are as of `superoptimize`.
 
