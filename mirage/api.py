@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import zipfile
@@ -26,6 +27,7 @@ from mirage.ir.codec import RESULT, read_json
 from mirage.ir.program import Program
 from mirage.kernels.cpu.processor import memory_bytes
 from mirage.kernels.target import get_target
+from mirage.logs import configure, told
 from mirage.mugraph.graph import MuGraph
 from mirage.progress import Say
 from mirage.results import cuda
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
     from mirage.results.ranked import Ranked
 
+_LOG, _VERIFY = logging.getLogger("mirage.search"), logging.getLogger("mirage.verify")
 #: what a program becomes, as the target has it
 TargetResult: TypeAlias = "Superoptimized | Ranked"
 #: the targets that begin with "cuda"
@@ -129,7 +132,8 @@ def superoptimize(
     error of this package. Source: Mirage, Fig. 1.
     """
     begun = time.perf_counter()
-    say = progress or (lambda _: None)
+    configure()
+    say = told(progress, _LOG)
     budget = checked_budget(budget)
     machine = get_target(target)
     traced = _program(program)
@@ -152,7 +156,12 @@ def superoptimize(
         verifier, anchors, machine, options, constants=fixed, budget=budget, more=more, memory=memory,
         checkpointed=store is not None, executor=executor, say=say, begun=begun,
     )  # fmt: skip
+    about: dict[str, object] = {"program": traced.name, "target": target, "sizes": anchors[0], "budget": budget}
+    _LOG.info("%s on %s at %s, %.3g s", *about.values(), extra=about)
     found: TargetResult = answers(machine).superoptimize(request)
+    seconds, stop = time.perf_counter() - begun, found.stats.stop_reason
+    figures = {"seconds": round(seconds, 3), "candidates": found.candidates, "cache_hit": found.cache_hit, "stop_reason": stop}
+    _LOG.info("%s: %s after %.2f s, search %s", traced.name, found.best, seconds, stop, extra=about | figures)
     return found
 
 
@@ -267,11 +276,14 @@ def verify(
     computes. The dims of a program may be products of the axes of a graph. Raises VerificationError if the two checks
     disagree, GraphError or InputError if the inputs differ.
     """
+    configure()
     left = a.program if isinstance(a, Result) else a
     right = (b.best.graph or b.program) if isinstance(b, Result) else b
     x = left if isinstance(left, MuGraph) else _program(left)
     y = right if isinstance(right, MuGraph) else _program(right)
-    return compare(x, y, _seed(seed))
+    found = compare(x, y, _seed(seed))
+    _VERIFY.info("%s", found, extra={"equal": found.equal, "proof": found.proof})
+    return found
 
 
 def verify_file(program: Program | TensorFunction | TargetResult, file: UpstreamFile, *, seed: int = 0) -> Iterator[Verdict]:
@@ -280,6 +292,7 @@ def verify_file(program: Program | TensorFunction | TargetResult, file: Upstream
     Raises FormatError where the file is not a list of candidates; a candidate that is malformed, or that no muGraph of
     the program expresses, has a verdict that says so.
     """
+    configure()
     source = program.program if isinstance(program, Result) else _program(program)
     return verdicts(source, file, _seed(seed))
 
@@ -289,6 +302,7 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
 
     Raises FormatError if the file is not a saved result, VerificationError if a graph in it does not compute the program.
     """
+    configure()
     path = path_of(path)
     if zipfile.is_zipfile(path):
         raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")

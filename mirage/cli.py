@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import sys
+import warnings
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,7 +23,7 @@ from mirage.cli_compile import compile_
 from mirage.cli_settings import settings
 from mirage.cli_shared import check_writable, err, out, sizes_of, tell
 from mirage.drawing.show import show as show_view
-from mirage.errors import DimError, InputError, MirageError, TraceError
+from mirage.errors import DimError, InputError, MirageError, MirageWarning, TraceError
 from mirage.folders import save_file
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import UpstreamFile
@@ -349,8 +350,19 @@ def cache_clear() -> None:
     print(f"{ResultStore().clear()} records and {remove_checkpoints()} checkpoints deleted")
 
 
+def _tell_warning(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
+) -> None:
+    """A warning of ours in one line as errors are, where Python names a line of the source; others as Python prints them."""
+    if issubclass(category, MirageWarning):
+        tell(f"warning: {message}", style="yellow")
+    else:
+        print(warnings.formatwarning(message, category, filename, lineno, line), end="", file=file or sys.stderr)
+
+
 def main() -> None:
-    """Entry point: MirageErrors, and files that cannot be read or written, become one line on standard error."""
+    """Entry point: MirageErrors, and files that cannot be read or written, become one line on standard error, as warnings do."""
+    warnings.showwarning = _tell_warning
     try:
         app()
     except (MirageError, OSError) as e:

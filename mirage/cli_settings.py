@@ -27,7 +27,7 @@ def rows() -> tuple[list[dict[str, object]], list[SettingError]]:
         except SettingError as e:
             wrong.append(e)
             value = None
-        plain = list(value) if isinstance(value, tuple) else value if isinstance(value, int | None) else str(value)
+        plain = list(value) if isinstance(value, tuple) else value if isinstance(value, int | dict | None) else str(value)
         cells = (name, one.variable, plain, one.origin, one.default_help, one.help)
         found.append(dict(zip(_COLUMNS, cells, strict=True)))
     return found, wrong
@@ -58,4 +58,4 @@ def _text(row: dict[str, object]) -> str:
     value = row["value"]
     if row["origin"] == "environment":
         return os.environ[str(row["variable"])]
-    return str(row["default"]) if value is None or value == [] else str(value)
+    return str(row["default"]) if not value else str(value)

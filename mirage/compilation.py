@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,12 +42,14 @@ from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.program import Program
+from mirage.logs import configure, told
 from mirage.progress import Say, Step
 from mirage.runtime.executable import Executable, Kernel, read_executable
 from mirage.runtime.program import CallPacked
 from mirage.search.decision import MAX_VERSIONS
 from mirage.subprograms import FOUND, Later, Searches
 
+_LOG = logging.getLogger("mirage.compiler")
 #: sets of sizes to tune at
 MAX_SETS = MAX_VERSIONS
 #: share of the budget, and seconds at most, for the race of the whole program against the same without a search
@@ -106,6 +109,7 @@ def compile(
     sizes that are none, BudgetError, UnknownTarget, CacheError, InputError for a constant that is no parameter.
     Source: Relax, sections 3 and 4; BladeDISC, sections 3 to 5.
     """
+    configure()
     check_options(budget, without)
     check_cache(cache)
     if _is_exported(program):
@@ -116,7 +120,7 @@ def compile(
             background=background, without=without, cache=cache, seed=seed, progress=progress,
         )  # fmt: skip
     start = time.perf_counter()
-    say = progress or (lambda _: None)
+    say = told(progress, _LOG)
     kernels = kernels_for(target)
     module = to_module(program, specs)
     if isinstance(program, TensorFunction):
@@ -157,6 +161,8 @@ def compile(
             forms[FOUND] = finished(module, replace(before, superoptimizer=search.again))
         executable = _fastest(main, forms, context.sizes, race)
     say(Step("compiled"))
+    seconds = time.perf_counter() - start
+    _LOG.info("%s: compiled in %.2f s", main.name, seconds, extra={"program": main.name, "seconds": round(seconds, 3)})
     facts = replace(executable.facts, seconds=dict(context.report.seconds), interrupted=search.interrupted)
     executable.facts = facts
     return executable

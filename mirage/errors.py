@@ -160,7 +160,15 @@ class SettingError(MirageError):
     """An environment variable with a value that it cannot have; names both and what is allowed."""
 
 
-class SettingWarning(UserWarning):
+class MirageWarning(UserWarning):
+    """Base class of every warning of the package."""
+
+
+class DegradedWarning(MirageWarning, RuntimeWarning):
+    """Something failed that is not needed for a right result: it takes longer, or runs slower; says what."""
+
+
+class SettingWarning(MirageWarning):
     """An environment variable that begins as the settings do and is none."""
 
 

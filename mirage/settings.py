@@ -21,8 +21,11 @@ from mirage.errors import SettingError, SettingWarning
 T = TypeVar("T")
 PREFIX = "MIRAGE_"
 
-#: what `MIRAGE_LOG` may name
-LOGS = ("graphs", "fallbacks", "recompiles")
+#: what `MIRAGE_LOG` may name beside `all`: the parts of the package, and what is told of models of PyTorch
+PARTS = ("cache", "compiler", "kernels", "search", "torch", "verify")
+TORCH_LOGS = ("graphs", "fallbacks", "recompiles")
+LEVELS = ("debug", "info", "warning", "error")
+FORMATS = ("text", "json")
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,23 @@ def _words(text: str) -> tuple[str, ...]:
     return tuple(shlex.split(text))
 
 
-def _logs(text: str) -> tuple[str, ...]:
-    names = _names(text)
-    if unknown := [name for name in names if name not in LOGS]:
-        raise ValueError(f"{unknown[0]!r} is nothing that is told")
-    return names
+def _logs(text: str) -> dict[str, str]:
+    found = {}
+    for one in _names(text):
+        name, colon, level = one.partition(":")
+        if colon and level not in LEVELS:
+            raise ValueError(f"{level!r} is no level")
+        if name not in (*PARTS, *TORCH_LOGS, "all"):
+            raise ValueError(f"{name!r} is nothing that is logged")
+        logger = "mirage" if name == "all" else f"mirage.torch.{name}" if name in TORCH_LOGS else f"mirage.{name}"
+        found[logger] = level or "info"
+    return found
+
+
+def _format(text: str) -> str:
+    if text not in FORMATS:
+        raise ValueError
+    return text
 
 
 def _cpus() -> int:
@@ -149,13 +164,24 @@ print_after = Setting[tuple[str, ...]](
     example="partition,fuse",
     help="passes of the graph compiler, by commas, after which the module is printed; or `all`",
 )
-logs = Setting[tuple[str, ...]](
+log = Setting[dict[str, str]](
     "MIRAGE_LOG",
     parse=_logs,
-    default=tuple,
-    allowed=f"a list of {', '.join(LOGS)}",
-    example="graphs,fallbacks",
-    help="what of models of PyTorch is told on stderr, by commas: `graphs`, `fallbacks`, `recompiles`",
+    default=dict,
+    allowed=f"NAME or NAME:LEVEL, by commas; names are {', '.join((*TORCH_LOGS, *PARTS, 'all'))}, levels {', '.join(LEVELS)}",
+    example="search:debug,graphs",
+    help="what is logged to stderr, by commas: parts of the package, `graphs`, `fallbacks` or `recompiles` of models of "
+    "PyTorch, or `all`; each with a level, as in `search:debug`, or from `info` on",
+    default_help="warnings",
+)
+log_format = Setting(
+    "MIRAGE_LOG_FORMAT",
+    parse=_format,
+    default=lambda: "text",
+    allowed="text or json",
+    example="json",
+    help="form of what is logged: lines of text, or one JSON object per line",
+    default_help="text",
 )
 upstream_mugraphs = Setting[Path | None](
     "MIRAGE_UPSTREAM_MUGRAPHS",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from mirage.cache.records import CorruptRecordWarning, is_key, sha256
-from mirage.errors import CacheError, FormatError, MirageError
+from mirage.errors import CacheError, DegradedWarning, FormatError, MirageError
 from mirage.folders import private_folder
 from mirage.ir.codec import Json, decode, encode, parse_json
 
@@ -124,7 +124,7 @@ class Checkpoint:
         try:
             self.put_all(payloads, kind)
         except CacheError as e:
-            warnings.warn(f"{e}; the search goes on without its checkpoint", RuntimeWarning, stacklevel=4)
+            warnings.warn(f"{e}; the search goes on without its checkpoint", DegradedWarning, stacklevel=4)
             return False
         return True
 

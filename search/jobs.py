@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Executor, Future
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mirage.errors import BudgetError, JobError, MirageError, SearchError
+from mirage.errors import BudgetError, DegradedWarning, JobError, MirageError, SearchError
 from mirage.ir.codec import Json
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ class _Job:
         except (OSError, ImportError, NotImplementedError) as e:
             warnings.warn(
                 f"worker processes cannot be started ({e}); the search runs in this process",
-                RuntimeWarning,
+                DegradedWarning,
                 stacklevel=4,
             )
             self.abandon()

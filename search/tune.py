@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mirage.errors import MirageError, UnsafeCacheError
+from mirage.errors import DegradedWarning, MirageError, UnsafeCacheError
 from mirage.ir.interpret import Runner
 from mirage.ir.program import Program
 from mirage.kernels.cpu.compile.toolchain import find_compiler
@@ -443,7 +443,7 @@ class Tuner:
                     f"{c.graph.origin}: the kernel's results differ from the program's at {case.name}; it is not used"
                 )
                 if case.name == GIVEN:
-                    warnings.warn(message, RuntimeWarning, stacklevel=2)
+                    warnings.warn(message, DegradedWarning, stacklevel=2)
                 self.rejected.append(message)
                 return None
             if case.in_float64:

@@ -23,7 +23,7 @@ MAPPED = ("kernels", "search", "verify")
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("errors",),
     ("settings", "progress", "drawing", "remember"),
-    ("folders",),
+    ("folders", "logs"),
     ("ir",),
     # of records it only knows that they are JSON
     ("cache",),

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from mirage.cache.store import ResultStore, check_cache
-from mirage.errors import CacheError, DamagedCacheError
+from mirage.errors import CacheError, DamagedCacheError, MirageWarning
 
 T = TypeVar("T")
+_LOG = logging.getLogger("mirage.cache")
 
 
-class StoreWarning(UserWarning):
+class StoreWarning(MirageWarning):
     """The results store cannot be used; what is found is not kept, or is kept in a new store."""
 
 
@@ -32,11 +34,15 @@ class CallStore:
 
     def get(self, key: str) -> dict[str, Any] | None:
         """As that of `ResultStore`."""
-        return self._use(lambda store: store.get(key), None)
+        found = self._use(lambda store: store.get(key), None)
+        _LOG.debug("%s: %s", key, "miss" if found is None else "hit", extra={"key": key, "hit": found is not None})
+        return found
 
     def put(self, key: str, payload: dict[str, Any], **about: Any) -> bool:
         """As that of `ResultStore`."""
-        return self._use(lambda store: store.put(key, payload, **about), False)
+        kept = self._use(lambda store: store.put(key, payload, **about), False)
+        _LOG.debug("%s: %s", key, "kept" if kept else "not kept", extra={"key": key, "kept": kept})
+        return kept
 
     def discard(self, key: str) -> bool:
         """As that of `ResultStore`."""

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from mirage.errors import CacheError
+from mirage.errors import CacheError, MirageWarning
 from mirage.ir.codec import above_zero, parse_json
 
 SCHEMA = 1
@@ -34,7 +34,7 @@ def check_key(value: str) -> None:
         raise ValueError("a SHA-256 in hex")
 
 
-class CorruptRecordWarning(UserWarning):
+class CorruptRecordWarning(MirageWarning):
     """A stored record that is damaged or of another schema version; it is treated as absent."""
 
 

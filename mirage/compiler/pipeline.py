@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import logging
 import time
 from collections.abc import Callable, Collection, Sequence
 
@@ -10,6 +10,10 @@ from mirage.compiler.context import Context
 from mirage.errors import SettingError
 from mirage.ir.graph.nodes import Module
 from mirage.settings import print_after
+
+_LOG = logging.getLogger("mirage.compiler")
+#: modules after the passes that `MIRAGE_PRINT_AFTER` names, which this logger prints
+_PASSES = logging.getLogger("mirage.compiler.passes")
 
 #: a pass: the module after it
 Pass = Callable[[Module, Context], Module]
@@ -27,17 +31,19 @@ def run_passes(
     *,
     check: Callable[[Module], None] | None = None,
 ) -> Module:
-    """The module after all passes, in order; `check`, where given, sees it after each. It is printed to standard error after
-    those that `context.printed` names.
+    """The module after all passes, in order; `check`, where given, sees it after each. It is logged after those that
+    `context.printed` names.
     """
     for p in passes:
         start = time.perf_counter()
         module = p(module, context)
         name = pass_name(p)
         spent = context.report.seconds
-        spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
+        seconds = time.perf_counter() - start
+        spent[name] = spent.get(name, 0.0) + seconds
+        _LOG.debug("%s: %.3f s", name, seconds, extra={"pass": name, "seconds": seconds})
         if name in context.printed:
-            print(f"# after {name}\n{module}", file=sys.stderr)
+            _PASSES.info("# after %s\n%s", name, module, extra={"pass": name})
         if check is not None:
             check(module)
     return module

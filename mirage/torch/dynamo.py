@@ -22,12 +22,13 @@ from mirage.frontends.aten.importer import import_graph
 from mirage.frontends.aten.types import dim_of
 from mirage.frontends.aten.updates import written_inputs
 from mirage.ir.annotations import symbols_in
+from mirage.logs import configure
 from mirage.torch.background import Later
 from mirage.torch.compiled import compiled_graph, sizes_to_tune
 from mirage.torch.export import first_line
 from mirage.torch.guards import Range, hints
 from mirage.torch.lifted import LiftedGraph
-from mirage.torch.log import FALLBACKS, GRAPHS, print_logs
+from mirage.torch.log import FALLBACKS, GRAPHS
 from mirage.torch.model_options import ModelOptions, ranges_of
 from mirage.torch.program import check_bounds
 from mirage.torch.views import split_views
@@ -52,7 +53,7 @@ def mirage(
     """
     from torch._dynamo.utils import counters
 
-    print_logs()
+    configure()
     chosen = options_of(mode, options)
     symbols, positions = _declared(graph, example_inputs, ranges_of(chosen.bounds))
     run: Callable[..., Any] = graph.forward

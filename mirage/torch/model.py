@@ -18,13 +18,14 @@ from torch.utils import _pytree as pytree
 from mirage.cache import ResultStore
 from mirage.drawing.show import Displayed
 from mirage.errors import InputError, MirageError, UnsupportedNode
+from mirage.logs import configure
 from mirage.remember import remember
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
 from mirage.torch.compare import compare_small, compared
 from mirage.torch.export import Call, export, exported_elsewhere, first_line, program_of, widened
 from mirage.torch.guards import Shape
-from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES, print_logs
+from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES
 from mirage.torch.model_options import ModelOptions, ranges_of
 from mirage.torch.program import KNOWN, Program, check_bounds
 from mirage.torch.saved import save
@@ -67,7 +68,7 @@ def compile(
     if not callable(model):
         raise InputError(f"{type(model).__name__} is not a model; pass a torch.nn.Module, or a function of tensors")
     options = ModelOptions(budget, bounds, background, target, without, strict, dynamic, cache, seed)
-    print_logs()
+    configure()
     return CompiledModel(model, options)
 
 

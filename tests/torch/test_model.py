@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 import mirage.torch  # noqa: E402
 from mirage.errors import BudgetError, DimError, GuardError, InputError, SettingError, UnknownTarget, UnsupportedNode  # noqa: E402
+from mirage.logs import configure  # noqa: E402
 from tests.kernels.kernels import in_threads  # noqa: E402
 
 FAST: dict[str, Any] = {"without": ("superoptimize",), "background": False, "cache": False}
@@ -366,11 +367,11 @@ def test_what_is_told_is_chosen_by_the_environment(
         compiled(Layer())
     monkeypatch.setenv("MIRAGE_LOG", "graphs")
     compiled(Layer())(torch.randn(3, 4))
-    logger = logging.getLogger("mirage.torch.graphs")
-    handlers, logger.handlers = logger.handlers, []
-    assert handlers and logger.level == logging.INFO
-    logger.propagate = True
-    logger.setLevel(logging.NOTSET)
+    assert "mirage.torch.graphs: Layer" in capsys.readouterr().err
+    monkeypatch.delenv("MIRAGE_LOG")
+    configure()
+    compiled(Layer())(torch.randn(3, 4))
+    assert "mirage.torch.graphs" not in capsys.readouterr().err
 
 
 def test_a_model_is_tuned_at_the_sizes_of_its_first_call() -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import importlib.util
+import logging
 import math
 import os
 import platform
@@ -34,6 +35,7 @@ from mirage.kernels.cpu.compile import shipped
 from mirage.kernels.cpu.compile.together import waiting
 
 MESSAGE_LINES = 20
+_LOG = logging.getLogger("mirage.kernels")
 # Lines of /proc/cpuinfo, on x86 and on ARM, that tell processors apart.
 CPU_LINES = {"vendor_id", "cpu family", "model", "flags", "Features", "CPU implementer", "CPU part"}
 
@@ -228,6 +230,7 @@ def _run(command: Sequence[str], deadline: float, name: str, folder: Path) -> No
     Its temporary files are in the folder: one that is stopped does not remove them.
     """
     limited = deadline < math.inf
+    begun = time.monotonic()
     # a session of its own, whose processes can be stopped together
     with subprocess.Popen(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=limited,
@@ -249,6 +252,8 @@ def _run(command: Sequence[str], deadline: float, name: str, folder: Path) -> No
         raise CompilerError(
             f"the C compiler rejected kernel {name!r} (exit status {process.returncode})\n{shlex.join(command)}\n{message}"
         )
+    seconds = time.monotonic() - begun
+    _LOG.debug("%s: compiled in %.2f s", name, seconds, extra={"kernel": name, "seconds": round(seconds, 3)})
 
 
 def _no_time(name: str) -> CompilerError:

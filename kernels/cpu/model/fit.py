@@ -17,7 +17,7 @@ from typing import Annotated, TypeAlias
 import numpy as np
 
 from mirage.cache import CorruptRecordWarning
-from mirage.errors import FormatError, MirageError
+from mirage.errors import DegradedWarning, FormatError, MirageError
 from mirage.folders import write_whole
 from mirage.ir.codec import above_zero, at_least, decode, encode, read_json
 from mirage.kernels.cpu.model.cost import FEATURES
@@ -169,7 +169,7 @@ def keep(target: Processor, samples: Sequence[Sample]) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(file, json.dumps(record))
     except OSError as e:
-        warnings.warn(f"{file}: cannot be written ({e.strerror}); the cost model does not learn", stacklevel=2)
+        warnings.warn(f"{file}: cannot be written ({e.strerror}); the cost model does not learn", DegradedWarning, stacklevel=2)
 
 
 def _file(target: Processor) -> tuple[Path, str]:

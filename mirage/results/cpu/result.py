@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError
+from mirage.errors import DegradedWarning, MirageError
 from mirage.ir.dims import check_complete
 from mirage.ir.interpret import Runner, run_reference
 from mirage.kernels.cpu.launch.choose import compile_tree
@@ -114,7 +114,7 @@ class Superoptimized(Result):
             except MirageError as e:
                 if not self.recalled:
                     raise
-                warnings.warn(f"{self.program.name}: {version} cannot be made, NumPy runs: {e}", RuntimeWarning, stacklevel=2)
+                warnings.warn(f"{self.program.name}: {version} cannot be made, NumPy runs: {e}", DegradedWarning, stacklevel=2)
                 found = self._library
             self._runners[number] = found
         return found
