@@ -362,9 +362,10 @@ def _tell_warning(
 
 def main() -> None:
     """Entry point: MirageErrors, and files that cannot be read or written, become one line on standard error, as warnings do."""
-    warnings.showwarning = _tell_warning
     try:
-        app()
+        with warnings.catch_warnings():
+            warnings.showwarning = _tell_warning
+            app()
     except (MirageError, OSError) as e:
         if _debug["on"]:
             raise
