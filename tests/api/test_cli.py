@@ -330,6 +330,7 @@ def test_cache_commands(run: Run, tmp_path: Path) -> None:
     fails(run, "cache", "export", "no/folder.json", message="no/folder.json")
 
 
+@pytest.mark.filterwarnings("default::mirage.cache.StoreWarning")
 def test_a_store_that_cannot_be_opened(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for url in ("sqlite:////no/such/folder/x.sqlite", "nonsense", "mysql+nothing://x"):
         monkeypatch.setenv("MIRAGE_CACHE_URL", url)
