@@ -151,7 +151,7 @@ def superoptimize(
     verifier = Verifier(traced, _seed(seed))
     whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
-    memory = Memory(store, verifier.axis_program, machine, fixed) if whole and store is not None else None
+    memory = Memory(store, verifier.axis_program, machine, fixed, traced) if whole and store is not None else None
     request = Request(
         verifier, anchors, machine, options, constants=fixed, budget=budget, more=more, memory=memory,
         checkpointed=store is not None, executor=executor, say=say, begun=begun,

@@ -152,6 +152,10 @@ class DamagedCacheError(CacheError):
         self.file = file
 
 
+class NewerCacheError(CacheError):
+    """The results store has tables of a later release."""
+
+
 class CacheFormatError(MirageError):
     """A file that is not an export of a results store."""
 

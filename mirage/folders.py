@@ -111,11 +111,11 @@ def save_file(path: str | os.PathLike[str], content: str | bytes) -> None:
         raise InputError(f"{path}: cannot be written ({e.strerror or e}); choose a folder that you can write") from e
 
 
-def read_text(path: Path, wanted: str) -> str:
-    """The text of a file; raises InputError if it is too large or cannot be read, FormatError if it is no text."""
+def read_text(path: Path, wanted: str, most: int = MAX_BYTES) -> str:
+    """The text of a file; raises InputError if it has more than `most` bytes or cannot be read, FormatError if it is no text."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"{path}: larger than {MAX_BYTES} bytes; pass {wanted}")
+        if path.stat().st_size > most:
+            raise InputError(f"{path}: larger than {most} bytes; pass {wanted}")
         return path.read_text(encoding="utf-8")
     except OSError as e:
         raise InputError(f"{path}: cannot be read ({e.strerror})") from None

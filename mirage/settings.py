@@ -71,6 +71,12 @@ def _positive(text: str) -> int:
     return int(text)
 
 
+def _limit(text: str) -> float:
+    if not (found := float(text)) > 0:
+        raise ValueError
+    return found
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
@@ -120,6 +126,24 @@ cache_url = Setting[str | None](
     example="sqlite:////var/tmp/results.sqlite",
     help="SQLAlchemy URL of a results store to share",
     default_help="SQLite in the cache folder",
+)
+cache_max_bytes = Setting(
+    "MIRAGE_CACHE_MAX_BYTES",
+    parse=_limit,
+    default=lambda: 4.0 * 2**30,
+    allowed="a positive number",
+    example="1e9",
+    help="bytes of records in the results store, beyond which those used longest ago are removed; or `inf`",
+    default_help="4 GiB",
+)
+cache_max_days = Setting(
+    "MIRAGE_CACHE_MAX_DAYS",
+    parse=_limit,
+    default=lambda: 365.0,
+    allowed="a positive number",
+    example="30",
+    help="days after which a record in the results store that nobody used is removed; or `inf`",
+    default_help="365",
 )
 num_threads = Setting(
     "MIRAGE_NUM_THREADS",

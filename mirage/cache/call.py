@@ -7,7 +7,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from mirage.cache.store import ResultStore, check_cache
+from mirage.cache.leases import Holder, Lease
+from mirage.cache.records import RecordInfo
+from mirage.cache.store import Recalled, ResultStore, check_cache
 from mirage.errors import CacheError, DamagedCacheError, MirageWarning
 
 T = TypeVar("T")
@@ -32,21 +34,34 @@ class CallStore:
         #: how often the file may still be damaged
         self._left = 2
 
-    def get(self, key: str) -> dict[str, Any] | None:
+    def recall(self, key: str) -> Recalled | None:
         """As that of `ResultStore`."""
-        found = self._use(lambda store: store.get(key), None)
+        found = self._use(lambda store: store.recall(key), None)
         _LOG.debug("%s: %s", key, "miss" if found is None else "hit", extra={"key": key, "hit": found is not None})
         return found
 
-    def put(self, key: str, payload: dict[str, Any], **about: Any) -> bool:
+    def put(self, key: str, payload: dict[str, Any], **about: Any) -> str | None:
         """As that of `ResultStore`."""
-        kept = self._use(lambda store: store.put(key, payload, **about), False)
-        _LOG.debug("%s: %s", key, "kept" if kept else "not kept", extra={"key": key, "kept": kept})
+        kept = self._use(lambda store: store.put(key, payload, **about), None)
+        _LOG.debug("%s: %s", key, "kept" if kept else "not kept", extra={"key": key, "kept": kept is not None})
         return kept
 
-    def discard(self, key: str) -> bool:
+    def checksum(self, key: str) -> str | None:
         """As that of `ResultStore`."""
-        return self._use(lambda store: store.discard(key), False)
+        return self._use(lambda store: store.checksum(key), None)
+
+    def family(self, family: str) -> list[RecordInfo]:
+        """As that of `ResultStore`."""
+        return self._use(lambda store: store.family(family), [])
+
+    def acquire(self, key: str) -> Lease | Holder:
+        """As that of `ResultStore`; without a store nobody else is waited for."""
+        nobody: Lease | Holder = Lease()
+        return self._use(lambda store: store.acquire(key), nobody)
+
+    def holder(self, key: str) -> Holder | None:
+        """As that of `ResultStore`."""
+        return self._use(lambda store: store.holder(key), None)
 
     def _use(self, use: Callable[[ResultStore], T], otherwise: T) -> T:
         while not self._failed:
@@ -62,7 +77,7 @@ class CallStore:
 
     def _renew(self, error: DamagedCacheError) -> None:
         # SQLAlchemy is imported for the first store
-        from mirage.cache.database import set_aside
+        from mirage.cache.engine import set_aside
 
         self._store = None
         self._left -= 1

@@ -1,57 +1,44 @@
-"""The database behind the results store: its table, its statements, its engine, and its errors in our words."""
+"""The database behind the results store: its statements, and its errors in our words."""
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import sqlite3
-import time
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager, suppress
-from itertools import count
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.pool import NullPool
 
 from mirage import settings
+from mirage.cache import uses
+from mirage.cache.engine import WRITE, clock, is_damage, make_engine
+from mirage.cache.leases import LEASE_S, Holder, is_alive
 from mirage.cache.records import Record, RecordInfo
+from mirage.cache.schema import prepare
+from mirage.cache.tables import LEASES, RESULTS, USES
 from mirage.errors import CacheError, DamagedCacheError
 
-LOCK_TIMEOUT_S = 60
-"""How long a SQLite writer waits for another one."""
+_INFO = [RESULTS.c[name] for name in RecordInfo.__dataclass_fields__]
+_RECORD = [RESULTS.c[name] for name in Record.__dataclass_fields__]
 
-TABLE = sa.Table(
-    "mirage_results",
-    sa.MetaData(),
-    sa.Column("key", sa.String(64), primary_key=True),
-    sa.Column("program", sa.Text, nullable=False),
-    sa.Column("target", sa.Text, nullable=False),
-    sa.Column("dtype", sa.Text, nullable=False),
-    sa.Column("version", sa.Integer, nullable=False),
-    sa.Column("created", sa.Text, nullable=False),
-    sa.Column("best_us", sa.Float(53)),
-    sa.Column("payload", sa.Text, nullable=False),
-    sa.Column("payload_sha256", sa.String(64), nullable=False),
-)
 
-_INFO = [TABLE.c[name] for name in RecordInfo.__dataclass_fields__]
-_WRITE = "mirage_write"
-#: what SQLite says of a file that it cannot read as a database
-_DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+#: seconds that no lease lasts: a clock or a row is wrong
+FOREVER_S = 10 * LEASE_S
 
 
 class Database:
-    """A database with the results table, which is created if it is not there.
+    """A database with the tables of `tables.py`, which are made or migrated if need be.
 
     `url` is a SQLAlchemy URL; by default `MIRAGE_CACHE_URL`, else a SQLite file in `MIRAGE_CACHE_DIR`.
-    Raises CacheError if the database can't be opened.
+    Raises CacheError if the database can't be opened, NewerCacheError for one of a later release.
     """
 
     def __init__(self, url: str | None = None) -> None:
         url = url or settings.cache_url()
+        # a wrong setting is told before any work is done
+        self._evictor = uses.Evictor()
         self._file: Path | None = None
         if url is None:
             file = settings.cache_dir() / "results.sqlite"
@@ -66,50 +53,131 @@ class Database:
             with self._reported():
                 parsed = sa.make_url(url)
         with self._reported():
-            self._engine = _engine(parsed)
+            self._engine = make_engine(parsed)
             self._file = Path(parsed.database) if parsed.database and parsed.get_backend_name() == "sqlite" else None
-            if not sa.inspect(self._engine).has_table(TABLE.name):
-                # PostgreSQL reports a duplicate when two processes create the table at once.
-                with suppress(sa.exc.IntegrityError), self._writing() as connection:
-                    connection.execute(sa.schema.CreateTable(TABLE, if_not_exists=True))
+            prepare(self._engine, self._writing, self.place)
 
     @property
     def url(self) -> str:
         """The SQLAlchemy URL, with its password: nothing to print."""
         return self._engine.url.render_as_string(hide_password=False)
 
+    # records
+
     def find(self, key: str) -> Record | None:
         """The record of that key."""
         with self._reading() as connection:
-            return _record_of(connection, sa.select(TABLE), key)
+            return _record_of(connection, key)
 
-    def records(self) -> list[Record]:
-        """Every record, by key."""
+    def checksum(self, key: str) -> str | None:
+        """That of the record of a key, which is read for less than the record."""
         with self._reading() as connection:
-            return [Record(**row._mapping) for row in connection.execute(sa.select(TABLE).order_by(TABLE.c.key))]
+            return connection.execute(sa.select(RESULTS.c.payload_sha256).where(RESULTS.c.key == key)).scalar()
+
+    def family(self, family: str) -> list[RecordInfo]:
+        """The records that differ in their processors only, without payloads."""
+        with self._reading() as connection:
+            statement = sa.select(*_INFO).where(RESULTS.c.family == family).order_by(RESULTS.c.key)
+            return [RecordInfo(**row._mapping) for row in connection.execute(statement)]
+
+    def matching(self, prefix: str = "") -> list[str]:
+        """The keys that begin with a text, in order."""
+        with self._reading() as connection:
+            statement = sa.select(RESULTS.c.key).where(RESULTS.c.key.startswith(prefix, autoescape=True))
+            return sorted(map(str, connection.execute(statement).scalars()))
 
     def infos(self) -> list[RecordInfo]:
         """Every record without its payload, in any order."""
         with self._reading() as connection:
             return [RecordInfo(**row._mapping) for row in connection.execute(sa.select(*_INFO))]
 
-    def delete(self, key: str | None = None) -> int:
-        """Removes the record of that key, or all; returns how many there were."""
-        statement = sa.delete(TABLE)
+    def delete(self, key: str | None = None, checksum: str | None = None) -> int:
+        """Removes the record of that key, if it has this checksum, or all; returns how many there were."""
+        chosen = sa.true() if key is None else RESULTS.c.key == key
+        if checksum is not None:
+            chosen &= RESULTS.c.payload_sha256 == checksum
         with self._writing() as connection:
-            return connection.execute(statement if key is None else statement.where(TABLE.c.key == key)).rowcount
+            found = connection.execute(sa.delete(RESULTS).where(chosen)).rowcount
+            connection.execute(sa.delete(USES).where(USES.c.key.not_in(sa.select(RESULTS.c.key))))
+            return found
 
-    def merge(self, records: Iterable[Record]) -> int:
-        """Stores the records that are new or beat those of their keys, all of them or none; returns how many."""
+    def merge(self, records: Iterable[Record], replaces: str | None = None) -> int:
+        """Stores the records that are new, beat those of their keys, or are of what had the checksum `replaces`: all of them or
+        none; returns how many.
+        """
         # In the order of keys, so that two merges on a server can't wait for each other's rows.
         ordered = sorted(records, key=lambda record: record.key)
         while True:
             try:
                 with self._writing() as connection:
-                    return sum(_merge_one(connection, record) for record in ordered)
+                    stored = sum(_merge_one(connection, record, replaces) for record in ordered)
+                    if stored and self._evictor.is_due():
+                        uses.evict(connection, self._evictor.max_bytes, self._evictor.max_days)
+                    return stored
             except sa.exc.IntegrityError:
                 # Another writer inserted one of these keys after we looked: it is there to compare with now.
                 continue
+
+    # uses
+
+    def touch(self, key: str) -> None:
+        """Note that a record is read, where nobody writes at this moment."""
+        with self._reported(), self._engine.connect() as connection:
+            connection = connection.execution_options(**{WRITE: True})
+            uses.touch(connection, key)
+
+    def uses(self) -> dict[str, uses.Use]:
+        """How each record is used, by its key."""
+        with self._reading() as connection:
+            return uses.all_uses(connection)
+
+    def evict(self, max_bytes: float, max_days: float) -> int:
+        """Remove what was not used for so many days, and what was used longest ago until no more than so many bytes are left;
+        returns how many records.
+        """
+        with self._writing() as connection:
+            return uses.evict(connection, max_bytes, max_days)
+
+    # leases
+
+    def acquire(self, key: str, owner: str, seconds: float) -> Holder | None:
+        """Have the lease of a key for so many seconds; or who has it, which stays so."""
+        while True:
+            try:
+                with self._writing() as connection:
+                    now = clock(connection)
+                    row = _lease_of(connection, key, lock=True)
+                    holder = _holder(row, now)
+                    if holder is not None and holder.owner != owner:
+                        return holder
+                    if row is None:
+                        connection.execute(sa.insert(LEASES).values(key=key, owner=owner, expires=now + seconds))
+                    else:
+                        chosen = sa.update(LEASES).where(LEASES.c.key == key)
+                        connection.execute(chosen.values(owner=owner, expires=now + seconds))
+                    return None
+            except sa.exc.IntegrityError:
+                # another process had it first
+                continue
+
+    def renew(self, key: str, owner: str, seconds: float) -> bool:
+        """Have the lease for so many seconds from now; whether it was still the owner's."""
+        with self._writing() as connection:
+            mine = (LEASES.c.key == key) & (LEASES.c.owner == owner)
+            found = connection.execute(sa.update(LEASES).where(mine).values(expires=clock(connection) + seconds))
+            return found.rowcount > 0
+
+    def release(self, key: str, owner: str) -> None:
+        """Give the lease up, if it is the owner's."""
+        with self._writing() as connection:
+            connection.execute(sa.delete(LEASES).where(LEASES.c.key == key, LEASES.c.owner == owner))
+
+    def holder(self, key: str) -> Holder | None:
+        """Who has the lease of a key; None where it is free, has expired, or its owner is known to be dead."""
+        with self._reading() as connection:
+            return _holder(_lease_of(connection, key), clock(connection))
+
+    # transactions
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:
@@ -123,7 +191,7 @@ class Database:
 
         Raises CacheError if the database fails; IntegrityError if another writer inserted the key first.
         """
-        engine = self._engine.execution_options(**{_WRITE: True})
+        engine = self._engine.execution_options(**{WRITE: True})
         with self._reported(), engine.begin() as connection:
             yield connection
 
@@ -135,95 +203,37 @@ class Database:
             raise
         except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-            message = f"results store {self.place}: {cause}; {self._advice}"
-            if isinstance(cause, sqlite3.DatabaseError) and _is_damage(cause) and self._file:
+            message = f"results store {self.place}: {str(cause).strip()}; {self._advice}"
+            if isinstance(cause, sqlite3.DatabaseError) and is_damage(cause) and self._file:
                 raise DamagedCacheError(message, self._file) from error
             raise CacheError(message) from error
 
 
-def _is_damage(error: sqlite3.DatabaseError) -> bool:
-    # the lower bits of an extended code are the code
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
-
-
-def set_aside(file: Path) -> Path | None:
-    """Give a damaged SQLite file, and its log, another name, which is returned; None where another process did.
-
-    Raises OSError where that is not possible.
-    """
-    with file.with_name(f"{file.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not file.exists() or _is_sound(file):
-            return None
-        aside = next(p for i in count(1) if not (p := file.with_name(f"{file.name}.damaged-{i}")).exists())
-        for suffix in ("-wal", "-shm", ""):
-            with suppress(FileNotFoundError):
-                os.replace(f"{file}{suffix}", f"{aside}{suffix}")
-        return aside
-
-
-def _is_sound(file: Path) -> bool:
-    try:
-        with closing(sqlite3.connect(file, timeout=LOCK_TIMEOUT_S)) as connection:
-            return bool(connection.execute("PRAGMA quick_check").fetchone() == ("ok",))
-    except sqlite3.DatabaseError:
-        return False
-
-
-def _record_of(connection: sa.Connection, statement: sa.Select[Any], key: str) -> Record | None:
-    row = connection.execute(statement.where(TABLE.c.key == key)).one_or_none()
+def _record_of(connection: sa.Connection, key: str, lock: bool = False) -> Record | None:
+    statement = sa.select(*_RECORD).where(RESULTS.c.key == key)
+    row = connection.execute(statement.with_for_update() if lock else statement).one_or_none()
     return None if row is None else Record(**row._mapping)
 
 
-def _merge_one(connection: sa.Connection, record: Record) -> bool:
-    stored = _record_of(connection, sa.select(TABLE).with_for_update(), record.key)
-    if stored is None:
-        connection.execute(sa.insert(TABLE).values(vars(record)))
-        return True
-    if not record.beats(stored):
+def _merge_one(connection: sa.Connection, record: Record, replaces: str | None) -> bool:
+    stored = _record_of(connection, record.key, lock=True)
+    if stored is not None and stored.payload_sha256 != replaces and not record.beats(stored):
         return False
-    connection.execute(sa.update(TABLE).where(TABLE.c.key == record.key).values(vars(record)))
+    if stored is None:
+        connection.execute(sa.insert(RESULTS).values(vars(record)))
+    else:
+        connection.execute(sa.update(RESULTS).where(RESULTS.c.key == record.key).values(vars(record)))
+    uses.note_written(connection, record.key, len(record.payload))
     return True
 
 
-def _engine(url: sa.URL) -> sa.Engine:
-    if url.get_backend_name() != "sqlite":
-        return sa.create_engine(url, hide_parameters=True, pool_pre_ping=True)
-    if url.database in (None, "", ":memory:"):
-        raise sa.exc.ArgumentError("a SQLite database in memory keeps nothing; name a file")
-    # No pool: a connection must not cross a fork, and opening one costs less than a millisecond.
-    engine = sa.create_engine(
-        url, hide_parameters=True, poolclass=NullPool, connect_args={"timeout": LOCK_TIMEOUT_S}
-    )
-    sa.event.listen(engine, "connect", _set_up_sqlite)
-    sa.event.listen(engine, "begin", _begin_sqlite)
-    return engine
+def _lease_of(connection: sa.Connection, key: str, lock: bool = False) -> Any:
+    statement = sa.select(LEASES.c.owner, LEASES.c.expires).where(LEASES.c.key == key)
+    return connection.execute(statement.with_for_update() if lock else statement).one_or_none()
 
 
-def _set_up_sqlite(connection: Any, _record: object) -> None:
-    # Damaged text must come out as text that fails its checksum, not as an error of the whole query.
-    connection.text_factory = lambda data: data.decode("utf-8", "replace")
-    # The driver's own BEGIN is deferred; ours (below) says at once whether it will write.
-    connection.isolation_level = None
-    # The write-ahead log lets readers and one writer work together, and survives a killed process.
-    _use_write_ahead_log(connection)
-    connection.execute("PRAGMA synchronous=NORMAL")
-
-
-def _use_write_ahead_log(connection: Any) -> None:
-    """Switch to the write-ahead log. SQLite does not wait where two connections to a new file do so at once: we do."""
-    deadline = time.monotonic() + LOCK_TIMEOUT_S
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
-
-
-def _begin_sqlite(connection: sa.Connection) -> None:
-    # A transaction that reads before it writes needs the write lock first, or two of them can't both go on.
-    writes = connection.get_execution_options().get(_WRITE, False)
-    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+def _holder(row: Any, now: float) -> Holder | None:
+    # SQLite keeps values of any type
+    if row is None or not isinstance(row.expires, int | float) or not now < row.expires <= now + FOREVER_S:
+        return None
+    return Holder(row.owner, row.expires - now) if is_alive(row.owner) else None

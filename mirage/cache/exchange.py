@@ -1,21 +1,32 @@
-"""Records as a JSON file, to carry results from one store to another."""
+"""Records as lines of JSON, to carry results from one store to another.
+
+A line is a record, lines are sorted by key, and a record has one text: so files of the same records are equal, and `diff`, `sort
+-u` and version control do what one expects.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from mirage.cache.records import Record
+from mirage.cache.records import Record, RecordInfo, canonical_json
 from mirage.errors import CacheFormatError, FormatError
-from mirage.folders import save_file
-from mirage.ir.codec import EXPORT, read_json
+from mirage.folders import read_text, save_file
+from mirage.ir.codec import EXPORT, Json, parse_json
+
+#: bytes of an exported file that is read
+MAX_BYTES = 1 << 30
 
 
 @dataclass(frozen=True)
-class _Export:
-    records: tuple[Record, ...]
+class _Line(RecordInfo):
+    """A record whose payload is a JSON value."""
+
+    payload: Json
+    payload_sha256: str
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
@@ -23,22 +34,47 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
 
     Raises InputError if the file can't be written.
     """
-    found = _Export(tuple(records))
-    save_file(path, json.dumps(EXPORT.to_json(found), indent=1) + "\n")
-    return len(found.records)
+    lines = [_line(r) for r in sorted(records, key=lambda r: r.key)]
+    save_file(path, "".join(f"{line}\n" for line in lines))
+    return len(lines)
 
 
-def read_records(path: Path) -> tuple[Record, ...]:
+def _line(record: Record) -> str:
+    values = {f.name: getattr(record, f.name) for f in fields(Record)}
+    written = EXPORT.to_json(_Line(**{**values, "payload": Json(parse_json(record.payload))}))
+    # the key first, by which lines are sorted
+    return json.dumps({"key": record.key, **dict(sorted(written.items()))}, separators=(",", ":"), allow_nan=False)
+
+
+def read_records(path: Path) -> list[Record]:
     """Every record of an exported file, all of them checked.
 
-    Raises InputError if the file can't be read, CacheFormatError if it is not an export of this schema
+    Raises InputError if the file can't be read, CacheFormatError, which names the line, if it is not an export of this schema
     version or any record of it is not sound.
     """
     try:
-        found = EXPORT.from_json(_Export, read_json(path), str(path))
+        text = read_text(path, "a file written by an export", MAX_BYTES)
     except FormatError as error:
-        raise CacheFormatError(f"{error}; give a file written by an export") from error
-    for index, record in enumerate(found.records):
-        if fault := record.fault():
-            raise CacheFormatError(f"{path}, record {index} ({record.key}) can't be used: {fault}; export it again")
-    return found.records
+        raise CacheFormatError(f"{error}") from error
+    found = [_record(line, f"{path}, line {i}") for i, line in enumerate(text.split("\n"), 1) if line.strip()]
+    if not found and text.strip("\n"):
+        raise CacheFormatError(f"{path}: not a {EXPORT.name}; give a file written by an export")
+    return found
+
+
+def _record(text: str, where: str) -> Record:
+    try:
+        data = parse_json(text)
+    except ValueError as error:
+        raise CacheFormatError(f"{where}: not valid JSON ({error}); give a file written by an export") from None
+    try:
+        line = EXPORT.from_json(_Line, data, where)
+    except FormatError as error:
+        raise CacheFormatError(f"{error}; give a file written by an export") from None
+    if not isinstance(line.payload, Mapping):
+        raise CacheFormatError(f"{where}: its payload is not a JSON object; export it again")
+    values: dict[str, Any] = {f.name: getattr(line, f.name) for f in fields(Record)}
+    record = Record(**{**values, "payload": canonical_json(line.payload, where)})
+    if fault := record.fault():
+        raise CacheFormatError(f"{where}, record {record.key[:12]}, can't be used: {fault}; export it again")
+    return record

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from mirage.errors import CacheError, MirageWarning
-from mirage.ir.codec import above_zero, parse_json
+from mirage.ir.codec import MAX_TEXT, above_zero, parse_json, short, within
 
 SCHEMA = 1
 """Version of the payload's layout; records of another version are never read."""
@@ -44,14 +44,20 @@ class RecordInfo:
 
     key: Annotated[str, check_key]
     """SHA-256, in hex, of what was searched: subprogram, target, dtype and version."""
-    program: str
-    target: str
-    dtype: str
+    program: Annotated[str, short]
+    target: Annotated[str, short]
+    dtype: Annotated[str, short]
     version: int
-    created: str
+    created: Annotated[str, short]
     """UTC, ISO 8601."""
     best_us: Annotated[float, above_zero] | None
     """Measured time of the best kernel in microseconds; None if ranked by the cost model only."""
+    cut_s: Annotated[float, within(0, 1e12)] | None
+    """Seconds after which the work was cut short; None if it is complete."""
+    family: Annotated[str, check_key] | None
+    """The key but for the processor, of a record that was measured on one."""
+    processor: Annotated[str, short] | None
+    """That processor, as its target names it."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,8 @@ class Record(RecordInfo):
             raise ValueError(f"it has schema version {self.version}, this package reads {SCHEMA}")
         if not is_time(self.best_us):
             raise ValueError(f"its best_us is {self.best_us!r}, not a time in microseconds")
+        if not is_seconds(self.cut_s):
+            raise ValueError(f"its cut_s is {self.cut_s!r}, not a time in seconds")
         if not isinstance(self.payload, str) or sha256(self.payload) != self.payload_sha256:
             raise ValueError("its payload differs from its checksum")
         try:
@@ -86,13 +94,23 @@ class Record(RecordInfo):
         return None
 
     def beats(self, other: Record) -> bool:
-        """Whether this record replaces `other`, of the same key: that is unsound, or this is measured faster.
+        """Whether this record replaces `other`, of the same key: that is unsound, less far, or as far and slower.
 
-        On a tie the older record stays, so repeated runs keep their choice.
+        Complete is farthest; what was cut short is as far as what took as many seconds, to a power of two. On a tie the older
+        record stays, so that repeated runs keep their choice.
         """
         if other.fault():
             return True
+        mine, others = _far(self), _far(other)
+        if mine != others:
+            return mine > others
         return self.best_us is not None and (other.best_us is None or self.best_us < other.best_us)
+
+
+def _far(record: Record) -> float:
+    if record.cut_s is None:
+        return math.inf
+    return math.floor(math.log2(record.cut_s)) if record.cut_s > 0 else -math.inf
 
 
 def is_time(value: object) -> bool:
@@ -102,6 +120,16 @@ def is_time(value: object) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and value > 0
+
+
+def is_seconds(value: object) -> bool:
+    """Whether `value` is a time in seconds, or None for "complete"."""
+    return value is None or value == 0 or is_time(value)
+
+
+def label(text: str) -> str:
+    """A text as records keep it: short and printable, which every database can hold."""
+    return "".join(c if c.isprintable() else "?" for c in text[:MAX_TEXT])
 
 
 def sha256(text: str) -> str:

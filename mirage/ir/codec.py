@@ -121,7 +121,7 @@ KERNEL = Form("mirage kernel", 2, "compile the program again")
 RANKED_KERNEL = Form("mirage ranked kernel", 2, "compile the program again")
 LOOPS = Form("mirage loops", 2, "compile the program again")
 EXECUTABLE = Form("mirage executable", 3, "compile the program again")
-EXPORT = Form("mirage results export", 2, "export the results again with this version")
+EXPORT = Form("mirage results export", 3, "export the results again with this version")
 TORCH_MODEL = Form("mirage torch model", 2, "compile the model again")
 
 

@@ -21,7 +21,8 @@ from mirage.progress import Step
 from mirage.results.recall import Chosen
 from mirage.results.records import decision_record
 from mirage.results.result import FROM_CACHE, FROM_FILE, Result, StoredResult
-from mirage.results.work import Request
+from mirage.results.turn import in_turn
+from mirage.results.work import Request, Work
 from mirage.runtime.arrays import check_inputs
 from mirage.runtime.binding import SizeBinder
 from mirage.search.decision import Decision, Version
@@ -215,28 +216,46 @@ def superoptimize(request: Request, kind: type[Ranked] = Ranked) -> Ranked:
     Raises KeyboardInterrupt for an interrupt before anything was found, NoCompilerError without the target's compiler,
     SearchError if no graph compiles for it.
     """
-    target, memory, budget = request.target, request.memory, request.budget
-    work = request.work()
-    verifier, anchors, source = work.verifier, work.anchors, work.candidates
+    target, memory, verifier, anchors = request.target, request.memory, request.verifier, request.anchors
 
-    def keep(decision: Decision, stop_reason: str = "") -> None:
+    def keep(work: Work, decision: Decision, stop_reason: str = "") -> None:
         if memory is not None:
             graphs = list({id(v.candidate.graph): v.candidate for v in decision.versions if v.candidate}.values())
             chosen = Chosen(decision, graphs, stop_reason, {})
             memory.keep_tuned(anchors, chosen, decision.measured_on, work.stats, work.elapsed())
 
-    made = partial(
-        kind, program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], machine=target,
-        constants=work.constants, keep=keep,
-    )  # fmt: skip
-    kept = memory.tuned(anchors, budget) if memory is not None and not request.more else None
-    recalled = kept.value.try_restored(verifier, target, work.constants) if kept is not None else None
-    if recalled is not None:
-        candidates, decision = recalled
-        return made(
-            graphs=candidates, decision=decision, stats=work.stats, seconds=work.seconds, candidates=work.stats.candidates,
-            cache_hit=True, tune_stop=FROM_CACHE,
+    def made(work: Work, **more: Any) -> Ranked:
+        return kind(
+            program=verifier.program, verifier=verifier, anchors=[dict(a) for a in anchors], machine=target,
+            constants=work.constants, keep=partial(keep, work), stats=work.stats, candidates=work.stats.candidates, **more,
         )  # fmt: skip
+
+    def recall(end: str = "") -> Ranked | None:
+        if memory is None or (request.more and not end):
+            return None
+        kept = memory.tuned(anchors, 0.0 if end else request.budget)
+        recalled = kept.value.try_restored(verifier, target, request.constants) if kept is not None else None
+        if recalled is None:
+            return None
+        work = request.work()
+        graphs, decision = recalled
+        return made(work, graphs=graphs, decision=decision, seconds=work.seconds, cache_hit=True, tune_stop=end or FROM_CACHE)
+
+    def search(waited: float) -> Ranked:
+        work = request.work()
+        budget = max(request.budget - waited, LEAST_SHARE * request.budget)
+        answer = _searched(request, work, budget, partial(made, work))
+        if not answer.interrupted:
+            keep(work, answer.decision, answer.tune_stop)
+        return answer
+
+    return in_turn(request, target.machines[0], recall, search)
+
+
+def _searched(request: Request, work: Work, budget: float, made: Callable[..., Ranked]) -> Ranked:
+    """What is found, compiled and ranked in so many seconds."""
+    target, memory = request.target, request.memory
+    verifier, anchors, source = work.verifier, work.anchors, work.candidates
     cache_hit = source.search is None
     end = time.perf_counter() + budget
     try:
@@ -258,14 +277,10 @@ def superoptimize(request: Request, kind: type[Ranked] = Ranked) -> Ranked:
     if len(ranker.tuning.libraries) > 1 and (library := library_candidate(verifier, graphs)) is not None:
         preferred, graphs = [*preferred, library], [*graphs, library]
     ranked = ranker.run(preferred)
-    answer = made(
-        graphs=graphs, decision=ranked.decision, stats=work.stats,
-        seconds={**work.seconds, "tune": time.perf_counter() - start}, candidates=work.stats.candidates,
+    return made(
+        graphs=graphs, decision=ranked.decision, seconds={**work.seconds, "tune": time.perf_counter() - start},
         cache_hit=cache_hit, compiled=ranked.compiled, rejected=ranked.rejected, tune_stop=ranked.stop_reason,
     )  # fmt: skip
-    if not answer.interrupted:
-        keep(answer.decision, ranked.stop_reason)
-    return answer
 
 
 def restored(stored: StoredResult, where: str, seed: int, kind: type[Ranked] = Ranked) -> Ranked:

@@ -22,6 +22,7 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.canonical import Renaming, canonical_key
 from mirage.ir.codec import RESULT, Json, decode, encode, within
 from mirage.ir.program import Program
+from mirage.kernels.decision import Sizes
 from mirage.kernels.profile import Timing
 from mirage.kernels.target import Target
 from mirage.mugraph.rename import rename_mugraph, rename_schedule
@@ -59,27 +60,37 @@ class Kept(Generic[Found]):
 class StoredRecord:
     """What is stored of a program: graphs, which are read when they are asked for, and what records of a kind add.
 
-    `complete`: whether it did not end for want of time; `spent`: seconds in all.
+    `complete`: whether it did not end for want of time; `spent`: seconds in all. `program` is the one that it was found for, in
+    its own names, `form` the schema of results that the key was made with; both are missing in records of earlier releases.
     """
 
     graphs: tuple[Json, ...]
     complete: bool
     spent: Annotated[float, within(0, 1e12)]
+    program: Program | None = None
+    form: int = 0
 
 
 Stored = TypeVar("Stored", bound=StoredRecord)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Searched(StoredRecord):
+class StoredSearch(StoredRecord):
+    """The graphs of a search."""
+
     stats: SearchStats
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Tuned(StoredRecord):
+class StoredChoice(StoredRecord):
+    """A choice for `sizes`, the given ones, on a machine, where arguments are `constants`: in the names of `program`."""
+
     decision: DecisionRecord
     baselines: Baselines
     stats: SearchStats
+    sizes: tuple[Sizes, ...] = ()
+    machine: str = ""
+    constants: tuple[str, ...] = ()
 
 
 def search_key(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> str:
@@ -156,14 +167,17 @@ class Memory:
     target may be several (`Target.machines`).
 
     What was cut short is kept as such, and replaced when more is known. What was made with other `constants` (arguments) is
-    another record.
+    another record. `source` is the program before its dims became axes, for whoever looks at records.
     """
 
     def __init__(
-        self, store: CallStore, program: AxisProgram, target: Target, constants: Collection[str] = ()
-    ) -> None:
+        self, store: CallStore, program: AxisProgram, target: Target, constants: Collection[str] = (),
+        source: Program | None = None,
+    ) -> None:  # fmt: skip
         self.store = store
-        self._stale: set[str] = set()
+        self.source = source
+        #: checksums of the records that were recalled or kept, which what is kept next replaces
+        self._seen: dict[str, str] = {}
         self.program = program
         self.target = target
         self.constants = constants
@@ -184,54 +198,78 @@ class Memory:
 
         A record that is damaged or not of this program is a warning, and the right one will replace it.
         """
-        payload = self.store.get(key)
-        if payload is None:
+        found = self.store.recall(key)
+        if found is None:
             return None
         # what is kept anew knows more, or is right
-        self._stale.add(key)
+        self._seen[key] = found.checksum
         try:
-            record = decode(kind, payload, "record")
+            record = decode(kind, found.payload, "record")
             return Kept(read(record), record.complete, record.spent)
         except (MirageError, ValueError) as e:
             text = f"record {key[:12]} of the results store is not used: {e}"
             warnings.warn(text, CorruptRecordWarning, stacklevel=4)
             return None
 
-    def _keep(self, key: str, record: StoredRecord, best_us: float | None) -> None:
-        if key in self._stale:
-            self.store.discard(key)
-        self._stale.add(key)
-        self.store.put(
-            key, encode(record), program=self.program.name, target=self.target.name, dtype=self.program.dtype, best_us=best_us
-        )
+    def _keep(self, key: str, record: StoredRecord, best_us: float | None, **about: str) -> None:
+        """Keep a record in the place of the one that was seen there; of another one only if it is better than that."""
+        checksum = self.store.put(
+            key, encode(record), program=self.program.name, target=self.target.name, dtype=self.program.dtype, best_us=best_us,
+            cut_s=None if record.complete else record.spent, replaces=self._seen.get(key), **about,
+        )  # fmt: skip
+        if checksum is not None:
+            self._seen[key] = checksum
 
     def graphs(self) -> Kept[tuple[list[Known], SearchStats]] | None:
         """The graphs of an earlier search, not verified, and its statistics."""
-        return self._recall(self._key("graphs"), _Searched, lambda r: (self._read_graphs(r.graphs), r.stats))
+        return self._recall(self.search_key, StoredSearch, lambda r: (self.read_graphs(r.graphs), r.stats))
 
     def keep_graphs(self, candidates: Sequence[Candidate], stats: SearchStats, *, complete: bool, spent: float) -> None:
         """Remember a search's verified graphs."""
         best = sorted(candidates, key=lambda c: c.cost)[:KEPT]
-        record = _Searched(graphs=self._written_graphs(best), stats=stats, complete=complete, spent=spent)
-        self._keep(self._key("graphs"), record, None)
+        record = StoredSearch(
+            graphs=self._written_graphs(best), stats=stats, complete=complete, spent=spent, program=self.source,
+            form=RESULT.schema,
+        )  # fmt: skip
+        self._keep(self.search_key, record, None)
 
-    def _tuned_key(self, anchors: Sequence[Mapping[str, int]], machine: str) -> str:
+    @property
+    def search_key(self) -> str:
+        """The key of the program's graphs."""
+        return self._key("graphs")
+
+    def choice_key(self, anchors: Sequence[Mapping[str, int]], machine: str) -> str:
+        """The key of the choice for these sizes on a machine."""
         return self._sized_key("tuned", anchors, machine)
+
+    def family_key(self, anchors: Sequence[Mapping[str, int]]) -> str:
+        """What the choices for these sizes on all machines have in common."""
+        return self._sized_key("tuned on any machine", anchors)
 
     def tuned(self, anchors: Sequence[Mapping[str, int]], budget: float = 0.0) -> Kept[KeptDecision] | None:
         """The choice for these sizes: of the preferred machine of which one is kept that took the `budget` (seconds)."""
 
-        def read(r: _Tuned) -> KeptDecision:
-            records = StoredGraphs.of_json(r.graphs, self._symbols())
-            r.decision.check(records, self._symbols(), self.target)
-            decision = r.decision.renamed(self.names.renaming.inverse(), self.target)
-            return KeptDecision(StoredGraphs(records, self._from_canonical), decision, dict(r.baselines), r.stats)
-
         for machine in self.target.machines:
-            found = self._recall(self._tuned_key(anchors, machine), _Tuned, read)
+            found = self._recall(self.choice_key(anchors, machine), StoredChoice, self.read_choice)
             if found is not None and found.enough(budget):
                 return found
         return None
+
+    def elsewhere(self, anchors: Sequence[Mapping[str, int]]) -> tuple[str, Kept[KeptDecision]] | None:
+        """The choice for these sizes on another machine, whose name comes first: of the machine for which most was done."""
+        own = {self.choice_key(anchors, machine) for machine in self.target.machines}
+        others = [r for r in self.store.family(self.family_key(anchors)) if r.key not in own and r.processor]
+        for r in sorted(others, key=lambda r: (r.cut_s is not None, -(r.cut_s or 0.0), r.key)):
+            if (found := self._recall(r.key, StoredChoice, self.read_choice)) is not None:
+                return str(r.processor), found
+        return None
+
+    def read_choice(self, r: StoredChoice) -> KeptDecision:
+        """A choice as it is stored, in this program's names; raises FormatError, and ScheduleError, where it is none of it."""
+        records = StoredGraphs.of_json(r.graphs, self._symbols())
+        r.decision.check(records, self._symbols(), self.target)
+        decision = r.decision.renamed(self.names.renaming.inverse(), self.target)
+        return KeptDecision(StoredGraphs(records, self._from_canonical), decision, dict(r.baselines), r.stats)
 
     def keep_tuned(
         self, anchors: Sequence[Mapping[str, int]], tuned: Chosen, machine: str, stats: SearchStats, spent: float
@@ -240,20 +278,24 @@ class Memory:
         taken in all.
         """
         decision = tuned.decision
-        record = _Tuned(
+        record = StoredChoice(
             graphs=self._written_graphs(tuned.graphs), baselines=tuned.baselines, stats=stats,
             decision=decision_record(decision, tuned.graphs).renamed(self.names.renaming, self.target),
-            complete=not was_cut(tuned.stop_reason), spent=spent,
+            complete=not was_cut(tuned.stop_reason), spent=spent, program=self.source, form=RESULT.schema,
+            sizes=tuple(dict(a) for a in anchors), machine=machine, constants=tuple(sorted(self.constants)),
         )  # fmt: skip
         number = decision.number(anchors[0])
         timing, modelled = decision.versions[number].timing, decision.points[0].times[number]
-        self._keep(self._tuned_key(anchors, machine), record, modelled if timing is UNMEASURED else timing.median_us)
+        self._keep(
+            self.choice_key(anchors, machine), record, modelled if timing is UNMEASURED else timing.median_us,
+            family=self.family_key(anchors), processor="; ".join(machine.split("\n")),
+        )  # fmt: skip
 
     def _written_graphs(self, candidates: Sequence[Candidate]) -> tuple[Json, ...]:
         """Candidates in the names of the canonical form, in which records are kept."""
         return tuple(encode(self._to_canonical(known(c))) for c in candidates)
 
-    def _read_graphs(self, graphs: Sequence[Json]) -> list[Known]:
+    def read_graphs(self, graphs: Sequence[Json]) -> list[Known]:
         """What `_written_graphs` wrote, in this program's names."""
         return [self._from_canonical(k) for k in StoredGraphs.of_json(graphs, self._symbols())]
 

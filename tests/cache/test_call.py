@@ -34,20 +34,20 @@ def test_a_damaged_store_gets_another_name_and_a_new_one_is_begun(file: Path) ->
     text = damage(file)
     store = CallStore()
     with pytest.warns(StoreWarning, match=r"results\.sqlite.*results\.sqlite\.damaged-1") as caught:
-        assert store.get(KEY) is None
+        assert store.recall(KEY) is None
     assert len(caught) == 1
     assert file.with_name("results.sqlite.damaged-1").read_bytes() == text
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert store.put(KEY, {"x": 2}, **ABOUT)
-        assert CallStore().get(KEY) == {"x": 2}
-        assert store.discard(KEY) and not store.discard(KEY)
+        found = CallStore().recall(KEY)
+        assert found is not None and found.payload == {"x": 2}
 
 
 def test_a_store_of_the_user_that_is_damaged_is_begun_anew_in_its_place(file: Path) -> None:
     own = ResultStore(f"sqlite:///{file}")
     store = CallStore(own)
-    assert store.get(KEY) is None
+    assert store.recall(KEY) is None
     file.write_bytes(b"\xff" * 8192)
     with pytest.warns(StoreWarning, match="damaged-1"):
         assert store.put(KEY, {"x": 1}, **ABOUT)
@@ -58,7 +58,7 @@ def test_several_damaged_stores_are_kept(file: Path) -> None:
     for _ in range(2):
         damage(file)
         with pytest.warns(StoreWarning):
-            CallStore().get(KEY)
+            CallStore().recall(KEY)
     assert {p.name for p in file.parent.glob("*.damaged-?")} == {f"results.sqlite.damaged-{i}" for i in (1, 2)}
 
 
@@ -66,8 +66,8 @@ def test_a_store_that_cannot_be_opened_is_done_without(file: Path, monkeypatch: 
     monkeypatch.setenv("MIRAGE_CACHE_URL", "sqlite:////no/such/folder/results.sqlite")
     store = CallStore()
     with pytest.warns(StoreWarning, match="no/such/folder.*MIRAGE_CACHE_URL.*nothing is recalled or kept"):
-        assert store.get(KEY) is None
+        assert store.recall(KEY) is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not store.put(KEY, {"x": 1}, **ABOUT)
-        assert store.get(KEY) is None
+        assert store.recall(KEY) is None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -49,8 +48,7 @@ def start(script: str, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def test_writers_at_once_lose_nothing_and_the_fastest_record_wins(tmp_path: Path) -> None:
-    url = f"sqlite:///{tmp_path}/results.sqlite"
+def test_writers_at_once_lose_nothing_and_the_fastest_record_wins(url: str) -> None:
     writers = [start(WRITER, url, str(index)) for index in range(3)]
     for writer in writers:
         assert writer.stdin
@@ -68,9 +66,8 @@ def test_writers_at_once_lose_nothing_and_the_fastest_record_wins(tmp_path: Path
     assert {record.best_us for record in store.list() if record.key in SHARED} == {100 - 7 - 2}
 
 
-@pytest.mark.parametrize("moment", range(4))
-def test_a_killed_writer_leaves_a_readable_store(tmp_path: Path, moment: int) -> None:
-    url = f"sqlite:///{tmp_path}/results.sqlite"
+@pytest.mark.parametrize("moment", range(3))
+def test_a_killed_writer_leaves_a_readable_store(url: str, moment: int) -> None:
     with start(ENDLESS, url) as writer:
         assert writer.stdout
         for _ in range(20 + moment):

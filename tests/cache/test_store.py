@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mirage.cache import CorruptRecordWarning, ResultStore
-from mirage.cache.database import _set_up_sqlite
+from mirage.cache.engine import set_up_sqlite
 from mirage.cache.records import SCHEMA, canonical_json, sha256
 from mirage.errors import CacheError
 from mirage.ir.codec import parse_json
@@ -33,8 +33,10 @@ def store(file: Path) -> ResultStore:
     return ResultStore(f"sqlite:///{file}")
 
 
-def put(store: ResultStore, payload: Mapping[str, Any], best_us: float | None, key: str = KEY) -> bool:
-    return store.put(key, payload, program="attention", target="cpu", dtype="f32", best_us=best_us)
+def put(
+    store: ResultStore, payload: Mapping[str, Any], best_us: float | None, key: str = KEY, **more: Any
+) -> bool:
+    return store.put(key, payload, program="attention", target="cpu", dtype="f32", best_us=best_us, **more) is not None
 
 
 def execute(file: Path, statement: str, *values: object) -> None:
@@ -89,6 +91,60 @@ def test_the_faster_record_is_kept(
     assert [record.best_us for record in store.list()] == [first if kept == "first" else second]
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "kept"),
+    [
+        ((None, 9.0), (100.0, 1.0), "first"),
+        ((100.0, 1.0), (None, 9.0), "second"),
+        ((30.0, 9.0), (3.0, 1.0), "first"),
+        ((3.0, 1.0), (30.0, None), "second"),
+        ((30.0, 9.0), (29.0, 1.0), "second"),
+        ((30.0, 1.0), (31.0, 9.0), "first"),
+        ((0.0, 1.0), (0.5, 9.0), "second"),
+    ],
+)
+def test_what_is_farther_is_kept_and_of_what_is_as_far_the_faster(
+    store: ResultStore, first: tuple[float | None, float], second: tuple[float | None, float], kept: str
+) -> None:
+    assert put(store, {"from": "first"}, first[1], cut_s=first[0])
+    assert put(store, {"from": "second"}, second[1], cut_s=second[0]) == (kept == "second")
+    assert store.get(KEY) == {"from": kept}
+
+
+def test_what_replaces_a_record_by_its_checksum_is_kept_unless_another_came_between(store: ResultStore) -> None:
+    first = store.put(KEY, {"n": 1}, program="p", target="cpu", dtype="f32", best_us=1.0)
+    assert put(store, {"n": 2}, 9.0, cut_s=5.0, replaces=first)
+    assert store.get(KEY) == {"n": 2}
+    assert put(store, {"n": 3}, 2.0)
+    assert not put(store, {"n": 4}, 9.0, cut_s=5.0, replaces=first)
+    found = store.recall(KEY)
+    assert found is not None and found.payload == {"n": 3} and found.checksum == store.checksum(KEY)
+
+
+@pytest.mark.parametrize("cut_s", [-1.0, float("nan"), True, "1"])
+def test_seconds_that_are_none_are_refused(store: ResultStore, cut_s: Any) -> None:
+    with pytest.raises(CacheError, match="cut_s"):
+        put(store, PAYLOAD, 1.0, cut_s=cut_s)
+
+
+def test_records_of_a_family_are_found_by_it(store: ResultStore) -> None:
+    family = sha256("a family")
+    put(store, PAYLOAD, 1.0, family=family, processor="A")
+    put(store, PAYLOAD, 2.0, OTHER, family=family, processor="B")
+    put(store, PAYLOAD, 2.0, sha256("a third"), processor="C")
+    assert {(r.key, r.processor) for r in store.family(family)} == {(KEY, "A"), (OTHER, "B")}
+    with pytest.raises(CacheError, match="SHA-256"):
+        put(store, PAYLOAD, 2.0, family="cpu")
+
+
+@pytest.mark.parametrize("name", ["a\0b", "\ud800", "x" * 10_000, "line\nline"])
+def test_names_that_a_database_cannot_hold_are_changed_and_stop_nothing(store: ResultStore, name: str) -> None:
+    store.put(KEY, PAYLOAD, program=name, target="cpu", dtype="f32", best_us=1.0)
+    (found,) = store.list()
+    assert found.program.isprintable() and len(found.program) <= 256
+    assert store.get(KEY) == PAYLOAD
+
+
 def test_list_says_what_each_record_is_about(store: ResultStore) -> None:
     store.put(OTHER, PAYLOAD, program="mlp", target="cpu", dtype="f16", best_us=None)
     store.put(KEY, PAYLOAD, program="attention", target="cuda", dtype="f32", best_us=3.5)
@@ -128,6 +184,7 @@ DAMAGE: dict[str, tuple[str, list[object], str]] = {
         "not JSON",
     ),
     "another schema version": ("UPDATE mirage_results SET version = ?", [SCHEMA + 1], "schema version"),
+    "seconds that are text": ("UPDATE mirage_results SET cut_s = 'long'", [], "cut_s"),
     "a time that is text": ("UPDATE mirage_results SET best_us = 'fast'", [], "best_us"),
 }
 
@@ -202,7 +259,7 @@ class _Busy:
 
 def test_connections_that_switch_the_log_at_once_wait_for_each_other() -> None:
     busy = _Busy(3)
-    _set_up_sqlite(busy, None)
+    set_up_sqlite(busy, None)
     assert busy.attempts == 0
     with pytest.raises(sqlite3.OperationalError, match="disk"):
-        _set_up_sqlite(_Busy(1, "disk I/O error"), None)
+        set_up_sqlite(_Busy(1, "disk I/O error"), None)

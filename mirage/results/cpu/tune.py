@@ -20,6 +20,7 @@ from mirage.progress import Say, Step
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.recall import Chosen, Kept, KeptDecision, Memory
 from mirage.results.result import FROM_CACHE, FROM_FILE, StoredResult
+from mirage.results.turn import held, in_turn
 from mirage.results.work import Request, Work, pieces
 from mirage.runtime.arrays import check_inputs
 from mirage.search.candidates import Candidates
@@ -106,9 +107,11 @@ class Session:
 
     def more(self, budget: float, say: Say) -> Superoptimized:
         """Go on for so many seconds more."""
-        self.work.begun = time.perf_counter()
-        self.work.candidates.resume(budget)
-        return self.run(budget, say)
+        machine = self.memory.target.machines[0] if self.memory is not None else ""
+        with held(self.memory, self.work.anchors, machine):
+            self.work.begun = time.perf_counter()
+            self.work.candidates.resume(budget)
+            return self.run(budget, say)
 
     def _keep_so_far(self, tuned: Tuned, decision: Decision) -> None:
         """Keep what is known, every half a second, unless a decision with more kernels is kept, or graphs that are kept were not
@@ -152,26 +155,44 @@ def superoptimize(request: Request) -> Superoptimized:
     assert isinstance(machine, CpuTarget)
     prepare(axis_program.dtype, products=any(n.op == "matmul" for n in axis_program.nodes))
 
-    def session(kept: Kept[KeptDecision] | None) -> Session:
+    kept: Kept[KeptDecision] | None = None
+
+    def session(request: Request) -> Session:
         seed, value = request.verifier.seed, kept.value if kept else None
         return Session(request.work(kept), machine.machine, seed=seed, memory=memory, kept=value)
 
-    kept = memory.tuned(request.anchors) if memory is not None else None
-    if not request.more and kept is not None and kept.enough(request.budget) and (kept.complete or kept.value.kernels):
-        recalled = _recalled(kept.value, request, machine, lambda: session(kept))
-        if recalled is not None:
-            return recalled
-        kept = None
-    spent = kept.spent if kept is not None and kept.value.kernels and not request.more else 0.0
-    left = request.budget - spent - (time.perf_counter() - request.begun)
-    request.say(Step("searching"))
-    return session(kept).run(max(left, LEAST_SHARE * request.budget), request.say)
+    def recall(end: str = "") -> Superoptimized | None:
+        nonlocal kept
+        kept = memory.tuned(request.anchors) if memory is not None else None
+        if kept is None or (request.more and not end):
+            return None
+        if end:
+            wanted = kept.value.kernels > 0
+        else:
+            wanted = kept.enough(request.budget) and (kept.complete or kept.value.kernels > 0)
+        if not wanted:
+            return None
+        recalled = _recalled(kept.value, request, machine, end or FROM_CACHE, lambda: session(request))
+        if recalled is None:
+            kept = None
+        return recalled
+
+    def search(waited: float) -> Superoptimized:
+        # what was waited for took these seconds, which are not spent twice
+        since = replace(request, begun=request.begun + waited)
+        spent = kept.spent if kept is not None and kept.value.kernels and not request.more else 0.0
+        now = time.perf_counter()
+        left = request.budget - max(spent + now - since.begun, now - request.begun)
+        request.say(Step("searching"))
+        return session(since).run(max(left, LEAST_SHARE * request.budget), request.say)
+
+    return in_turn(request, machine.machines[0], recall, search)
 
 
 def _recalled(
-    kept: KeptDecision, request: Request, machine: CpuTarget, session: Callable[[], Session]
+    kept: KeptDecision, request: Request, machine: CpuTarget, why: str, session: Callable[[], Session]
 ) -> Superoptimized | None:
-    """The result that was kept, verified again; None, with a warning, where it is not of this program."""
+    """The result that was kept, verified again; None, with a warning, where it is not of this program. `why` there is no more."""
     start = time.perf_counter()
     verifier, constants = request.verifier, request.constants
     if (restored := kept.try_restored(verifier, machine, constants)) is None:
@@ -180,7 +201,7 @@ def _recalled(
     return Superoptimized(
         program=verifier.program, verifier=verifier, anchors=[dict(a) for a in request.anchors], target=machine.machine,
         threads=machine.machine.cores, stats=kept.stats, candidates=kept.stats.candidates, constants=constants,
-        graphs=graphs, baselines=kept.baselines, decision=decision, tune_stop=FROM_CACHE, cache_hit=True,
+        graphs=graphs, baselines=kept.baselines, decision=decision, tune_stop=why, cache_hit=True,
         seconds={"verify": time.perf_counter() - start}, go_on=lambda budget, say: session().more(budget, say),
     )  # fmt: skip
 

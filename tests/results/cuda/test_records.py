@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import mirage as mi
-from mirage.cache import CorruptRecordWarning, ResultStore
+from mirage.cache import CorruptRecordWarning, Recalled, ResultStore
 from mirage.errors import (
     FormatError,
     MirageError,
@@ -88,15 +88,15 @@ def test_another_target_is_a_miss(store: ResultStore) -> None:
 def test_a_damaged_record_is_a_miss(
     store: ResultStore, result: CudaSuperoptimized, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    get = store.get
+    recall = store.recall
 
-    def damaged(key: str) -> dict[str, Any] | None:
-        payload = get(key)
-        if payload and "decision" in payload:
-            payload["decision"]["versions"][0]["schedule"]["kernels"][0]["num_warps"] = 3
-        return payload
+    def damaged(key: str) -> Recalled | None:
+        found = recall(key)
+        if found and "decision" in found.payload:
+            found.payload["decision"]["versions"][0]["schedule"]["kernels"][0]["num_warps"] = 3
+        return found
 
-    monkeypatch.setattr(store, "get", damaged)
+    monkeypatch.setattr(store, "recall", damaged)
     with pytest.warns(CorruptRecordWarning, match="num_warps is 3"):
         r = found(mi.superoptimize(PROGRAM, target="cuda:sm_90", sizes=SIZES, budget=2.0, cache=store))
     assert r.tune_stop != "from the cache"
