@@ -13,10 +13,12 @@ from typing import Annotated
 
 import typer
 
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 
 TRACE = """
 import mirage as mi
+from mirage.cli_shared import AsJson
 @mi.program(x=mi.tensor("n", 64), w=mi.tensor(64, 64))
 def layer(x, w):
     return mi.softmax(x @ w)

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import typer
 from rich.console import Console
 from rich.table import Table as RichTable
+
+from mirage.cli_shared import print_json
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 Row = TypeVar("Row", bound="DataclassInstance")
-
-#: the option of every benchmark that prints rows
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list of the rows, and no table.")]
 
 
 @dataclass(frozen=True)
@@ -49,10 +46,19 @@ def as_rows(found: Iterable[DataclassInstance]) -> list[dict[str, Any]]:
     return [asdict(r) for r in found]
 
 
+def emit_lines(lines: Iterable[str], as_json: bool) -> None:
+    """Print lines on standard output as they come, or as one JSON list."""
+    if as_json:
+        print_json(list(lines))
+        return
+    for line in lines:
+        print(line, flush=True)
+
+
 def emit(rows: Sequence[Row], as_json: bool, *tables: Callable[[Sequence[Row]], Table]) -> None:
     """Print the rows of a benchmark on standard output, as tables or as JSON."""
     if as_json:
-        print(json.dumps(as_rows(rows), indent=1))
+        print_json(as_rows(rows))
         return
     for table in tables:
         table(rows).show()

@@ -5,7 +5,6 @@ Errors are one line and exit code 2; `--debug` shows the traceback.
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 import warnings
@@ -21,7 +20,7 @@ import mirage.api as api
 from mirage.cache import ResultStore
 from mirage.cli_compile import compile_
 from mirage.cli_settings import settings
-from mirage.cli_shared import check_writable, err, out, sizes_of, tell
+from mirage.cli_shared import AsJson, check_writable, err, out, print_json, sizes_of, tell
 from mirage.drawing.show import show as show_view
 from mirage.errors import DimError, InputError, MirageError, MirageWarning, TraceError
 from mirage.folders import save_file
@@ -172,15 +171,19 @@ def _version_json(at: str, version: Version) -> dict[str, Any]:
 def superoptimize(
     what: Annotated[str, typer.Argument(metavar="FILE.py:function", help="The program.")],
     set_: Annotated[list[str] | None, typer.Option("--set", help="Size of a dim: NAME=SIZE.")] = None,
-    sizes: Annotated[list[str] | None, typer.Option(help="Named set of sizes of the program; several are all tuned for.")] = None,
+    sizes: Annotated[
+        list[str] | None, typer.Option(help="Named set of sizes of the program; several are all tuned for.")
+    ] = None,
     budget: Annotated[float, typer.Option(help="Seconds for search, verification and tuning.")] = 30.0,
     pruner: Annotated[str, typer.Option(help="normal-form, smt or none.")] = "normal-form",
     max_kernels: Annotated[int, typer.Option(help="Kernels of a graph at most.")] = 5,
-    target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")] = "cpu",
+    target: Annotated[
+        str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")
+    ] = "cpu",
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     more: Annotated[bool, typer.Option("--more", help="Go on with what was kept, for all of the budget.")] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     save: Annotated[Path | None, typer.Option(help="Write the result to this file.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw the best graph to this file.")] = None,
 ) -> None:
@@ -208,7 +211,7 @@ def superoptimize(
     if svg is not None and drawing is not None:
         save_file(svg, drawing)
     if as_json:
-        print(json.dumps(result_json(result)))
+        print_json(result_json(result))
         return
     out.print(result.report())
     out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
@@ -226,6 +229,7 @@ def show(
     what: Annotated[str, typer.Argument(help="FILE.py:function, a program's text, or a saved result.")],
     svg: Annotated[Path | None, typer.Option(help="Draw the best graph of a saved result to this file.")] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the C or Triton source of a saved result.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print a program, or the best graph of a saved result."""
     check_writable("--svg", svg)
@@ -237,11 +241,23 @@ def show(
                 assert isinstance(thing, Superoptimized)
                 raise InputError(f"{what}: the {thing.best.kind} version is best; there is no graph to draw")
             save_file(svg, drawing)
-        print(thing.source if source else thing.best.graph or thing.program)
+        if as_json:
+            print_json(_shown(thing.program, thing.best.graph, thing.source if source else None))
+        else:
+            print(thing.source if source else thing.best.graph or thing.program)
         return
     if svg is not None or source:
         raise InputError(f"{what}: only a saved result has a drawing or a source; save one with superoptimize --save")
-    print(thing if isinstance(thing, Program) else thing.trace())
+    program = thing if isinstance(thing, Program) else thing.trace()
+    if as_json:
+        print_json(_shown(program))
+    else:
+        print(program)
+
+
+def _shown(program: Program, graph: MuGraph | None = None, source: str | None = None) -> dict[str, Any]:
+    """What `show` prints, for programs: texts, and the muGraph as its file has it."""
+    return {"program": str(program), "graph": MUGRAPH.to_json(graph) if graph else None, "source": source}
 
 
 @app.command()
@@ -249,7 +265,7 @@ def verify(
     a: Annotated[str, typer.Argument(metavar="A", help="A program, a saved result, or a muGraph's JSON.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The same, or an upstream FILE.json or FILE.json#CANDIDATE.")],
     seed: Annotated[int, typer.Option(help="Seed of the random tests.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print certificates as JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Do two programs or graphs compute the same? Exit code 0 if so, 1 if not or if it is unknown."""
     left, right = load_side(a), load_side(b)
@@ -257,12 +273,17 @@ def verify(
         left, right = right, left
     if isinstance(right, UpstreamFile):
         if isinstance(left, UpstreamFile | MuGraph):
-            raise InputError(f"{a} and {b}: candidates of an upstream file need their program; pass the program and one file")
+            raise InputError(
+                f"{a} and {b}: candidates of an upstream file need their program; pass the program and one file"
+            )
         equal = _print_verdicts(api.verify_file(left, right, seed=seed), str(right.path), as_json)
     else:
         certificate = api.verify(left, right, seed=seed)
         equal = certificate.equal
-        print(json.dumps(certificate.to_json()) if as_json else certificate)
+        if as_json:
+            print_json(certificate.to_json())
+        else:
+            print(certificate)
     if not equal:
         raise typer.Exit(1)
 
@@ -290,7 +311,7 @@ def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> b
     """Print a row per candidate, and the explanations of those that are not equal; whether all are."""
     found = list(verdicts)
     if as_json:
-        print(json.dumps([v.to_json() for v in found]))
+        print_json([v.to_json() for v in found])
         return all(v.equal for v in found)
     table = Table(title=title, title_justify="left")
     for column in ("candidate", "kernels", "verdict", "error bound", "running maxima"):
@@ -304,7 +325,9 @@ def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> b
     out.print(table)
     for v in found:
         if v.explanation:
-            out.print(f"candidate {v.index}, {v.verdict}: {v.explanation}", highlight=False, markup=False, soft_wrap=True)
+            out.print(
+                f"candidate {v.index}, {v.verdict}: {v.explanation}", highlight=False, markup=False, soft_wrap=True
+            )
     return all(v.equal for v in found)
 
 
@@ -312,17 +335,33 @@ def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> b
 def demo(
     budget: Annotated[float, typer.Option(help="Seconds for each program.")] = 10.0,
     drawings: Annotated[Path, typer.Option(help="Folder for the drawings.")] = Path("demo"),
+    as_json: AsJson = False,
 ) -> None:
     """Superoptimize two attention programs and compare with NumPy and PyTorch."""
     from mirage.demo import run_demo
 
-    run_demo(out, err, budget, drawings)
+    rows = []
+    for shown in run_demo(err, budget, drawings):
+        if as_json:
+            drawing = str(shown.drawing) if shown.drawing else None
+            rows.append({**result_json(shown.result), "drawing": drawing, "median_us": shown.median_us})
+            continue
+        out.print(shown.result.report())
+        out.print(str(shown.result.certificate), highlight=False, markup=False, soft_wrap=True)
+        if shown.drawing:
+            out.print(f"drawing: {shown.drawing}", highlight=False)
+        out.print(shown.table())
+    if as_json:
+        print_json(rows)
 
 
 @cache_app.command("list")
-def cache_list() -> None:
+def cache_list(as_json: AsJson = False) -> None:
     """The records of the results store."""
     store = ResultStore()
+    if as_json:
+        print_json([asdict(r) for r in store.list()])
+        return
     table = Table(title=store.place, title_justify="left")
     for name in ("key", "program", "target", "dtype", "created", "best us"):
         table.add_column(name)
@@ -333,25 +372,44 @@ def cache_list() -> None:
 
 
 @cache_app.command("export")
-def cache_export(path: Annotated[Path, typer.Argument(help="JSON file to write.")]) -> None:
+def cache_export(path: Annotated[Path, typer.Argument(help="JSON file to write.")], as_json: AsJson = False) -> None:
     """Write all records to a file."""
-    print(f"{ResultStore().export(path)} records written to {path}")
+    written = ResultStore().export(path)
+    if as_json:
+        print_json({"written": written, "file": str(path)})
+    else:
+        print(f"{written} records written to {path}")
 
 
 @cache_app.command("import")
-def cache_import(path: Annotated[Path, typer.Argument(help="JSON file that export wrote.")]) -> None:
+def cache_import(
+    path: Annotated[Path, typer.Argument(help="JSON file that export wrote.")], as_json: AsJson = False
+) -> None:
     """Merge the records of a file; what they hold is verified before it is used."""
-    print(f"{ResultStore().import_(path)} records imported from {path}")
+    imported = ResultStore().import_(path)
+    if as_json:
+        print_json({"imported": imported, "file": str(path)})
+    else:
+        print(f"{imported} records imported from {path}")
 
 
 @cache_app.command("clear")
-def cache_clear() -> None:
+def cache_clear(as_json: AsJson = False) -> None:
     """Delete all records, and the checkpoints of unfinished searches."""
-    print(f"{ResultStore().clear()} records and {remove_checkpoints()} checkpoints deleted")
+    records, checkpoints = ResultStore().clear(), remove_checkpoints()
+    if as_json:
+        print_json({"records": records, "checkpoints": checkpoints})
+    else:
+        print(f"{records} records and {checkpoints} checkpoints deleted")
 
 
 def _tell_warning(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: str | None = None
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: Any = None,
+    line: str | None = None,
 ) -> None:
     """A warning of ours in one line as errors are, where Python names a line of the source; others as Python prints them."""
     if issubclass(category, MirageWarning):

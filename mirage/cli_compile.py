@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import zipfile
 from collections.abc import Callable, Iterator
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from mirage.cli_shared import check_writable, err, out, sizes_of, tell
+from mirage.cli_shared import AsJson, check_writable, err, out, print_json, sizes_of, tell
 from mirage.drawing.show import picture
 from mirage.errors import DimError, InputError, MirageError, TraceError
 from mirage.folders import read_text, save_file
@@ -27,6 +26,7 @@ from mirage.progress import bars
 
 if TYPE_CHECKING:
     from mirage.runtime.executable import Executable
+    from mirage.torch.model import CompiledModel
 
 
 def compile_(
@@ -54,7 +54,7 @@ def compile_(
     seed: Annotated[int, typer.Option(help="Seed of every random choice.")] = 0,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
     print_after: Annotated[list[str] | None, typer.Option(help="Print the module after this pass, or all.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
     save: Annotated[Path | None, typer.Option(help="Write the executable to this file.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw what runs to this file.")] = None,
 ) -> None:
@@ -91,8 +91,7 @@ def compile_(
                 )  # fmt: skip
             if save is not None:
                 model.save(save)
-            text = json.dumps(model.to_json()) + "\n" if as_json else model.explain()
-            out.print(text, end="", markup=False, highlight=False, soft_wrap=True)
+            _report(model, as_json)
             return
         with _printed_after(print_after or []), bars(err) as say:
             executable = compile_program(
@@ -110,10 +109,14 @@ def compile_(
         if executable.interrupted:
             tell("interrupted; what was found by then is used, and what was finished is in the cache")
     _write(executable, save, svg)
+    _report(executable, as_json)
+
+
+def _report(compiled: Executable | CompiledModel, as_json: bool) -> None:
     if as_json:
-        print(json.dumps(executable.to_json()))
+        print_json(compiled.to_json())
     else:
-        out.print(executable.explain(), end="", markup=False, highlight=False, soft_wrap=True)
+        out.print(compiled.explain(), end="", markup=False, highlight=False, soft_wrap=True)
 
 
 def load_source(text: str) -> Callable[..., Any] | Module:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import Annotated
 
-import typer
 from rich.markup import escape
 from rich.table import Table
 
-from mirage.cli_shared import out
+from mirage.cli_shared import AsJson, out, print_json
 from mirage.errors import SettingError
 from mirage.settings import SETTINGS, warn_of_unknown
 
@@ -33,15 +30,12 @@ def rows() -> tuple[list[dict[str, object]], list[SettingError]]:
     return found, wrong
 
 
-def settings(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per setting.")] = False,
-) -> None:
+def settings(as_json: AsJson = False) -> None:
     """Every setting: its environment variable, its value, and where that is from. Exit code 2 if a value is not allowed."""
     warn_of_unknown()
     found, wrong = rows()
     if as_json:
-        for row in found:
-            print(json.dumps(row))
+        print_json(found)
     else:
         table = Table(title="settings", title_justify="left")
         for column in ("variable", "value", "origin", "help"):

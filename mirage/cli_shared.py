@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+import typer
 from rich.console import Console
 
 from mirage.errors import DimError, InputError
@@ -13,6 +16,17 @@ from mirage.errors import DimError, InputError
 # names of the user's are printed as they are: ":boom:" is part of "FILE.py:boom: ..."
 out = Console(emoji=False)
 err = Console(stderr=True, emoji=False)
+
+
+#: the option of every command, and of every benchmark that prints rows
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document on standard output; all else goes to standard error.")
+]
+
+
+def print_json(value: object) -> None:
+    """Print what `--json` asks for: one document on standard output, the only one of a command."""
+    print(json.dumps(value))
 
 
 def tell(text: str, style: str | None = None) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from mirage.errors import InputError
 from mirage.folders import save_file
 from mirage.frontends.attention import gqa_decode, qknorm_attention
 from mirage.frontends.spec import TensorFunction
-from mirage.kernels.profile import interleave
+from mirage.kernels.profile import Timing, interleave
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.accuracy import random_inputs
@@ -26,8 +27,35 @@ COMPARISON_S = 1.5
 GROUP = 8
 
 
-def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
-    """Superoptimize both programs, print certificate and latencies, and draw the best graphs into a folder."""
+@dataclass(frozen=True)
+class Shown:
+    """A program of the demonstration: its result, the file of its drawing if its best version is a graph, and the timings of the
+    result and of what a user would run instead, by name.
+    """
+
+    function: TensorFunction
+    result: Superoptimized
+    drawing: Path | None
+    timings: Mapping[str, Timing]
+
+    @property
+    def median_us(self) -> dict[str, float]:
+        """Median latencies in microseconds."""
+        return {name: t.median_us for name, t in self.timings.items()}
+
+    def table(self) -> Table:
+        """The latencies next to each other."""
+        table = Table(title=f"{self.function.name}, float32", title_justify="left")
+        for name in ("version", "min us", "median us", "mirage is faster by"):
+            table.add_column(name, justify="left" if name == "version" else "right")
+        mine = self.timings["mirage"]
+        for name, t in self.timings.items():
+            table.add_row(name, f"{t.min_us:,.0f}", f"{t.median_us:,.0f}", f"{t.median_us / mine.median_us:.2f}")
+        return table
+
+
+def run_demo(err: Console, budget: float, drawings: Path) -> Iterator[Shown]:
+    """Superoptimize both programs, draw the best graphs into a folder, and compare; progress is shown on a console."""
     try:
         drawings.mkdir(parents=True, exist_ok=True)
     except OSError as e:
@@ -35,30 +63,20 @@ def run_demo(out: Console, err: Console, budget: float, drawings: Path) -> None:
     for function in (qknorm_attention, gqa_decode):
         with bars(err) as say:
             result = api.superoptimize(function, budget=budget, progress=say)
-        out.print(result.report())
-        out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
         path = drawings / f"{function.name}.svg"
         drawing = show(result.best).svg
         if drawing is not None:
             save_file(path, drawing)
-            out.print(f"drawing: {path}", highlight=False)
-        out.print(comparison(function, result))
+        yield Shown(function, result, path if drawing is not None else None, comparison(function, result))
 
 
-def comparison(function: TensorFunction, result: Superoptimized) -> Table:
+def comparison(function: TensorFunction, result: Superoptimized) -> dict[str, Timing]:
     """Latencies of the result and of what a user would run instead, in one interleaved run."""
     inputs = random_inputs(result.program, result.sizes, 1)
     runs: dict[str, Callable[[], object]] = {"mirage": lambda: result(*inputs)}
     runs["NumPy"] = lambda: result.reference(inputs, result.sizes)
     runs |= torch_versions(function.name, inputs)
-    timings = interleave(runs, seconds=COMPARISON_S, spinning=runs.keys() - {"mirage"})
-    table = Table(title=f"{function.name}, float32", title_justify="left")
-    for name in ("version", "min us", "median us", "mirage is faster by"):
-        table.add_column(name, justify="left" if name == "version" else "right")
-    mine = timings["mirage"]
-    for name, t in timings.items():
-        table.add_row(name, f"{t.min_us:,.0f}", f"{t.median_us:,.0f}", f"{t.median_us / mine.median_us:.2f}")
-    return table
+    return interleave(runs, seconds=COMPARISON_S, spinning=runs.keys() - {"mirage"})
 
 
 def torch_versions(name: str, inputs: list[np.ndarray]) -> dict[str, Callable[[], object]]:

@@ -110,7 +110,7 @@ def test_the_command_tells_values_and_where_they_are_from(monkeypatch: pytest.Mo
     monkeypatch.setenv("MIRAGE_NUM_THREADS", "3")
     monkeypatch.delenv("MIRAGE_SEARCH_WORKERS", raising=False)
     done = CliRunner().invoke(app, ["settings", "--json"])
-    rows = {row["setting"]: row for row in map(json.loads, done.stdout.splitlines())}
+    rows = {row["setting"]: row for row in json.loads(done.stdout)}
     assert done.exit_code == 0 and list(rows) == list(SETTINGS)
     assert (rows["num_threads"]["value"], rows["num_threads"]["origin"]) == (3, "environment")
     assert rows["search_workers"]["origin"] == "default"
@@ -127,8 +127,9 @@ def test_the_command_tells_all_settings_even_if_one_is_wrong(
         main()
     out, err = capsys.readouterr()
     assert end.value.code == 2 and "MIRAGE_NUM_THREADS='all'" in err
-    assert [json.loads(line)["value"] for line in out.splitlines() if "MIRAGE_NUM_THREADS" in line] == [None]
-    assert len(out.splitlines()) == len(SETTINGS)
+    rows = json.loads(out)
+    assert [row["value"] for row in rows if row["variable"] == "MIRAGE_NUM_THREADS"] == [None]
+    assert len(rows) == len(SETTINGS)
 
 
 def test_the_table_of_the_documentation_is_that_of_the_declarations() -> None:

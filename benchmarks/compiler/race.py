@@ -1,19 +1,17 @@
 """Whole programs of the graph compiler: what each optimization brings, against peers; memory; what a call costs.
 
-`python -m benchmarks.compiler [NAME ...] [--json FILE] [--budget S] [--cut S]`. Every program of `benchmarks/graphs/programs.py`
+`python -m benchmarks.compiler [NAME ...] [--json] [--budget S] [--cut S]`. Every program of `benchmarks/graphs/programs.py`
 is compiled once per version (`VERSIONS`), for all sizes, checked against its float64 yardstick at every set of measured sizes,
 and raced there with its other versions and its peers (the Relax paper's Fig. 17 as the model).
 """
 
 from __future__ import annotations
 
-import json
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -32,6 +30,7 @@ from benchmarks.peers.peers import PEERS, complain, inference, installed
 from benchmarks.tables import Table, as_rows
 from benchmarks.timing import Run, race
 from mirage.cache import ResultStore
+from mirage.cli_shared import AsJson, print_json
 from mirage.errors import InputError, VerificationError
 from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits
 from mirage.kernels.cpu.processor import processor
@@ -344,16 +343,17 @@ def as_data(results: Results) -> dict[str, list[dict[str, Any]]]:
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
-    as_json: Annotated[Path | None, typer.Option("--json", help="Write the rows to this file, too.")] = None,
+    as_json: AsJson = False,
     budget: Annotated[float, typer.Option(help="Seconds to superoptimize a program.")] = BUDGET,
     cut: Annotated[float, typer.Option(help="Seconds to race the versions at one set of sizes.")] = CUT,
 ) -> None:
     results = measure(names or [], budget, cut)
-    if as_json is not None:
-        as_json.write_text(json.dumps(as_data(results), indent=1) + "\n", encoding="utf-8")
-    compiler_table(results.programs).show()
-    if results.memory:
-        memory_table(results.memory).show()
-    dispatch_table(results.dispatch).show()
-    print(summary(results))
+    if as_json:
+        print_json(as_data(results))
+    else:
+        compiler_table(results.programs).show()
+        if results.memory:
+            memory_table(results.memory).show()
+        dispatch_table(results.dispatch).show()
+        print(summary(results))
     check(results.programs)

@@ -33,8 +33,9 @@ from benchmarks.flow.models import CASES, FEW, Case, Sizes
 from benchmarks.flow.overhead import measure as measure_overhead
 from benchmarks.flow.overhead import overhead_table
 from benchmarks.peers.peers import complain, inference
-from benchmarks.tables import AsJson, Table, as_rows
+from benchmarks.tables import Table, as_rows, emit
 from benchmarks.timing import race
+from mirage.cli_shared import AsJson, print_json
 from mirage.errors import InputError, VerificationError
 from mirage.folders import save_file
 from mirage.settings import num_threads
@@ -271,7 +272,7 @@ def main(
     """
     if overhead:
         found = measure_overhead(complain)
-        print(json.dumps(as_rows(found), indent=1)) if as_json else overhead_table(found).show()
+        emit(found, as_json, overhead_table)
         return
     kept = json.loads(keep.read_text(encoding="utf-8")) if keep and keep.exists() else []
     rows = [FlowRow(**r) for r in kept]
@@ -284,7 +285,7 @@ def main(
         if keep:
             save_file(keep, json.dumps(as_rows(rows), indent=1) + "\n")
     if as_json:
-        print(json.dumps(as_rows(rows), indent=1))
+        print_json(as_rows(rows))
     elif markdown:
         print(section(rows))
     else:

@@ -32,7 +32,8 @@ from benchmarks.gpu.rows import (
 )
 from benchmarks.peers.peers import complain
 from benchmarks.programs import KERNELS, kernel_sizes
-from benchmarks.tables import AsJson, emit
+from benchmarks.tables import emit, emit_lines
+from mirage.cli_shared import AsJson
 from mirage.errors import MirageError
 from mirage.ir.axes import to_axes
 from mirage.kernels.cuda.library.libraries import library
@@ -137,11 +138,10 @@ def main(
     wanted = cases(names or [])
     results = Results(target, budget, complain)
     if dry_run:
-        for line in rehearse(wanted, results):
-            print(line, flush=True)
+        emit_lines(rehearse(wanted, results), as_json)
         return
     rows, failures = measure(wanted, output, results, minutes, complain)
-    if as_markdown and rows:
+    if as_markdown and rows and not as_json:
         print(markdown(rows))
     else:
         emit(rows, as_json, gpu_table)

@@ -21,7 +21,8 @@ import typer
 import mirage as mi
 from benchmarks.graphs.programs import BERT_BASE, MIXTRAL, TINY_LLAMA, GraphProgram, Sizes, programs
 from benchmarks.peers.peers import complain
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit, emit_lines
+from mirage.cli_shared import AsJson
 from mirage.errors import DeviceError, InputError, MirageError
 from mirage.ir.types import epsilon
 
@@ -234,11 +235,10 @@ def main(
 ) -> None:
     wanted = measured(names or [])
     if dry_run:
-        for text in rehearse(wanted, target, budget):
-            print(text, flush=True)
+        emit_lines(rehearse(wanted, target, budget), as_json)
         return
     rows = list(measure(wanted, target, budget, minutes, complain))
-    if as_markdown and rows:
+    if as_markdown and rows and not as_json:
         print(f"Measured on {rows[0].device}, {rows[0].date}.\n\n{program_table(rows).markdown()}")
     else:
         emit(rows, as_json, program_table)

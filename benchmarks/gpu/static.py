@@ -21,7 +21,8 @@ import typer
 import mirage as mi
 from benchmarks.peers.peers import complain
 from benchmarks.programs import PROGRAMS, kernel_sizes, retyped
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.errors import FormatError, InputError, MirageError
 from mirage.ir.interpret import Runner
 from mirage.ir.operator import PRODUCTS
@@ -354,7 +355,7 @@ def main(
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print a section for docs/cuda.md.")] = False,
 ) -> None:
     rows, failures = survey(names or [], output, budget, minutes, complain)
-    if as_markdown and rows:
+    if as_markdown and rows and not as_json:
         print(f"{static_table(rows).markdown()}\n\n{summary(rows)}")
     else:
         emit(rows, as_json, static_table)

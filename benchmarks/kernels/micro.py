@@ -12,7 +12,8 @@ import numpy as np
 import typer
 
 from benchmarks.fairness import MOST_SHARE, impossible
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.errors import InputError
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.emit.matmul import block_vectors

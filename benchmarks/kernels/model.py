@@ -19,7 +19,8 @@ import numpy as np
 import typer
 
 from benchmarks.programs import PROGRAMS
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.frontends.spec import TensorFunction
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.model.cost import CostModel

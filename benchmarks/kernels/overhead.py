@@ -15,8 +15,9 @@ import numpy as np
 import typer
 
 import mirage as mi
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
 from benchmarks.timing import each
+from mirage.cli_shared import AsJson
 from mirage.errors import VerificationError
 from mirage.kernels.cpu.launch.memory import address
 from mirage.results.cpu.result import Superoptimized

@@ -22,8 +22,9 @@ from benchmarks.caches import CacheEvictor
 from benchmarks.fairness import MOST_SHARE, Inputs, Referee, aligned, impossible
 from benchmarks.peers.peers import complain, inference, installed, peers
 from benchmarks.programs import KERNELS, WEIGHTS, batch_of, kernel_sizes
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
 from benchmarks.timing import Cold, Run, race
+from mirage.cli_shared import AsJson
 from mirage.errors import InputError, VerificationError
 from mirage.ir.interpret import run_reference
 from mirage.kernels.cpu.model.limits import Limits, limit_us, measure_limits, memory_movers, program_cost

@@ -18,7 +18,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.search.pairs import Expected, Pair, generated, named
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.errors import AxisError, GraphError, VerificationError
 from mirage.ir.axes import to_axes
 from mirage.mugraph.reference import reference_graph

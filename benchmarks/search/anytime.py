@@ -25,7 +25,8 @@ import typer
 import mirage as mi
 from benchmarks import slow_machine
 from benchmarks.programs import PROGRAMS
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.emit.matmul import product_parts

@@ -24,8 +24,9 @@ import typer
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
 from mirage.cache import ResultStore
+from mirage.cli_shared import AsJson
 from mirage.ir.axes import to_axes
 from mirage.ir.codec import encode
 from mirage.kernels.profile import interleave, score

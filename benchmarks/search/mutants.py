@@ -21,7 +21,8 @@ import typer
 from rich.console import Console
 
 from benchmarks.programs import PROGRAMS
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.errors import GraphError
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.dims import evaluate

@@ -10,7 +10,8 @@ from typing import Annotated
 import typer
 
 from benchmarks.programs import PROGRAMS
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.ir.axes import to_axes
 from mirage.mugraph.degree import program_is_stable
 from mirage.search.generate import generate

@@ -17,7 +17,8 @@ import typer
 
 import mirage as mi
 from benchmarks.programs import PROGRAMS
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.frontends.attention import attention
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program

@@ -12,7 +12,8 @@ import typer
 
 from benchmarks.programs import PROGRAMS
 from benchmarks.search.phases import OTHER, PHASES, clocked
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.frontends.spec import TensorFunction
 from mirage.mugraph.degree import program_is_stable
 from mirage.search.candidates import Candidates, Known

@@ -26,7 +26,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 import mirage as mi
-from benchmarks.tables import AsJson, Table, emit
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import Imported, UpstreamFile
 from mirage.ir.axes import to_axes
