@@ -111,6 +111,7 @@ from .frontends.ops import swapaxes as swapaxes
 from .frontends.ops import tanh as tanh
 from .frontends.ops import transpose as transpose
 from .frontends.proxy import apply as apply
+from .frontends.rules import register_rule as register_rule
 from .frontends.spec import TensorFunction as TensorFunction
 from .frontends.spec import program as program
 from .frontends.trace import trace as trace

@@ -64,6 +64,7 @@ class Options(TypedDict, total=False):
     canonical: bool
     max_kernels: int
     max_operators: int | None
+    rules: bool
     cache: ResultStore | bool
     executor: Executor | None
     more: bool
@@ -92,6 +93,7 @@ def superoptimize(
     canonical: bool = True,
     max_kernels: int = 5,
     max_operators: int | None = None,
+    rules: bool = True,
     cache: ResultStore | bool = True,
     executor: Executor | None = None,
     more: bool = False,
@@ -109,9 +111,9 @@ def superoptimize(
     `budget` is a deadline in seconds for all together, kept but for a tenth: graphs are proved, compiled and measured as the
     search finds them, and what is fastest then is the answer. The program is run once by its library version in any case, which
     is the answer where no kernel could be compiled and checked in time. `pruner`
-    ("normal-form", "smt" or None) and `canonical=False` are for ablations, and such searches are not cached. `cache` is
-    the results store to use, True for the default one, False for none. `executor` runs the search, by default this process does.
-    The same seed gives the same search and the same tests, whatever the executor. `progress` gets lines of text.
+    ("normal-form", "smt" or None), `canonical=False` and `rules=False` are for ablations, and such searches are not cached.
+    `cache` is the results store to use, True for the default one, False for none. `executor` runs the search, by default this
+    process does. The same seed gives the same search and the same tests, whatever the executor. `progress` gets lines of text.
 
     `target` is "cpu", "cuda" or an architecture such as "cuda:sm_90". For CUDA the result is a `CudaSuperoptimized`: the search
     is the same, and the best graphs are printed as Triton and compiled ahead of time; without a device they are ranked by a
@@ -143,7 +145,8 @@ def superoptimize(
     fixed = check_constants("superoptimize", constants, traced.input_names)
     anchors = _anchors(traced, sizes, next(iter(named), {}))
     options = SearchOptions(
-        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rates=machine.rates
+        pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rules=rules,
+        rates=machine.rates,
     )
     options.check()
     if executor is not None and not isinstance(executor, Executor):

@@ -180,5 +180,9 @@ class BudgetError(MirageError):
     """A time budget that is not a positive number of seconds."""
 
 
+class RuleError(MirageError):
+    """A rewrite rule is malformed, is taken, or is not true."""
+
+
 class PatternError(MirageError):
     """A pattern of operators, or its registration, that cannot be used."""

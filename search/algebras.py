@@ -21,16 +21,21 @@ class Algebras:
         self.parts = parts
         self._concats: dict[object, ScalarFunction] = {}
         self._abstract_results: dict[tuple[Any, ...], Poly] = {}
-        self.targets: list[tuple[Form, Poly]] = []
+        self.targets = self.read(program)
+
+    def read(self, program: AxisProgram) -> list[tuple[Form, Poly]]:
+        """The values of a program over the same axes in both algebras, one per node; raises TermTooLarge."""
+        values: list[tuple[Form, Poly]] = []
         for n in program.nodes:
             if n.op == "input":
                 name = n.attr["name"]
-                self.targets.append((self.exact.tensor(name, n.axes), self.abstract.tensor(name)))
+                values.append((self.exact.tensor(name, n.axes), self.abstract.tensor(name)))
             else:
-                args = [self.targets[k] for k in n.operands]
+                args = [values[k] for k in n.operands]
                 over = self.all_parts(n.reduce)
                 exact = self.exact_of(n, [f for f, _ in args], over)
-                self.targets.append((exact, self.abstract_of(n, [a for _, a in args], over)))
+                values.append((exact, self.abstract_of(n, [a for _, a in args], over)))
+        return values
 
     def all_parts(self, axes: Sequence[str]) -> frozenset[str]:
         """The parts of these axes."""

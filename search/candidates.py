@@ -19,6 +19,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from mirage.search.accuracy import Accuracy
 from mirage.search.large import LargeSearch
+from mirage.search.rewriting import Rewriting
 from mirage.search.stream import Search
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
@@ -78,13 +79,13 @@ class Known:
                 schedule.check(self.graph)
 
 
-def admitted(verifier: Verifier, known: Known) -> Candidate | None:
+def admitted(verifier: Verifier, known: Known, *, recalled: bool = False) -> Candidate | None:
     """The graph with the evidence that its kernels need before they are first called; None if it is not the program, or may not
-    be offered.
+    be offered. For a graph that was `recalled`, rules are looked for by which it may follow.
     """
     graph = known.graph
     try:
-        certificate = verifier.admit(graph)
+        certificate = verifier.admit(graph, by_rules=recalled)
         if not certificate.equal or not offered(verifier.program, graph):
             return None
     except MirageError:
@@ -99,8 +100,8 @@ def fewest_plain(candidates: Iterable[Candidate]) -> int:
 
 
 class Candidates:
-    """Those of the `known` graphs, and then of those that `search` and, of a large program, its `pieces` find, that are the
-    program of `verifier`: a stream that `more` draws from.
+    """Those of the `known` graphs, and then of those that `search`, its targets (`rewriting`) and, of a large program, its
+    `pieces` find, that are the program of `verifier`: a stream that `more` draws from.
 
     `found` are all so far. `seconds` are those of the search and of the verification.
     """
@@ -111,10 +112,12 @@ class Candidates:
         search: Search | None,
         known: Iterable[Known] = (),
         pieces: LargeSearch | None = None,
+        rewriting: Rewriting | None = None,
     ) -> None:
         self.verifier = verifier
         self.search = search
         self.pieces = pieces
+        self.rewriting = rewriting
         self.found: list[Candidate] = []
         self.seconds = {"search": 0.0, "verify": 0.0}
         self.stopped = False
@@ -122,8 +125,8 @@ class Candidates:
         self._waiting = deque(known)
         #: how many of the known graphs were not looked at yet
         self.unread = len(self._waiting)
-        #: how many of the search's graphs were taken from it
-        self._taken = 0
+        #: how many of the search's graphs, and of its targets', were taken from them
+        self._taken = self._rewritten = 0
 
     @staticmethod
     def of(verifier: Verifier, found: Sequence[Candidate]) -> Candidates:
@@ -135,7 +138,7 @@ class Candidates:
     @property
     def done(self) -> bool:
         """Whether there are no more."""
-        ended = (self.search is None or self.search.done) and (self.pieces is None or self.pieces.done)
+        ended = all(s is None or s.done for s in (self.search, self.pieces, self.rewriting))
         return self.stopped or (not self._waiting and ended)
 
     @property
@@ -149,6 +152,8 @@ class Candidates:
         if self.search is not None:
             self.search.interrupt()
             self._take(self.search)
+        if self.rewriting is not None:
+            self.rewriting.interrupt()
         while self._waiting and not self.found:
             self._admit()
 
@@ -159,6 +164,8 @@ class Candidates:
         self.stopped = False
         if self.pieces is not None:
             self.pieces.resume(seconds)
+        if self.rewriting is not None:
+            self.rewriting.resume()
         if self.search is not None and (search := self.search.anew()) is not self.search:
             self.search, self._taken = search, 0
 
@@ -182,7 +189,7 @@ class Candidates:
 
     def _admit(self) -> list[Candidate]:
         """Look at the next graph that waits; the candidate that it is, if it is a new one."""
-        candidate = admitted(self.verifier, self._waiting[0])
+        candidate = admitted(self.verifier, self._waiting[0], recalled=self.unread > 0)
         # only now: an interrupt leaves it waiting
         self._waiting.popleft()
         self.unread = max(self.unread - 1, 0)
@@ -193,11 +200,20 @@ class Candidates:
         return [candidate]
 
     def _search(self, seconds: float) -> None:
-        """Let a search go on: that of the whole program until it has its own operators in one kernel, the pieces, the whole."""
+        """Let a search go on: that of the whole program until it has its own operators in one kernel, the targets as far, the
+        pieces, the whole, and then the targets.
+        """
         joined = None
         if self.pieces is not None and not self.pieces.done and (self.search is None or self.search.finished):
             joined = next(self.pieces, None)
-        if joined is not None:
+        targets, whole = self.rewriting, self.search
+        first = whole is None or bool(whole.finished)
+        if targets is not None and first and not (targets.opened if whole and not whole.done else targets.done):
+            targets.advance(seconds)
+            fresh = targets.found[self._rewritten :]
+            self._rewritten += len(fresh)
+            self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)
+        elif joined is not None:
             self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
         elif self.search is not None:
             self.search.advance(seconds)

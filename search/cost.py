@@ -180,7 +180,7 @@ class CostModel:
             for x, y in pairs or ():
                 # of a matmul of concats each product has a space of its own
                 self._compute(
-                    entry, _matmul_ns(operands[x], operands[y]), [operands[x], operands[y]], sizes, at, varying
+                    entry, matmul_ns(operands[x], operands[y]), [operands[x], operands[y]], sizes, at, varying
                 )
             if not pairs:
                 self._compute(entry, _element_ns(op), [*operands, axes], sizes, at, varying)
@@ -205,7 +205,8 @@ class CostModel:
         entry[_ALONE] += ns * alone * repeats / share
 
 
-def _matmul_ns(x: Sequence[str], y: Sequence[str]) -> float:
+def matmul_ns(x: Sequence[str], y: Sequence[str]) -> float:
+    """ns per multiply-add of a product of tensors with these axes."""
     return MATMUL_NS[(set(x) <= set(y)) + (set(y) <= set(x))]
 
 

@@ -21,7 +21,8 @@ class SearchOptions:
     fused program, an accumulator per reduction, and `SLACK`. `max_inputs` and `max_results`: tensors that a kernel reads
     and yields, None for 4 and 2, or the program's own numbers if those are larger. `max_loops`: axes that a kernel loops
     over together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out
-    (`expansion.py`). `budget`: seconds. `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
+    (`expansion.py`). `budget`: seconds. `rules`: whether what the rules make of the program is searched too
+    (`targets.py`). `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
     and `canonical=False`, which builds equal values again, are for ablations.
     """
 
@@ -34,6 +35,7 @@ class SearchOptions:
     max_loops: int = 2
     max_values: int = 50
     budget: float = 30.0
+    rules: bool = True
     rates: Rates = CPU_RATES
 
     def check(self) -> None:
@@ -45,8 +47,9 @@ class SearchOptions:
             least = 0 if name == "max_loops" else 1
             if type(value) is not int or value < least:
                 raise SearchError(f"{name}={value!r} must be a whole number of at least {least}")
-        if not isinstance(self.canonical, bool):
-            raise SearchError(f"canonical={self.canonical!r} must be True or False")
+        for name in ("canonical", "rules"):
+            if not isinstance(getattr(self, name), bool):
+                raise SearchError(f"{name}={getattr(self, name)!r} must be True or False")
         if isinstance(self.budget, bool) or not isinstance(self.budget, int | float) or not self.budget > 0:
             raise SearchError(f"budget={self.budget!r} must be a positive number of seconds")
 

@@ -27,6 +27,7 @@ class SearchStats(Displayed, drawn_by="mirage.search.draw"):
     axes", "loop": the loop can do it), and pairs of values that never exist together ("phase"). `tensors`: results that
     kernels may hand to one another. `candidates`: muGraphs found. `limits`: see `Limits`. `first_seconds` and
     `best_seconds`: when the first graph and the one of least modelled cost were found; 0 without any.
+    `rules`: what equality saturation came to, and how far the searches of its targets are, in words.
     """
 
     prefixes: int = 0
@@ -39,6 +40,7 @@ class SearchStats(Displayed, drawn_by="mirage.search.draw"):
     best_seconds: float = 0.0
     seconds: float = 0.0
     stop_reason: str = ""
+    rules: str = ""
 
     def prune(self, why: str, count: int = 1) -> None:
         self.pruned[why] = self.pruned.get(why, 0) + count

@@ -85,6 +85,8 @@ class Certificate(Displayed, drawn_by="mirage.verify.draw"):
     - `factor_tests`: random tests in which a common factor on every exp of a row scaled every tensor as running
       maxima need it, and left the outputs as they are; 0 where there is no such exp, or it was not tried.
     - `lax`: whether Theorem 2 covers the program and the graph without random functions.
+    - `chain`: the rules by which the program becomes another one that the proof and the checks compare the graph with, each
+      with what it replaced by what; without those that arithmetic alone proves.
     """
 
     checks: tuple[Check, ...]
@@ -97,6 +99,7 @@ class Certificate(Displayed, drawn_by="mirage.verify.draw"):
     factor_tests: int
     lax: bool
     notes: tuple[str, ...]
+    chain: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -178,7 +181,7 @@ class Certificate(Displayed, drawn_by="mirage.verify.draw"):
         for c in self.checks:
             draws = [{**dataclasses.asdict(d), "sizes": dict(d.sizes)} for d in c.draws]
             checks.append({**dataclasses.asdict(c), "draws": draws, "equal": c.equal, "error_bound": c.error_bound})
-        obj = {**dataclasses.asdict(self), "checks": checks, "notes": list(self.notes)}
+        obj = {**dataclasses.asdict(self), "checks": checks, "notes": list(self.notes), "chain": list(self.chain)}
         return {name: getattr(self, name) for name in ("verdict", "equal", "error_bound")} | obj
 
     def __str__(self) -> str:
@@ -194,6 +197,7 @@ class Certificate(Displayed, drawn_by="mirage.verify.draw"):
             error = self.error_bound
             reached = "no error bound" if error is None else f"error at most {power_text(error)}"
             lines.append(f"  {reached} (asked for {power_text(self.delta)}); proof for all sizes: {self.proof}")
+        lines.extend(f"  by the rule {link}" for link in self.chain)
         maximum = "safe" if self.safe_maximum else f"unsafe: {self.maximum_reason}"
         if self.factor_tests:
             maximum += f"; a factor on every exp of a row cancels in {self.factor_tests} random tests"

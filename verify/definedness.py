@@ -164,6 +164,10 @@ class DefinedAlgebra:
             conditions |= {Condition("nonnegative", self.exact.monic(x, abs))}
         return conditions
 
+    def sign(self, form: Form) -> Range:
+        """What is known of the sign of a form, wherever it is defined."""
+        return self._signs.of(form)
+
     def apart(self, xs: Sequence[Term], ys: Sequence[Term]) -> str | None:
         """Where some x or its y alone may be undefined, as the conditions under which both are defined; None if nowhere."""
         self._signs.forget()

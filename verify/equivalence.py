@@ -22,13 +22,16 @@ from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
 from mirage.mugraph.validate import validate
+from mirage.mugraph.whole import whole_program
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
 from mirage.verify.certificate import Certificate, Check, Draw
+from mirage.verify.counterexample import counterexample
 from mirage.verify.field import ArrayModule, FieldArithmetic, check_module
 from mirage.verify.lowering import check_lowering
 from mirage.verify.pairing import check_pair, paired
 from mirage.verify.primes import Primes, Residues, with_primes
 from mirage.verify.proof import compare_graph
+from mirage.verify.rules.rewritten import Rewritten, prove_by_rules
 from mirage.verify.safety import FACTOR_TESTS, degree_violation
 from mirage.verify.tester import (
     DRAWS,
@@ -67,6 +70,10 @@ class Verifier:
         self.reference = reference_graph(self.axis_program)
         #: graphs that have passed both checks, and their certificates, by the ids of the graphs
         self._confirmed: dict[int, tuple[MuGraph, Certificate]] = {}
+        #: programs that are proved equal to this one by rules, with what checks graphs against them
+        self._learned: list[tuple[Rewritten, Verifier]] = []
+        #: graphs that were proved by way of them, by their ids
+        self._of_learned: dict[int, tuple[MuGraph, Verifier]] = {}
 
     @property
     def program(self) -> Program:
@@ -85,14 +92,42 @@ class Verifier:
         notes = [*outcome.notes, self.lowering] if outcome.check.equal else outcome.notes
         return _certificate((outcome.check,), outcome.outside_lax, analyze(graph), notes, self.delta)
 
-    def admit(self, graph: MuGraph) -> Certificate:
+    def learn(self, target: Rewritten) -> bool:
+        """Know a program that follows from this one by rules: its graphs are this program's.
+
+        False, and not known, where a counterexample in floats says that it is another program.
+        """
+        if counterexample(self.axis_program, reference_graph(target.program), self.seed):
+            return False
+        if all(known.program != target.program for known, _ in self._learned):
+            self._learned.append((target, Verifier(target.program, self.seed, self.delta, self.xp)))
+        return True
+
+    def _by_rules(self, graph: MuGraph) -> Certificate | None:
+        """The certificate of a graph of a learned program."""
+        for target, verifier in self._learned:
+            if compare_graph(target.program, graph).equal:
+                proved = _certificate((), set(), analyze(graph), (), self.delta).with_proof("proved")
+                self._of_learned[id(graph)] = graph, verifier
+                return replace(proved, chain=tuple(map(str, target.links)))
+        return None
+
+    def admit(self, graph: MuGraph, *, by_rules: bool = False) -> Certificate:
         """The certificate of a muGraph with a proof, and no check, where there is one; else with one check. It says where the
-        graph is defined.
+        graph is defined. A proof may be by way of a program that was learned; `by_rules` looks for such a program.
 
         This is what a kernel needs before it is first called; `confirm` adds what a graph needs to be returned. Raises as
         `check`.
         """
         found = compare_graph(self.axis_program, graph)
+        if not found.equal:
+            certificate = self._by_rules(graph)
+            if certificate is None and by_rules and self._interface_fits(graph):
+                target = prove_by_rules(self.axis_program, whole_program(graph))
+                if target is not None and self.learn(target):
+                    certificate = self._by_rules(graph)
+            if certificate is not None:
+                return certificate
         proved = found.proof == "proved"
         certificate = _certificate((), set(), analyze(graph), (), self.delta) if proved else self.check(graph)
         return certificate.with_proof(*found)
@@ -119,6 +154,11 @@ class Verifier:
         return id(graph) in self._confirmed
 
     def _both_checks(self, graph: MuGraph, certificate: Certificate) -> Certificate:
+        if id(graph) in self._of_learned:
+            # random tests take functions for random ones, of which rules know more: the graph is tested as that of the program
+            # that the rules lead to, which was compared with this one in floats
+            confirmed = self._of_learned[id(graph)][1].confirm(graph, replace(certificate, chain=()))
+            return replace(confirmed, chain=certificate.chain)
         name = f"muGraph {graph.name} ({graph.origin or 'of unknown origin'})"
         if not certificate.checks:
             try:
@@ -161,10 +201,14 @@ class Verifier:
         seed = Random(f"second check {self.seed}").getrandbits(32)
         return RandomTester(self.axis_program, self.reference, seed, self.delta, self.xp)
 
-    def _check_interface(self, graph: MuGraph) -> None:
+    def _interface_fits(self, graph: MuGraph) -> bool:
         ap = self.axis_program
         same = graph.inputs == ap.inputs and dict(graph.axes) == ap.axes
-        if not same or [o.dims for o in graph.outputs] != [o.dims for o in ap.outputs]:
+        return same and [o.dims for o in graph.outputs] == [o.dims for o in ap.outputs]
+
+    def _check_interface(self, graph: MuGraph) -> None:
+        ap = self.axis_program
+        if not self._interface_fits(graph):
             raise GraphError(
                 f"muGraph {graph.name}: its axes, inputs or outputs are not those of program {ap.name}; "
                 "verify it against the program that it was made for"

@@ -115,6 +115,11 @@ def compare_programs(a: Program, b: Program) -> Comparison:
         x, y = paired(a, b)
     except AxisError:
         return Comparison("not proved", None if _total(a) and _total(b) else "both are defined")
+    return compare_axis_programs(x, y)
+
+
+def compare_axis_programs(x: AxisProgram, y: AxisProgram) -> Comparison:
+    """What is proved of two programs over the same axes, with the same inputs."""
     if [o.dims for o in x.outputs] != [o.dims for o in y.outputs]:
         return _conditions(x, y)
     try:

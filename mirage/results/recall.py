@@ -33,6 +33,7 @@ from mirage.search.jobs import was_cut
 from mirage.search.options import SearchOptions
 from mirage.search.stats import SearchStats
 from mirage.verify.equivalence import Verifier
+from mirage.verify.rules.registry import added_rules
 
 Found = TypeVar("Found")
 
@@ -133,7 +134,7 @@ class KeptDecision:
         """
         found: dict[int, Candidate] = {}
         for place in {v.graph for v in self.decision.versions if v.graph is not None}:
-            candidate = admitted(verifier, self.graphs[place])
+            candidate = admitted(verifier, self.graphs[place], recalled=True)
             if candidate is None:
                 raise FormatError("a graph in it does not compute this program")
             found[place] = candidate
@@ -184,7 +185,10 @@ class Memory:
         self.names = canonical_key(program)
 
     def _key(self, *more: str) -> str:
-        return sha256("\n".join([f"schema {RESULT.schema}", self.names.text, self.target.name, self.program.dtype, *more]))
+        # rules that were added may lead to other graphs
+        rules = added_rules()
+        own = [f"schema {RESULT.schema}", self.names.text, self.target.name, self.program.dtype, *more]
+        return sha256("\n".join([*own, f"rules {rules}"] if rules else own))
 
     def _sized_key(self, kind: str, anchors: Sequence[Mapping[str, int]], *more: str) -> str:
         """The key of a record for these sizes and constants, in the names of the canonical form."""

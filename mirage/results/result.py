@@ -133,6 +133,7 @@ class Result(Displayed, ABC, drawn_by="mirage.results.draw"):
             *cut,
             ("candidates / verified / proved", f"{self.candidates} / {len(self.graphs)} / {proved}"),
             ("search stopped", self.stats.stop_reason),
+            *([("rules", self.stats.rules)] if self.stats.rules else []),
         ]
 
     def to_json(self) -> dict[str, Any]:
@@ -200,7 +201,7 @@ class StoredResult:
         """
         found = []
         for r in self.graphs:
-            c = admitted(verifier, r)
+            c = admitted(verifier, r, recalled=True)
             if c is None:
                 raise VerificationError(
                     f"{where}: graph {r.graph.origin!r} does not compute {self.program.name}; the file was altered"

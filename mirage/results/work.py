@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, cast
@@ -23,6 +23,7 @@ from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
+from mirage.search.rewriting import Rewriting
 from mirage.search.stats import SearchStats
 from mirage.search.stream import Search
 from mirage.verify.equivalence import Verifier
@@ -50,8 +51,9 @@ class Work:
     @property
     def stats(self) -> SearchStats:
         """What the search did so far, with the reason why it stops here."""
-        search = self.candidates.search
-        return search.stats if search is not None else self.recalled or SearchStats()
+        search, rewriting = self.candidates.search, self.candidates.rewriting
+        stats = search.stats if search is not None else self.recalled or SearchStats()
+        return replace(stats, rules=rewriting.report) if rewriting is not None else stats
 
     @property
     def complete(self) -> bool:
@@ -115,7 +117,8 @@ class Request:
                 checkpoint=checkpoint, executor=self.executor,
             )  # fmt: skip
         found = pieces(verifier, sizes, self.options, checkpoint) if search is not None else None
-        candidates = Candidates(verifier, search, known, found)
+        targets = rewriting(verifier, sizes, self.options, self.constants) if search is not None else None
+        candidates = Candidates(verifier, search, known, found, targets)
         spent = kept.spent if kept else 0.0
         return Work(verifier, self.anchors, candidates, self.constants, checkpoint, recalled, spent, self.begun)
 
@@ -158,3 +161,15 @@ def pieces(
     if not is_large(verifier.axis_program):
         return None
     return LargeSearch(verifier.axis_program, sizes, options, partial(offered, verifier.program), checkpoint)
+
+
+def rewriting(
+    verifier: Verifier, sizes: Mapping[str, int], options: SearchOptions, constants: Sequence[str] = ()
+) -> Rewriting | None:
+    """What the rules make of a program; not of a large one, whose pieces are searched."""
+    if not options.rules or is_large(verifier.axis_program):
+        return None
+    return Rewriting(
+        verifier.axis_program, sizes, options, verifier.learn, constants=constants,
+        safe=program_is_stable(verifier.program),
+    )  # fmt: skip

@@ -1,0 +1,239 @@
+"""Targets: the programs that equality saturation makes of a program, the cheapest ones that are not found without it.
+
+The search of a program finds what has its exact form. What equals it by the identities of functions, by a cancellation, or only
+after terms cancel (as a square of a difference multiplied out does), has another one, and is a target of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from mirage.errors import AxisError, TermTooLarge
+from mirage.ir.axes import AxisProgram
+from mirage.ir.functions import FUNCTIONS
+from mirage.search.algebras import Algebras
+from mirage.search.cost import FLOP_NS, SUM_NS, matmul_ns
+from mirage.verify.rules.lower import lowered
+from mirage.verify.rules.rewritten import Rewritten, rewritten
+from mirage.verify.rules.saturate import MAX_SECONDS, Saturated, saturate
+from mirage.verify.rules.terms import COMMUTATIVE, Node, Terms, read
+
+#: targets of one program
+MAX_TARGETS = 3
+#: ways that are kept of a term, and of an output of the program
+WAYS, ROOT_WAYS = 3, 24
+#: seconds that choosing takes at most
+CHOICE_S = 0.5
+#: a target's operators take at most this share of the time that the program's take
+WORTH = 0.95
+#: ns per element that is read from memory
+READ_NS = 0.1
+
+
+@dataclass(frozen=True)
+class Targets:
+    """What saturation makes of a program: `programs`, cheapest first; `report` says how far it came, in words."""
+
+    programs: tuple[Rewritten, ...] = ()
+    report: str = ""
+
+
+def find_targets(
+    program: AxisProgram, sizes: Mapping[str, int], constants: Collection[str] = (), seconds: float = MAX_SECONDS
+) -> Targets:
+    """The targets of a program at these sizes of its axes.
+
+    `constants` are inputs whose contents never change: what follows from them alone is computed once, and only read.
+    """
+    terms = Terms(program.axes)
+    roots = read(terms, program).outputs
+    found = saturate(terms, roots, seconds=seconds)
+    report = f"{found.nodes} terms, {found.stop_reason}"
+    prices = _Prices(terms, sizes, constants)
+    ways = _Ways(found, prices, time.perf_counter() + CHOICE_S)
+    ways.start(roots)
+    signatures = _Signatures(terms, program)
+    own = signatures.of(roots)
+    if own is None:
+        return Targets((), report)
+    keyed = [(cost, outputs, signatures.of(outputs)) for cost, outputs in ways.of(roots)]
+    # what the search of the program itself finds
+    least = min((cost for cost, _, key in keyed if key == own), default=prices.of(roots))
+    seen = {own, None}
+    targets: list[Rewritten] = []
+    for cost, outputs, key in keyed:
+        if key in seen or cost >= WORTH * least or len(targets) == MAX_TARGETS:
+            continue
+        target = rewritten(found.graph, program, roots, outputs)
+        if target is not None:
+            seen.add(key)
+            targets.append(target)
+    return Targets(tuple(targets), report)
+
+
+class _Signatures:
+    """What a search tells programs apart by: the exact forms and the abstract expressions of their outputs."""
+
+    def __init__(self, terms: Terms, program: AxisProgram) -> None:
+        self._terms = terms
+        self._program = program
+        self._algebras = Algebras(program, {})
+
+    def of(self, outputs: Sequence[int]) -> tuple[object, ...] | None:
+        """Those of a program with these terms as its outputs; None where it is too large, or has no operators."""
+        try:
+            program = lowered(self._terms, self._program, outputs)
+            values = self._algebras.read(program)
+        except (AxisError, TermTooLarge):
+            return None
+        return tuple(values[o.value] for o in program.outputs)
+
+
+class _Prices:
+    """What terms cost, in ns: the operators at these sizes, and what is read."""
+
+    def __init__(self, terms: Terms, sizes: Mapping[str, int], constants: Collection[str]) -> None:
+        self.terms = terms
+        self.sizes = sizes
+        self.constants = frozenset(constants)
+        self._fixed: dict[int, bool] = {}
+        self._parts: dict[int, tuple[float, tuple[int, ...]]] = {}
+
+    def fixed(self, x: int) -> bool:
+        """Whether a term follows from constants alone, but is not a number."""
+        found = self._fixed.get(x)
+        if found is None:
+            node = self.terms.nodes[x]
+            if node.op == "input":
+                found = node.data[0] in self.constants
+            else:
+                found = any(map(self.fixed, node.args)) and all(self.fixed(a) or self._scalar(a) for a in node.args)
+            self._fixed[x] = found
+        return found
+
+    def _scalar(self, x: int) -> bool:
+        node = self.terms.nodes[x]
+        return node.op in ("constant", "size") or (bool(node.args) and all(map(self._scalar, node.args)))
+
+    def volume(self, axes: Collection[str]) -> float:
+        return math.prod(self.sizes[a] for a in axes)
+
+    def parts(self, x: int) -> tuple[float, tuple[int, ...]]:
+        """What a term costs by itself, and the terms that are computed for it."""
+        found = self._parts.get(x)
+        if found is None:
+            found = self._parts[x] = self._find_parts(x)
+        return found
+
+    def _find_parts(self, x: int) -> tuple[float, tuple[int, ...]]:
+        node, axes = self.terms.nodes[x], self.terms.axes[x]
+        if node.op == "input" or self.fixed(x):
+            return READ_NS * self.volume(axes), ()
+        if node.op in ("constant", "size") or self._scalar(x):
+            return 0.0, ()
+        if node.op == "sum":
+            inside = self.terms.nodes[node.args[0]]
+            if inside.op == "mul" and not self.fixed(node.args[0]):
+                u, v = (self.terms.axes[a] for a in inside.args)
+                if set(node.data) <= u & v:
+                    return matmul_ns(tuple(u), tuple(v)) * self.volume(u | v), inside.args
+            return SUM_NS * self.volume(self.terms.axes[node.args[0]]), node.args
+        return self._flops(node) * FLOP_NS * self.volume(axes), node.args
+
+    def _flops(self, node: Node) -> float:
+        match node.op:
+            case "function":
+                return FUNCTIONS[node.data[0]].flops
+            case "div":
+                return 4.0
+            case "mul" if any(self.terms.number(a) == -1 for a in node.args):
+                # a sum with it is a difference, mostly
+                return 0.25
+        return 1.0
+
+    def of(self, outputs: Sequence[int]) -> float:
+        """What terms cost together, where what they share is computed once."""
+        seen: set[int] = set()
+        total, todo = 0.0, list(outputs)
+        while todo:
+            x = todo.pop()
+            if x not in seen:
+                seen.add(x)
+                price, below = self.parts(x)
+                total += price
+                todo.extend(below)
+        return total
+
+
+@dataclass
+class _Class:
+    ways: dict[int, float] = field(default_factory=dict)
+    uses: set[int] = field(default_factory=set)
+
+
+class _Ways:
+    """The cheapest terms of each class."""
+
+    def __init__(self, found: Saturated, prices: _Prices, deadline: float) -> None:
+        self.graph = found.graph
+        self.terms = found.terms
+        self.prices = prices
+        self.deadline = deadline
+        self._classes = {root: _Class() for root in self.graph.classes()}
+        self._roots: frozenset[int] = frozenset()
+        for root in self._classes:
+            for node in self._nodes(root):
+                for a in node.args:
+                    self._classes[self.graph.find(a)].uses.add(root)
+
+    def start(self, roots: Sequence[int]) -> None:
+        """Find them, from small terms to large ones, until nothing is cheaper."""
+        self._roots = frozenset(map(self.graph.find, roots))
+        for x in roots:
+            self._know(x)
+        todo = dict.fromkeys(self._classes)
+        while todo and time.perf_counter() < self.deadline:
+            root = next(iter(todo))
+            del todo[root]
+            if self._improve(root):
+                todo.update(dict.fromkeys(self._classes[root].uses))
+
+    def _nodes(self, root: int) -> list[Node]:
+        return [node for nodes in self.graph.nodes(root).values() for node in nodes]
+
+    def _know(self, x: int) -> None:
+        """The program's own terms are ways, too."""
+        for a in self.terms.nodes[x].args:
+            self._know(a)
+        self._classes[self.graph.find(x)].ways.setdefault(x, self.prices.of((x,)))
+
+    def _improve(self, root: int) -> bool:
+        """Find ways of a class from those of its operands; whether there are new ones."""
+        mine = self._classes[root]
+        ways = dict(mine.ways)
+        for node in self._nodes(root):
+            below = [self._classes[self.graph.find(a)].ways for a in node.args]
+            for args in itertools.product(*below):
+                if node.op in COMMUTATIVE and len(below) == 2 and below[0] is below[1] and args[0] > args[1]:
+                    continue
+                x = self.terms.intern(node.op, node.data, args)
+                if x not in ways:
+                    ways[x] = self.prices.of((x,))
+        count = ROOT_WAYS if root in self._roots else WAYS
+        kept = dict(sorted(ways.items(), key=lambda way: (way[1], self.terms.count[way[0]], way[0]))[:count])
+        if kept.keys() == mine.ways.keys():
+            return False
+        for x in kept:
+            self.graph.add(x)
+        mine.ways = kept
+        return True
+
+    def of(self, roots: Sequence[int]) -> list[tuple[float, tuple[int, ...]]]:
+        """Ways of several terms together, cheapest first."""
+        per_root = [list(self._classes[self.graph.find(x)].ways)[: ROOT_WAYS if len(roots) == 1 else WAYS] for x in roots]
+        found = [(self.prices.of(xs), xs) for xs in itertools.islice(itertools.product(*per_root), 64)]
+        return sorted(found)
