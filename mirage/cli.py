@@ -17,7 +17,7 @@ import typer
 from rich.table import Table
 
 import mirage.api as api
-from mirage.cache import ResultStore
+from mirage.cli_cache import app as cache_app
 from mirage.cli_compile import compile_
 from mirage.cli_settings import settings
 from mirage.cli_shared import AsJson, check_writable, err, out, print_json, sizes_of, tell
@@ -36,12 +36,10 @@ from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict
 from mirage.results.ranked import Ranked
 from mirage.results.result import Result
-from mirage.search.checkpoint import remove_checkpoints
 from mirage.search.decision import Version
 from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
-cache_app = typer.Typer(help="The results store.", no_args_is_help=True)
 app.add_typer(cache_app, name="cache")
 app.command("compile")(compile_)
 app.command()(settings)
@@ -353,54 +351,6 @@ def demo(
         out.print(shown.table())
     if as_json:
         print_json(rows)
-
-
-@cache_app.command("list")
-def cache_list(as_json: AsJson = False) -> None:
-    """The records of the results store."""
-    store = ResultStore()
-    if as_json:
-        print_json([asdict(r) for r in store.list()])
-        return
-    table = Table(title=store.place, title_justify="left")
-    for name in ("key", "program", "target", "dtype", "created", "best us"):
-        table.add_column(name)
-    for r in store.list():
-        best = "graphs" if r.best_us is None else f"{r.best_us:,.1f}"
-        table.add_row(r.key[:12], r.program, r.target, r.dtype, r.created, best)
-    out.print(table)
-
-
-@cache_app.command("export")
-def cache_export(path: Annotated[Path, typer.Argument(help="JSON file to write.")], as_json: AsJson = False) -> None:
-    """Write all records to a file."""
-    written = ResultStore().export(path)
-    if as_json:
-        print_json({"written": written, "file": str(path)})
-    else:
-        print(f"{written} records written to {path}")
-
-
-@cache_app.command("import")
-def cache_import(
-    path: Annotated[Path, typer.Argument(help="JSON file that export wrote.")], as_json: AsJson = False
-) -> None:
-    """Merge the records of a file; what they hold is verified before it is used."""
-    imported = ResultStore().import_(path)
-    if as_json:
-        print_json({"imported": imported, "file": str(path)})
-    else:
-        print(f"{imported} records imported from {path}")
-
-
-@cache_app.command("clear")
-def cache_clear(as_json: AsJson = False) -> None:
-    """Delete all records, and the checkpoints of unfinished searches."""
-    records, checkpoints = ResultStore().clear(), remove_checkpoints()
-    if as_json:
-        print_json({"records": records, "checkpoints": checkpoints})
-    else:
-        print(f"{records} records and {checkpoints} checkpoints deleted")
 
 
 def _tell_warning(

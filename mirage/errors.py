@@ -160,6 +160,10 @@ class CacheFormatError(MirageError):
     """A file that is not an export of a results store."""
 
 
+class UnverifiableRecord(MirageError):
+    """A record of a results store that is sound, and of which this release cannot tell here whether it is true; says why."""
+
+
 class SettingError(MirageError):
     """An environment variable with a value that it cannot have; names both and what is allowed."""
 

@@ -20,6 +20,9 @@ from mirage.ir.codec import MAX_TEXT, above_zero, parse_json, short, within
 SCHEMA = 1
 """Version of the payload's layout; records of another version are never read."""
 
+#: seconds of a day, in which ages are told
+DAY_S = 86400.0
+
 _KEY = re.compile(r"[0-9a-f]{64}")
 
 

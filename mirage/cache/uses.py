@@ -10,11 +10,11 @@ import sqlalchemy as sa
 
 from mirage import settings
 from mirage.cache.engine import clock
+from mirage.cache.records import DAY_S
 from mirage.cache.tables import RESULTS, USES
 
 #: seconds between two times that a process looks whether there is too much
 EVERY_S = 600.0
-DAY_S = 86400.0
 
 
 @dataclass(frozen=True)

@@ -314,14 +314,14 @@ def test_cache_commands(run: Run, tmp_path: Path) -> None:
     code, out, _ = run("cache", "list")
     assert code == 0
     assert out.count("scaled") == 2
-    assert run("cache", "export", "all.json") == (0, "2 records written to all.json\n", "")
+    assert run("cache", "export", "all.jsonl") == (0, "2 records written to all.jsonl\n", "")
     code, out, _ = run("cache", "clear")
     assert code == 0
     # tests share a folder of checkpoints
     assert re.fullmatch(r"2 records and \d+ checkpoints deleted\n", out)
     assert "scaled" not in run("cache", "list")[1]
-    assert run("cache", "import", "all.json") == (0, "2 records imported from all.json\n", "")
-    assert run("cache", "import", "all.json") == (0, "0 records imported from all.json\n", "")
+    assert run("cache", "import", "all.jsonl") == (0, "2 records imported from all.jsonl\n", "")
+    assert run("cache", "import", "all.jsonl") == (0, "0 records imported from all.jsonl\n", "")
     code, out, _ = run("superoptimize", "user.py:scaled", *ENOUGH, "--json")
     assert json.loads(out)["cache_hit"] is True
     (tmp_path / "bad.json").write_text("{}")

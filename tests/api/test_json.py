@@ -15,6 +15,7 @@ import typer
 
 from benchmarks.imports import ImportRow, import_table
 from benchmarks.tables import emit, emit_lines
+from mirage.cache import ResultStore
 from mirage.cli import app
 from mirage.cli_shared import AsJson
 from tests.api.small import BUDGET, Run
@@ -41,8 +42,13 @@ LINES: Sequence[tuple[str, int]] = (
     ("verify user.py:scaled user.py:scaled", 0),
     ("verify user.py:scaled user.py:added", 1),
     ("cache list", 0),
-    ("cache export all.json", 0),
-    ("cache import all.json", 0),
+    ("cache show KEY", 0),
+    ("cache stats", 0),
+    ("cache verify", 0),
+    ("cache export all.jsonl", 0),
+    ("cache import all.jsonl", 0),
+    ("cache merge sqlite:///other.sqlite", 0),
+    ("cache evict", 0),
     ("cache clear", 0),
     ("settings", 0),
 )
@@ -80,6 +86,8 @@ def test_every_command_takes_the_one_option(words: str, command: Any) -> None:
 def test_every_command_prints_one_document_and_nothing_else(command: Run, tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(SOURCE)
     for line, wanted in LINES:
+        if "KEY" in line:
+            line = line.replace("KEY", ResultStore().list()[0].key)
         code, out, err = command(*line.split(), "--json")
         assert code == wanted, f"{line}: {err}"
         assert out.endswith("\n") and out.count("\n") == 1, f"{line}: {out}"
