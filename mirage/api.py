@@ -143,7 +143,7 @@ def superoptimize(
     if constants is None:
         constants = program.constants if isinstance(program, TensorFunction) else ()
     fixed = check_constants("superoptimize", constants, traced.input_names)
-    anchors = _anchors(traced, sizes, next(iter(named), {}))
+    anchors = anchors_of(traced, sizes, next(iter(named), {}))
     options = SearchOptions(
         pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rules=rules,
         rates=machine.rates,
@@ -179,7 +179,7 @@ def _program(program: object) -> Program:
     return program
 
 
-def _anchors(traced: Program, sizes: object, default: Mapping[str, int]) -> list[dict[str, int]]:
+def anchors_of(traced: Program, sizes: object, default: Mapping[str, int]) -> list[dict[str, int]]:
     """Sets of sizes, without repetitions: the given one or ones, completed from `default`."""
     several = list(sizes) if isinstance(sizes, list | tuple) else [sizes]
     if not 0 < len(several) <= MAX_VERSIONS:
@@ -311,6 +311,6 @@ def load(path: str | os.PathLike[str], *, seed: int = 0) -> TargetResult:
         raise FormatError(f"{path}: a compiled program, not a result of superoptimize; use mirage.load_executable")
     stored = RESULT.from_json(StoredResult, read_json(path), str(path))
     # raises for sizes that this machine has no memory for
-    _anchors(stored.program, stored.anchors, {})
+    anchors_of(stored.program, stored.anchors, {})
     found: TargetResult = answers(get_target(stored.target)).restored(stored, str(path), _seed(seed))
     return found

@@ -213,13 +213,14 @@ class Child:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def end_with(parent: int, folder: Path) -> None:
+def end_with(parent: int, folder: Path | None = None) -> None:
     """End this process within a second of its parent's end, also by a signal that cannot be caught, and drop the folder."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -1,4 +1,4 @@
-"""The command line: `mirage demo | superoptimize | compile | show | verify | cache | settings`.
+"""The command line: `mirage demo | superoptimize | compile | show | verify | cache | settings | jobs`.
 
 Errors are one line and exit code 2; `--debug` shows the traceback.
 """
@@ -19,6 +19,7 @@ from rich.table import Table
 import mirage.api as api
 from mirage.cli_cache import app as cache_app
 from mirage.cli_compile import compile_
+from mirage.cli_jobs import app as jobs_app
 from mirage.cli_settings import settings
 from mirage.cli_shared import AsJson, check_writable, err, out, print_json, sizes_of, tell
 from mirage.drawing.show import show as show_view
@@ -41,6 +42,7 @@ from mirage.verify.certificate import power_text
 
 app = typer.Typer(help=__doc__, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(cache_app, name="cache")
+app.add_typer(jobs_app, name="jobs")
 app.command("compile")(compile_)
 app.command()(settings)
 _debug = {"on": False}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from pathlib import Path
@@ -148,10 +148,21 @@ def load_source(text: str) -> Callable[..., Any] | Module:
 
 def _compiled_model(what: str, make: Callable[[], Any], **options: Any) -> Any:
     """The compiled model that a user's function gives, after a call with the arguments that it gives beside."""
-    try:
-        import torch
+    model, args, kwargs = load_model(what, make)
+    import torch
 
-        import mirage.torch
+    import mirage.torch
+
+    run = mirage.torch.compile(model, background=False, strict=True, **options)
+    with torch.no_grad():
+        run(*args, **kwargs)
+    return run
+
+
+def load_model(what: str, make: Callable[[], Any]) -> tuple[Callable[..., Any], Sequence[Any], dict[str, Any]]:
+    """The model that a user's function gives, and the arguments of a call; raises InputError where it gives something else."""
+    try:
+        import torch  # noqa: F401
 
         made = make()
     except MirageError:
@@ -163,11 +174,8 @@ def _compiled_model(what: str, make: Callable[[], Any], **options: Any) -> Any:
     if not isinstance(made, tuple) or len(made) != 2 or not callable(made[0]):
         raise InputError(f"{what}: it gives a {type(made).__name__}; let it give (model, arguments of a call)")
     model, arguments = made
-    run = mirage.torch.compile(model, background=False, strict=True, **options)
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
-    with torch.no_grad():
-        run(*(args if isinstance(args, tuple | list) else (args,)), **kwargs)
-    return run
+    return model, (args if isinstance(args, tuple | list) else (args,)), kwargs
 
 
 def _model_bounds(pairs: list[str]) -> dict[str, dict[int, int | tuple[int, int]]]:

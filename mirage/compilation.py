@@ -24,7 +24,7 @@ from mirage.compiler.build import (
 from mirage.compiler.choice import PLAIN, fastest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
-from mirage.compiler.context import Context, Sizes
+from mirage.compiler.context import Context, Sizes, current_survey
 from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
@@ -126,14 +126,14 @@ def compile(
     if isinstance(program, TensorFunction):
         constants = constants or program.constants
         sizes = sizes or list(program.sizes.values())[:MAX_SETS] or None
-    context = _context(module, bounds, sizes, constants)
+    context = context_of(module, bounds, sizes, constants)
     beside = Background(budget=budget, kernels=kernels, cache=cache, seed=seed) if background else None
     race = min(PROGRAM_SHARE * budget, PROGRAM_SECONDS)
     if kernels.on_host:
         context.packages = tuple(str(module.functions[module.main].attr.get(PACKAGES, "")).split())
     context.kernels, context.deadline, context.say = kernels, start + budget - race, say
     context.printed = printed(PIPELINE)
-    search = Later(beside, kernels) if beside else Searches(kernels, cache, seed, say)
+    search = current_survey() or (Later(beside, kernels) if beside else Searches(kernels, cache, seed, say))
     main = module.functions[module.main]
 
     def finished(module: Module, context: Context) -> Executable:
@@ -204,7 +204,7 @@ def check_options(budget: Any, without: Any) -> None:
         raise InputError(f"without={without!r}: the optimizations are {', '.join(OPTIMIZATIONS)}; pass a collection of them")
 
 
-def _context(module: Module, bounds: Any, sizes: Any, constants: Collection[str]) -> Context:
+def context_of(module: Module, bounds: Any, sizes: Any, constants: Collection[str]) -> Context:
     """The state of a compilation of a module that is checked here, as the user's options for its main function have it."""
     check(module)
     main = module.functions[module.main]

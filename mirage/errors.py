@@ -108,6 +108,22 @@ class JobError(MirageError):
     """A unit of a search that failed, or whose worker process died; names the unit."""
 
 
+class JobFileError(MirageError):
+    """A file that describes a search job and cannot be used; names the task and the key."""
+
+
+class JobBusyError(MirageError):
+    """A search job that another process is working on."""
+
+
+class UnknownJobError(MirageError):
+    """A search job that does not exist."""
+
+
+class ExecutorError(MirageError):
+    """An executor that cannot be reached, or that has no workers for what is to be done."""
+
+
 class VerificationError(MirageError):
     """A graph or program that was required to be equivalent and is not."""
 

@@ -88,6 +88,10 @@ class Checkpoint:
             warnings.warn(f"a finished unit is ignored: {e}", CorruptRecordWarning, stacklevel=2)
             return None
 
+    def units(self) -> list[str]:
+        """The names of the finished units, in the order in which they were put."""
+        return [u.removeprefix(self._prefix) for u in self._payloads if u.startswith(self._prefix)]
+
     def put(self, unit: str, payload: Any, kind: Any = Json) -> None:
         """Keep a finished unit; when this returns, it outlives the process and the machine.
 

@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 #: packages of the surface
-PACKAGES = frozenset({"torch"})
+PACKAGES = frozenset({"jobs", "torch"})
 
 #: (module, what it imports nevertheless): why
 EXCEPTIONS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -101,9 +101,9 @@ class Database:
             connection.execute(sa.delete(USES).where(USES.c.key.not_in(sa.select(RESULTS.c.key))))
             return found
 
-    def merge(self, records: Iterable[Record], replaces: str | None = None) -> int:
-        """Stores the records that are new, beat those of their keys, or are of what had the checksum `replaces`: all of them or
-        none; returns how many.
+    def merge(self, records: Iterable[Record], replaces: Collection[str] = ()) -> int:
+        """Stores the records that are new, beat those of their keys, or are of what had one of the checksums `replaces`: all of
+        them or none; returns how many.
         """
         # In the order of keys, so that two merges on a server can't wait for each other's rows.
         ordered = sorted(records, key=lambda record: record.key)
@@ -215,9 +215,9 @@ def _record_of(connection: sa.Connection, key: str, lock: bool = False) -> Recor
     return None if row is None else Record(**row._mapping)
 
 
-def _merge_one(connection: sa.Connection, record: Record, replaces: str | None) -> bool:
+def _merge_one(connection: sa.Connection, record: Record, replaces: Collection[str]) -> bool:
     stored = _record_of(connection, record.key, lock=True)
-    if stored is not None and stored.payload_sha256 != replaces and not record.beats(stored):
+    if stored is not None and stored.payload_sha256 not in replaces and not record.beats(stored):
         return False
     if stored is None:
         connection.execute(sa.insert(RESULTS).values(vars(record)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -135,7 +135,7 @@ class ResultStore:
             best_us=best_us, cut_s=cut_s, family=family, processor=None if processor is None else label(processor),
             payload=text, payload_sha256=sha256(text),
         )  # fmt: skip
-        return record.payload_sha256 if self._database.merge([record], replaces) else None
+        return record.payload_sha256 if self._database.merge([record], () if replaces is None else (replaces,)) else None
 
     def acquire(self, key: str) -> Lease | Holder:
         """The lease of `key`, which nobody else has until it is released; or who has it."""
@@ -207,9 +207,12 @@ class ResultStore:
         """
         return self.add(other.sound_records())
 
-    def add(self, records: Iterable[Record]) -> int:
-        """Merge sound records by the rule of `put`, all or none of them; returns how many were new or better."""
-        return self._database.merge(records)
+    def add(self, records: Iterable[Record], replaces: Collection[str] = ()) -> int:
+        """Merge sound records by the rule of `put`, all or none of them; returns how many were new or better.
+
+        The records with the checksums `replaces` are replaced in any case.
+        """
+        return self._database.merge(records, replaces)
 
     def evict(self, *, max_bytes: float = math.inf, max_days: float = math.inf) -> int:
         """Remove what was not used for so many days, and what was used longest ago until no more than so many bytes of payloads

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -89,3 +91,29 @@ class Context:
     @property
     def seconds_left(self) -> float:
         return max(self.deadline - time.perf_counter(), 0.0)
+
+
+class Survey(Superoptimizer, Protocol):
+    """What is given the subprograms instead of a search, see `surveyed`; `interrupted`: whether Ctrl-C has ended it."""
+
+    interrupted: bool
+
+
+_survey: ContextVar[Survey | None] = ContextVar("survey", default=None)
+
+
+@contextmanager
+def surveyed(survey: Survey) -> Iterator[None]:
+    """Programs that are compiled in this block, in this thread, have their subprograms given to `survey`, whatever front end they
+    come from.
+    """
+    token = _survey.set(survey)
+    try:
+        yield
+    finally:
+        _survey.reset(token)
+
+
+def current_survey() -> Survey | None:
+    """What `surveyed` has set here."""
+    return _survey.get()

@@ -122,6 +122,8 @@ RANKED_KERNEL = Form("mirage ranked kernel", 2, "compile the program again")
 LOOPS = Form("mirage loops", 2, "compile the program again")
 EXECUTABLE = Form("mirage executable", 3, "compile the program again")
 EXPORT = Form("mirage results export", 3, "export the results again with this version")
+JOB = Form("mirage job", 1, "run the job again under another name")
+JOB_STEP = Form("mirage job step", 1, "use the same version of the package on all machines")
 TORCH_MODEL = Form("mirage torch model", 2, "compile the model again")
 
 

@@ -224,6 +224,12 @@ class Memory:
         if checksum is not None:
             self._seen[key] = checksum
 
+    def keys(self, anchors: Sequence[Mapping[str, int]]) -> list[str]:
+        """The keys of all that may be kept for these sizes, on whatever machine."""
+        own = [self.search_key, *(self.choice_key(anchors, machine) for machine in self.target.machines)]
+        others = [r.key for r in self.store.family(self.family_key(anchors))]
+        return list(dict.fromkeys([*own, *others]))
+
     def graphs(self) -> Kept[tuple[list[Known], SearchStats]] | None:
         """The graphs of an earlier search, not verified, and its statistics."""
         return self._recall(self.search_key, StoredSearch, lambda r: (self.read_graphs(r.graphs), r.stats))

@@ -173,7 +173,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 def test_every_fence_is_one_of_the_known_kinds() -> None:
-    known = {(), ("python",), ("text",), ("text", "output"), ("sh",), ("sh", "run"), ("c",)}
+    known = {(), ("python",), ("text",), ("text", "output"), ("sh",), ("sh", "run"), ("c",), ("toml",)}
     for page in PAGES:
         for b in blocks(page):
             kind = ("python",) if b.words[:1] == ("python",) and b.words[1:2] and "file=" in b.words[1] else b.words

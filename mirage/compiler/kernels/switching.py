@@ -15,8 +15,8 @@ class SwitchingKernel:
     """Runs a program with the kernel that it has at the moment, at first as library calls. Calls that are running finish with the
     one they began with.
 
-    `outcome` says in words what it is, `nanoseconds` how long calls took since somebody last set it to 0: those of several
-    threads at once may count for less.
+    `outcome` says in words what it is, `nanoseconds` how long calls took, and `calls` how many there were, since somebody last
+    set them to 0: those of several threads at once may count for less.
     """
 
     #: its kernels differ in what they need, so that they take memory of their own
@@ -24,7 +24,7 @@ class SwitchingKernel:
 
     def __init__(self, library: Kernel) -> None:
         self.outcome = "library calls, while it is superoptimized in the background"
-        self.nanoseconds = 0
+        self.nanoseconds = self.calls = 0
         self._current = library
 
     @property
@@ -76,3 +76,4 @@ class SwitchingKernel:
         start = perf_counter_ns()
         self._current(inputs, sizes, out)
         self.nanoseconds += perf_counter_ns() - start
+        self.calls += 1

@@ -1,0 +1,1 @@
+"""Search jobs: many programs searched and tuned in steps, on one machine or many, resumed after any interruption."""

@@ -1,0 +1,233 @@
+"""A job on workers: steps are given out, and what they answer is kept, until nothing is left to do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from mirage.cache import ResultStore
+from mirage.errors import ExecutorError, FormatError, MirageError
+from mirage.ir.codec import JOB_STEP
+from mirage.ir.program import Program
+from mirage.jobs.journal import Job, Journal, Writer, drop_lost
+from mirage.jobs.schedule import TaskState, next_step, spent
+from mirage.jobs.step import memory_of
+from mirage.jobs.task import Answer, Asked, Done, Event, Failed, Kind
+from mirage.jobs.workers import Workers
+from mirage.search.jobs import INTERRUPTED
+from mirage.verify.equivalence import Verifier
+
+#: seconds between two looks at whether the job is to stop, and for which a cluster may be without workers
+TICK_S, PATIENCE_S = 0.25, 60.0
+
+#: how a run ended: nothing is left to do, for which tasks may have failed; or it was stopped before
+Ending: TypeAlias = Literal["complete", "failed", "stopped", "interrupted"]
+
+
+@dataclass
+class View:
+    """What a run shows while it goes on: the tasks, and of the steps under way the task, the kind and since when
+    (`time.monotonic`).
+    """
+
+    job: Job
+    states: list[TaskState]
+    running: dict[str, tuple[Kind, float]] = field(default_factory=dict)
+
+
+def run_job(
+    job: Job,
+    journal: Journal,
+    workers: Workers,
+    store: ResultStore,
+    *,
+    told: Callable[[Event], None] = lambda _: None,
+    shown: Callable[[View], None] = lambda _: None,
+) -> Ending:
+    """Run a job, or go on with it: steps that are finished are not repeated; tasks that failed are tried again.
+
+    `told` gets what happens, `shown` what there is, again and again. Ctrl-C, or `Journal.stop`, ends it after the steps under
+    way; a second Ctrl-C at once, with KeyboardInterrupt.
+
+    Raises JobBusyError while another process runs it, ExecutorError where workers are missing, CacheError where nothing can be
+    kept.
+    """
+    with journal.writing() as writer:
+        journal.begin(job)
+        states = journal.states(job.tasks)
+        for state in states:
+            state.failed = None
+        drop_lost(states, store, writer, time.time())
+        return _Run(View(job, states), journal, workers, store, writer, told, shown).run()
+
+
+@dataclass
+class _Run:
+    view: View
+    journal: Journal
+    workers: Workers
+    store: ResultStore
+    writer: Writer
+    told: Callable[[Event], None]
+    shown: Callable[[View], None]
+    futures: dict[Future[str], Asked] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    missing_since: float | None = None
+    #: whether a step has taken note of Ctrl-C, and ended early
+    interrupted: bool = False
+
+    def run(self) -> Ending:
+        self.workers.check(sorted({s.task.target for s in self.view.states if not s.done}))
+        ended: Ending | None = None
+        while True:
+            try:
+                if ended is None and self.journal.stop_is_wanted:
+                    ended = "stopped"
+                if ended is None:
+                    self._give_out()
+                self.shown(self.view)
+                if not self.futures:
+                    if ended is not None or not self._waits():
+                        break
+                    self._check_workers()
+                    time.sleep(TICK_S)
+                    continue
+                done, _ = wait(self.futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    self._take(future)
+                if self.interrupted:
+                    ended = "interrupted"
+                self._check_workers()
+            except KeyboardInterrupt:
+                if ended == "interrupted":
+                    raise
+                ended = "interrupted"
+        if ended is not None and self._next() is not None:
+            return ended
+        return "failed" if any(s.failed for s in self.view.states) else "complete"
+
+    # steps
+
+    def _next(
+        self, kinds: Sequence[Kind] = ("search", "tune"), targets: Sequence[str] | None = None
+    ) -> tuple[TaskState, Kind] | None:
+        """The next step of these kinds, for these targets if any are given."""
+        busy = self.view.running.keys()
+        for kind in kinds:
+            states = [s for s in self.view.states if targets is None or s.task.target in targets]
+            found = next_step(states, kind, busy, budget=self._budget_for_rounds(), seed=self.view.job.seed)
+            if found is not None:
+                return found, kind
+        return None
+
+    def _budget_for_rounds(self) -> float | None:
+        """The seconds of all rounds that the job may take, of which those under way have theirs already."""
+        job = self.view.job
+        under_way = sum(asked.seconds for asked in self.futures.values() if asked.kind == "tune")
+        return None if job.budget is None else job.budget - under_way
+
+    def _waits(self) -> bool:
+        """Whether there is something to do, for which there was no worker."""
+        return self._next() is not None
+
+    def _give_out(self) -> None:
+        """Begin as many steps as there is room for: searches first, as measuring has to wait for them on the same machine."""
+        if self._next() is None:
+            return
+        room = self.workers.free(None) - len(self.futures)
+        while room > 0 and (found := self._next(("search",))) is not None:
+            self._begin(*found)
+            room -= 1
+        for target in sorted({s.task.target for s in self.view.states}):
+            tuning = sum(a.kind == "tune" and a.task.target == target for a in self.futures.values())
+            free = min(self.workers.free(target) - tuning, room)
+            while free > 0 and (found := self._next(("tune",), (target,))) is not None:
+                self._begin(*found)
+                free, room = free - 1, room - 1
+
+    def _begin(self, state: TaskState, kind: Kind) -> None:
+        task, job = state.task, self.view.job
+        seconds = task.search if kind == "search" else job.round
+        keys = list(dict.fromkeys([*self._known_keys(state), *state.records]))
+        asked = Asked(
+            task=task, kind=kind, number=len(state.rounds) if kind == "tune" else 0, seconds=seconds, seed=job.seed,
+            records=tuple(r for key in keys if (r := self.store.record(key)) is not None and not r.fault()),
+        )  # fmt: skip
+        self.view.running[task.key] = kind, time.monotonic()
+        try:
+            self.shown(self.view)
+            self.futures[self.workers.submit(asked)] = asked
+        except BaseException:
+            del self.view.running[task.key]
+            raise
+
+    def _known_keys(self, state: TaskState) -> list[str]:
+        """What the store may hold of a task that was never begun here."""
+        if state.records:
+            return []
+        task = state.task
+        verifier = Verifier(Program.from_text(task.program), self.view.job.seed)
+        return memory_of(task, self.store, verifier).keys(task.sizes)
+
+    def _take(self, future: Future[str]) -> None:
+        """Keep what a step answered: its records first, so that a line of the journal never stands for what is not there."""
+        asked = self.futures.pop(future)
+        self.view.running.pop(asked.task.key, None)
+        state = next(s for s in self.view.states if s.task.key == asked.task.key)
+        try:
+            answer = JOB_STEP.from_text(Answer, future.result())
+            if fault := next((f for r in answer.records if (f := r.fault())), None):
+                raise FormatError(f"a record of its answer can't be used: {fault}; use the same version everywhere")
+        except (Exception, BaseExceptionGroup) as e:
+            self._fail(state, asked, e)
+            return
+        # the choice of a round that was too short to race the one that is kept is dropped, what it knows of graphs is not
+        dropped = asked.kind == "tune" and state.is_slower(answer.done)
+        kept = [r for r in answer.records if r.best_us is None or not dropped]
+        self.store.add(kept, {r.payload_sha256 for r in asked.records})
+        self.attempts.pop(asked.task.key, None)
+        self.interrupted |= INTERRUPTED in answer.done.stopped
+        self._note(state, answer.done)
+
+    def _fail(self, state: TaskState, asked: Asked, error: BaseException) -> None:
+        """Try the step again where its worker died; it has failed after so many attempts, or for an error of its own."""
+        key = asked.task.key
+        self.attempts[key] = attempts = self.attempts.get(key, 0) + 1
+        if self.workers.is_lost:
+            # no step's fault
+            raise ExecutorError(f"the workers are gone ({error}); what was finished is kept: run the same job again") from error
+        own = isinstance(error, MirageError)
+        if not own and attempts < self.workers.attempts:
+            return
+        died = self.workers.died(error) or type(error).__name__ == "KilledWorker"
+        what = "its worker died" if died else "" if own else f"{type(error).__name__}: "
+        text = f"{what}{f' ({error})' if died and str(error) else '' if died else error}"
+        self.attempts.pop(key)
+        self._note(state, Failed(task=key, kind=asked.kind, ended=time.time(), error=text, attempts=attempts))
+
+    def _note(self, state: TaskState, event: Done | Failed) -> None:
+        self.writer.put(event)
+        state.take(event)
+        self.told(event)
+
+    def _check_workers(self) -> None:
+        """Raises ExecutorError where there was no worker for a while."""
+        if self.workers.is_lost:
+            raise ExecutorError("the workers are gone; what was finished is kept: run the same job again")
+        if self.workers.free(None):
+            self.missing_since = None
+        elif self.missing_since is None:
+            self.missing_since = time.monotonic()
+        elif time.monotonic() - self.missing_since > PATIENCE_S:
+            raise ExecutorError(
+                f"no worker for {PATIENCE_S:.0f} seconds; start some: what was finished is kept, run the same job again"
+            )
+
+
+def seconds_left(view: View) -> float | None:
+    """Seconds of rounds that the job's budget still gives; None where it has none."""
+    budget = view.job.budget
+    return None if budget is None else max(budget - spent(view.states), 0.0)

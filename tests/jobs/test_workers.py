@@ -1,0 +1,169 @@
+"""Steps in processes of this machine: what they answer, what a killed one costs, and that measuring is alone."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from mirage.cache import ResultStore
+from mirage.errors import FormatError, UnsafeCacheError
+from mirage.ir.codec import JOB_STEP
+from mirage.jobs import quiet, workers
+from mirage.jobs.journal import Job, Journal
+from mirage.jobs.run import View, run_job
+from mirage.jobs.step import run_step
+from mirage.jobs.task import Answer, Asked, Task
+from tests.api.small import PATIENCE, adapter, rows
+from tests.jobs import limited
+
+ROOT = Path(__file__).parents[2]
+
+
+def tasks() -> tuple[Task, ...]:
+    return tuple(
+        Task(name=f.name, program=str(f.trace()), sizes=tuple(f.sizes.values()), rounds=1, search_steps=20_000)
+        for f in (rows, adapter)
+    )
+
+
+@pytest.fixture(autouse=True)
+def own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other runs of the tests on this machine are not waited for."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr("tempfile.tempdir", None)
+
+
+def graphs(store: ResultStore) -> set[str]:
+    """The verified graphs of complete searches, as they are stored."""
+    return {r.payload.partition('"spent"')[0].partition('"graphs":')[2] for r in store.records() if r.best_us is None}
+
+
+def test_a_killed_process_costs_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two processes; the first one to measure is killed. The graphs are those of a single process."""
+    monkeypatch.setattr(workers, "begin_worker", limited.begin_limited)
+    # not another time: a job that is searched in this process
+    alone = ResultStore(f"sqlite:///{tmp_path}/alone.sqlite")
+    for t in tasks():
+        text = JOB_STEP.to_text(Asked(task=t, kind="search", number=0, seconds=1.0, seed=0))
+        alone.add(JOB_STEP.from_text(Answer, run_step(text)).records)
+
+    killed: list[int] = []
+
+    def shown(view: View) -> None:
+        if not killed and "tune" in {kind for kind, _ in view.running.values()}:
+            children = [p.pid for p in multiprocessing.active_children() if p.pid]
+            killed.extend(children)
+            for pid in children:
+                os.kill(pid, signal.SIGKILL)
+
+    store = ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
+    journal = Journal("job", tmp_path / "jobs")
+    with workers.workers("processes:2") as found:
+        assert run_job(Job(name="job", tasks=tasks(), round=120.0), journal, found, store, shown=shown) == "complete"
+    assert killed
+    states = journal.states(tasks())
+    assert all(s.ratio and s.ratio >= 1 for s in states)
+    assert not {s.rounds[0].process for s in states} & set(killed)
+    assert graphs(store) == graphs(alone)
+
+
+def test_a_step_that_is_none_is_refused() -> None:
+    with pytest.raises(FormatError, match="mirage job step"):
+        run_step('{"format": "something else"}')
+    text = JOB_STEP.to_text(Asked(task=tasks()[0], kind="search", number=0, seconds=1.0, seed=0))
+    with pytest.raises(FormatError, match="seconds"):
+        run_step(text.replace('"seconds":1.0', '"seconds":-1.0'))
+
+
+def test_measuring_is_alone_and_searches_are_together() -> None:
+    with quiet.quiet(alone=False), quiet.quiet(alone=False):
+        pass
+    for outer, inner in ((True, True), (True, False), (False, True)):
+        with ThreadPoolExecutor(1) as pool:
+            with quiet.quiet(alone=outer):
+                waiting = pool.submit(_enter, inner)
+                assert not waiting.done()
+                # it ends no sooner than this block: a lock that was no lock would have let it in
+                time.sleep(0.05)
+                assert not waiting.done()
+            assert waiting.result(PATIENCE)
+
+
+def _enter(alone: bool) -> bool:
+    with quiet.quiet(alone):
+        return True
+
+
+def test_a_lock_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "lock"
+    monkeypatch.setattr(quiet, "lock_file", lambda: file)
+    file.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError), quiet.quiet(alone=True):
+        pass
+    file.unlink()
+    file.mkdir()
+    with pytest.raises((UnsafeCacheError, OSError)), quiet.quiet(alone=True):
+        pass
+
+
+@contextmanager
+def job_process(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that runs a job of two programs, and prints a line per finished step."""
+    code = (
+        "import sys; from tests.jobs import limited; from mirage.jobs import workers\n"
+        "from tests.api.small import limit_tuning; limit_tuning()\n"
+        "workers.begin_worker = limited.begin_limited\n"
+        "if __name__ == '__main__':\n"
+        "    sys.argv = ['mirage', 'jobs', 'run', 'job.toml', '--folder', 'jobs', '--json', '--executor', sys.argv[1]]\n"
+        "    from mirage.cli import main; main()\n"
+    )
+    (folder / "main.py").write_text(code)
+    listed = "\n".join(
+        f'[[task]]\nprogram = "{ROOT}/tests/api/small.py:{name}"\nrounds = 1\nsearch_steps = 20000'
+        for name in ("rows", "adapter")
+    )
+    (folder / "job.toml").write_text(f"round = 120.0\n{listed}\n")
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": f"sqlite:///{folder}/store.sqlite", "TMPDIR": str(folder)}
+    process = subprocess.Popen(
+        [sys.executable, "main.py", executor], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("executor", ["inline", "threads:2", "processes:2"])
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_job_goes_on_after_any_step(tmp_path: Path, executor: str, ending: signal.Signals) -> None:
+    """Killed after each finished step in turn: every step is finished once, and no process is left."""
+    seen: list[str] = []
+    code: int | None = None
+    while code is None:
+        with job_process(tmp_path, executor) as process:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, "the job ends without a word"
+            if '"event": "job"' in line:
+                code = process.wait(PATIENCE)
+            else:
+                process.send_signal(ending)
+                rest = process.communicate(timeout=PATIENCE)[0].splitlines()
+                seen += [one for one in (line, *rest) if '"event": "done"' in one]
+                if process.returncode == 0:
+                    code = 0
+        assert len(seen) <= 4
+    assert code == 0
+    assert len(Journal("job", tmp_path / "jobs").states(tasks())) == 2
