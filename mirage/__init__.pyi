@@ -120,6 +120,7 @@ from .ir.operator import Attribute as Attribute
 from .ir.operator import elementwise as elementwise
 from .results.cpu.result import Superoptimized as Superoptimized
 from .results.cuda.result import CudaSuperoptimized as CudaSuperoptimized
+from .results.page import explore as explore
 from .runtime.executable import Executable as Executable
 from .runtime.packed import register_library as register_library
 from .runtime.packed import register_packed as register_packed

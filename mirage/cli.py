@@ -22,6 +22,7 @@ from mirage.cli_compile import compile_
 from mirage.cli_jobs import app as jobs_app
 from mirage.cli_settings import settings
 from mirage.cli_shared import AsJson, check_writable, err, out, print_json, sizes_of, tell
+from mirage.drawing.show import picture
 from mirage.drawing.show import show as show_view
 from mirage.errors import DimError, InputError, MirageError, MirageWarning, TraceError
 from mirage.folders import save_file
@@ -35,6 +36,7 @@ from mirage.mugraph.graph import MuGraph
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict
+from mirage.results.page import explore
 from mirage.results.ranked import Ranked
 from mirage.results.result import Result
 from mirage.search.decision import Version
@@ -227,13 +229,20 @@ def _named_sizes(program: Any, name: str) -> dict[str, int]:
 @app.command()
 def show(
     what: Annotated[str, typer.Argument(help="FILE.py:function, a program's text, or a saved result.")],
-    svg: Annotated[Path | None, typer.Option(help="Draw the best graph of a saved result to this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the program, or the best graph of a saved result, to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file, in which a browser explores the search.")] = None,
     source: Annotated[bool, typer.Option("--source", help="Print the C or Triton source of a saved result.")] = False,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="With --html, size of a program's dim: NAME=SIZE.")] = None,
+    budget: Annotated[float, typer.Option(help="With --html, seconds for superoptimizing a program.")] = 30.0,
     as_json: AsJson = False,
 ) -> None:
     """Print a program, or the best graph of a saved result."""
     check_writable("--svg", svg)
+    check_writable("--html", html)
     thing = load_target(what)
+    if html is not None:
+        result = thing if isinstance(thing, Result) else _searched(thing, sizes_of("--set", set_ or []), budget)
+        explore(result).save(html)
     if isinstance(thing, Result):
         if svg is not None:
             drawing = show_view(thing.best).svg
@@ -246,13 +255,21 @@ def show(
         else:
             print(thing.source if source else thing.best.graph or thing.program)
         return
-    if svg is not None or source:
-        raise InputError(f"{what}: only a saved result has a drawing or a source; save one with superoptimize --save")
+    if source:
+        raise InputError(f"{what}: only a saved result has a source; save one with superoptimize --save")
     program = thing if isinstance(thing, Program) else thing.trace()
+    if svg is not None:
+        save_file(svg, picture(program))
     if as_json:
         print_json(_shown(program))
     else:
         print(program)
+
+
+def _searched(program: TensorFunction | Program, sizes: dict[str, int], budget: float) -> api.TargetResult:
+    """What is known of a program, and what so many seconds more find."""
+    with bars(err) as say:
+        return api.superoptimize(program, sizes=sizes, budget=budget, more=True, progress=say)
 
 
 def _shown(program: Program, graph: MuGraph | None = None, source: str | None = None) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from mirage.search.algebras import Algebras
 from mirage.search.indexed import IndexPruner
 from mirage.search.placement import Placements
 from mirage.search.plan import KernelPlan
+from mirage.search.pruned import Examples
 from mirage.search.pruners import Pruner
 from mirage.search.stats import SearchStats
 from mirage.search.steps import Steps
@@ -113,6 +114,8 @@ class Vocabulary:
         )
 
 
+#: what pairs are ruled out for, whatever the operator
+ANY = "any operator"
 #: operators whose operands may be exchanged
 COMMUTATIVE = frozenset({"add", "mul", "matmul"})
 
@@ -138,6 +141,7 @@ class Closure:
         *,
         limit: int,
         canonical: bool = True,
+        examples: Examples | None = None,
     ) -> None:
         self.program = program
         self.al = algebras
@@ -149,6 +153,8 @@ class Closure:
         self.stats = stats
         self.limit = limit
         self.canonical = canonical
+        #: a record of what is pruned, if somebody wants one
+        self.examples = examples
         self.vocabulary = Vocabulary.of(program)
         self.values: list[Value] = []
         #: by node of the program, its value, where a kernel that reads inputs only computes it as the program does
@@ -277,7 +283,7 @@ class Closure:
                 if self._compatible(u, v):
                     self._pair(u, v, matmuls, -1, -1, -1, -1)
                 else:
-                    self.stats.prune("phase")
+                    self._drop("phase", ANY, (u, v))
             return
         subtracts = any(op == "sub" for op, _ in self.vocabulary.binary)
         products = self.placements.multiples(v.poly)
@@ -291,10 +297,12 @@ class Closure:
                 or (subtracts and v.placed & self._negated(u))
             ):  # fmt: skip
                 ruled_out += 1
+                if self.examples is not None:
+                    self.examples.note("placements", self.plan, ANY, (u, v))
             elif self._compatible(u, v):
                 self._pair(u, v, matmuls, at & products, at & v.placed, at & negated, at & ratios)
             else:
-                self.stats.prune("phase")
+                self._drop("phase", ANY, (u, v))
         count = len(self.vocabulary.binary) + len(matmuls)
         self.stats.checks += ruled_out * count
         self.stats.prune("placements", ruled_out * count)
@@ -342,7 +350,13 @@ class Closure:
             self._apply(op, attrs, operands, over)
         else:
             self.stats.checks += 1
-            self.stats.prune("placements")
+            self._drop("placements", op, operands, over)
+
+    def _drop(self, why: str, op: str, operands: Sequence[Value], over: Sequence[str] = ()) -> None:
+        """Count an application that a rule prunes."""
+        self.stats.prune(why)
+        if self.examples is not None:
+            self.examples.note(why, self.plan, op, operands, over)
 
     def _compatible(self, u: Value, v: Value) -> bool:
         """Whether two values exist at the same time, and do not confuse a partial index with the axis itself."""
@@ -396,7 +410,7 @@ class Closure:
         after = op == "accumulator" or any(u.after for u in operands)
         if op != "accumulator" and after and all(u.concatenated for u in operands if u.after):
             # the loop can do it tile by tile
-            self.stats.prune("loop")
+            self._drop("loop", op, operands, over)
             return None
         bound = self._bound_parts(op, attrs, over, after)
         self.stats.checks += 1
@@ -408,18 +422,18 @@ class Closure:
             try:
                 poly = self.al.abstract_of(node, [u.poly for u in operands], bound)
                 if not own and not self.pruner.admits(poly):
-                    self.stats.prune("abstract expression")
+                    self._drop("abstract expression", op, operands, over)
                     return None
                 form = self.al.exact_of(node, [u.form for u in operands], bound)
                 if not own and self.indices is not None and not self.indices.admits(form):
-                    self.stats.prune("indices")
+                    self._drop("indices", op, operands, over)
                     return None
             except TermTooLarge:
-                self.stats.prune("expression size")
+                self._drop("expression size", op, operands, over)
                 return None
             if joined is None and form.free != frozenset().union(*(u.form.free for u in operands)) - bound:
                 # x / x: the form has lost axes that the tensor has
-                self.stats.prune("cancelled axes")
+                self._drop("cancelled axes", op, operands, over)
                 return None
         operators = 1 + max(u.operators for u in operands)
         derivation = Derivation(op, attrs, operands, over, joined)

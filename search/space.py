@@ -16,6 +16,7 @@ from mirage.search.indexed import IndexPruner
 from mirage.search.options import Limits, SearchOptions
 from mirage.search.placement import Placements, Sites, all_sites
 from mirage.search.plan import KernelPlan, axis_parts, kernel_plans
+from mirage.search.pruned import Examples
 from mirage.search.pruners import make_pruner
 from mirage.search.stats import SearchStats
 from mirage.search.steps import Steps
@@ -26,11 +27,19 @@ class Space:
     """Everything that kernels of a program can compute.
 
     `whole`: products of sums are left whole, because there were too many values. `complete`: all of it is there.
+    `examples` takes note of what is pruned.
     Raises TermTooLarge if an expression of the program is too large.
     """
 
-    def __init__(self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions) -> None:
+    def __init__(
+        self,
+        program: AxisProgram,
+        axis_sizes: Mapping[str, int],
+        options: SearchOptions,
+        examples: Examples | None = None,
+    ) -> None:
         self.program = program
+        self.examples = examples
         self.options = options
         self.limits = Limits.of(program, options)
         self.plans = kernel_plans(program, options.max_loops)
@@ -105,7 +114,7 @@ class Space:
         def make(plan: KernelPlan) -> Closure:
             return Closure(
                 self.program, al, plan, pruner, indices, placements, self.stats, limit=self.limits.operators,
-                canonical=self.options.canonical,
+                canonical=self.options.canonical, examples=self.examples,
             )  # fmt: skip
 
         return Tensors(self.program, al, self.plans, make, self.limits.kernels)

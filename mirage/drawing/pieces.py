@@ -47,7 +47,12 @@ def text_width(text: str, size: float) -> float:
 
 def safe(text: str) -> str:
     """Text for XML, which has no control characters."""
-    return escape("".join(c if c.isprintable() else "\ufffd" for c in text))
+    return escape(printable(text))
+
+
+def printable(text: str) -> str:
+    """Text without characters that have no picture, such as those that turn the direction of what follows."""
+    return "".join(c if c.isprintable() else "\ufffd" for c in text)
 
 
 def label(text: str, x: float, y: float, size: float, bold: bool = False, color: str = INK, anchor: str = "") -> str:

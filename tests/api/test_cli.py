@@ -247,12 +247,13 @@ def test_show_prints_programs_that_show_reads_again(run: Run, tmp_path: Path) ->
     assert code == 0
     assert "def scaled(x: float32[m, n], y: float32[n])" in out
     (tmp_path / "scaled.txt").write_text(out)
-    assert run("show", "scaled.txt") == (0, out, "")
+    assert run("show", "scaled.txt", "--svg", "scaled.svg") == (0, out, "")
+    assert "matmul" not in (tmp_path / "scaled.svg").read_text() and "float32[m, n]" in (tmp_path / "scaled.svg").read_text()
     (tmp_path / "scaled.json").write_text('{"schema": 1, "name": "scaled", "nodes": []}')
     fails(run, "show", "scaled.json", message="pass a program as text")
     assert run("superoptimize", "scaled.txt", "--set", "m=3", "--set", "n=4", "--budget", "0.2", "--json")[0] == 0
     fails(run, "show", "user.py:scaled", "--source", message="only a saved result")
-    fails(run, "show", "user.py:scaled", "--svg", "x.svg", message="only a saved result")
+    fails(run, "show", "user.py:scaled", "--html", "none/x.html", message="there is no folder none")
     fails(run, "show", "scaled.txt", "--svg", "no/x.svg", message="there is no folder no; make it first")
 
 
@@ -270,6 +271,8 @@ def test_saved_results_are_shown_verified_and_searched_again(run: Run, tmp_path:
         assert (tmp_path / "r.svg").read_text().startswith("<svg")
         assert "mirage_run" in run("show", "r.json", "--source")[1]
         assert run("show", "r.json", "--svg", "again.svg")[0] == 0
+        assert run("show", "r.json", "--html", "r.html") == (0, out, "")
+        assert (tmp_path / "r.html").read_text().startswith("<!DOCTYPE html>")
         assert (tmp_path / "again.svg").read_text() == (tmp_path / "r.svg").read_text()
         fails(run, "show", "r.json", "--svg", "no/folder.svg", message="no/folder.svg")
     assert run("verify", "user.py:scaled", "r.json")[0] == 0

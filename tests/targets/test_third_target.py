@@ -12,6 +12,7 @@ import mirage as mi
 from mirage.cache import ResultStore
 from mirage.errors import FormatError, UnknownTarget
 from mirage.kernels.target import get_target
+from mirage.results.page import search_page
 from mirage.results.ranked import Ranked
 from tests.targets.plain_numpy import TARGET, NumpyKernels
 
@@ -63,6 +64,9 @@ def test_search_save_and_load(tmp_path: Path) -> None:
     found = mi.superoptimize(attention, target="numpy", budget=10.0, cache=store)
     assert isinstance(found, Ranked) and isinstance(found.best.executable, NumpyKernels)
     assert found.certificate.equal and "NumPy" in {c for x in found.report().columns for c in x.cells}
+    page = search_page(found)
+    assert page.time == "modelled for numpy" and page.roofs.gflops == 0 and not page.baselines
+    assert sum(e.runs for e in page.entries) == 1 and all(e.us and e.source for e in page.entries if e.runs)
     found.save(tmp_path / "result.json")
     loaded = mi.load(tmp_path / "result.json")
     again = mi.superoptimize(attention, target="numpy", budget=10.0, cache=store)
