@@ -11,7 +11,7 @@ import torch
 
 from mirage.compilation import compile
 from mirage.frontends.aten.fallback import to_array, to_torch
-from mirage.frontends.aten.importer import Given, Imported
+from mirage.frontends.imported import Given, Imported
 from mirage.ir.annotations import ShapeType, symbols_in
 from mirage.ir.types import TensorType
 from mirage.runtime.executable import Executable

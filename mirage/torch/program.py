@@ -10,7 +10,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from mirage.errors import GuardError
-from mirage.frontends.aten.importer import Imported
+from mirage.frontends.imported import Imported
 from mirage.torch.compiled import BoundGraph, CompiledGraph
 from mirage.torch.guards import Guards, Range, Shape, within
 from mirage.torch.weights import Weights

@@ -15,7 +15,7 @@ from torch.utils import _pytree as pytree
 from mirage.compilation import KERNEL_KINDS
 from mirage.errors import FormatError, InputError
 from mirage.folders import path_of, save_file
-from mirage.frontends.aten.importer import Given, Imported
+from mirage.frontends.imported import Given, Imported
 from mirage.ir.codec import TORCH_MODEL, Index, at_least, register
 from mirage.ir.graph.parse import parse_module
 from mirage.runtime import archive

@@ -5,7 +5,6 @@ from __future__ import annotations
 import operator as python_operator
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
@@ -35,10 +34,11 @@ from mirage.frontends.aten.updates import COPY, in_place, updates, written_input
 from mirage.frontends.calls import match_cast, shape
 from mirage.frontends.functions import recorded
 from mirage.frontends.graph import GraphTrace
+from mirage.frontends.imported import Given, Imported, Refused
 from mirage.frontends.proxy import TRACE, Traced, placed
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, ObjectType, ShapeType, TupleType, symbols_in
-from mirage.ir.graph.nodes import PACKAGES, Module
+from mirage.ir.graph.nodes import PACKAGES
 
 #: nodes that only state what sizes or types are: a graph's sizes are dims that say it themselves
 _STATEMENTS = (
@@ -47,33 +47,6 @@ _STATEMENTS = (
     "aten.sym_constrain_range",
     "aten.sym_constrain_range_for_size",
 )
-
-
-@dataclass(frozen=True)
-class Given:
-    """An output that is not computed: the input at a position, or a constant."""
-
-    position: int | None = None
-    value: Any = None
-
-
-@dataclass
-class Imported:
-    """A graph as a module.
-
-    The module's parameters are the graph's inputs at the positions `inputs`, a size as a shape of one dim, and behind them the
-    tensors `attributes` that the graph has of its own. `outputs` has for each output of the graph the number of the result of the
-    module that it is, or what it is without being computed. `native` and `fallback` count operators; `reasons` say why one of a
-    name fell back.
-    """
-
-    module: Module
-    inputs: list[int]
-    attributes: list[torch.Tensor]
-    outputs: list[int | Given]
-    native: Counter[str] = field(default_factory=Counter)
-    fallback: Counter[str] = field(default_factory=Counter)
-    reasons: dict[str, str] = field(default_factory=dict)
 
 
 def import_graph(graph: torch.fx.GraphModule, name: str = "main", only_native: bool = False) -> Imported:
@@ -182,8 +155,8 @@ class _Importer:
             with placed(_place(n)):
                 self.values[n] = self._call(n, value)
         except MirageError as e:
-            self.values[n] = _Refused()
-            if not any(isinstance(self.values.get(m), _Refused) for m in n.all_input_nodes):
+            self.values[n] = Refused()
+            if not any(isinstance(self.values.get(m), Refused) for m in n.all_input_nodes):
                 where = _place(n)
                 self.refused.append(f"{n.name} = {_name(n.target)}: {e}" + (f" ({where})" if where else ""))
 
@@ -200,7 +173,7 @@ class _Importer:
             return value
         if n.target is python_operator.getitem:
             source, k = self._value(n.args)
-            if isinstance(source, _Refused):
+            if isinstance(source, Refused):
                 raise UnsupportedNode("an operand of it was not imported")
             return source[k]
         if not isinstance(n.target, torch._ops.OpOverload):
@@ -209,7 +182,7 @@ class _Importer:
         if name.rpartition(".")[0] in _STATEMENTS:
             return None
         args, kwargs = self._value(n.args), self._value(n.kwargs)
-        if any(isinstance(v, _Refused) for v in (*args, *kwargs.values())):
+        if any(isinstance(v, Refused) for v in (*args, *kwargs.values())):
             raise UnsupportedNode("an operand of it was not imported")
         self._check_memory(n)
         try:
@@ -267,10 +240,6 @@ class _Importer:
         """A result as a value of its own: one that is an operand itself must not change when that is written to."""
         shared = isinstance(x, GraphTensor) and any(self.values[n] is x for n in self.home)
         return x.reshape(x.shape) if shared else x
-
-
-class _Refused:
-    """Stands for the value of a node that is not imported, so that the nodes after it are looked at as well."""
 
 
 def _as(x: Any, wanted: Annotation) -> Any:

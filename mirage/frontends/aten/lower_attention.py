@@ -8,9 +8,10 @@ from typing import Any
 import torch
 
 from mirage.frontends import array_ops, graph_ops, ops
-from mirage.frontends.aten.lower_contraction import product
-from mirage.frontends.aten.shapes import as_broadcast
-from mirage.frontends.aten.table import Call, lowers, unsupported
+from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.imported import unsupported
+from mirage.frontends.products import product
+from mirage.frontends.shapes import as_broadcast
 
 
 def scores_of(c: Call, q: Any, k: Any, scale: float | None) -> Any:

@@ -8,24 +8,15 @@ from typing import Any
 import torch
 
 from mirage.frontends import array_ops, graph_ops, ops
-from mirage.frontends.aten.shapes import as_broadcast, as_shape, broadcast, fresh_dim, joined, sliced
-from mirage.frontends.aten.table import Call, add, lowers, unsupported
+from mirage.frontends.aten.table import Call, add, lowers
+from mirage.frontends.imported import unsupported
+from mirage.frontends.products import inner, matmul, product, with_vector
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_broadcast, as_shape, broadcast, fresh_dim, joined, sliced
 from mirage.ir.types import DTYPES
 
 #: groups of rows beyond which ATen's own loop is called
 _GROUPS = 16
-
-
-def product(x: Any, y: Any) -> Any:
-    """A product of matrices, whose first dims broadcast; of integers the sums of products."""
-    batch = broadcast(x.shape[:-2], y.shape[:-2])
-    x = as_broadcast(x, (*batch, *x.shape[-2:]))
-    y = as_broadcast(y, (*batch, *y.shape[-2:]))
-    y = as_shape(y, (*y.shape[:-2], x.shape[-1], y.shape[-1]))
-    if x.dtype in DTYPES:
-        return ops.matmul(x, y)
-    return (x.reshape(*x.shape, 1) * y.reshape(*y.shape[:-2], 1, *y.shape[-2:])).sum(-2)
 
 
 def added(c: Call, x: Any, y: Any, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -37,27 +28,6 @@ def added(c: Call, x: Any, y: Any, beta: Any = 1, alpha: Any = 1) -> Any:
         return y
     x = as_broadcast(c.tensor(x), y.shape)
     return (x if beta == 1 else x * beta) + y
-
-
-def with_vector(x: Any, v: Any) -> Any:
-    """A product of a matrix, or several, with a vector."""
-    y = product(x, v.reshape(-1, 1))
-    return y.reshape(y.shape[:-1])
-
-
-def matmul(x: Any, y: Any) -> Any:
-    """The product of operands of any rank but 0, as torch.matmul."""
-    if y.ndim == 1:
-        return inner(x, y) if x.ndim == 1 else with_vector(x, y)
-    if x.ndim == 1:
-        found = product(x.reshape(1, -1), y)
-        return found.reshape(*found.shape[:-2], found.shape[-1])
-    return product(x, y)
-
-
-def inner(x: Any, y: Any) -> Any:
-    """The sum of the products of two vectors."""
-    return (x * as_shape(y, x.shape)).sum()
 
 
 add(
@@ -156,7 +126,7 @@ def _group_sizes(c: Call, ends: Any, total: Any, count: int) -> list[Any]:
             inside = graph_ops.less(rows, end)
             if start is not None:
                 inside = graph_ops.logical_and(inside, graph_ops.greater_equal(rows, start))
-            sizes.append(as_shape(graph_ops.nonzero(inside), (fresh_dim(c), 1)).shape[0])
+            sizes.append(as_shape(graph_ops.nonzero(inside), (fresh_dim(c.trace), 1)).shape[0])
             start = end
         c.found[key] = sizes
     return list(c.found[key])

@@ -9,10 +9,11 @@ from math import prod
 from typing import Any
 
 from mirage.frontends import array_ops, ops
-from mirage.frontends.aten.lower_contraction import product
-from mirage.frontends.aten.shapes import as_shape, joined, size_of, window
-from mirage.frontends.aten.table import Call, lowers, unsupported
+from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.imported import unsupported
+from mirage.frontends.products import product
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_shape, joined, size_of, window
 
 #: elements of a kernel over one dim beyond which ATen is called
 _TAPS = 16

@@ -6,7 +6,8 @@ from math import inf
 from typing import Any
 
 from mirage.frontends import graph_ops, ops
-from mirage.frontends.aten.table import Call, Lowering, add, lowers, promoted_type, unsupported
+from mirage.frontends.aten.table import Call, Lowering, add, lowers, promoted_type
+from mirage.frontends.imported import unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES
 

@@ -12,9 +12,10 @@ from typing import Any
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_creation import spaced
 from mirage.frontends.aten.lower_order import few
-from mirage.frontends.aten.shapes import size_of, sliced
-from mirage.frontends.aten.table import Call, lowers, unsupported
+from mirage.frontends.aten.table import Call, lowers
 from mirage.frontends.graph_ops import cast
+from mirage.frontends.imported import unsupported
+from mirage.frontends.shapes import size_of, sliced
 from mirage.ir.types import DTYPES, ELEMENTS
 
 #: bytes from which on ATen computes numbers in vectors, on a machine whose vectors are not longer than AVX2's

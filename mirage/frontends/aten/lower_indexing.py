@@ -12,7 +12,10 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_movement import position, window_start
-from mirage.frontends.aten.shapes import (
+from mirage.frontends.aten.table import Call, add, lowers
+from mirage.frontends.imported import unsupported
+from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import (
     as_broadcast,
     as_shape,
     axis_of,
@@ -23,8 +26,6 @@ from mirage.frontends.aten.shapes import (
     sliced,
     window,
 )
-from mirage.frontends.aten.table import Call, add, lowers, unsupported
-from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES, is_one
 
 
@@ -84,7 +85,7 @@ def _per_dim(c: Call, x: Any, indices: Sequence[Any]) -> list[Any]:
             unsupported("a mask of it has no dims")
         mask = as_shape(index, x.shape[len(found) : len(found) + index.ndim])
         where = graph_ops.nonzero(mask)
-        where = as_shape(where, (fresh_dim(c), mask.ndim))
+        where = as_shape(where, (fresh_dim(c.trace), mask.ndim))
         rows = where.shape[0]
         found += [
             ops.reshape(array_ops.take(where, array_ops.full((1,), k, "int64"), 1), rows) for k in range(mask.ndim)
@@ -416,5 +417,5 @@ def _nonzero(c: Call, x: Any) -> Any:
 @lowers("nonzero_static")
 def _nonzero_static(c: Call, x: Any, *, size: Any, fill_value: int = -1) -> Any:
     found = graph_ops.nonzero(x)
-    found = as_shape(found, (fresh_dim(c), x.ndim))
+    found = as_shape(found, (fresh_dim(c.trace), x.ndim))
     return sliced(ops.concat([found, array_ops.full(c.shape, fill_value, "int64")], 0), {0: (0, c.shape[0])})

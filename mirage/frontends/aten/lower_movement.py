@@ -9,9 +9,10 @@ import sympy
 import torch
 
 from mirage.frontends import array_ops, graph_ops, ops
-from mirage.frontends.aten.shapes import as_shape, axis_of, fitted, joined, reshaped, size_of, sliced
-from mirage.frontends.aten.table import Call, add, lowers, unsupported
+from mirage.frontends.aten.table import Call, add, lowers
+from mirage.frontends.imported import unsupported
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_shape, axis_of, fitted, joined, reshaped, size_of, sliced
 from mirage.ir.types import DTYPES, ELEMENTS
 
 #: a stop beyond every size

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from mirage.frontends import array_ops, graph_ops
-from mirage.frontends.aten.shapes import as_shape, axis_of, size_of, sliced
-from mirage.frontends.aten.table import Call, as_tensor, lowers, promoted_type, unsupported
+from mirage.frontends.aten.table import Call, lowers, promoted_type
 from mirage.frontends.graph_ops import cast
+from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_shape, axis_of, size_of, sliced
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.types import DTYPES
 

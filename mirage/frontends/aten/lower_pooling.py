@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from mirage.frontends import array_ops, graph_ops
-from mirage.frontends.aten.table import Call, as_tensor, lowers, unsupported
+from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES, ELEMENTS
 

@@ -6,9 +6,9 @@ from math import prod
 from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
-from mirage.frontends.aten.shapes import axis_of
 from mirage.frontends.aten.table import Call, add, lowers
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import axis_of
 from mirage.ir.types import DTYPES
 
 

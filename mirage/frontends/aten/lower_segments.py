@@ -8,10 +8,11 @@ from typing import Any
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_indexing import combined
 from mirage.frontends.aten.lower_order import few
-from mirage.frontends.aten.shapes import fitted, sliced
-from mirage.frontends.aten.table import Call, lowers, unsupported
+from mirage.frontends.aten.table import Call, lowers
 from mirage.frontends.graph_ops import cast
+from mirage.frontends.imported import unsupported
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import fitted, sliced
 
 #: what a segment without elements is, unless a call says so
 _NOTHING = {"sum": 0.0, "mean": nan, "max": -inf, "min": inf, "prod": 1.0}

@@ -7,9 +7,10 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.aten.lower_order import numeric
-from mirage.frontends.aten.shapes import as_shape, axis_of, fresh_dim, size_of
-from mirage.frontends.aten.table import Call, lowers, unsupported
+from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.imported import unsupported
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_shape, axis_of, fresh_dim, size_of
 
 #: elements of slices up to which these are sorted by one element after the other
 _COLUMNS = 32
@@ -23,7 +24,7 @@ def _runs(c: Call, rows: Any) -> tuple[Any, Any, Any]:
     # NaN is another one than itself
     other = graph_ops.any(graph_ops.not_equal(rows, before), -1) if columns != 0 else graph_ops.less(places, 0)
     first = graph_ops.logical_or(graph_ops.equal(places, 0), other)
-    starts = as_shape(graph_ops.nonzero(first), (fresh_dim(c), 1))
+    starts = as_shape(graph_ops.nonzero(first), (fresh_dim(c.trace), 1))
     starts = starts.reshape(starts.shape[0])
     end = array_ops.dim_value(count).reshape(1)
     lengths = array_ops.take(ops.concat([starts, end], 0), array_ops.arange(0, starts.shape[0]) + 1) - starts
@@ -67,7 +68,7 @@ def _chosen(c: Call, x: Any, first: Any, axis: int) -> Any:
     """The slices along an axis that a mask chooses."""
     if not axis:
         return graph_ops.boolean_mask(x, first)
-    found = as_shape(graph_ops.nonzero(first), (fresh_dim(c), 1))
+    found = as_shape(graph_ops.nonzero(first), (fresh_dim(c.trace), 1))
     return array_ops.take(x, found.reshape(found.shape[0]), axis)
 
 

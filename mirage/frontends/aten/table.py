@@ -11,11 +11,11 @@ import numpy as np
 import sympy
 import torch
 
-from mirage.errors import UnsupportedNode
 from mirage.frontends.array_ops import dim_value
 from mirage.frontends.aten.types import NAMES
 from mirage.frontends.graph import GraphTrace
 from mirage.frontends.graph_ops import cast
+from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import Traced
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, TupleType
@@ -107,16 +107,6 @@ def _combined(first: torch.dtype | None, then: torch.dtype | None) -> torch.dtyp
         return first or then
     higher = then.is_floating_point and not first.is_floating_point
     return torch.promote_types(first, then) if higher or first == torch.bool else first
-
-
-def as_tensor(x: Any) -> GraphTensor:
-    """A tensor of the trace whose type is known; raises UnsupportedNode for anything else."""
-    return x if isinstance(x, GraphTensor) else unsupported(f"{x!r} is no tensor of a known type")
-
-
-def unsupported(why: str) -> Any:
-    """Raise UnsupportedNode."""
-    raise UnsupportedNode(why)
 
 
 Lowering: TypeAlias = Callable[..., Any]

@@ -15,7 +15,8 @@ from torch.utils import _pytree as pytree
 
 from mirage.compilation import compile
 from mirage.frontends.aten.fallback import NAME, _to_numpy, library, packed, to_torch
-from mirage.frontends.aten.importer import Given, Imported, import_graph
+from mirage.frontends.aten.importer import import_graph
+from mirage.frontends.imported import Given, Imported
 from mirage.ir.graph.interpret import run_module
 from mirage.torch.compiled import CompiledGraph
 

@@ -31,7 +31,8 @@ from torch.utils import _pytree as pytree
 from mirage.errors import UnsupportedNode
 from mirage.frontends.aten import fallback
 from mirage.frontends.aten.decompose import WHOLE, decompositions
-from mirage.frontends.aten.importer import Imported, import_graph
+from mirage.frontends.aten.importer import import_graph
+from mirage.frontends.imported import Imported
 from mirage.ir.graph.interpret import run_module
 
 DTYPES = (torch.float32, torch.int64, torch.bool)

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from mirage.compilation import compile  # noqa: E402
 from mirage.errors import FormatError, InputError, UnsupportedNode  # noqa: E402
 from mirage.frontends.aten import fallback  # noqa: E402
-from mirage.frontends.aten.importer import Imported, import_graph  # noqa: E402
+from mirage.frontends.aten.importer import import_graph  # noqa: E402
+from mirage.frontends.imported import Imported  # noqa: E402
 from mirage.runtime.program import CallLibrary, CallPacked  # noqa: E402
 from mirage.torch.compiled import CompiledGraph  # noqa: E402
 

@@ -13,7 +13,8 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 
 from mirage.frontends.aten.decompose import decompositions  # noqa: E402
-from mirage.frontends.aten.importer import Imported, import_graph  # noqa: E402
+from mirage.frontends.aten.importer import import_graph  # noqa: E402
+from mirage.frontends.imported import Imported  # noqa: E402
 from tests.frontends.aten.graphs import interpreted  # noqa: E402
 from tests.frontends.aten.test_indexing import numbers  # noqa: E402
 

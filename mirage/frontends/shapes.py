@@ -1,4 +1,4 @@
-"""Shapes within lowerings: dims that torch knows to be equal but writes otherwise, windows, counts that only the run tells."""
+"""Shapes within lowerings: dims that a source knows to be equal but writes otherwise, windows, counts that only the run tells."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import sympy
 
 from mirage.frontends import array_ops, ops
-from mirage.frontends.aten.table import Call
 from mirage.frontends.calls import match_cast
 from mirage.frontends.calls import shape as shape_value
+from mirage.frontends.graph import GraphTrace
 from mirage.frontends.proxy import apply
 from mirage.ir.dims import Dim, symbol, to_dim
 from mirage.ir.types import TensorType, is_one
@@ -40,7 +40,7 @@ def as_broadcast(x: Any, shape: Sequence[Any]) -> Any:
 
 
 def broadcast(*shapes: Sequence[Any]) -> tuple[Any, ...]:
-    """The shape that shapes broadcast to, where torch says that they do."""
+    """The shape that shapes broadcast to, where the source says that they do."""
     found: list[Any] = [1] * max(map(len, shapes))
     for shape in shapes:
         for k, d in enumerate(shape, len(found) - len(shape)):
@@ -50,14 +50,14 @@ def broadcast(*shapes: Sequence[Any]) -> tuple[Any, ...]:
 
 
 def fitted(x: Any, shape: Sequence[Any]) -> Any:
-    """The tensor broadcast to a shape of which torch says that it does."""
+    """The tensor broadcast to a shape of which the source says that it does."""
     x = as_broadcast(x, shape)
     wanted = tuple(to_dim(d) for d in shape)
     return x if x.type.shape == wanted else array_ops.broadcast_to(x, wanted)
 
 
 def reshaped(x: Any, shape: Sequence[Any]) -> Any:
-    """The elements under a shape of as many: torch says so, and where the dims alone do not, the run does."""
+    """The elements under a shape of as many: the source says so, and where the dims alone do not, the run does."""
     if size_of(x.shape) == size_of(shape):
         return x.reshape(shape)
     return array_ops.reshape_to(x, shape_value(*shape))
@@ -84,9 +84,15 @@ def joined(xs: Any, axis: int) -> Any:
     return ops.concat(xs, axis)
 
 
-def fresh_dim(c: Call) -> Dim:
+def fresh_dims(trace: GraphTrace, number: int) -> list[Dim]:
+    """Dims that only the run tells, under names that the function does not use yet."""
+    names = (name for k in count() if (name := f"found{k}") not in trace.scope)
+    return [symbol(next(names)) for _ in range(number)]
+
+
+def fresh_dim(trace: GraphTrace) -> Dim:
     """A dim that only the run tells, under a name that the function does not use yet."""
-    return next(symbol(name) for k in count() if (name := f"found{k}") not in c.trace.scope)
+    return fresh_dims(trace, 1)[0]
 
 
 def size_of(shape: Sequence[Any]) -> Any:
