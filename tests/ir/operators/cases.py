@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -392,6 +392,64 @@ WINDOWS = [
     Case("flip", [(("n", "m", 2), BF16)], lambda x, **_: x[::-1, :, ::-1], {"axes": (0, -1)}),
 ]
 
+
+
+def _convolved(x: Array, w: Array, strides: Sequence[int], gaps: Sequence[int], groups: int) -> Array:
+    """Each window and its products, one by one."""
+    space = [
+        max(-(-(n - (k - 1) * d) // s), 0) for n, k, s, d in zip(x.shape[2:], w.shape[2:], strides, gaps, strict=True)
+    ]
+    found = np.zeros((x.shape[0], w.shape[0], *space), np.float64)
+    for b, o, *at in np.ndindex(*found.shape):
+        for c, *r in np.ndindex(*w.shape[1:]):
+            channel = o // (w.shape[0] // groups) * w.shape[1] + c
+            place = tuple(a * s + j * d for a, s, j, d in zip(at, strides, r, gaps, strict=True))
+            found[(b, o, *at)] += float(x[(b, channel, *place)]) * float(w[(o, c, *r)])
+    return found.astype(x.dtype)
+
+
+def _pooled(x: Array, kernel: Sequence[int], strides: Sequence[int], gaps: Sequence[int], fn: Callable[..., Any]) -> Array:
+    space = [max(-(-(n - (k - 1) * d) // s), 0) for n, k, s, d in zip(x.shape[1:], kernel, strides, gaps, strict=True)]
+    found = np.zeros((x.shape[0], *space), x.dtype)
+    for b, *at in np.ndindex(*found.shape):
+        places = [tuple(a * s + j * d for a, s, j, d in zip(at, strides, r, gaps, strict=True)) for r in np.ndindex(*kernel)]
+        found[(b, *at)] = fn([x[(b, *place)] for place in places])
+    return found
+
+
+CONVOLUTION = [
+    Case(
+        "convolution",
+        [(("n", 4, "m + 4", 6), F64), ((6, 2, 3, 2), F64)],
+        lambda x, w, **_: _convolved(x, w, (1, 2), (2, 3), 2),
+        {"strides": (1, 2), "dilations": (2, 3), "groups": 2},
+        loops=False,
+    ),
+    Case(
+        "convolution",
+        [(("n", 3, "m + 2"), F64), ((5, 3, 2), F64)],
+        lambda x, w, **_: _convolved(x, w, (2,), (1,), 1),
+        {"strides": 2, "dilations": 1},
+        loops=False,
+    ),
+    Case(
+        "convolution",
+        [(("n", 3, "m + 2", 4), F64), ((3, 1, 2, 3), F64)],
+        lambda x, w, **_: _convolved(x, w, (2, 1), (1, 1), 3),
+        {"strides": (2, 1), "dilations": (1, 1), "groups": 3},
+    ),
+    *(
+        Case(
+            op,
+            [(("n", "m + 4", 5), t)],
+            lambda x, f=f, **_: _pooled(x, (3, 2), (2, 1), (2, 1), f),
+            {"kernel": (3, 2), "strides": (2, 1), "dilations": (2, 1)},
+        )
+        for t in (F64, I64)
+        for op, f in (("max_pool", max), ("sum_pool", sum))
+    ),
+]
+
 CREATION = [
     Case(
         "full",
@@ -466,4 +524,4 @@ DATA_DEPENDENT = [
     Case("boolean_mask", [(MATRIX, I64), (MATRIX, BOOL)], lambda x, mask, **_: x.ravel()[mask.ravel()], loops=False),
 ]
 
-CASES = [*ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CREATION, *DATA_DEPENDENT]
+CASES = [*ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CONVOLUTION, *CREATION, *DATA_DEPENDENT]

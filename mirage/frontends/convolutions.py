@@ -1,0 +1,140 @@
+"""Convolution and pooling of padded tensors, as front ends have them: padding, transposition, counts of what lies within."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+from typing import Any
+
+import numpy as np
+
+from mirage.frontends import array_ops, ops
+from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_shape, sliced
+from mirage.ir.types import DTYPES, ELEMENTS
+
+
+def padded(x: Any, low: Sequence[Any], high: Sequence[Any], value: float = 0) -> Any:
+    """Elements `value` before and behind along the last dims; where there are fewer than none, dims are cut. `value` may be -inf:
+    the least that the element type has.
+    """
+    lead = x.ndim - len(low)
+    cut = {
+        lead + k: (max(-a, 0), x.shape[lead + k] - max(-b, 0))
+        for k, (a, b) in enumerate(zip(low, high, strict=True))
+        if isinstance(a, int) and isinstance(b, int) and (a < 0 or b < 0)
+    }
+    x = sliced(x, cut) if cut else x
+    low, high = ([max(n, 0) if isinstance(n, int) else n for n in side] for side in (low, high))
+    if all(isinstance(n, int) and n == 0 for n in (*low, *high)):
+        return x
+    if value == -inf:
+        value = float(np.finfo(np.float32).min) if x.dtype in DTYPES else int(np.iinfo(ELEMENTS[x.dtype]).min)
+        if x.dtype == "float16":
+            value = -65504.0
+    edge = [0] * lead
+    return array_ops.pad(x, [*edge, *low], [*edge, *high], value)
+
+
+def convolution(
+    x: Any,
+    w: Any,
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> Any:
+    """A convolution `[b, groups * c, *space]` with weights `[o, c, *kernel]` of the tensor padded with zeros."""
+    x = as_shape(x, (x.shape[0], w.shape[1] * groups, *x.shape[2:]))
+    if groups == 1 and all(k == s == 1 for k, s in zip(w.shape[2:], strides, strict=True)):
+        return pointwise(padded(x, low, high), w)
+    return apply(
+        "convolution", padded(x, low, high), w, strides=tuple(strides), dilations=tuple(dilations), groups=groups
+    )
+
+
+def pointwise(x: Any, w: Any) -> Any:
+    """A convolution with windows of one element: a product of matrices."""
+    space = x.shape[2:]
+    count: Any = 1
+    for d in space:
+        count = count * d
+    y = ops.matmul(w.reshape((w.shape[0], w.shape[1])), x.reshape((x.shape[0], x.shape[1], count)))
+    return y.reshape((x.shape[0], w.shape[0], *space))
+
+
+def transposed(
+    x: Any,
+    w: Any,
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> Any:
+    """The transposed convolution of `[b, groups * c, *space]` with weights `[groups * c, o, *kernel]`: a convolution of the
+    elements with zeros between them. `low` and `high` are cut off from the result, where they are negative zeros are added.
+    """
+    rank = x.ndim - 2
+    channels, count = w.shape[0] // groups, w.shape[1]
+    space = x.shape[2:]
+    if any(s != 1 for s in strides):
+        wide = x.reshape((*x.shape[:2], *(n for d in space for n in (d, 1))))
+        ends = [n for s in strides for n in (0, s - 1)]
+        wide = array_ops.pad(wide, [0] * wide.ndim, [0, 0, *ends])
+        x = wide.reshape((*x.shape[:2], *(d * s for d, s in zip(space, strides, strict=True))))
+        x = sliced(
+            x, {2 + k: (0, d * s - (s - 1)) for k, (d, s) in enumerate(zip(space, strides, strict=True)) if s != 1}
+        )
+    w = (
+        w.reshape((groups, channels, count, *w.shape[2:]))
+        .swapaxes(1, 2)
+        .reshape((groups * count, channels, *w.shape[2:]))
+    )
+    w = array_ops.flip(w, tuple(range(2, 2 + rank)))
+    reach = [(k - 1) * d for k, d in zip(w.shape[2:], dilations, strict=True)]
+    before, behind = ([r - n for r, n in zip(reach, side, strict=True)] for side in (low, high))
+    return convolution(x, w, (1,) * rank, before, behind, dilations, groups)
+
+
+def max_pool(
+    x: Any,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+) -> Any:
+    """The largest elements of windows; what is behind the edges is in none."""
+    window = {"kernel": tuple(kernel), "strides": tuple(strides), "dilations": tuple(dilations)}
+    return apply("max_pool", padded(x, low, high, -inf), **window)
+
+
+def sum_pool(
+    x: Any,
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    low: Sequence[int],
+    high: Sequence[int],
+    dilations: Sequence[int],
+) -> Any:
+    """The sums of windows; what is behind the edges is 0."""
+    window = {"kernel": tuple(kernel), "strides": tuple(strides), "dilations": tuple(dilations)}
+    return apply("sum_pool", padded(x, low, high), **window)
+
+
+def counted(
+    space: Sequence[Any], kernel: Sequence[int], strides: Sequence[int], low: Sequence[int], high: Sequence[int],
+    dilations: Sequence[int], dtype: str,
+) -> Any:  # fmt: skip
+    """How many elements of each window are within the tensor: `[*places]`."""
+    found: Any = None
+    for k, d in enumerate(space):
+        one = array_ops.full((d,), 1, dtype)
+        along = sum_pool(
+            one, kernel[k : k + 1], strides[k : k + 1], low[k : k + 1], high[k : k + 1], dilations[k : k + 1]
+        )
+        along = along.reshape(tuple(along.shape[0] if j == k else 1 for j in range(len(space))))
+        found = along if found is None else found * along
+    return found

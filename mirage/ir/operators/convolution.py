@@ -1,0 +1,230 @@
+"""Convolution and pooling: operators over windows of the last dims, all of which lie within the tensor (pad it before)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+import sympy
+
+from mirage.errors import AttributeValueError, ShapeError
+from mirage.ir.annotations import Annotation
+from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.dims import Dim
+from mirage.ir.graph_operator import GraphOperator, steps_between, wide
+from mirage.ir.loops.program import TensorExpr, operands, reduction
+from mirage.ir.loops.scalars import Scalar, size
+from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register, same_dtype
+from mirage.ir.requirements import AtMost, at_most, needs
+from mirage.ir.types import TensorType, is_one, shape_text
+
+#: bytes of the patches that are laid out as a matrix at a time
+_PATCH_BYTES = 32 << 20
+
+
+def _positive(op: str, attrs: Attrs, *names: str) -> None:
+    for name in names:
+        if any(n < 1 for n in attrs[name]):
+            raise AttributeValueError(
+                f"{op}: {name}={attrs[name]} are not all positive; give one of at least 1 per spatial dim"
+            )
+
+
+def _places(op: str, space: Sequence[Dim], kernel: Sequence[int], attrs: Attrs) -> tuple[Dim, ...]:
+    """The number of windows along each spatial dim."""
+    steps, gaps = attrs["strides"], attrs["dilations"]
+    if not len(space) == len(kernel) == len(steps) == len(gaps):
+        raise ShapeError(
+            f"{op}: windows {tuple(kernel)}, strides {steps} and dilations {gaps} of the dims "
+            f"[{shape_text(tuple(space))}]; give one each"
+        )
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, gaps, strict=True)]
+    return tuple(steps_between(sympy.Integer(0), n - e + 1, s) for n, e, s in zip(space, extents, steps, strict=True))
+
+
+def _within(op: str, space: Sequence[Dim], kernel: Sequence[int], attrs: Attrs) -> tuple[AtMost, ...]:
+    extents = [(k - 1) * d + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    pairs = enumerate(zip(extents, space, strict=True))
+    return needs(
+        *(at_most(sympy.Integer(e), n, f"the window along spatial dim {k} is within the dim") for k, (e, n) in pairs)
+    )
+
+
+def _windows(xp: ArrayModule, x: Any, kernel: Sequence[int], attrs: Attrs) -> Any:
+    """A view of an array, `[..., *kernel, *places]`, without a copy."""
+    rank = len(kernel)
+    lead, space = x.shape[: x.ndim - rank], x.shape[x.ndim - rank :]
+    steps, gaps = attrs["strides"], attrs["dilations"]
+    places = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in zip(space, kernel, steps, gaps, strict=True)]
+    own = x.strides[x.ndim - rank :]
+    strides = (
+        *x.strides[: x.ndim - rank],
+        *(b * d for b, d in zip(own, gaps, strict=True)),
+        *(b * s for b, s in zip(own, steps, strict=True)),
+    )
+    return xp.lib.stride_tricks.as_strided(x, (*lead, *kernel, *places), strides)
+
+
+def _window(i: Sequence[Scalar], r: Sequence[Scalar], attrs: Attrs) -> tuple[Scalar, ...]:
+    """Where an element of a window is along the spatial dims."""
+    steps, gaps = attrs["strides"], attrs["dilations"]
+    return tuple(
+        (a * s if s != 1 else a) + (b * d if d != 1 else b) for a, b, s, d in zip(i, r, steps, gaps, strict=True)
+    )
+
+
+class Convolution(GraphOperator):
+    """Products of windows with weights, summed: `x[b, groups * c, *space]`, `w[o, c, *kernel]` give `[b, o, *places]`.
+
+    Results `o // groups` at a time are those of one group of channels of `x`. Nothing is flipped: a cross-correlation.
+    """
+
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        attrs = super().check_attrs(given)
+        _positive(self.name, attrs, "strides", "dilations")
+        if attrs["groups"] < 1:
+            raise AttributeValueError(f"{self.name}: groups={attrs['groups']} is not positive")
+        return attrs
+
+    def _kernel(self, w: TensorType) -> tuple[int, ...]:
+        if w.rank < 3 or not all(d.is_Integer and d > 0 for d in w.shape[2:]):
+            raise ShapeError(
+                f"{self.name}: weights [{shape_text(w.shape)}]; they are [o, c, *kernel], the kernel of literal sizes"
+            )
+        return tuple(int(d) for d in w.shape[2:])
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        x, w = types
+        groups = attrs["groups"]
+        if x.rank != w.rank:
+            raise ShapeError(
+                f"{self.name}: [{shape_text(x.shape)}] with weights [{shape_text(w.shape)}]; give both one rank"
+            )
+        places = _places(self.name, x.shape[2:], self._kernel(w), attrs)
+        if sympy.expand(w.shape[1] * groups) != x.shape[1] or (groups > 1 and not (w.shape[0] / groups).is_integer):
+            raise ShapeError(
+                f"{self.name}: {x.shape[1]} channels in {groups} groups, with weights [{shape_text(w.shape)}]; the weights' "
+                "second dim is the channels of a group, and the groups divide their first"
+            )
+        return TensorType((x.shape[0], w.shape[0], *places), same_dtype(self.name, types))
+
+    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+        x, w = types
+        return _within(self.name, x.shape[2:], self._kernel(w), attrs)
+
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        x, w = (wide(a) for a in arrays)
+        groups, kernel = attrs["groups"], w.shape[2:]
+        views = _windows(xp, x, kernel, attrs)
+        batch, places = x.shape[0], views.shape[2 + len(kernel) :]
+        found = xp.empty((batch, w.shape[0], *places), x.dtype)
+        if w.shape[1] == 1 and groups == w.shape[0]:
+            # channel by channel: sums of shifted windows
+            found[...] = 0
+            for at in product(*map(range, kernel)):
+                found += views[(slice(None), slice(None), *at)] * w[(slice(None), 0, *at)].reshape(
+                    -1, *(1,) * len(kernel)
+                )
+            return found.astype(arrays[0].dtype, copy=False)
+        inner, outer = w.shape[1] * prod(kernel), w.shape[0] // groups
+        factors = w.reshape(groups, outer, inner)
+        views = (
+            views.reshape(batch, groups, w.shape[1], *kernel, *places) if groups == 1 else _grouped(xp, views, groups)
+        )
+        at_once = max(_PATCH_BYTES // max(groups * inner * prod(places) * x.itemsize, 1), 1)
+        for first in range(0, batch, at_once):
+            part = xp.ascontiguousarray(views[first : first + at_once])
+            columns = part.reshape(part.shape[0], groups, inner, prod(places))
+            found[first : first + at_once] = (factors @ columns).reshape(part.shape[0], w.shape[0], *places)
+        return found.astype(arrays[0].dtype, copy=False)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | None:
+        x, w = operands(types)
+        kernel = self._kernel(types[1])
+        if not is_one(types[1].shape[1]) or types[1].shape[0] != attrs["groups"]:
+            # as a product of matrices it is faster
+            return None
+
+        def element(i: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+            return x[(i[0], i[1], *_window(i[2:], r, attrs))] * w[(i[1], size(0), *r)]
+
+        return reduction(out, [sympy.Integer(k) for k in kernel], "sum", element)
+
+
+def _grouped(xp: ArrayModule, views: Any, groups: int) -> Any:
+    """A view with the channels in groups."""
+    batch, channels = views.shape[:2]
+    strides = (views.strides[0], views.strides[1] * (channels // groups), *views.strides[1:])
+    return xp.lib.stride_tricks.as_strided(views, (batch, groups, channels // groups, *views.shape[2:]), strides)
+
+
+CONVOLUTION = register(
+    Convolution(
+        "convolution",
+        2,
+        2,
+        (Attribute("strides", "ints"), Attribute("dilations", "ints"), Attribute("groups", "int", 1)),
+        takes=FLOATING,
+    )
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Pool(GraphOperator):
+    """A reduction over windows of the last dims: `x[..., *space]` gives `[..., *places]`."""
+
+    combiner: str = field(default="sum", kw_only=True)
+
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        attrs = super().check_attrs(given)
+        _positive(self.name, attrs, "kernel", "strides", "dilations")
+        return attrs
+
+    def _lead(self, x: TensorType, attrs: Attrs) -> int:
+        if len(attrs["kernel"]) > x.rank:
+            raise ShapeError(
+                f"{self.name}: windows {attrs['kernel']} of [{shape_text(x.shape)}]; give at most one size per dim"
+            )
+        return x.rank - len(attrs["kernel"])
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        (x,) = types
+        lead = self._lead(x, attrs)
+        return TensorType((*x.shape[:lead], *_places(self.name, x.shape[lead:], attrs["kernel"], attrs)), x.dtype)
+
+    def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
+        (x,) = types
+        return _within(self.name, x.shape[self._lead(x, attrs) :], attrs["kernel"], attrs)
+
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        x = wide(arrays[0])
+        kernel = attrs["kernel"]
+        views = _windows(xp, x, kernel, attrs)
+        lead = (slice(None),) * (x.ndim - len(kernel))
+        found: Any = None
+        for at in product(*map(range, kernel)):
+            part = views[(*lead, *at)]
+            if found is None:
+                found = part.copy()
+            elif self.combiner == "sum":
+                found += part
+            else:
+                found = xp.maximum(found, part)
+        return found.astype(arrays[0].dtype, copy=False)
+
+    def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
+        (x,) = operands(types)
+        lead = out.rank - len(attrs["kernel"])
+
+        def element(i: tuple[Scalar, ...], r: tuple[Scalar, ...]) -> Scalar:
+            return x[(*i[:lead], *_window(i[lead:], r, attrs))]
+
+        return reduction(out, [sympy.Integer(k) for k in attrs["kernel"]], self.combiner, element)
+
+
+_POOL = (Attribute("kernel", "ints"), Attribute("strides", "ints"), Attribute("dilations", "ints"))
+MAX_POOL = register(Pool("max_pool", 1, 1, _POOL, takes=NUMERIC, combiner="max"))
+SUM_POOL = register(Pool("sum_pool", 1, 1, _POOL, takes=NUMERIC, combiner="sum"))
