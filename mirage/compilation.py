@@ -68,7 +68,7 @@ KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
 
 
 def compile(
-    program: Callable[..., Any] | Module | Program | str,
+    program: Callable[..., Any] | Module | Program | str | os.PathLike[str],
     specs: Mapping[str, Annotation] | None = None,
     *,
     bounds: Mapping[str, Any] | None = None,
@@ -99,6 +99,9 @@ def compile(
     `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
     and `progress` are as of `superoptimize`.
 
+    A model of ONNX, or the path of its file, `"model.onnx"`, becomes a function that is called with arrays in the order of its
+    inputs, or by their names (`mirage.onnx.CompiledModel`): its initializers are constants.
+
     A program of `torch.export` becomes a function that is called as its module is (`mirage.torch.CompiledPrograms`): `bounds` are
     by input and dim, `{"x": {0: 8}}`, and its weights are constants.
 
@@ -112,6 +115,13 @@ def compile(
     configure()
     check_options(budget, without)
     check_cache(cache)
+    if _is_onnx(program):
+        from mirage.onnx.model import compile as compile_onnx
+
+        return compile_onnx(  # type: ignore[no-any-return]
+            program, specs=specs, constants=constants, bounds=bounds, sizes=sizes, target=target, budget=budget,
+            background=background, without=without, cache=cache, seed=seed, progress=progress,
+        )  # fmt: skip
     if _is_exported(program):
         from mirage.torch.exported import compile_exported
 
@@ -166,6 +176,15 @@ def compile(
     facts = replace(executable.facts, seconds=dict(context.report.seconds), interrupted=search.interrupted)
     executable.facts = facts
     return executable
+
+
+def _is_onnx(program: object) -> bool:
+    """Whether this is a model of ONNX, or the path of a file of one; onnx need not be there to know."""
+    if isinstance(program, str | os.PathLike):
+        path = os.fspath(program)
+        return isinstance(path, str) and path.endswith(".onnx") and "\n" not in path
+    kind = type(program)
+    return kind.__name__ == "ModelProto" and kind.__module__.partition(".")[0] == "onnx"
 
 
 def _is_exported(program: object) -> bool:

@@ -36,7 +36,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
 )
 
 #: packages of the surface
-PACKAGES = frozenset({"jobs", "torch"})
+PACKAGES = frozenset({"jobs", "onnx", "torch"})
 
 #: (module, what it imports nevertheless): why
 EXCEPTIONS = {
@@ -46,6 +46,7 @@ EXCEPTIONS = {
 
 #: (module, what it imports late, though that imports it): why
 BACKWARDS = {
+    ("mirage.compilation", "mirage.onnx.model"): "`mirage.compile` takes models of ONNX, too",
     ("mirage.compilation", "mirage.torch.exported"): "`mirage.compile` takes programs of torch.export, too",
     ("mirage.frontends.proxy", "mirage.frontends.ops"): "operators of Python on proxies are these functions",
     ("mirage.ir.dim_values", "mirage.ir.dims"): "sympy's own functions in a dim are replaced before it has a value",

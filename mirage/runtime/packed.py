@@ -19,6 +19,7 @@ _library: dict[str, Callable[..., None]] = dict(blas.FUNCTIONS)
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
 _PROVIDERS = {
     "torch.ops": "mirage.frontends.aten.fallback",
+    "onnx.reference": "mirage.frontends.onnx.fallback",
     "onednn.linear": "mirage.frontends.aten.products",
     "onednn.pack": "mirage.frontends.aten.products",
     "torch.matmul": "mirage.frontends.aten.products",

@@ -1,0 +1,71 @@
+"""ONNX's own backend tests: a sample of them here, all of them among the slow tests."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("onnx")
+
+from tests.frontends.onnx.cases import NOT_EXPECTED, cases, is_of_our_types, model_of, run
+
+#: one case of so many is run in the normal suite
+_ONE_OF = 25
+
+
+def checked(kind: str, names: list[str], record_property: object, **options: object) -> Counter[str]:
+    """Run cases, of which those fail that are expected to; counts of what passed."""
+    counts: Counter[str] = Counter()
+    wrong = []
+    for name in names:
+        case = cases(kind)[name]
+        outcome = run(case, **options)
+        ours = is_of_our_types(model_of(case))
+        counts["cases"] += 1
+        counts["ours"] += ours
+        if not outcome.error:
+            counts["passed"] += 1
+            counts["ours passed"] += ours
+            counts["ours native"] += ours and not outcome.fallback
+        elif name not in NOT_EXPECTED:
+            wrong.append(f"{name}: {outcome.error}")
+    line = (
+        f"{kind}: {counts['passed']} of {counts['cases']} passed; of {counts['ours']} over known element types "
+        f"{counts['ours passed']}, natively {counts['ours native']}"
+    )
+    assert callable(record_property)
+    record_property("onnx", line)
+    assert not wrong, "\n".join(wrong)
+    return counts
+
+
+def sampled(names: list[str]) -> list[str]:
+    return [n for n in names if zlib.crc32(n.encode()) % _ONE_OF == 0 and n not in NOT_EXPECTED]
+
+
+def test_a_sample_of_node_tests_passes(record_property: object) -> None:
+    counts = checked("node", sampled(sorted(cases("node"))), record_property)
+    assert counts["cases"] > 40
+    assert counts["ours native"] > 0.8 * counts["ours"]
+
+
+def test_some_cases_pass_as_they_are_compiled_for_users(record_property: object) -> None:
+    names = ["test_add_bcast", "test_softmax_axis_1", "test_conv_with_strides_and_asymmetric_padding", "test_matmul_3d"]
+    assert checked("node", names, record_property, without=("superoptimize",))["ours native"] == len(names)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "passed", "native"),
+    [("node", 1870, 1300), ("simple", 20, 10), ("pytorch-operator", 30, 20), ("pytorch-converted", 78, 40)],
+)
+def test_all_cases_pass(kind: str, passed: int, native: int, record_property: object) -> None:
+    counts = checked(kind, sorted(cases(kind)), record_property)
+    assert counts["passed"] >= passed
+    assert counts["ours native"] >= native
+
+
+def test_what_is_not_expected_to_pass_is_a_case() -> None:
+    assert set(cases("node")) >= NOT_EXPECTED.keys()

@@ -1,0 +1,147 @@
+"""Files that are damaged, or made to do harm: a clear error, and nothing is read or allocated for them."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnx")
+
+import onnx
+from onnx import TensorProto, helper
+
+import mirage
+from mirage.errors import FormatError, InputError, MirageError, UnsupportedNode
+from tests.onnx.models import model, node
+
+OPTIONS: Any = {"without": ("superoptimize", "fuse", "libraries", "plan", "merge"), "cache": False}
+WEIGHTS = np.arange(32, dtype=np.float32).reshape(4, 8)
+
+
+def small() -> onnx.ModelProto:
+    nodes = [node("MatMul", ["x", "w"], ["a"]), node("Tanh", ["a"], ["y"])]
+    return model(nodes, {"x": ["n", 4]}, {"y": ["n", 8]}, {"w": WEIGHTS})
+
+
+def with_external(folder: Path, location: str, **info: str) -> Path:
+    """A model whose weights are said to be in another file."""
+    given = small()
+    tensor = given.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    for key, text in {"location": location, **info}.items():
+        entry = tensor.external_data.add()
+        entry.key, entry.value = key, text
+    path = folder / "model.onnx"
+    path.write_bytes(given.SerializeToString())
+    return path
+
+
+def test_external_data_in_the_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"\0" * 16 + WEIGHTS.tobytes())
+    path = with_external(tmp_path, "weights.bin", offset="16", length="128")
+    x = np.ones((2, 4), np.float32)
+    np.testing.assert_allclose(mirage.compile(path, **OPTIONS)(x), np.tanh(x @ WEIGHTS), rtol=1e-6)
+
+
+def test_external_data_elsewhere_is_not_read(tmp_path: Path) -> None:
+    inside, outside = tmp_path / "inside", tmp_path / "secret.bin"
+    inside.mkdir()
+    outside.write_bytes(WEIGHTS.tobytes())
+    os.symlink(outside, inside / "link.bin")
+    for location in ("../secret.bin", str(outside), "link.bin", "", "x/../../secret.bin"):
+        with pytest.raises(FormatError, match="outside of its folder"):
+            mirage.compile(with_external(inside, location), **OPTIONS)
+    with pytest.raises(InputError, match="no such file"):
+        mirage.compile(with_external(inside, "absent.bin"), **OPTIONS)
+
+
+def test_external_data_that_ends_before_the_tensor_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(WEIGHTS.tobytes())
+    for info in ({"offset": "8", "length": "128"}, {"length": "4000000000000"}, {"offset": "-8"}, {"length": "64"}):
+        with pytest.raises(FormatError):
+            mirage.compile(with_external(tmp_path, "weights.bin", **info), **OPTIONS)
+
+
+def test_a_model_in_memory_has_to_hold_its_data(tmp_path: Path) -> None:
+    given = onnx.load(with_external(tmp_path, "weights.bin"), load_external_data=False)
+    with pytest.raises(FormatError, match="pass the path"):
+        mirage.compile(given, **OPTIONS)
+
+
+def test_a_tensor_of_more_elements_than_the_file_holds_is_refused() -> None:
+    given = small()
+    given.graph.initializer[0].dims[0] = 1 << 60
+    with pytest.raises(FormatError, match="elements"):
+        mirage.compile(given, **OPTIONS)
+
+
+def test_circles_and_missing_values_are_refused() -> None:
+    circle = model([node("Add", ["x", "b"], ["a"]), node("Tanh", ["a"], ["b"])], {"x": [2]}, {"b": [2]})
+    missing = model([node("MatMul", ["x", "w"], ["y"])], {"x": [2, 4]}, {"y": [2, 8]})
+    for given in (circle, missing):
+        with pytest.raises(FormatError, match="no valid model"):
+            mirage.compile(given, **OPTIONS)
+
+
+def test_functions_that_call_each_other_in_a_circle_are_refused() -> None:
+    imports = [helper.make_opsetid("", 21), helper.make_opsetid("own", 1)]
+    functions = [
+        helper.make_function("own", a, ["x"], ["y"], [node(b, ["x"], ["y"], domain="own")], imports)
+        for a, b in (("F", "G"), ("G", "F"))
+    ]
+    given = model([node("F", ["x"], ["y"], domain="own")], {"x": [2]}, {"y": [2]})
+    given.opset_import.append(helper.make_opsetid("own", 1))
+    given.functions.extend(functions)
+    with pytest.raises(MirageError):
+        mirage.compile(given, **OPTIONS)
+
+
+def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b"no model")
+    with pytest.raises(FormatError, match="no ONNX model"):
+        mirage.compile(path, **OPTIONS)
+    with pytest.raises(InputError, match="cannot be read"):
+        mirage.compile(tmp_path / "absent.onnx", **OPTIONS)
+
+
+def test_an_opset_of_the_future_is_refused() -> None:
+    given = small()
+    given.opset_import[0].version = 99
+    with pytest.raises((FormatError, UnsupportedNode)):
+        mirage.compile(given, **OPTIONS)
+
+
+def _survives(content: bytes, path: Path) -> None:
+    """A damaged file is a MirageError, or still a model."""
+    path.write_bytes(content)
+    try:
+        run: Any = mirage.compile(path, **OPTIONS)
+        run(np.ones((2, 4), np.float32))
+    except MirageError:
+        pass
+
+
+def _mutated(seed: int) -> bytes:
+    draw = random.Random(seed)
+    content = bytearray(small().SerializeToString())
+    for _ in range(draw.randint(1, 3)):
+        content[draw.randrange(len(content))] = draw.randrange(256)
+    return bytes(content)
+
+
+def test_mutated_files_are_errors_or_models(tmp_path: Path) -> None:
+    for seed in range(60):
+        _survives(_mutated(seed), tmp_path / "model.onnx")
+
+
+@pytest.mark.slow
+def test_two_thousand_mutated_files_are_errors_or_models(tmp_path: Path) -> None:
+    for seed in range(2000):
+        _survives(_mutated(seed), tmp_path / "model.onnx")
