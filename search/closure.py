@@ -11,7 +11,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisNode, AxisProgram
@@ -25,10 +24,8 @@ from mirage.search.pruned import Examples
 from mirage.search.pruners import Pruner
 from mirage.search.stats import SearchStats
 from mirage.search.steps import Steps
+from mirage.search.vocabulary import Attrs, Vocabulary
 from mirage.verify.exact import Form
-
-#: attributes of an operator, or the node of an axis program, as (name, value) pairs
-Attrs = tuple[tuple[str, Any], ...]
 
 
 class Value:
@@ -89,31 +86,6 @@ class Derivation:
     joined: tuple[str, tuple[str, ...]] | None = None
 
 
-@dataclass(frozen=True)
-class Vocabulary:
-    """The operators that a search may use: those of the program, on any operands."""
-
-    unary: tuple[tuple[str, Attrs], ...]
-    binary: tuple[tuple[str, Attrs], ...]
-    sums: tuple[tuple[str, ...], ...]
-    matmuls: tuple[tuple[str, ...], ...]
-    concats: tuple[AxisNode, ...]
-
-    @staticmethod
-    def of(program: AxisProgram) -> Vocabulary:
-        def distinct(items: Any) -> Any:
-            return tuple(dict.fromkeys(items))
-
-        plain = [n for n in program.nodes if n.op not in ("input", "constant", "size", "sum", "matmul", "concat")]
-        return Vocabulary(
-            distinct((n.op, n.attrs) for n in plain if len(n.operands) == 1),
-            distinct((n.op, n.attrs) for n in plain if len(n.operands) == 2),
-            distinct(n.reduce for n in program.nodes if n.op == "sum"),
-            distinct(n.reduce for n in program.nodes if n.op == "matmul"),
-            tuple(n for n in program.nodes if n.op == "concat"),
-        )
-
-
 #: what pairs are ruled out for, whatever the operator
 ANY = "any operator"
 #: operators whose operands may be exchanged
@@ -138,6 +110,7 @@ class Closure:
         indices: IndexPruner | None,
         placements: Placements | None,
         stats: SearchStats,
+        vocabulary: Vocabulary,
         *,
         limit: int,
         canonical: bool = True,
@@ -155,7 +128,7 @@ class Closure:
         self.canonical = canonical
         #: a record of what is pruned, if somebody wants one
         self.examples = examples
-        self.vocabulary = Vocabulary.of(program)
+        self.vocabulary = vocabulary
         self.values: list[Value] = []
         #: by node of the program, its value, where a kernel that reads inputs only computes it as the program does
         self.own: dict[int, Value] = {}
@@ -414,6 +387,11 @@ class Closure:
             return None
         bound = self._bound_parts(op, attrs, over, after)
         self.stats.checks += 1
+        if not own and op in self.vocabulary.inside:
+            axes = {a for u in operands for a in u.axes}
+            if not any(axes == set(u.axes) for u in operands):
+                self._drop("vocabulary", op, operands)
+                return None
         if concatenated:
             (x,) = operands
             form, poly = x.form, x.poly

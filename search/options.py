@@ -22,7 +22,8 @@ class SearchOptions:
     and yields, None for 4 and 2, or the program's own numbers if those are larger. `max_loops`: axes that a kernel loops
     over together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out
     (`expansion.py`). `budget`: seconds. `rules`: whether what the rules make of the program is searched too
-    (`targets.py`). `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
+    (`targets.py`). `vocabulary`: "table" for the operators of the paper's Table 1 that the program has room for, "program" for
+    those that it is written in. `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
     and `canonical=False`, which builds equal values again, are for ablations.
     """
 
@@ -36,6 +37,7 @@ class SearchOptions:
     max_values: int = 50
     budget: float = 30.0
     rules: bool = True
+    vocabulary: str = "table"
     rates: Rates = CPU_RATES
 
     def check(self) -> None:
@@ -50,6 +52,8 @@ class SearchOptions:
         for name in ("canonical", "rules"):
             if not isinstance(getattr(self, name), bool):
                 raise SearchError(f"{name}={getattr(self, name)!r} must be True or False")
+        if self.vocabulary not in ("table", "program"):
+            raise SearchError(f"vocabulary={self.vocabulary!r} must be 'table' or 'program'")
         if isinstance(self.budget, bool) or not isinstance(self.budget, int | float) or not self.budget > 0:
             raise SearchError(f"budget={self.budget!r} must be a positive number of seconds")
 

@@ -21,6 +21,7 @@ from mirage.search.pruners import make_pruner
 from mirage.search.stats import SearchStats
 from mirage.search.steps import Steps
 from mirage.search.tensors import KernelTensor, Tensors
+from mirage.search.vocabulary import Vocabulary
 
 
 class Space:
@@ -111,9 +112,13 @@ class Space:
             placements = Placements(al.abstract, sites)
         pruner = placements or make_pruner(self.options.pruner, al.abstract, [poly for _, poly in self._outputs])
 
+        table = self.options.vocabulary == "table"
+        polys = [poly for _, poly in self._outputs]
+        vocabulary = Vocabulary.table(self.program, polys) if table else Vocabulary.of(self.program)
+
         def make(plan: KernelPlan) -> Closure:
             return Closure(
-                self.program, al, plan, pruner, indices, placements, self.stats, limit=self.limits.operators,
+                self.program, al, plan, pruner, indices, placements, self.stats, vocabulary, limit=self.limits.operators,
                 canonical=self.options.canonical, examples=self.examples,
             )  # fmt: skip
 

@@ -14,6 +14,7 @@ RULES = {
     "cancelled axes": "the value no longer depends on an axis of its tensor, as in x / x",
     "expression size": "the normal form has too many terms to be kept",
     "loop": "an operator on nothing but joined tiles, which the loop can apply to each tile",
+    "vocabulary": "an outer product, which the program does not take, before the sum of a matmul",
     "phase": "operands that do not exist at the same time, such as one inside the loop and one after it",
 }
 
@@ -24,7 +25,8 @@ class SearchStats(Displayed, drawn_by="mirage.search.draw"):
 
     `prefixes`: distinct prefixes built (values of a kernel that passed every check). `checks`: operator applications
     tested. `pruned` counts them by reason ("placements", "abstract expression", "indices", "expression size", "cancelled
-    axes", "loop": the loop can do it), and pairs of values that never exist together ("phase"). `tensors`: results that
+    axes", "loop": the loop can do it, "vocabulary": an outer product that the program does not take), and pairs of values that
+    never exist together ("phase"). `tensors`: results that
     kernels may hand to one another. `candidates`: muGraphs found. `limits`: see `Limits`. `first_seconds` and
     `best_seconds`: when the first graph and the one of least modelled cost were found; 0 without any.
     `rules`: what equality saturation came to, and how far the searches of its targets are, in words.

@@ -311,7 +311,7 @@ def test_too_many_values_give_a_closure_up() -> None:
     c = close("gqa_decode", NONE)
     most = len(c.values)
     assert finish(c.run(most))
-    again = Closure(c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, limit=c.limit)
+    again = Closure(c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, c.vocabulary, limit=c.limit)
     for n, (form, poly) in zip(c.program.nodes, c.al.targets, strict=True):
         if n.op in ("input", "constant", "size"):
             again.leaf(form, poly, n)

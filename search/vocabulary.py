@@ -1,0 +1,76 @@
+"""The operators of a search: those of the program, and those of the paper's Table 1 that its targets have room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.search.abstract import Axis, Constant, Poly
+
+#: attributes of an operator as (name, value) pairs
+Attrs = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The operators that a search may apply, on any operands.
+
+    `inside` are operators that the program lacks and that may only be applied where one operand has all axes: a product of others
+    is a matmul's, before its sum.
+    """
+
+    unary: tuple[tuple[str, Attrs], ...]
+    binary: tuple[tuple[str, Attrs], ...]
+    sums: tuple[tuple[str, ...], ...]
+    matmuls: tuple[tuple[str, ...], ...]
+    concats: tuple[AxisNode, ...]
+    inside: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(program: AxisProgram) -> Vocabulary:
+        """The operators of a program."""
+        plain = [n for n in program.nodes if n.op not in ("input", "constant", "size", "sum", "matmul", "concat")]
+        return Vocabulary(
+            _distinct((n.op, n.attrs) for n in plain if len(n.operands) == 1),
+            _distinct((n.op, n.attrs) for n in plain if len(n.operands) == 2),
+            _distinct(n.reduce for n in program.nodes if n.op == "sum"),
+            _distinct(n.reduce for n in program.nodes if n.op == "matmul"),
+            tuple(n for n in program.nodes if n.op == "concat"),
+        )
+
+    @staticmethod
+    def table(program: AxisProgram, targets: Sequence[Poly]) -> Vocabulary:
+        """The operators of a program, and what else of Table 1 a subexpression of its targets may be made by.
+
+        A function that no target contains is in no subexpression, so those of the program are all. A sum of two values needs a
+        place where terms are added, a quotient a denominator, a difference a factor of -1; all axes that are summed may be summed
+        one by one, by a sum or by a matmul.
+        """
+        own = Vocabulary.of(program)
+        sites = [site for poly in targets for site in poly.sites]
+        monomials = [m for site in sites for m in site.terms]
+        room = {
+            "mul": any(sum(not isinstance(f, Axis) for f in m.factors) > 1 for m in monomials),
+            "add": any(site.total > 1 for site in sites),
+            "div": any(m.denominator is not None for m in monomials),
+            "sub": any(isinstance(f, Constant) and f.value == Fraction(-1) for m in monomials for f in m.factors),
+        }
+        there = {op for op, _ in own.binary}
+        more = tuple((op, ()) for op, possible in room.items() if possible and op not in there)
+        reductions = _distinct(n.reduce for n in program.nodes if n.reduce)
+        single = [(a,) for over in reductions for a in over]
+        return Vocabulary(
+            own.unary,
+            (*own.binary, *more),
+            _distinct((*own.sums, *reductions, *single)),
+            _distinct((*own.matmuls, *reductions, *single)),
+            own.concats,
+            frozenset(op for op, _ in more if op == "mul"),
+        )
+
+
+def _distinct(items: Iterable[Any]) -> Any:
+    return tuple(dict.fromkeys(items))
