@@ -30,7 +30,7 @@ def product(x: Any, w: Any) -> Any:
     return mi.sum(mi.reshape(x, ("b", 32, 1)) * mi.reshape(w, (1, 32, "n")), axis=1)
 
 
-SPECS = {"x": T("b", 32), "w": T(32, "n")}
+SPECS: dict[str, Any] = {"x": T("b", 32), "w": T(32, "n")}
 
 
 def search(fn: Callable[..., Any], sizes: dict[str, int], vocabulary: str, **specs: Any) -> SearchResult:
