@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
+from functools import partial
 
 from mirage.ir.operator import PRODUCTS
+from mirage.kernels.cpu.emit.declarations import BlockDeclarations
 from mirage.kernels.cpu.emit.group import Target
 from mirage.kernels.cpu.emit.layout import View, element_type
-from mirage.kernels.cpu.emit.loops import Nest, copy, fill, scale
+from mirage.kernels.cpu.emit.loops import Nest, copy, fill, update
 from mirage.kernels.cpu.emit.matmul import emit_matmul
-from mirage.kernels.cpu.emit.plan import BlockPlan, Tensor
-from mirage.kernels.cpu.emit.stream import Stream, find_stream
 from mirage.kernels.cpu.emit.writer import Writer
 from mirage.mugraph.graph import Node, Role, partial_axis
 
 
-class BlockEmitter(BlockPlan):
-    """A planned kernel that prints itself: `cell()` its function, `declare_sizes()` and `cells()` for its launch."""
-
-    @cached_property
-    def stream(self) -> Stream | None:
-        """Results that may be stored past the caches: the C variable `past` says whether they are."""
-        return find_stream(self)
+class BlockEmitter(BlockDeclarations):
+    """A planned kernel that prints its function, `cell()`."""
 
     def cell(self, w: Writer) -> None:
         """Print the function of one grid cell."""
@@ -50,7 +43,8 @@ class BlockEmitter(BlockPlan):
                 w.line("(void)at;")
             for r in self.block.rescales:
                 self._factors(w, r.node, r.site)
-            self._start(w)
+            if not self.hidden:
+                self._start(w)
             self._phase(w, "before")
             if self.graph.loop:
                 for source, a in self.packed_before:
@@ -58,98 +52,14 @@ class BlockEmitter(BlockPlan):
                     self._pack(w, source, a, False)
                 w.line()
                 w.comment("the for-loop")
-                self._loop(w, 0)
+                if self.hidden:
+                    self._loop_over_seen(w)
+                else:
+                    self._loop(w, 0)
                 self._phase(w, "after")
             self._finish(w)
             if self.stream is not None:
                 w.line("if (past) mi_flush_stream();")
-
-    def declare_sizes(self, w: Writer) -> None:
-        """Sizes of the axes, and the room that they need in a block."""
-        for a, role in self.graph.roles:
-            name = self.names[a]
-            if a not in self.axes.literal:
-                w.line(f"const long n_{name} = args->sizes[{self._size_index(a)}];")
-            if role is Role.SPLIT:
-                splits, tile = self.schedule.split[a], self.axes.tile(a)
-                w.line(f"const long room_{name} = blocks(blocks(n_{name}, {tile}), {splits}) * {tile};")
-            elif self.axes.room(a, False) == a:
-                w.line(f"const long room_{name} = n_{name};")
-
-    def _size_index(self, a: str) -> int:
-        return list(self.program.sizes).index(a)
-
-    def cells(self) -> str:
-        """C expression: the number of grid cells."""
-        return " * ".join(self._blocks(a) for a in self.graph.grid) or "1"
-
-    def _blocks(self, a: str) -> str:
-        if self.graph.role[a] is Role.SPLIT:
-            return str(self.schedule.split[a])
-        return f"blocks(n_{self.names[a]}, {self.axes.tile(a)})"
-
-    def _declare_grid(self, w: Writer) -> None:
-        w.line()
-        grid = self.graph.grid
-        for k, a in reversed(list(enumerate(grid))):
-            name = self.names[a]
-            if k > 0:
-                w.line(f"const long g_{name} = cell % {self._blocks(a)};")
-                w.line(f"cell /= {self._blocks(a)};")
-            else:
-                w.line(f"const long g_{name} = cell;")
-        for a, role in self.graph.roles:
-            name = self.names[a]
-            if role is Role.PARALLEL:
-                tile = self.axes.tile(a)
-                w.line(f"const long b_{name} = g_{name} * {tile};")
-                extent = f"least({tile}, n_{name} - b_{name})"
-            elif role is Role.SPLIT:
-                w.line(f"const long b_{name} = least(g_{name} * room_{name}, n_{name});")
-                extent = f"least(room_{name}, n_{name} - b_{name})"
-            else:
-                extent = f"n_{name}"
-            if self.axes.constant(a, False) is None:
-                w.line(f"const long x_{name} = {extent};")
-
-    def _declare_tensors(self, w: Writer) -> None:
-        w.line()
-        for i in self.graph.inputs:
-            if i in self.factors:
-                continue
-            tensor = self.inputs[self.graph.nodes[i].attr["index"]]
-            self._declare_tensor(w, tensor, f"p{i}", "const ", {})
-        for k, tensor in enumerate(self.outputs):
-            partial = {
-                partial_axis(a): f"g_{self.names[a]}" for a in self.graph.grid if self.graph.role[a] is Role.SPLIT
-            }
-            self._declare_tensor(w, tensor, f"o{k}", "", partial)
-        if self.stream is not None and self.stream.fetched is not None:
-            # of the next cell, which is most often this thread's
-            i, tensor = self.stream.fetched
-            a = self.graph.grid[-1]
-            step = f"b_{self.names[a]} + {self.axes.tile(a)} < n_{self.names[a]} ? {self.axes.tile(a)} : 0"
-            stride = self._strides(tensor, f"p{i}")[a]
-            w.line(f"const {element_type(tensor.half)} *const next = p{i} + ({step}) * {stride};")
-
-    def _declare_tensor(
-        self, w: Writer, tensor: Tensor, name: str, const: str, at: Mapping[str, str], whole: bool = False
-    ) -> None:
-        """Strides of a kernel-level tensor and the pointer to this block's part of it (or to all of it).
-
-        `const` is "const " for elements that are only read, else "".
-        """
-        strides = self._strides(tensor, name)
-        index = dict(at)
-        for k, a in enumerate(tensor.axes):
-            if strides[a] != "1":
-                w.line(f"const long {strides[a]} = args->strides[{tensor.offset + k}];")
-            if a not in at and not whole and self.graph.role.get(a) in (Role.PARALLEL, Role.SPLIT):
-                index[a] = f"b_{self.names[a]}"
-        if tensor.packed:
-            strides = {**strides, tensor.axes[-1]: f"args->strides[{tensor.offset + len(tensor.axes) - 1}]"}
-        start = View(tensor.pointer, strides, tensor.unit).at(index)
-        w.line(f"{const}{element_type(tensor.half)} *const {name} = {start};")
 
     def _factors(self, w: Writer, i: int, site: int) -> None:
         """Factors that bring partial results to a common maximum: exp(own maximum - largest of all)."""
@@ -204,9 +114,45 @@ class BlockEmitter(BlockPlan):
             if self.axes.constant(a, True) is None:
                 w.line(f"const long e_{name} = least({tile}, {extent} - done_{name});")
             self._tiles(w, depth)
+            if self.hidden:
+                self._pass_over_hidden(w)
             self._phase(w, "loop", depth)
             if depth < len(self.graph.loop):
                 self._loop(w, depth)
+
+    def _loop_over_seen(self, w: Writer) -> None:
+        """The for-loop without tiles that are hidden, and once more with them if what hides them may count."""
+        with w.block("for (int pass_over = 1;; pass_over = 0)"):
+            self._start(w)
+            for h in self.hidden.values():
+                fill(w, self.axes, False, h.hidden.view(self.names), "(-MI_INFINITY)", h.hidden.axes)
+            self._loop(w, 0)
+            w.line("if (!pass_over) break;")
+            w.line()
+            w.comment("once more with all tiles if a row has nothing that is larger than what was passed over")
+            w.line("int near = 0;")
+            for site, h in self.hidden.items():
+                maximum, nest = self.states[site][1][0], Nest(w, self.axes, False)
+                last = maximum.axes[-1] if maximum.axes else None
+                views = maximum.view(self.names), h.hidden.view(self.names)
+                with nest.over(maximum.axes[:-1]):
+                    nest.vectors(last, partial(_compare, nest, views, last))
+            w.line("if (!near) break;")
+
+    def _pass_over_hidden(self, w: Writer) -> None:
+        """Go on with the next tile where this one is hidden."""
+        w.line()
+        w.comment("a tile that is hidden is passed over")
+        with w.block("if (pass_over)"):
+            for h in self.hidden.values():
+                with w.block():
+                    tile = h.tile.view(self.names)
+                    self.emitter.hidden(w, h.terms, h.tile.axes, lambda i: self.view(i, True), tile, h.plan)
+            for h in self.hidden.values():
+                hidden, tile = h.hidden.view(self.names), h.tile.view(self.names)
+                update(w, self.axes, False, hidden, tile, h.tile.axes, lambda x, y: f"mi_max({x}, {y})")
+            w.line("continue;")
+        w.line("seen:;")
 
     def _tiles(self, w: Writer, depth: int) -> None:
         """Pointers to this iteration's tiles of the inputs that vary with as many loops."""
@@ -293,8 +239,12 @@ class BlockEmitter(BlockPlan):
 
     def _rescale(self, w: Writer, j: int, growth: View) -> None:
         memory = self.memory[j]
+
+        def scaled(value: str, factor: str) -> str:
+            return f"{value} * {factor}"
+
         if memory.along is None or self.adds(j):
-            scale(w, self.axes, False, memory.view, growth, memory.axes)
+            update(w, self.axes, False, memory.view, growth, memory.axes, scaled)
             return
         # of a concatenation, only what earlier iterations wrote
         step = f"{memory.view.stride(memory.along)}"
@@ -303,7 +253,7 @@ class BlockEmitter(BlockPlan):
             strides = {a: s for a, s in memory.view.strides.items() if a != memory.along}
             unit = memory.view.unit if memory.view.unit != memory.along else None
             row = View(f"({memory.view.pointer} + c_{name} * {step})", strides, unit)
-            scale(w, self.axes, False, row, growth, [a for a in memory.axes if a != memory.along])
+            update(w, self.axes, False, row, growth, [a for a in memory.axes if a != memory.along], scaled)
 
     def _accumulate(self, w: Writer, i: int, n: Node) -> None:
         """Add (or append) a result that others read too."""
@@ -396,3 +346,8 @@ class BlockEmitter(BlockPlan):
                 self._declare_tensor(w, tensor, "own", "", at)
                 own = View("own", self._strides(tensor, "own", set(at)), tensor.unit)
                 copy(w, self.axes, False, maximum.view(self.names), own, rows)
+
+
+def _compare(nest: Nest, views: tuple[View, View], axis: str | None, lanes: str) -> None:
+    maximum, hidden = (nest.load(v, axis, lanes) for v in views)
+    nest.w.line(f"near |= counts({maximum}, {hidden}, {lanes or 'MI_W'});")

@@ -10,6 +10,7 @@ import sympy
 
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.kernels.cpu.emit.algebra import CAlgebra, FunctionSources
+from mirage.kernels.cpu.emit.hidden import Terms
 from mirage.kernels.cpu.emit.layout import BlockAxes, View
 from mirage.kernels.cpu.emit.loops import Nest, vector_axis
 from mirage.kernels.cpu.emit.writer import Writer
@@ -169,35 +170,93 @@ class GroupEmitter:
         """
         n = self.graph.nodes[i]
         nest = Nest(w, self.axes, looping)
-        v = plan.vector
-        reduce = [a for a in plan.order if a not in rows]
-        outer = [a for a in plan.order if a in rows and a != v]
-        reads = {f"v{r.node}": view(r.node) for r in n.operands}
-        reads.update({f"shift{i}_{k}": s for k, s in enumerate(shifts)})
-        loads = _Loads(nest, reads, v)
+        names = [f"shift{i}_{k}" for k in range(len(shifts))]
+        reads = {f"v{r.node}": view(r.node) for r in n.operands} | dict(zip(names, shifts, strict=True))
+        # rows that were reduced one by one are put side by side, and updated as vectors
+        found, one_by_one = state[-1], plan.vector is None or plan.vector not in rows
 
-        def body(lanes: str, part: str) -> None:
-            loads.ready(plan.order, lanes, keep=False)
-            _, arguments = self.elementwise(
-                n, [f"v{r.node}" for r in n.operands], [f"shift{i}_{k}" for k in range(len(shifts))]
-            )
-            value = arguments[site]
-            if lanes and v in reduce:
-                value = f"mi_fill_tail({value}, {lanes}, mi_broadcast(-MI_INFINITY))"
-            # NaN is passed over
-            w.line(f"high[{part}] = mi_max({value}, high[{part}]);")
-
-        def start() -> None:
-            w.line("mi_vec high[MI_PARTS];")
-            w.line("MI_UNROLL for (int part = 0; part < MI_PARTS; part++) high[part] = mi_broadcast(-MI_INFINITY);")
+        def value() -> str:
+            _, arguments = self.elementwise(n, [f"v{r.node}" for r in n.operands], names)
+            return arguments[site]
 
         def update(value: str, lanes: str) -> None:
             pointers = ", ".join(s.at(nest.index) for s in state)
             call = f"({pointers}, {value}, {lanes or 'MI_W'});"
             w.line(f"grown |= running_maximum{call}" if looping else f"only_maximum{call}")
 
-        # rows that were reduced one by one are put side by side, and updated as vectors
-        found = state[-1]
+        def finish(value: str, lanes: str) -> None:
+            if one_by_one:
+                w.line(f"*({found.at(nest.index)}) = mi_hmax({value});")
+            else:
+                update(value, lanes)
+
+        self._row_maxima(nest, plan, rows, reads, value, finish)
+        if one_by_one:
+            last = rows[-1] if rows else None
+            with nest.over(rows[:-1]):
+                nest.vectors(last, lambda lanes: update(nest.load(found, last, lanes), lanes))
+
+    def hidden(
+        self, w: Writer, terms: Terms, rows: Sequence[str], view: Callable[[int], View], found: View, plan: GroupPlan
+    ) -> None:
+        """Print what hides an exponent of these terms in the tile at hand, the largest of each row into `found`; C goes to the
+        label `seen` where an element is not hidden.
+        """
+        nest = Nest(w, self.axes, True)
+        members = set(terms.members)
+        leaves = {r.node for i in members for r in self.graph.nodes[i].operands}
+        used = leaves | {i for f in terms.factors for i in f} | {i for _, i in terms.added}
+        reads = {f"v{i}": view(i) for i in sorted(used - members)}
+
+        def value() -> str:
+            for i in terms.members:
+                n = self.graph.nodes[i]
+                w.line(f"const mi_vec v{i} = {self.elementwise(n, [f'v{r.node}' for r in n.operands], [])[0]};")
+            zeros = [" | ".join(f"(v{i} == mi_broadcast(0))" for i in f) for f in terms.factors]
+            zero = " & ".join(f"({z})" for z in zeros) if all(zeros) else "(mi_ivec){0}"
+            added = " ".join(f"{'-' if subtracted else '+'} v{i}" for subtracted, i in terms.added)
+            return f"hidden_by({zero}, {added.removeprefix('+ ')})"
+
+        def finish(value: str, lanes: str) -> None:
+            if plan.vector in rows:
+                nest.store(found, plan.vector, lanes, value)
+                largest = f"mi_hmax(mi_fill_tail({value}, {lanes or 'MI_W'}, mi_broadcast(-MI_INFINITY)))"
+                w.line(f"if ({largest} == MI_INFINITY) goto seen;")
+            else:
+                row = found.at(nest.index)
+                w.line(f"*({row}) = mi_hmax({value});")
+                w.line(f"if (*({row}) == MI_INFINITY) goto seen;")
+
+        self._row_maxima(nest, plan, rows, reads, value, finish)
+
+    def _row_maxima(
+        self,
+        nest: Nest,
+        plan: GroupPlan,
+        rows: Sequence[str],
+        reads: Mapping[str, View],
+        value: Callable[[], str],
+        finish: Callable[[str, str], None],
+    ) -> None:
+        """Print loops for the maxima along all axes of the plan but `rows` of what `value()` prints and names, NaN passed over;
+        `finish(vector, lanes)` prints what becomes of the maximum of a row, whose parts are the elements of a vector, or of
+        those of a vector of rows.
+        """
+        w, v = nest.w, plan.vector
+        reduce = [a for a in plan.order if a not in rows]
+        outer = [a for a in plan.order if a in rows and a != v]
+        loads = _Loads(nest, reads, v)
+
+        def body(lanes: str, part: str) -> None:
+            loads.ready(plan.order, lanes, keep=False)
+            text = value()
+            if lanes and v in reduce:
+                text = f"mi_fill_tail({text}, {lanes}, mi_broadcast(-MI_INFINITY))"
+            w.line(f"high[{part}] = mi_max({text}, high[{part}]);")
+
+        def start() -> None:
+            w.line("mi_vec high[MI_PARTS];")
+            w.line("MI_UNROLL for (int part = 0; part < MI_PARTS; part++) high[part] = mi_broadcast(-MI_INFINITY);")
 
         with nest.over(outer):
             loads.ready(outer)
@@ -207,13 +266,9 @@ class GroupEmitter:
                 with nest.over(before):
                     loads.ready([*outer, *before])
                     nest.parts(v, body)
-                w.line(f"*({found.at(nest.index)}) = mi_hmax(mi_max_parts(high));")
+                finish("mi_max_parts(high)", "")
             else:
-                nest.columns(v, reduce, start, body, lambda lanes, part: update(f"high[{part}]", lanes))
-        if v is None or v in reduce:
-            last = rows[-1] if rows else None
-            with nest.over(rows[:-1]):
-                nest.vectors(last, lambda lanes: update(nest.load(found, last, lanes), lanes))
+                nest.columns(v, reduce, start, body, lambda lanes, part: finish(f"high[{part}]", lanes))
 
 
 class _Loads:

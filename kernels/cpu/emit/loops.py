@@ -190,14 +190,22 @@ def copy(
         nest.vectors(axis, lambda lanes: nest.store(target, axis, lanes, nest.load(source, axis, lanes), accumulate))
 
 
-def scale(w: Writer, axes: BlockAxes, looping: bool, target: View, factor: View, space: Sequence[str]) -> None:
-    """Print target *= factor over these axes."""
+def update(
+    w: Writer,
+    axes: BlockAxes,
+    looping: bool,
+    target: View,
+    other: View,
+    space: Sequence[str],
+    value: Callable[[str, str], str],
+) -> None:
+    """Print target = value(target, other), as C text of vectors, over these axes."""
     axis = vector_axis(axes, looping, space, {str(target.unit): 1.0})
     nest = Nest(w, axes, looping)
 
     def body(lanes: str) -> None:
-        product = f"{nest.load(target, axis, lanes)} * {nest.load(factor, axis, lanes)}"
-        nest.store(target, axis, lanes, product)
+        text = value(nest.load(target, axis, lanes), nest.load(other, axis, lanes))
+        nest.store(target, axis, lanes, text)
 
     with nest.over([a for a in space if a != axis]):
         nest.vectors(axis, body)

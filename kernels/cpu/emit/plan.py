@@ -15,6 +15,7 @@ from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.kernels.cpu.emit.algebra import FunctionSources, literal
 from mirage.kernels.cpu.emit.group import GroupEmitter, GroupPlan, plan_group
+from mirage.kernels.cpu.emit.hidden import Terms, find_terms
 from mirage.kernels.cpu.emit.layout import BlockAxes, Buffer, View
 from mirage.kernels.cpu.emit.loops import vector_axis
 from mirage.kernels.cpu.emit.matmul import MatmulPlan, Product, plan_products
@@ -77,6 +78,18 @@ class Memory:
     along: str | None = None
 
 
+@dataclass(frozen=True)
+class HiddenTiles:
+    """The terms of an exp's exponent, the loops over those that may hide it, and per row the largest of what hides tiles that are
+    passed over, and of what hides the tile at hand.
+    """
+
+    terms: Terms
+    plan: GroupPlan
+    hidden: Buffer
+    tile: Buffer
+
+
 class BlockPlan:
     """One planned kernel; `scratch` are its buffers, `order` its groups and other nodes as they run."""
 
@@ -121,11 +134,14 @@ class BlockPlan:
         #: per site its loops, and its rows' maxima, shifts and, in the for-loop, factors of growth
         self.states: dict[int, tuple[GroupPlan, tuple[Buffer, ...]]] = {}
         self.factors: dict[int, Buffer] = {}
+        #: per site, if tiles may be passed over that are hidden for all: what hides them
+        self.hidden: dict[int, HiddenTiles] = {}
         self.emitter = GroupEmitter(self.graph, self.axes, program.functions, program.dims)
         groups = thread_groups(self.graph, frozenset(self.sites))
         self.order = unit_order(self.graph, groups)
         self.depth = self._depths()
         self._plan()
+        self.hidden = self._plan_hidden()
         self.decisions.check()
 
     # facts about the graph
@@ -355,6 +371,31 @@ class BlockPlan:
         order = tuple(a for a in plan.order if a in rows) if plan.vector in rows else self._rows_order(rows, looping)
         kept = ("maximum", "shift", "growth") if looping else ("maximum", "shift")
         self.states[site] = plan, tuple(self._buffer(f"{what}{site}", order, False) for what in kept)
+
+    def _plan_hidden(self) -> dict[int, HiddenTiles]:
+        """What hides tiles of every exp in the for-loop; nothing unless all that is added up there is 0 where these are."""
+        sites = {s: i for i, found in self.sites.items() for s in found if self.looping(i)}
+        kept = [i for i, n in enumerate(self.graph.nodes) if n.op == "accumulator"]
+        if len(self.graph.loop) != 1 or not all(
+            self.adds(i) and any(self.degree(i, s) > 0 for s in sites) for i in kept
+        ):
+            return {}
+        found: dict[int, HiddenTiles] = {}
+        for s, i in sites.items():
+            n = self.graph.nodes[i]
+            terms = find_terms(self.graph, n.operands[0].node) if n.op == "exp" else None
+            if terms is None:
+                return {}
+            rows = [a for a in self.program.maximum.sites[s].rows if a in terms.axes]
+            space = [a for a in self.graph.role if a in terms.axes]
+            votes = {str(self.unit(k)): 1.0 for k in terms.inputs}
+            vector = vector_axis(self.axes, True, space, votes)
+            outer = tuple(a for a in space if a in rows and a != vector)
+            plan = GroupPlan(terms.members, outer, tuple(a for a in space if a not in rows), vector)
+            order = tuple(a for a in plan.order if a in rows) if vector in rows else self._rows_order(rows, False)
+            hidden, tile = (self._buffer(f"{what}{s}", order, False) for what in ("hidden", "hiding"))
+            found[s] = HiddenTiles(terms, plan, hidden, tile)
+        return found
 
     def _decided(self, first: int, plan: GroupPlan) -> GroupPlan:
         """The plan with the vector axis that the schedule gives the group of this first member, if any."""
