@@ -203,7 +203,9 @@ class Database:
             raise
         except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
-            message = f"results store {self.place}: {str(cause).strip()}; {self._advice}"
+            # servers say more than a line
+            said = " ".join(str(cause).split())
+            message = f"results store {self.place}: {said}; {self._advice}"
             if isinstance(cause, sqlite3.DatabaseError) and is_damage(cause) and self._file:
                 raise DamagedCacheError(message, self._file) from error
             raise CacheError(message) from error

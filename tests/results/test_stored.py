@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +15,10 @@ import mirage as mi
 from mirage.cache import ResultStore
 from mirage.cache.records import Record, canonical_json, sha256
 from mirage.errors import FormatError
+from mirage.ir.codec import parse_json
+from mirage.results.cpu.tune import Session
 from mirage.results.stored import described, verified
-from tests.api.small import BUDGET, limit_tuning, rows
+from tests.api.small import BUDGET, arrays, check, limit_tuning, rows
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +85,50 @@ def _other() -> Any:
 def test_what_was_forged_is_bad(records: dict[str, Record], kind: str, name: str) -> None:
     found = verified(changed(records[kind], BAD[name]))
     assert found.bad and found.why, str(found)
+
+
+class Refused(Exception):
+    """A search was begun: what was kept was not used."""
+
+
+@pytest.mark.filterwarnings("ignore::mirage.cache.CorruptRecordWarning")
+@pytest.mark.parametrize("count", [15, pytest.param(400, marks=pytest.mark.slow)])
+def test_one_byte_that_a_forger_changed_gives_no_wrong_kernel(
+    records: dict[str, Record], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    """The checksums are those of the changed payloads, so that only what these say is left to be checked."""
+
+    def refuse(*_: object) -> None:
+        raise Refused
+
+    monkeypatch.setattr(Session, "run", refuse)
+    program, sizes = rows.trace(), {"m": 3, "n": 5}
+    inputs = arrays(program, sizes)
+    used = 0
+    for seed in range(count):
+        rng = random.Random(seed)
+        text = bytearray(records["choice"].payload.encode())
+        text[rng.randrange(len(text))] ^= 1 << rng.randrange(7)
+        try:
+            payload = parse_json(bytes(text))
+        except ValueError:
+            continue
+        if payload == json.loads(records["choice"].payload) or not isinstance(payload, dict):
+            continue
+        forged = canonical_json(payload, "test")
+        store = ResultStore(f"sqlite:///{tmp_path}/{seed}.sqlite")
+        store.add([replace(records["choice"], payload=forged, payload_sha256=sha256(forged))])
+        try:
+            result = mi.superoptimize(rows, budget=BUDGET, cache=store)
+        except Refused:
+            continue
+        used += 1
+        check(program, [result(*inputs)], inputs, sizes)
+        for n in (1, 9):
+            others = {"m": n, "n": 2 * n}
+            more = arrays(program, others)
+            check(program, [result(*more)], more, others)
+    assert used or count < 50, "every change was refused: names and times, which are free, are changed by some"
 
 
 def test_a_choice_that_is_not_of_its_sizes_is_bad(records: dict[str, Record]) -> None:
