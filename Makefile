@@ -6,7 +6,7 @@ PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --dist loadfile --no-loadscope-
 # the bytecode of what is imported is kept, whatever the environment says
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test suite test-all test-slow-machine test-gpu lint bench bench-gpu docs clean
+.PHONY: demo test suite test-all test-slow-machine test-gpu lint bench bench-gpu docs site release clean
 
 demo: .venv/base
 	$(BIN)/mirage demo
@@ -47,6 +47,16 @@ docs: .venv/test
 	$(BIN)/python -m benchmarks.operator_table
 	$(BIN)/python -m benchmarks.setting_table
 
+# the documentation as a site in build/site, which can be read without a network
+site: .venv/site
+	$(BIN)/python -m mkdocs build --clean
+
+# the source distribution and the wheel in dist/
+release: .venv/release
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/twine check --strict dist/*
+
 clean:
 	rm -rf .venv build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -68,6 +78,14 @@ clean:
 .venv/bench: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test,bench]'
 	touch .venv/base .venv/test $@
+
+.venv/site: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[site]'
+	touch .venv/base $@
+
+.venv/release: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[release]'
+	touch .venv/base $@
 
 $(BIN)/python:
 	$(PYTHON) -m venv .venv
