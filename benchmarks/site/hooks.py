@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The page with links and fences as MkDocs reads them."""
     path = page.file.src_uri
-    _, folder = _made.get(path, ("", made.DOCS))
+    folder = _made[path][1] if path in _made else made.DOCS
     # links of pages in folders are written for their place already
     return markdown if "/" in path else made.rewritten(markdown, folder)
 

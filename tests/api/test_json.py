@@ -52,8 +52,8 @@ LINES: Sequence[tuple[str, int]] = (
     ("cache clear", 0),
     ("settings", 0),
 )
-#: commands that are run elsewhere, as they take long
-SLOW = {"demo"}
+#: commands that are run elsewhere: by a slow test, and by `tests/jobs/test_cli.py`
+ELSEWHERE = {"demo", *(f"jobs {name}" for name in ("run", "status", "results", "stop", "from-model"))}
 
 
 def commands(group: Any = None, before: str = "") -> Iterator[tuple[str, Any]]:
@@ -80,7 +80,7 @@ def mains() -> dict[str, Any]:
 def test_every_command_takes_the_one_option(words: str, command: Any) -> None:
     (option,) = [p for p in command.params if "--json" in p.opts]
     assert option.help == get_args(AsJson)[1].help
-    assert words in SLOW or any(line.startswith(words) for line, _ in LINES), "run it in this test"
+    assert words in ELSEWHERE or any(line.startswith(words) for line, _ in LINES), "run it in this test"
 
 
 def test_every_command_prints_one_document_and_nothing_else(command: Run, tmp_path: Path) -> None:
