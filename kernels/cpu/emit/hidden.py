@@ -63,6 +63,14 @@ def find_terms(graph: Graph, exponent: int) -> Terms | None:
     return _Reader(graph).read(exponent)
 
 
+def mask_axes(graph: Graph) -> frozenset[str]:
+    """The axes of what may hide tiles of all exponents in the for-loop; none where there is no such thing."""
+    exps = [n for i, n in enumerate(graph.nodes) if n.op == "exp" and i in graph.in_loop]
+    terms = [find_terms(graph, n.operands[0].node) for n in exps] if len(graph.loop) == 1 else []
+    axes = [t.axes if t is not None else frozenset[str]() for t in terms]
+    return frozenset.intersection(*axes) if axes else frozenset()
+
+
 class _Reader:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph

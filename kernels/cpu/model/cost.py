@@ -16,6 +16,7 @@ import numpy as np
 
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.types import DTYPES, compute_dtype
+from mirage.kernels.cpu.emit.hidden import mask_axes
 from mirage.kernels.cpu.emit.matmul import (
     CALL,
     COPY,
@@ -61,6 +62,8 @@ FEATURES: dict[str, float] = {
 _INDEX = {name: i for i, name in enumerate(FEATURES)}
 #: operations per element from which an elementwise operator is heavy
 _HEAVY = 8
+#: rows and columns of a tile below which what more of a mask is passed over does not pay for more tiles
+_FINE = 64
 #: most rows of a register tile (mirage_gemm_block.h)
 _MR = 8
 #: bytes of a page of memory: processors do not prefetch beyond
@@ -152,6 +155,8 @@ class KernelWork:
     contiguous: frozenset[str]
     #: axes that some operator sums over
     summed: frozenset[str]
+    #: axes of a mask of scores, whose hidden tiles are passed over
+    masked: frozenset[str]
 
     @staticmethod
     def of(node: Node) -> KernelWork:
@@ -188,7 +193,8 @@ class KernelWork:
         )
         contiguous = frozenset(axes[-1] for axes in tensors if axes)
         own = inputs, outputs, tuple(products), tuple(groups), tuple(held)
-        return KernelWork(g, *own, batch, contiguous, frozenset(a for n in g.nodes for a in n.reduce))
+        sums = frozenset(a for n in g.nodes for a in n.reduce)
+        return KernelWork(g, *own, batch, contiguous, sums, mask_axes(g))
 
 
 def divided(
@@ -376,6 +382,17 @@ class _Counter:
         #: cells of the busiest thread, whole ones
         self.rounds = np.maximum(np.ceil(self.cells / machine.threads) * fill, 1)
         self.counts = np.zeros((len(FEATURES), length))
+        self.seen = self._seen()
+
+    def _seen(self) -> np.ndarray:
+        """The share of iterations in which a tile of a masked kernel is not hidden, as if its mask were causal."""
+        for loop in self.work.graph.loop:
+            for a in sorted(self.work.masked - {loop}):
+                if self.sizes[a] == self.sizes[loop] > 0:
+                    tile = np.maximum(np.maximum(self.block[a], self.inner[loop]), _FINE)
+                    share: np.ndarray = np.minimum((1 + tile / self.sizes[loop]) / 2, 1)
+                    return share
+        return self.ones
 
     def _add(self, name: str, value: np.ndarray | float) -> None:
         self.counts[_INDEX[name]] += value
@@ -393,7 +410,7 @@ class _Counter:
 
     def _times(self, depth: int) -> np.ndarray:
         """How often the busiest thread runs what varies with so many loops."""
-        found = self.rounds
+        found = self.rounds * self.seen if depth else self.rounds
         for n in self.iterations[:depth]:
             found = found * n
         return found

@@ -13,6 +13,7 @@ from mirage.compiler.fused_graph import fused_graphs
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.emit.hidden import find_terms
 from mirage.kernels.cpu.launch.executable import CpuExecutable
+from mirage.kernels.cpu.model.cost import FEATURES, CostModel, Machine
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import Graph, MuGraph
 from tests.kernels.kernels import tiles
@@ -199,3 +200,24 @@ def test_sums_that_hidden_tiles_reach_have_all_tiles() -> None:
         s = np.where(masks(n)["causal"], 0, -np.inf).astype(np.float32)
         want = exact(added, q, k, v, s) + v.sum(axis=1, keepdims=True)
         np.testing.assert_allclose(run(q, k, v, s), want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_counts_what_a_causal_mask_leaves() -> None:
+    machine = Machine(1, 1 << 15, 1 << 20, 1 << 25)
+
+    def fma(fn: Callable[..., Any], n: int, keys: int, tile: int) -> float:
+        graph = looped(program(fn))
+        (kernel,) = graph.kernels
+        (schedule,) = tiles(graph, {"n": tile, "n_2": tile}).kernels
+        sizes = {"d3": HEADS, "n": n, "d8": WIDTH, "n_2": keys, "d8_2": WIDTH}
+        model = CostModel(machine)
+        counts = model.schedule(model.work(kernel), schedule, sizes, "l2", 4)
+        return float(counts[list(FEATURES).index("fma")])
+
+    def plain(q: Any, k: Any, v: Any, s: Any) -> Any:
+        return mi.softmax(scores(q, k) * s, axis=-1) @ v
+
+    share = [fma(factor, 512, 512, tile) / fma(plain, 512, 512, tile) for tile in (512, 128, 64, 16)]
+    assert share == pytest.approx([1, 0.625, 0.5625, 0.5625])
+    # nothing is known of which of all keys new queries see
+    assert fma(factor, 64, 512, 64) == fma(plain, 64, 512, 64)
