@@ -46,6 +46,7 @@ docs: .venv/test
 	$(BIN)/python -m benchmarks.drawings
 	$(BIN)/python -m benchmarks.operator_table
 	$(BIN)/python -m benchmarks.setting_table
+	$(BIN)/python -m benchmarks.notebooks
 
 # the documentation as a site in build/site, which can be read without a network
 site: .venv/site

@@ -19,6 +19,7 @@ def _(certificate: Certificate) -> View:
         ("random tests", f"{c.tests}, with {len(c.checks)} pairs of primes; error {bound}" if c.checks else "none"),
         ("running maxima", "safe" if c.safe_maximum else f"unsafe: {c.maximum_reason}"),
     ]
+    rows += [("by rule", step) for step in c.chain]
     if c.condition is not None:
         rows.append(("only where", c.condition))
     if not c.equal:

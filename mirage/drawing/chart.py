@@ -9,7 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mirage.drawing.pieces import MUTED, SMALL, Picture, label, safe, text_width
+from mirage.drawing.pieces import MUTED, SMALL, Picture, document, label, safe, text_width
+from mirage.drawing.show import Displayed, View, show
 
 #: kinds of marks: their fill, and their outline as an SVG path around (0, 0)
 KINDS = {
@@ -55,7 +56,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Displayed, drawn_by="mirage.drawing.chart"):
     """Marks and lines over two axes, all values above 0. `band` says what has no y; `legend` names the kinds of marks."""
 
     title: str
@@ -70,13 +71,18 @@ class Chart:
         """The chart as parts of an SVG document."""
         return Picture(_WIDTH, _HEIGHT, list(_parts(self)))
 
-    def document(self) -> str:
+    def element(self) -> str:
         """The chart as an element of a page: marks have the numbers `data-k`, and one name each."""
         head = (
             f'<svg viewBox="0 0 {_WIDTH:g} {_HEIGHT:g}" class="chart" role="listbox" '
             f'aria-label="{safe(self.title)}: arrow keys move, Enter selects">'
         )
         return "".join([head, *self.picture().parts, "</svg>"])
+
+
+@show.register
+def _(chart: Chart) -> View:
+    return View(svg=document(chart.title, chart.picture()))
 
 
 @dataclass(frozen=True)

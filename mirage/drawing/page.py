@@ -17,7 +17,7 @@ from importlib.resources import files
 
 from mirage.drawing.chart import Chart, Line, Mark, number
 from mirage.drawing.html import folded, table
-from mirage.drawing.pieces import document, printable, safe
+from mirage.drawing.pieces import printable, safe
 
 #: graphs that are unpacked together
 _CHUNK = 24
@@ -137,14 +137,9 @@ def roofline(page: SearchPage) -> Chart:
         top = ((low, roofs.gflops), (high, roofs.gflops))
         lines.append(Line("roof", top, f"arithmetic: {number(roofs.gflops)} GFLOP/s"))
     return Chart(
-        "Roofline", "operations of the program per byte that kernels read and write", "10^9 operations per second", marks,
+        "Roofline", "operations of the program per byte that kernels read and write", "10⁹ operations per second", marks,
         lines, legend={kind: text for kind, text in _LEGEND.items() if any(m.kind == kind for m in marks)},
     )  # fmt: skip
-
-
-def figure(page: SearchPage) -> str:
-    """The chart of costs as an SVG document."""
-    return document(f"{page.title}: {len(page.entries)} graphs", costs(page).picture())
 
 
 def page_html(page: SearchPage) -> str:
@@ -158,8 +153,8 @@ def page_html(page: SearchPage) -> str:
         "verdict": safe(page.verdict),
         "best": safe(page.best),
         "facts": "".join(f"<li><b>{safe(value)}</b> {safe(what)}</li>" for what, value in _facts(page)),
-        "costs": costs(page).document(),
-        "roofline": roofline(page).document(),
+        "costs": costs(page).element(),
+        "roofline": roofline(page).element(),
         "roofs": safe(page.roofs.note),
         "time": safe(page.time),
         "rules": _rules(page.rules),

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from mirage.drawing.chart import KINDS, Chart, Line, Mark
-from mirage.drawing.page import Entry, Roofs, Rule, SearchPage, costs, figure, page_html, roofline
+from mirage.drawing.page import Entry, Roofs, Rule, SearchPage, costs, page_html, roofline
+from mirage.drawing.show import picture
 from tests.drawing.browser import CONTRAST, browser, find, opened, point_at, press, until
 from tests.drawing.test_show import NASTY, Tags
 
@@ -80,7 +81,7 @@ def test_marks_lie_where_their_costs_are() -> None:
     (front,) = [line for line in chart.lines if line.kind == "front"]
     # graph 2 is worse than graph 1 in both
     assert front.points == ((10.0, 20.0), (11.0, 20.0), (11.0, 15.0))
-    found = re.findall(r'data-k="(\d)".*?translate\(([\d.]+) ([\d.]+)\)', chart.document())
+    found = re.findall(r'data-k="(\d)".*?translate\(([\d.]+) ([\d.]+)\)', chart.element())
     at = {int(k): (float(x), float(y)) for k, x, y in found}
     assert at[0][0] < at[1][0] < at[2][0] < at[3][0]
     # upwards is slower, and what was not measured lies above all
@@ -102,19 +103,19 @@ def test_the_roofline_has_what_was_measured_below_the_roofs() -> None:
     # of some machines only one or none of the limits is known
     for limits, count in ((Roofs(0.0, {"memory": 10.0}, 10, ""), 1), (Roofs(0.0, {"memory": 0.0}, 10, ""), 0)):
         chart = roofline(replace(SMALL, roofs=limits))
-        assert len(chart.lines) == count and len(chart.marks) == 3 and chart.document().startswith("<svg")
+        assert len(chart.lines) == count and len(chart.marks) == 3 and chart.element().startswith("<svg")
 
 
 @pytest.mark.parametrize("entries", [(), (entry(0, None),), (entry(1, 5.0),)], ids=["none", "unmeasured", "alone"])
 def test_pages_of_little_are_drawn(entries: tuple[Entry, ...]) -> None:
     html = page_html(replace(page(*entries), rules=(), baselines={}))
     assert Tags(html).names >= {"svg", "table"} and "nothing was pruned" in html
-    assert "nan" not in html.replace("nance", "") and figure(page(*entries)).startswith("<svg")
+    assert "nan" not in html.replace("nance", "") and picture(costs(page(*entries))).startswith("<svg")
 
 
 def test_a_reference_far_away_is_left_out() -> None:
     marks = [Mark(0, "kernels", 1.0, 10.0, "m")]
-    near, far = (Chart("t", "x", "y", marks, [Line("reference", ((1.0, us),), "library")]).document() for us in (20.0, 2e6))
+    near, far = (Chart("t", "x", "y", marks, [Line("reference", ((1.0, us),), "library")]).element() for us in (20.0, 2e6))
     assert "library" in near and "library" not in far
 
 
