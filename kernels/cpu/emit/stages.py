@@ -5,7 +5,7 @@ operators are NumPy and BLAS calls (Mirage, section 2: predefined operators at t
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,11 +64,35 @@ class LibraryStage:
             w.view(memory[w.tensor])[...] = values[w.step]
 
 
-def runs(mugraph: MuGraph) -> list[tuple[bool, list[int]]]:
-    """The kernel-level operators in order, as runs of one kind: (whether they are graph-defined, their nodes)."""
+def runs(mugraph: MuGraph, once: Collection[int] = ()) -> list[tuple[bool, list[int]]]:
+    """The kernel-level operators in order, as runs of one kind: (whether they are graph-defined, their nodes). Those that run
+    `once` are in runs of their own.
+    """
     nodes = mugraph.kernel.nodes
     operators = [i for i, n in enumerate(nodes) if n.op != "input"]
-    return [(defined, list(run)) for defined, run in itertools.groupby(operators, lambda i: nodes[i].op == "graph")]
+    groups = itertools.groupby(operators, lambda i: (nodes[i].op == "graph", i in once))
+    return [(defined, list(run)) for (defined, _), run in groups]
+
+
+def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: RunningMaximum) -> frozenset[int]:
+    """The kernel-level operators that follow from constant arguments alone, and whose results only other operators read.
+
+    Not those of exps whose maximum goes along with their results.
+    """
+    nodes = mugraph.kernel.nodes
+    shifted = {s.path[0] for s in maximum.sites.values()}
+    results = {r.node for r in mugraph.kernel.outputs}
+    fixed: dict[int, bool | None] = {}
+    for i, n in enumerate(nodes):
+        if n.op == "input":
+            fixed[i] = mugraph.inputs[n.attr["index"]].argument in constants
+        elif n.op in ("constant", "size"):
+            # what needs nothing is no reason
+            fixed[i] = None
+        else:
+            below = [fixed[r.node] for r in n.operands]
+            fixed[i] = i not in shifted | results and True in below and False not in below
+    return frozenset(i for i, found in fixed.items() if found and nodes[i].op != "input")
 
 
 def library_stage(

@@ -1,0 +1,183 @@
+"""Programs with a form that is known to be better: `python -m benchmarks.search.rewrites [NAME ...] [--json]`.
+
+Each program (`rewrite_programs.py`) is searched as it is written: with the program's own operators and no rules, with the
+operators of Table 1, with rules alone (each target's own operators in one kernel), and with both. It is found if the cheapest
+proved graph is, as modelled, no worse than what a search makes of the better form. `--timed` measures kernels, too.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import typer
+
+import mirage as mi
+from benchmarks.search.rewrite_programs import PROGRAMS, Rewrite
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
+from mirage.ir.program import Program
+from mirage.kernels.target import get_target
+from mirage.mugraph.degree import program_is_stable
+from mirage.results.work import Request, answers
+from mirage.search.candidates import Candidate, Candidates
+from mirage.search.options import SearchOptions
+from mirage.search.rewriting import Rewriting
+from mirage.search.stream import Search
+from mirage.verify.equivalence import Verifier
+
+#: seconds of a search, more than most need, and of tuning
+SEARCH, TUNE = 20.0, 2.0
+#: a graph may cost so much more than that of the better form, as modelled
+TOLERANCE = 1.05
+
+
+@dataclass(frozen=True)
+class RewriteRow:
+    """One program: modelled costs (ns) of the best graph of each search, and of the better form's.
+
+    `own` is the search with the program's own operators, `table` that with Table 1's, `saturated` has the targets alone,
+    `both` is the default. `rules` are those of the best graph's chain. `before_us` and `after_us` are measured, of the searches
+    `own` and `both`, 0 where nothing was; `why` says why a program was not found.
+    """
+
+    name: str
+    own: float
+    table: float
+    saturated: float
+    both: float
+    better: float
+    found: bool
+    rules: tuple[str, ...]
+    why: str
+    seconds: float
+    before_us: float
+    after_us: float
+
+    @property
+    def modelled_gain(self) -> float:
+        """How many times cheaper the best graph has become, as modelled."""
+        return self.own / self.both
+
+    @property
+    def gain(self) -> float | None:
+        """How many times faster it has become, as measured."""
+        return self.before_us / self.after_us if self.after_us else None
+
+
+def measure(
+    names: Sequence[str], timed: bool = False, say: Callable[[str], None] = lambda _: None
+) -> Iterator[RewriteRow]:
+    """A row per program; all if none is named."""
+    for name in names or PROGRAMS:
+        row = rewrite_row(PROGRAMS[name], timed)
+        say(f"{name}: {'found' if row.found else row.why}, {row.modelled_gain:.1f} times as modelled")
+        yield row
+
+
+def rewrite_row(rewrite: Rewrite, timed: bool = False) -> RewriteRow:
+    """The row of one program."""
+    start = time.perf_counter()
+    written = mi.trace(rewrite.written, **rewrite.specs)
+    plain = SearchOptions(vocabulary="program", rules=False)
+    both = _graphs(written, rewrite.sizes, SearchOptions())
+    targets = [c for c in both if c.certificate.chain] + _graphs(written, rewrite.sizes, SearchOptions(), alone=True)
+    better = _least(_graphs(mi.trace(rewrite.better, **rewrite.specs), rewrite.sizes, plain))
+    best = min(both, key=lambda c: c.cost, default=None)
+    least = _least(both)
+    found = least <= TOLERANCE * better
+    before = after = 0.0
+    if timed:
+        before, after = (_timed(written, rewrite.sizes, options) for options in (plain, SearchOptions()))
+    return RewriteRow(
+        rewrite.name,
+        _least(_graphs(written, rewrite.sizes, plain)),
+        _least(_graphs(written, rewrite.sizes, SearchOptions(rules=False))),
+        _least(targets),
+        least,
+        better,
+        found,
+        _rules(best),
+        "" if found else _why(written, rewrite.better, rewrite.specs),
+        time.perf_counter() - start,
+        before,
+        after,
+    )
+
+
+def _rules(best: Candidate | None) -> tuple[str, ...]:
+    return () if best is None else tuple(dict.fromkeys(link.partition(":")[0] for link in best.certificate.chain))
+
+
+def _graphs(
+    program: Program, sizes: Mapping[str, int], options: SearchOptions, *, alone: bool = False
+) -> list[Candidate]:
+    """The proved graphs of a search; `alone`, only those of the targets."""
+    verifier = Verifier(program)
+    safe = program_is_stable(program)
+    search = None if alone else Search(verifier.axis_program, sizes, options, safe=safe)
+    rewriting = Rewriting(verifier.axis_program, sizes, options, verifier.learn, safe=safe) if options.rules else None
+    return Candidates(verifier, search, rewriting=rewriting).all(SEARCH)
+
+
+def _least(found: Sequence[Candidate]) -> float:
+    return min((c.cost for c in found), default=math.inf)
+
+
+def _why(written: Program, better: Callable[..., object], specs: Mapping[str, object]) -> str:
+    """Why the better form was not found."""
+    wanted = mi.trace(better, **specs)  # type: ignore[arg-type]
+    if program_is_stable(written) and not program_is_stable(wanted):
+        return "refused: its exponents may overflow where the program's do not"
+    certificate = mi.verify(written, wanted)
+    if certificate.condition is not None:
+        return f"not defined in the same places: {certificate.condition}"
+    return "out of the bounds of saturation and search"
+
+
+def _timed(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> float:
+    """Microseconds of the best version."""
+    target = get_target("cpu")
+    request = Request(Verifier(program), [dict(sizes)], target, options, budget=TUNE, say=lambda _: None)
+    result = answers(target).superoptimize(request)
+    return float(result.best.timing.median_us)
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of values above 0; 1 of none."""
+    return math.exp(sum(map(math.log, values)) / len(values)) if values else 1.0
+
+
+def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
+    """A line per program, and the sum of all."""
+    cells = [
+        [
+            r.name, "yes" if r.found else r.why, ", ".join(r.rules) or "-",
+            *(f"{r.own / c:.2f}" if math.isfinite(c) else "-" for c in (r.table, r.saturated, r.both)),
+            f"{r.gain:.2f}" if r.gain else "-",
+        ]
+        for r in rows
+    ]  # fmt: skip
+    gains = [r.gain for r in rows if r.gain]
+    means = [geometric_mean([r.own / min(getattr(r, s), r.own) for r in rows]) for s in ("table", "saturated", "both")]
+    total = [f"{sum(r.found for r in rows)} of {len(rows)}", "found", "", *(f"{m:.2f}" for m in means)]
+    cells.append([*total, f"{geometric_mean(gains):.2f}" if gains else "-"])
+    return Table(["program", "found", "rules", "Table 1", "rules alone", "both", "measured"], cells)
+
+
+def main(
+    names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
+    timed: Annotated[bool, typer.Option(help="Measure kernels, too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Search programs that have a form which is known to be better."""
+    rows = list(measure(names or [], timed, lambda text: print(text, file=sys.stderr, flush=True)))
+    emit(rows, as_json, rewrites_table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
