@@ -26,7 +26,7 @@ class _Entry(Generic[T]):
     copy: T
 
 
-def _version(array: Any) -> int:
+def version_of(array: Any) -> int:
     """How often torch has seen the contents change; 0 where nobody counts."""
     try:
         return int(array._version)
@@ -78,7 +78,7 @@ class Copies(Generic[T]):
     def find(self, key: tuple[Any, ...], given: Any) -> T | None:
         """The copy of what the user passed, `given`, if there is one."""
         found = self._copies.get(key)
-        alive = found is not None and found.of() is not None and found.version == _version(given)
+        alive = found is not None and found.of() is not None and found.version == version_of(given)
         return found.copy if found is not None and alive else None
 
     def add(self, key: tuple[Any, ...], given: Any, make: Callable[[], tuple[Any, T]]) -> T:
@@ -96,7 +96,7 @@ class Copies(Generic[T]):
                 self._changed(copies.pop(key, None))
 
         gone = copies.get(key)
-        copies[key] = _Entry(weakref.ref(owner, drop), _version(given), copy)
+        copies[key] = _Entry(weakref.ref(owner, drop), version_of(given), copy)
         copies.move_to_end(key)
         if gone is not None:
             self._changed(gone)

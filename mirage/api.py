@@ -106,8 +106,9 @@ def superoptimize(
     a `TensorFunction`. Other sizes are sampled around the first set: which version of the program runs where is learnt from
     measurements at all of them.
     `constants` names inputs whose contents never change between calls, such as weights; the default is those of a
-    `TensorFunction`. Kernels that read them from packed copies compete: these are made when an array is first seen, kept as
-    long as the array lives, and not made again when somebody writes to it (`forget` of the result drops them).
+    `TensorFunction`. Kernels that read them from packed copies compete, and kernels that read what follows from constants alone,
+    such as a gain times a weight: both are made when an array is first seen, kept as long as the array lives, and not made again
+    when somebody writes to it (`forget` of the result drops them).
     `budget` is a deadline in seconds for all together, kept but for a tenth: graphs are proved, compiled and measured as the
     search finds them, and what is fastest then is the answer. The program is run once by its library version in any case, which
     is the answer where no kernel could be compiled and checked in time. `pruner`
@@ -146,13 +147,13 @@ def superoptimize(
     anchors = anchors_of(traced, sizes, next(iter(named), {}))
     options = SearchOptions(
         pruner, canonical, max_kernels=max_kernels, max_operators=max_operators, budget=budget, rules=rules,
-        rates=machine.rates,
+        constants=tuple(sorted(fixed)), rates=machine.rates,
     )
     options.check()
     if executor is not None and not isinstance(executor, Executor):
         raise SearchError(f"executor={executor!r} is not a concurrent.futures.Executor; pass one, or None")
     verifier = Verifier(traced, _seed(seed))
-    whole = replace(options, budget=SearchOptions.budget, rates=SearchOptions.rates) == SearchOptions()
+    whole = replace(options, budget=SearchOptions.budget, constants=(), rates=SearchOptions.rates) == SearchOptions()
     store = store_of(cache)
     memory = Memory(store, verifier.axis_program, machine, fixed, traced) if whole and store is not None else None
     request = Request(

@@ -169,16 +169,28 @@ class Composer:
             by_reads: dict[int, list[int]] = {}
             for i, c in enumerate(choices):
                 by_reads.setdefault(self._read(c), []).append(i)
+            totals = self.model.of_kernels(costs)
+            for i, c in enumerate(choices):
+                if self._once(c.leaves):
+                    totals[i] = 0.0
             found = self._choices[key] = _Kernels(
-                choices, self.model.of_kernels(costs), {read: np.array(rows) for read, rows in by_reads.items()}
+                choices, totals, {read: np.array(rows) for read, rows in by_reads.items()}
             )
         return found
+
+    def _once(self, leaves: Sequence[Value]) -> bool:
+        """Whether a kernel that reads these follows from constants alone, so that it runs once."""
+        fixed = [self.tensors.fixed(v) for v in leaves]
+        return True in fixed and False not in fixed
 
     def _written(self, closure: int, values: tuple[Value, ...]) -> Cost:
         """What every kernel with these results costs."""
         found = self._writes.get((closure, values))
         if found is None:
-            found = self._writes[closure, values] = self.extractors[closure].least(values)
+            found = self.extractors[closure].least(values)
+            if all(self.tensors.fixed(v) for v in values):
+                found = np.zeros_like(found)
+            self._writes[closure, values] = found
         return found
 
     def _read(self, choice: Choice) -> int:
@@ -303,9 +315,12 @@ class Composer:
         """What open tensors still cost at least: of every resource, what the most demanding of them needs by itself."""
         found = self._least.get(open_)
         if found is None:
-            tensors = [self._order[i] for i in members(open_)]
+            # what is computed once may cost nothing
+            tensors = [t for i in members(open_) if not (t := self._order[i]).fixed]
             launches = -(-len(tensors) // self.max_results)
-            found = launches * self.model.launch() + sum(self.model.written(t.axes) for t in tensors)
+            found = launches * self.model.launch() + sum(
+                (self.model.written(t.axes) for t in tensors), np.zeros(self.model.length)
+            )
             for t in tensors:
                 found = np.maximum(found, (yield from self._floor(t)))
             self._least[open_] = found

@@ -23,7 +23,8 @@ class SearchOptions:
     over together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out
     (`expansion.py`). `budget`: seconds. `rules`: whether what the rules make of the program is searched too
     (`targets.py`). `vocabulary`: "table" for the operators of the paper's Table 1 that the program has room for, "program" for
-    those that it is written in. `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
+    those that it is written in. `constants`: arguments whose contents never change: what follows from them alone costs
+    nothing, as it is computed once. `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
     and `canonical=False`, which builds equal values again, are for ablations.
     """
 
@@ -38,6 +39,7 @@ class SearchOptions:
     budget: float = 30.0
     rules: bool = True
     vocabulary: str = "table"
+    constants: tuple[str, ...] = ()
     rates: Rates = CPU_RATES
 
     def check(self) -> None:

@@ -122,4 +122,4 @@ class Space:
                 canonical=self.options.canonical, examples=self.examples,
             )  # fmt: skip
 
-        return Tensors(self.program, al, self.plans, make, self.limits.kernels)
+        return Tensors(self.program, al, self.plans, make, self.limits.kernels, self.options.constants)

@@ -47,13 +47,13 @@ def find_targets(
 ) -> Targets:
     """The targets of a program at these sizes of its axes.
 
-    `constants` are inputs whose contents never change: what follows from them alone is computed once, and only read.
+    `constants` are arguments whose contents never change: what follows from them alone is computed once, and only read.
     """
     terms = Terms(program.axes)
     roots = read(terms, program).outputs
     found = saturate(terms, roots, seconds=seconds)
     report = f"{found.nodes} terms, {found.stop_reason}"
-    prices = _Prices(terms, sizes, constants)
+    prices = _Prices(terms, sizes, [x.name for x in program.inputs if x.argument in constants])
     ways = _Ways(found, prices, time.perf_counter() + CHOICE_S)
     ways.start(roots)
     signatures = _Signatures(terms, program)

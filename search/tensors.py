@@ -6,7 +6,7 @@ results of one round are leaves of the next. A tensor is identified as a value i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from mirage.ir.axes import AxisNode, AxisProgram
@@ -35,12 +35,15 @@ class KernelTensor:
     #: outputs of the program that it is
     outputs: list[int] = field(default_factory=list)
     producers: list[tuple[int, Value]] = field(default_factory=list)
+    #: whether it follows from constants alone
+    fixed: bool = False
 
 
 class Tensors:
     """The closures of all plans of a program, closed under what kernels hand to one another.
 
-    `make(plan)` gives an empty closure, `kernels` is how many a graph may have.
+    `make(plan)` gives an empty closure, `kernels` is how many a graph may have. `constants` are arguments whose contents never
+    change: what follows from them alone is worth handing on, too.
     """
 
     def __init__(
@@ -50,7 +53,10 @@ class Tensors:
         plans: Sequence[KernelPlan],
         make: Callable[[KernelPlan], Closure],
         kernels: int,
+        constants: Collection[str] = (),
     ) -> None:
+        self._constants = frozenset(x.name for x in program.inputs if x.argument in constants)
+        self._fixed: dict[Value, bool | None] = {}
         self.program = program
         self.al = algebras
         self.closures = [make(plan) for plan in plans]
@@ -117,17 +123,33 @@ class Tensors:
                 if outputs:
                     form, poly = self.al.targets[self.program.outputs[outputs[0]].value]
                     self._add(k, v, form, poly, v.axes, outputs)
-                elif self._reduced(c, v) and frontier.worth_storing(v):
+                elif (self._reduced(c, v) and frontier.worth_storing(v)) or (not c.plan.loops and self.fixed(v)):
                     self._add(k, v, v.form, v.poly, (*split, *v.axes), ())
             self._seen[k] = len(c.values)
 
     def _add(self, k: int, v: Value, form: Form, poly: Poly, axes: tuple[str, ...], outputs: Sequence[int]) -> None:
         tensor = self._index.get((form, poly))
         if tensor is None:
-            tensor = self._index[form, poly] = KernelTensor(len(self.all), form, poly, axes)
+            tensor = self._index[form, poly] = KernelTensor(len(self.all), form, poly, axes, fixed=self.fixed(v) is True)
             self.all.append(tensor)
         tensor.outputs = sorted({*tensor.outputs, *outputs})
         tensor.producers.append((k, v))
+
+    def fixed(self, v: Value) -> bool | None:
+        """Whether a value follows from constants alone; None if it depends on no tensor."""
+        if not self._constants:
+            return False
+        if v not in self._fixed:
+            self._fixed[v] = self._find_fixed(v)
+        return self._fixed[v]
+
+    def _find_fixed(self, v: Value) -> bool | None:
+        if isinstance(v.source, KernelTensor):
+            return v.source.fixed
+        if isinstance(v.source, AxisNode):
+            return v.source.attr["name"] in self._constants if v.source.op == "input" else None
+        below = {self.fixed(u) for u in v.derivations[0].operands}
+        return False if False in below else (True if True in below else None)
 
     @staticmethod
     def _reduced(c: Closure, v: Value) -> bool:

@@ -19,6 +19,7 @@ import typer
 import mirage as mi
 from benchmarks.search.rewrite_programs import PROGRAMS, Rewrite
 from benchmarks.tables import Table, emit
+from mirage.api import verify
 from mirage.cli_shared import AsJson
 from mirage.ir.program import Program
 from mirage.kernels.target import get_target
@@ -133,7 +134,7 @@ def _why(written: Program, better: Callable[..., object], specs: Mapping[str, ob
     wanted = mi.trace(better, **specs)  # type: ignore[arg-type]
     if program_is_stable(written) and not program_is_stable(wanted):
         return "refused: its exponents may overflow where the program's do not"
-    certificate = mi.verify(written, wanted)
+    certificate = verify(written, wanted)
     if certificate.condition is not None:
         return f"not defined in the same places: {certificate.condition}"
     return "out of the bounds of saturation and search"

@@ -193,9 +193,12 @@ class Memory:
     def _sized_key(self, kind: str, anchors: Sequence[Mapping[str, int]], *more: str) -> str:
         """The key of a record for these sizes and constants, in the names of the canonical form."""
         sizes = str([sorted(rename_sizes(a, self.names.renaming.symbols).items()) for a in anchors])
+        return self._key(kind, sizes, *more, *self._constants_text())
+
+    def _constants_text(self) -> list[str]:
         inputs = enumerate(self.program.inputs)
         constants = sorted(self.names.renaming.inputs[k] for k, x in inputs if x.argument in self.constants)
-        return self._key(kind, sizes, *more, *([f"constants {constants}"] if constants else []))
+        return [f"constants {constants}"] if constants else []
 
     def _recall(self, key: str, kind: type[Stored], read: Callable[[Stored], Found]) -> Kept[Found] | None:
         """What `read` makes of a record, unless there is none.
@@ -246,7 +249,7 @@ class Memory:
     @property
     def search_key(self) -> str:
         """The key of the program's graphs."""
-        return self._key("graphs")
+        return self._key("graphs", *self._constants_text())
 
     def choice_key(self, anchors: Sequence[Mapping[str, int]], machine: str) -> str:
         """The key of the choice for these sizes on a machine."""

@@ -160,6 +160,8 @@ def pieces(
     """Graphs of a large program, of the graphs of its pieces."""
     if not is_large(verifier.axis_program):
         return None
+    # pieces have inputs of their own
+    options = replace(options, constants=())
     return LargeSearch(verifier.axis_program, sizes, options, partial(offered, verifier.program), checkpoint)
 
 

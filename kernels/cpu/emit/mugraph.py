@@ -6,7 +6,7 @@ so that the code serves every shape; literal sizes are constants.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,7 +22,7 @@ from mirage.kernels.cpu.emit.layout import c_names
 from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
 from mirage.kernels.cpu.emit.maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES, Program, Tensor
-from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage, library_stage, runs
+from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage, computed_once, library_stage, runs
 from mirage.kernels.cpu.emit.stream import LAUNCH
 from mirage.kernels.cpu.emit.writer import Writer, comment_text, without_unused
 from mirage.kernels.cpu.launch.packing import Packing
@@ -54,7 +54,8 @@ class Emitted:
     `tensors` are the axes of the kernel-level tensors: the inputs, then per operator its outputs, then the
     companions with running maxima, and forms of inputs; `dtypes` are what they are stored in. `in_code` are those that C
     functions read or write. `outputs` are the tensors that the muGraph returns; `dims` are appended to the axis sizes.
-    `packed` are tensors that hold inputs as a kernel's schedule wants them packed.
+    `packed` are tensors that hold inputs as a kernel's schedule wants them packed. `once` are the stages that need not run again
+    for the same constants, `kept` the tensors that they write, and `constants` the inputs that they read.
     """
 
     source: str
@@ -68,6 +69,9 @@ class Emitted:
     stages: tuple[CodeStage | LibraryStage, ...]
     in_code: frozenset[int]
     packed: tuple[Packing, ...]
+    once: frozenset[int] = frozenset()
+    kept: tuple[int, ...] = ()
+    constants: tuple[int, ...] = ()
 
 
 def bind_hints(mugraph: MuGraph, hints: Mapping[str, int]) -> dict[str, int]:
@@ -90,7 +94,14 @@ class Emitter:
     does not print.
     """
 
-    def __init__(self, mugraph: MuGraph, schedule: Schedule, maximum: RunningMaximum, hints: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        mugraph: MuGraph,
+        schedule: Schedule,
+        maximum: RunningMaximum,
+        hints: Mapping[str, int],
+        constants: Collection[str] = (),
+    ) -> None:
         schedule.check(mugraph)
         if any(n.graph for k in mugraph.kernels if k.graph for n in k.graph.nodes):
             mugraph = _without_threads(mugraph)
@@ -119,6 +130,9 @@ class Emitter:
         self.kernels: list[BlockEmitter] = []
         self.code: list[list[BlockEmitter]] = []
         self.stages: list[CodeStage | LibraryStage] = []
+        self._once = computed_once(mugraph, constants, maximum)
+        self._once_stages: set[int] = set()
+        self._kept: list[int] = []
         self._plan(program, companions(mugraph, maximum))
 
     def _collect_dims(self) -> None:
@@ -166,9 +180,14 @@ class Emitter:
         nodes = self.mugraph.kernel.nodes
         values = {Ref(i): given[n.attr["index"]] for i, n in enumerate(nodes) if n.op == "input"}
         carried: dict[int, tuple[Companion, Tensor]] = {}
-        for defined, run in runs(self.mugraph):
+        for defined, run in runs(self.mugraph, self._once):
+            if run[0] in self._once:
+                self._once_stages.add(len(self.stages))
             for i in run:
-                values.update({r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))})
+                results = {r: self._result(r) for r in (Ref(i, k) for k in range(len(nodes[i].dims)))}
+                values.update(results)
+                if i in self._once:
+                    self._kept += [t.index for t in results.values()]
                 if defined:
                     self._kernel(i, program, known, values, carried)
             if defined:
@@ -235,7 +254,16 @@ class Emitter:
             tuple(self.stages),
             self._in_code(),
             tuple(self.packed),
+            frozenset(self._once_stages),
+            tuple(self._kept),
+            self._fixed_inputs(),
         )
+
+    def _fixed_inputs(self) -> tuple[int, ...]:
+        """The inputs that what runs once reads."""
+        nodes = self.mugraph.kernel.nodes
+        read = {r.node for i in self._once for r in nodes[i].operands}
+        return tuple(sorted(nodes[i].attr["index"] for i in read if nodes[i].op == "input"))
 
     def _in_code(self) -> frozenset[int]:
         found = {t.index for k in self.kernels for t in (*k.inputs, *k.outputs)}

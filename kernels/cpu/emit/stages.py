@@ -80,7 +80,7 @@ def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: Running
     Not those of exps whose maximum goes along with their results.
     """
     nodes = mugraph.kernel.nodes
-    shifted = {s.path[0] for s in maximum.sites.values()}
+    shifted = {s.path[0] for s in maximum.sites}
     results = {r.node for r in mugraph.kernel.outputs}
     fixed: dict[int, bool | None] = {}
     for i, n in enumerate(nodes):

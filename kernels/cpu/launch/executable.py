@@ -21,7 +21,8 @@ from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage
 from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.direct import DirectCalls
 from mirage.kernels.cpu.launch.frames import BoundCall, Code, Frame, Workspace
-from mirage.kernels.cpu.launch.memory import LINE, address
+from mirage.kernels.cpu.launch.kept import Kept, KeptTensors
+from mirage.kernels.cpu.launch.memory import LINE, address, aligned
 from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy, check_packed
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, partial_axis
@@ -95,7 +96,7 @@ class CpuExecutable:
         self.mugraph = mugraph
         self.schedule = schedule
         check_packed(mugraph, schedule, constants)
-        self.emitted = Emitter(mugraph, schedule, maximum, hints or {}).emit()
+        self.emitted = Emitter(mugraph, schedule, maximum, hints or {}, constants).emit()
         self.dtype = DTYPES[mugraph.dtype]
         self._places = argument_places(mugraph.inputs)
         self._in_order = self._places == tuple(range(len(self._places)))
@@ -105,6 +106,8 @@ class CpuExecutable:
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         self._workspaces: list[Workspace] = []
         self._copies = [PackedCopies(p, mugraph.inputs[p.input].axes) for p in self.emitted.packed]
+        #: what follows from constants alone
+        self._kept = KeptTensors() if self.emitted.once else None
         #: tensor -> result that its operator writes itself: the first one with the same axes, and the same last
         # axis where C code uses it
         self._direct: dict[int, int] = {}
@@ -153,17 +156,21 @@ class CpuExecutable:
 
     @property
     def keeps_copies(self) -> bool:
-        """Whether it reads packed copies of its inputs."""
-        return bool(self.emitted.packed)
+        """Whether it reads packed copies of its inputs, or what follows from constants alone."""
+        return bool(self.emitted.packed or self.emitted.once)
 
     def packed(self) -> list[np.ndarray]:
-        """The packed copies of its inputs that there are."""
-        return [copy.packed for copies in self._copies for copy in copies.all()]
+        """The packed copies of its inputs that there are, and what was computed from constants alone."""
+        packed = [copy.packed for copies in self._copies for copy in copies.all()]
+        kept = [] if self._kept is None else [a for k in self._kept.all() for a in k.tensors.values()]
+        return [*packed, *kept]
 
     def forget(self) -> None:
-        """Drop the packed copies of constants; they are made again when they are needed."""
+        """Drop the packed copies of constants, and what was computed from these; both are made again when they are needed."""
         for copies in self._copies:
             copies.clear()
+        if self._kept is not None:
+            self._kept.clear()
 
     def workspace(self) -> Dim:
         """Elements of the program's type that the tensors between operators need, as a dim over the program's symbols; 0 where
@@ -187,10 +194,10 @@ class CpuExecutable:
     def bind(self, sizes: Mapping[str, int], strides: Sequence[Strides]) -> BoundCall | None:
         """A call for aligned arrays with these strides (bytes) of the arguments, then of the results.
 
-        None where a call has more to do than to run C code: where arrays must be copied, library calls take part, or an input
-        is a result.
+        None where a call has more to do than to run C code: where arrays must be copied, library calls take part, an input is a
+        result, or something is computed once.
         """
-        if not self._writes_all:
+        if not self._writes_all or self._kept is not None:
             return None
         shape = self._shape(sizes)
         count = max(self._places, default=-1) + 1
@@ -277,13 +284,20 @@ class CpuExecutable:
         for t, k in self._direct.items():
             frame.tensors[t] = address(results_in[k])
         held = self._pack(shape, frame, inputs, inputs if given is None else given)
+        kept = self._find_kept(shape, inputs, inputs if given is None else given)
+        for t, a in kept.tensors.items() if kept is not None else ():
+            frame.put(t, a)
         memory = self._memory(shape, frame, arrays, results_in) if self.calls_library else []
         for number, (code, library) in enumerate(self._stages):
+            if kept is not None and number in self.emitted.once:
+                continue
             if library is not None:
                 library.run(shape.scalars[number].copy(), shape.axes, memory)
             else:
                 self._code.run(frame, code)
         del held
+        if self._kept is not None and kept is None:
+            self._keep(self._kept, shape, frame, inputs, inputs if given is None else given)
         self._finish(shape, frame, arrays, results, results_in)
         if taken is not None:
             self._workspaces.append(taken)
@@ -311,6 +325,34 @@ class CpuExecutable:
             held.append(copies.get((address(a), a.shape, a.strides), given[k], partial(np.asarray, a), shape.axes))
             frame.tensors[p.tensor] = held[-1].address
         return held
+
+    def _constants(
+        self, shape: _Shape, inputs: Sequence[np.ndarray], given: Sequence[Any]
+    ) -> tuple[tuple[Any, ...], list[Any], list[np.ndarray]]:
+        """The constants that something is computed from once: what tells them from others, as they are given, and as arrays."""
+        places = [self._places[i] for i in self.emitted.constants]
+        arrays = [np.asarray(inputs[k]) for k in places]
+        key = tuple((address(a), a.shape, a.strides) for a in arrays)
+        return (*key, *shape.values), [given[k] for k in places], arrays
+
+    def _find_kept(self, shape: _Shape, inputs: Sequence[np.ndarray], given: Sequence[Any]) -> Kept | None:
+        if self._kept is None:
+            return None
+        key, constants, _ = self._constants(shape, inputs, given)
+        return self._kept.find(key, constants)
+
+    def _keep(
+        self, kept: KeptTensors, shape: _Shape, frame: Frame, inputs: Sequence[np.ndarray], given: Sequence[Any]
+    ) -> None:
+        """Keep what this call has computed of constants alone."""
+        key, constants, arrays = self._constants(shape, inputs, given)
+        found: dict[int, np.ndarray] = {}
+        for t in self.emitted.kept:
+            own = frame.own[t]
+            assert own is not None
+            found[t] = aligned(own.size, own.dtype).reshape(own.shape)
+            found[t][...] = own
+        kept.keep(key, constants, arrays, found)
 
     def _checked(self, inputs: Sequence[np.ndarray], shape: _Shape) -> list[np.ndarray]:
         read = inputs

@@ -86,6 +86,13 @@ class Frame:
         self._memory = None
         self._place(memory[-address(memory) % LINE :])
 
+    def put(self, t: int, array: np.ndarray) -> None:
+        """A tensor between operators of the next call is this array, which is kept elsewhere."""
+        self.own[t] = array
+        self.tensors[t] = address(array)
+        # the next workspace places it anew
+        self._memory = None
+
     def release(self) -> None:
         """Keep no hold of memory that a call gave."""
         self.own = [None] * len(self.own)

@@ -1,0 +1,45 @@
+"""Tensors that follow from constants alone: computed by the first call for these constants, and kept with their packed copies."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage.kernels.copies import Copies, version_of
+from mirage.kernels.cpu.launch.packing import owner
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Tensors by number, and the owners of all constants that they follow from, with the versions of these."""
+
+    tensors: dict[int, np.ndarray]
+    of: tuple[tuple[weakref.ref[Any], int], ...]
+
+    def alive(self, given: Sequence[Any]) -> bool:
+        """Whether all constants live, and are what they were."""
+        return all(
+            of() is not None and version_of(x) == version for (of, version), x in zip(self.of, given, strict=True)
+        )
+
+
+class KeptTensors(Copies[Kept]):
+    """What was kept, by the addresses and layouts of the constants."""
+
+    def find(self, key: tuple[Any, ...], given: Any) -> Kept | None:
+        """What was kept for these constants, `given` as the user passed them."""
+        found = super().find(key, given[0])
+        return found if found is not None and found.alive(given) else None
+
+    def keep(
+        self, key: tuple[Any, ...], given: Sequence[Any], arrays: Sequence[np.ndarray], kept: dict[int, np.ndarray]
+    ) -> None:
+        """Keep tensors that were computed from `arrays`, views of what is `given`."""
+        owners = [owner(x, a) for x, a in zip(given, arrays, strict=True)]
+        of = tuple((weakref.ref(o), version_of(x)) for o, x in zip(owners, given, strict=True))
+        with self._lock:
+            self._add(key, given[0], owners[0], Kept(kept, of))
