@@ -35,7 +35,7 @@ def compile_(
         typer.Argument(
             metavar="PROGRAM",
             help="FILE.py:function, of a program, or of a function that gives a model of PyTorch and the arguments of a call; "
-            "a module's text, or a saved executable.",
+            "an ONNX model; a module's text, or a saved executable.",
         ),
     ],
     bound: Annotated[
@@ -79,7 +79,9 @@ def compile_(
                 )
         executable = load_executable(what)
     else:
-        source = load_source(what)
+        source = what if what.endswith(".onnx") else load_source(what)
+        if source is what and save is not None:
+            raise InputError(f"{what}: --save has no meaning for an ONNX model, which has its weights; keep the model's file")
         if isinstance(source, FunctionType):
             unused = {"--set": set_, "--constant": constant, "--svg": svg}
             if meant := [option for option, value in unused.items() if value]:
@@ -106,6 +108,9 @@ def compile_(
                 seed=seed,
                 progress=say,
             )
+        if what.endswith(".onnx"):
+            _explain_model(what, executable, svg, as_json)
+            return
         if executable.interrupted:
             tell("interrupted; what was found by then is used, and what was finished is in the cache")
     _write(executable, save, svg)
@@ -176,6 +181,16 @@ def load_model(what: str, make: Callable[[], Any]) -> tuple[Callable[..., Any], 
     model, arguments = made
     args, kwargs = ((), arguments) if isinstance(arguments, dict) else (arguments, {})
     return model, (args if isinstance(args, tuple | list) else (args,)), kwargs
+
+
+def _explain_model(what: str, model: Any, svg: Path | None, as_json: bool) -> None:
+    """Print what was made of an ONNX model, and draw it."""
+    if len(model.programs) != 1:
+        deciding = ", ".join(model.deciding)
+        raise InputError(f"{what}: programs are made at calls, one for each set of values of {deciding}; compile it in Python")
+    (program,) = model.programs
+    _write(program.executable, None, svg)
+    _report(model, as_json)
 
 
 def _model_bounds(pairs: list[str]) -> dict[str, dict[int, int | tuple[int, int]]]:

@@ -21,7 +21,9 @@ from mirage.frontends.onnx import (  # noqa: F401
     lower_control,
     lower_elementwise,
     lower_movement,
+    lower_recurrent,
     lower_reduction,
+    lower_resize,
     lower_windows,
 )
 from mirage.frontends.onnx.bodies import arguments, body_of, resolved
@@ -287,13 +289,17 @@ class _Importer:
             raise UnsupportedNode("it has no lowering")
         if version < lowering.since and node.domain in ("", "ai.onnx"):
             raise UnsupportedNode(f"it is of opset {version}, and means another thing since {lowering.since}")
+        open_ = [k for k, v in enumerate(operands) if k in lowering.static and v is not None and v.known is None]
+        if open_:
+            for k in open_:
+                value = operands[k]
+                assert value is not None
+                self.needed |= dict.fromkeys(value.sources)
+            raise UnsupportedNode(f"its operand {open_[0]} is only known at a call")
         trace = _trace()
         args: list[Any] = []
         for k, v in enumerate(operands):
             if k in lowering.static:
-                if v is not None and v.known is None:
-                    self.needed |= dict.fromkeys(v.sources)
-                    raise UnsupportedNode(f"its operand {k} is only known at a call")
                 args.append(None if v is None else v.known)
                 continue
             x = None if v is None else v.tensor(trace)
