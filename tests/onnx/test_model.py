@@ -114,6 +114,28 @@ def test_branches_of_a_condition_that_only_the_call_tells() -> None:
     assert not run.programs[0].imported.fallback
 
 
+def test_a_recurrent_network_runs_for_all_lengths_and_stops_each_sequence_at_its_own() -> None:
+    w, r, b = random(2, 5, 3), random(2, 5, 5), random(2, 10)
+    given = model(
+        [node("RNN", ["x", "w", "r", "b", "lengths"], ["y", "last"], hidden_size=5, direction="bidirectional")],
+        {"x": ["time", "batch", 3], "lengths": (["batch"], TensorProto.INT32)},
+        {"y": ["time", 2, "batch", 5], "last": [2, "batch", 5]}, {"w": w, "r": r, "b": b},
+    )  # fmt: skip
+    run: Any = mirage.compile(given, **OPTIONS)
+    for lengths in ([4, 1, 3], [2, 6]):
+        x = random(max(lengths), len(lengths), 3)
+        wanted, last = np.zeros((len(x), 2, len(lengths), 5), np.float32), np.zeros((2, len(lengths), 5), np.float32)
+        for k, n in enumerate(lengths):
+            for way, order in ((0, range(n)), (1, range(n - 1, -1, -1))):
+                for t in order:
+                    inner = x[t, k] @ w[way].T + last[way, k] @ r[way].T + b[way, :5] + b[way, 5:]
+                    last[way, k] = wanted[t, way, k] = np.tanh(inner)
+        y, h = run(x, np.array(lengths, np.int32))
+        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(h, last, rtol=1e-4, atol=1e-5)
+    assert len(run.programs) == 1 and not run.programs[0].imported.fallback
+
+
 def test_sequences_and_strings_are_objects_that_calls_hand_on() -> None:
     given = model(
         [

@@ -108,6 +108,13 @@ register_pattern(
     package="torch",
 )
 register_pattern(
+    "torch_convolution",
+    op("convolution", value("x", dtype=_FLOATS), value("w", dtype=_FLOATS), name="window"),
+    "torch.convolution",
+    attributes=lambda m: {key: m.attr("window", key) for key in ("strides", "dilations", "groups")},
+    package="torch",
+)
+register_pattern(
     "matmul_relu",
     op("relu", optional(_product(), _bias), name="relu"),
     "blas.matmul",

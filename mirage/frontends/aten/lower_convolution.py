@@ -1,6 +1,6 @@
-"""Lowerings of convolutions that are products of matrices: of patches side by side, and over one dim.
+"""Lowerings of convolutions: products of matrices where patches lie side by side and over one dim, else of windows.
 
-Others are calls of ATen's.
+Transposed ones are calls of ATen's.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from typing import Any
 
 from mirage.frontends import array_ops, ops
 from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.convolutions import convolution
 from mirage.frontends.imported import unsupported
 from mirage.frontends.products import product
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape, joined, size_of, window
 
-#: elements of a kernel over one dim beyond which ATen is called
+#: elements of a kernel over one dim beyond which it is one over windows
 _TAPS = 16
 
 
@@ -36,10 +37,10 @@ def _convolution(
     )
     if patches and groups == 1:
         y = _patches(c, x, weight)
-    elif rank == 1 and kernel[0] <= _TAPS:
+    elif rank == 1 and kernel[0] <= _TAPS and (groups == 1 or (weight.shape[1] == 1 and weight.shape[0] == groups)):
         y = _taps(c, x, weight, stride[0], padding[0], dilation[0], groups)
     else:
-        unsupported("its windows overlap in several dims")
+        y = as_shape(convolution(x, weight, stride, padding, padding, dilation, groups), c.shape)
     return y if bias is None else y + bias.reshape(-1, *(1,) * rank)
 
 
@@ -59,8 +60,6 @@ def _taps(c: Call, x: Any, weight: Any, stride: int, padding: int, dilation: int
     """One dim: the elements that one element of the kernel meets are a slice of the operand."""
     count, wanted = weight.shape[2], c.shape[2]
     depthwise = groups != 1 and weight.shape[1] == 1 and weight.shape[0] == groups
-    if groups != 1 and not depthwise:
-        unsupported("it is over groups of channels")
     x = array_ops.pad(x, (0, 0, padding), (0, 0, padding)) if padding else x
 
     def tap(k: int) -> Any:

@@ -111,6 +111,21 @@ def matmul(
         torch.relu_(out)
 
 
+def convolution(
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    groups: int,
+) -> None:
+    """What the operator `convolution` computes."""
+    x, w = map(to_torch, inputs)
+    none = [0] * len(strides)
+    found = torch.convolution(x, w, None, list(strides), none, list(dilations), False, none, groups)
+    to_torch(outputs[0]).copy_(found)
+
+
 def _is_available() -> bool:
     """Whether torch has oneDNN's products for tensors of the processor."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -118,4 +133,5 @@ def _is_available() -> bool:
 
 register_library("onednn.linear", linear)
 register_library("torch.matmul", matmul)
+register_library("torch.convolution", convolution)
 register_packed("onednn.pack", pack)

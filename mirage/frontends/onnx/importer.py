@@ -24,6 +24,7 @@ from mirage.frontends.onnx import (  # noqa: F401
     lower_recurrent,
     lower_reduction,
     lower_resize,
+    lower_signal,
     lower_windows,
 )
 from mirage.frontends.onnx.bodies import arguments, body_of, resolved

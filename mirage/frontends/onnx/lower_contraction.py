@@ -6,7 +6,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.imported import unsupported
-from mirage.frontends.onnx.table import Call, fitting, lowers
+from mirage.frontends.onnx.table import BROADCASTING, Call, fitting, lowers
 from mirage.frontends.products import matmul, product
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape, size_of
@@ -17,7 +17,7 @@ def _matmul(c: Call, x: Any, y: Any) -> Any:
     return matmul(x, y)
 
 
-@lowers("Gemm")
+@lowers("Gemm", since=BROADCASTING)
 def _gemm(c: Call, a: Any, b: Any, bias: Any = None) -> Any:
     x, y = (t.swapaxes(0, 1) if c.attr(name, 0) else t for t, name in ((a, "transA"), (b, "transB")))
     alpha, beta = (c.attr(name, 1.0) for name in ("alpha", "beta"))

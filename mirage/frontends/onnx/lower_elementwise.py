@@ -12,7 +12,7 @@ import numpy as np
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.graph_ops import where
 from mirage.frontends.imported import unsupported
-from mirage.frontends.onnx.table import Call, add, fitting, lowers
+from mirage.frontends.onnx.table import BROADCASTING, Call, add, fitting, lowers
 from mirage.frontends.onnx.types import NAMES
 from mirage.frontends.proxy import apply
 from mirage.ir.types import DTYPES
@@ -43,7 +43,7 @@ def rounded(name: str) -> Callable[..., Any]:
 for _name, _op in {
     "Exp": "exp", "Log": "log", "Neg": "neg", "Sqrt": "sqrt", "Sigmoid": "sigmoid", "Tanh": "tanh", "Erf": "erf", "Abs": "abs",
     "Sin": "sin", "Cos": "cos", "Tan": "tan", "Sinh": "sinh", "Cosh": "cosh", "Asin": "asin", "Acos": "acos", "Atan": "atan",
-    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Not": "logical_not", "IsNaN": "isnan", "Sign": "sign",
+    "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "IsNaN": "isnan", "Not": "logical_not", "Sign": "sign",
 }.items():  # fmt: skip
     add({_name: lambda c, x, op=_op: apply(op, x)})
 for _name, _op in {
@@ -51,7 +51,7 @@ for _name, _op in {
     "GreaterOrEqual": "greater_equal", "And": "logical_and", "Or": "logical_or", "Xor": "not_equal", "BitwiseAnd": "bitwise_and",
     "BitwiseOr": "bitwise_or", "BitwiseXor": "bitwise_xor",
 }.items():  # fmt: skip
-    add({_name: binary(_op)})
+    add({_name: binary(_op)}, since=BROADCASTING)
 add(
     {
         "Relu": lambda c, x: ops.relu(x) if x.dtype in DTYPES else apply("elementwise_max", x, 0),
@@ -68,7 +68,6 @@ add(
         "Celu": lambda c, x: _above(x, x, c.attr("alpha", 1.0) * apply("expm1", x / c.attr("alpha", 1.0))),
         "Elu": lambda c, x: _above(x, x, c.attr("alpha", 1.0) * apply("expm1", x)),
         "LeakyRelu": lambda c, x: _above(x, x, x * c.attr("alpha", 0.01)),
-        "PRelu": lambda c, x, slope: _above(x, *fitting(x, fitting(x, slope)[1] * x)),
         "ThresholdedRelu": lambda c, x: where(x > c.attr("alpha", 1.0), x, 0),
         "Softplus": lambda c, x: ops.relu(x) + apply("log1p", ops.exp(-ops.abs(x))),
         "Softsign": lambda c, x: x / (1 + ops.abs(x)),
@@ -86,7 +85,12 @@ def _above(x: Any, y: Any, z: Any) -> Any:
     return where(graph_ops.greater(x, 0), y, z)
 
 
-@lowers("Div")
+@lowers("PRelu", since=BROADCASTING)
+def _prelu(c: Call, x: Any, slope: Any) -> Any:
+    return _above(x, x, x * fitting(x, slope)[1])
+
+
+@lowers("Div", since=BROADCASTING)
 def _div(c: Call, x: Any, y: Any) -> Any:
     if x.dtype in DTYPES:
         return binary("div")(c, x, y)
@@ -113,7 +117,7 @@ def _mod(c: Call, x: Any, y: Any) -> Any:
     return where(_signs_differ(rest, x), rest - y, rest) if c.attr("fmod", 0) else rest
 
 
-@lowers("Pow")
+@lowers("Pow", since=BROADCASTING)
 def _pow(c: Call, x: Any, y: Any) -> Any:
     exponent = c.known(1)
     if x.dtype in DTYPES:
@@ -132,14 +136,16 @@ def _shift(c: Call, x: Any, y: Any) -> Any:
     return apply("left_shift" if c.attr("direction") == "LEFT" else "right_shift", *fitting(x, y))
 
 
-@lowers("Clip", since=11)
+@lowers("Clip")
 def _clip(c: Call, x: Any, low: Any = None, high: Any = None) -> Any:
+    if c.version < 11:
+        low, high = (None if c.attr(side) is None else c.constant(c.attr(side), x.dtype) for side in ("min", "max"))
     if low is not None:
         x = apply("elementwise_max", x, low)
     return x if high is None else apply("elementwise_min", x, high)
 
 
-@lowers("Cast")
+@lowers("Cast", since=6)
 def _cast(c: Call, x: Any) -> Any:
     return c.cast(x, c.dtype_of("to", x.dtype))
 
@@ -151,7 +157,7 @@ def _gelu(c: Call, x: Any) -> Any:
     return 0.5 * x * (1 + ops.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))
 
 
-@lowers("Selu")
+@lowers("Selu", since=6)
 def _selu(c: Call, x: Any) -> Any:
     alpha, gamma = c.attr("alpha", 1.6732632423543772), c.attr("gamma", 1.0507009873554805)
     return _above(x, x * gamma, apply("expm1", x) * (alpha * gamma))

@@ -36,7 +36,7 @@ def axes_given(c: Call, known: np.ndarray | None, rank: int) -> list[int] | None
     return None if found is None else [axis_of(int(a), rank) for a in found]
 
 
-@lowers("Reshape", static=(1,))
+@lowers("Reshape", static=(1,), since=5)
 def _reshape(c: Call, x: Any, shape: Any) -> Any:
     wanted = items(shape)
     if not c.attr("allowzero", 0):
@@ -82,7 +82,7 @@ def _squeeze(c: Call, x: Any, axes: Any = None) -> Any:
     return reshaped(x, tuple(d for k, d in enumerate(x.shape) if k not in gone))
 
 
-@lowers("Concat")
+@lowers("Concat", since=4)
 def _concat(c: Call, *xs: Any) -> Any:
     axis = axis_of(c.attr("axis"), xs[0].ndim)
     first = xs[0].shape
@@ -156,7 +156,7 @@ def _expand(c: Call, x: Any, shape: Any) -> Any:
     return fitted(x, broadcast(tuple(items(shape)), x.shape))
 
 
-@lowers("Tile", static=(1,))
+@lowers("Tile", static=(1,), since=6)
 def _tile(c: Call, x: Any, repeats: Any) -> Any:
     times = items(repeats)
     wide = x.reshape(tuple(v for n, d in zip(times, x.shape, strict=True) for v in (1, d)))
@@ -164,10 +164,10 @@ def _tile(c: Call, x: Any, repeats: Any) -> Any:
     return whole.reshape(tuple(n * d for n, d in zip(times, x.shape, strict=True)))
 
 
-@lowers("Pad", static=(1, 3), since=11)
-def _pad(c: Call, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any:
+@lowers("Pad", static=(1, 3), since=2)
+def _pad(c: Call, x: Any, pads: Any = None, value: Any = None, axes: Any = None) -> Any:
     along = axes_given(c, axes, x.ndim) or list(range(x.ndim))
-    given = numbers(pads, "pads")
+    given = numbers(pads, "pads") if pads is not None else c.attr("pads")
     low, high = [0] * x.ndim, [0] * x.ndim
     for k, a in enumerate(along):
         low[a], high[a] = given[k], given[k + len(along)]
@@ -189,7 +189,7 @@ def _pad(c: Call, x: Any, pads: Any, value: Any = None, axes: Any = None) -> Any
 
 
 def _padded(c: Call, x: Any, low: list[int], high: list[int], value: Any) -> Any:
-    known = c.known(2) if value is not None else np.zeros((), np.int64)
+    known = c.known(2) if value is not None else np.asarray(c.attr("value", 0))
     if known is not None and x.dtype != "bool" and np.isfinite(known.item()):
         number = known.item()
         return array_ops.pad(x, low, high, number if x.dtype in DTYPES else int(number))

@@ -88,16 +88,27 @@ def _arg(c: Call, x: Any) -> Any:
     return array_ops.dim_value(x.shape[axis]) - 1 - found
 
 
-@lowers("Softmax", since=13)
+def _rows(c: Call, x: Any) -> tuple[Any, int]:
+    """What is normalized, and along which axis: before opset 13 all dims from the axis on, as one."""
+    if c.version >= 13:
+        return x, axis_of(c.attr("axis", -1), x.ndim)
+    axis = axis_of(c.attr("axis", 1), x.ndim)
+    return x.reshape((size_of(x.shape[:axis]), size_of(x.shape[axis:]))), 1
+
+
+@lowers("Softmax")
 def _softmax(c: Call, x: Any) -> Any:
-    return ops.softmax(x, axis_of(c.attr("axis", -1), x.ndim)) if x.ndim else ops.exp(x - x)
+    if not x.ndim:
+        return ops.exp(x - x)
+    rows, axis = _rows(c, x)
+    return ops.softmax(rows, axis).reshape(x.shape)
 
 
-@lowers("LogSoftmax", since=13)
+@lowers("LogSoftmax")
 def _log_softmax(c: Call, x: Any) -> Any:
-    axis = axis_of(c.attr("axis", -1), x.ndim)
-    shifted = x - graph_ops.max(x, axis, keepdims=True)
-    return shifted - ops.log(ops.exp(shifted).sum(axis, keepdims=True))
+    rows, axis = _rows(c, x)
+    shifted = rows - graph_ops.max(rows, axis, keepdims=True)
+    return (shifted - ops.log(ops.exp(shifted).sum(axis, keepdims=True))).reshape(x.shape)
 
 
 @lowers("Hardmax", since=13)
@@ -178,9 +189,11 @@ def along(v: Any, x: Any, axis: int = 1) -> Any:
     return v.reshape(tuple(x.shape[k] if k == axis else 1 for k in range(x.ndim)))
 
 
-@lowers("BatchNormalization", since=9)
+@lowers("BatchNormalization")
 def _batch_norm(c: Call, x: Any, scale: Any, bias: Any, mean: Any, variance: Any) -> Any:
     eps, momentum = c.attr("epsilon", 1e-5), c.attr("momentum", 0.9)
+    if not c.attr("spatial", 1) or (c.version < 7 and not c.attr("is_test", 0)) or (c.version < 14 and c.outputs > 1):
+        unsupported("it is of an opset in which it learns, or normalizes each place by itself")
     others = tuple(k for k in range(x.ndim) if k != 1)
     results: tuple[Any, ...] = ()
     if c.attr("training_mode", 0):

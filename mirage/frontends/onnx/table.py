@@ -108,10 +108,10 @@ Function: TypeAlias = Callable[..., Any]
 #: name of an operator, with its domain before it and a dot if that is not ONNX's own -> how it is lowered
 LOWERINGS: dict[str, Lowering] = {}
 #: the opset since which operators broadcast as they do today
-FIRST = 7
+BROADCASTING = 7
 
 
-def lowers(*names: str, static: Sequence[int] = (), since: int = FIRST) -> Callable[[Function], Function]:
+def lowers(*names: str, static: Sequence[int] = (), since: int = 1) -> Callable[[Function], Function]:
     """Decorator: the function lowers these operators."""
 
     def decorate(fn: Function) -> Function:
@@ -121,7 +121,7 @@ def lowers(*names: str, static: Sequence[int] = (), since: int = FIRST) -> Calla
     return decorate
 
 
-def add(lowerings: Mapping[str, Function], static: Sequence[int] = (), since: int = FIRST) -> None:
+def add(lowerings: Mapping[str, Function], static: Sequence[int] = (), since: int = 1) -> None:
     """Add lines to the table; an operator is lowered in one place."""
     for name, fn in lowerings.items():
         assert name not in LOWERINGS, f"{name} is lowered twice"

@@ -165,7 +165,17 @@ def test_convolutions_of_literal_sizes() -> None:
     convolve((2, 3, 4, 8, 8), (4, 3, 2, 2, 2), True, 2, 0, dynamic=False)
 
 
+@pytest.mark.parametrize("dynamic", [(0,), False])
+def test_convolutions_whose_windows_overlap(dynamic: Any) -> None:
+    convolve((2, 3, 9, 8), (4, 3, 3, 3), True, 1, 1, dynamic=dynamic)
+    convolve((2, 6, 11, 9), (4, 3, 3, 2), False, 2, 1, 2, 2, dynamic=dynamic)
+    convolve((2, 4, 7, 9), (4, 1, 3, 3), True, 1, 1, 1, 4, dynamic=dynamic)
+    convolve((2, 4, 30), (6, 2, 3), True, 1, 0, 1, 2, dynamic=dynamic)
+    convolve((1, 2, 5, 6, 7), (3, 2, 2, 3, 2), True, 2, 1, dynamic=dynamic)
+
+
 def test_compiled() -> None:
+    convolve((2, 3, 9, 8), (4, 3, 3, 3), True, 1, 1, dynamic=(0,), compiled=True)
     check(attention, Q, K, V, ADDED, compiled=True)
     check(aten.baddbmm.default, integers(2, 3, 5), integers(2, 3, 4), integers(2, 4, 5), beta=2, compiled=True)
     convolve((2, 3, 11), (4, 3, 3), True, 2, 1, dynamic=(0,), compiled=True)

@@ -155,7 +155,6 @@ FALLBACK = {
     "_fft_c2r.default",
     "_fft_r2c.default",
     "_local_scalar_dense.default",
-    "convolution.default",
 }
 
 
