@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -42,28 +43,52 @@ def _stacked(rows: list[Any], axis: int) -> Any:
     return joined([array_ops.expand_dims(r, at) for r in rows], at)
 
 
-@lowers("Scan", since=9)
-def _scan(c: Call, *given: Any) -> Any:
-    body, count = c.attrs["body"], c.attrs["num_scan_inputs"]
-    states, rows = list(given[: len(given) - count]), given[len(given) - count :]
-    axes = [axis_of(a, x.ndim) for a, x in zip(c.attr("scan_input_axes", [0] * count), rows, strict=True)]
+def _rounds(
+    c: Call, states: Sequence[Any], rows: Sequence[Any], axes: Sequence[int], backwards: Sequence[int]
+) -> tuple[list[Any], list[list[Any]]]:
+    """The last states of a scan, and what each round gives beside them."""
     length = rows[0].shape[axes[0]]
     if not isinstance(length, int) or not 0 < length <= _ROUNDS:
         unsupported("its length is only known at a call, or large")
-    backwards = c.attr("scan_input_directions", [0] * count)
-    outs: list[list[Any]] = []
+    held, outs = list(states), list[list[Any]]()
     for k in range(length):
         places = [length - 1 - k if back else k for back in backwards]
         parts = [_row(x, a, at) for x, a, at in zip(rows, axes, places, strict=True)]
-        found = c.run(body, (*states, *parts))
-        states, now = found[: len(states)], found[len(states) :]
+        found = c.run(c.attrs["body"], (*held, *parts))
+        held, now = found[: len(held)], found[len(held) :]
         outs = outs or [[] for _ in now]
         for kept, x in zip(outs, now, strict=True):
             kept.append(x)
+    return held, outs
+
+
+@lowers("Scan", since=8)
+def _scan(c: Call, *given: Any) -> Any:
+    count = c.attrs["num_scan_inputs"]
+    if c.version < 9:
+        return _batches(c, given, count)
+    states, rows = given[: len(given) - count], given[len(given) - count :]
+    axes = [axis_of(a, x.ndim) for a, x in zip(c.attr("scan_input_axes", [0] * count), rows, strict=True)]
+    held, outs = _rounds(c, states, rows, axes, c.attr("scan_input_directions", [0] * count))
     out_axes = c.attr("scan_output_axes", [0] * len(outs))
     reverse = c.attr("scan_output_directions", [0] * len(outs))
     stacked = [_stacked(r[::-1] if back else r, a) for r, a, back in zip(outs, out_axes, reverse, strict=True)]
-    return (*states, *stacked)
+    return (*held, *stacked)
+
+
+def _batches(c: Call, given: Sequence[Any], count: int) -> tuple[Any, ...]:
+    """A scan of opset 8, whose operands have a dim of batches before all others."""
+    lengths, *operands = given
+    batch = operands[0].shape[0]
+    if lengths is not None or not isinstance(batch, int) or not 0 < batch <= _ROUNDS:
+        unsupported("its sequences are of lengths, or as many, as only a call tells")
+    results = []
+    for k in range(batch):
+        own = [_row(x, 0, k) for x in operands]
+        states, rows = own[: len(own) - count], own[len(own) - count :]
+        held, outs = _rounds(c, states, rows, [0] * count, c.attr("directions", [0] * count))
+        results.append([*held, *(_stacked(r, 0) for r in outs)])
+    return tuple(_stacked(list(parts), 0) for parts in zip(*results, strict=True))
 
 
 @lowers("Loop", static=(0, 1))

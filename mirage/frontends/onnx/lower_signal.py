@@ -13,6 +13,9 @@ from mirage.frontends.onnx.table import Call, lowers
 from mirage.frontends.products import product
 from mirage.frontends.shapes import axis_of, size_of, sliced
 
+#: elements of the longest transform that is a product with its matrix
+_LONGEST = 512
+
 
 @lowers("DFT", static=(1, 2))
 def _dft(c: Call, x: Any, length: Any = None, axis: Any = None) -> Any:
@@ -21,13 +24,13 @@ def _dft(c: Call, x: Any, length: Any = None, axis: Any = None) -> Any:
     size, parts = x.shape[along], x.shape[-1]
     count = size if length is None else np.asarray(length).item()
     inverse, onesided = c.attr("inverse", 0), c.attr("onesided", 0)
-    if not isinstance(size, int) or not isinstance(count, int) or parts not in (1, 2) or (inverse and onesided):
-        unsupported("its length is only known at a call, or it gives real numbers")
+    if not isinstance(size, int) or not isinstance(count, int) or parts not in (1, 2):
+        unsupported("its length is only known at a call")
+    if inverse or count > _LONGEST:
+        unsupported("it is an inverse one, or as long as NumPy's is faster")
     kept = min(size, count)
-    angle = 2 * pi / count * np.outer(np.arange(kept), np.arange(count // 2 + 1 if onesided else count))
-    real, imaginary = np.cos(angle), np.sin(angle) * (1 if inverse else -1)
-    if inverse:
-        real, imaginary = real / count, imaginary / count
+    angle = -2 * pi / count * np.outer(np.arange(kept), np.arange(count // 2 + 1 if onesided else count))
+    real, imaginary = np.cos(angle), np.sin(angle)
     # rows [..., n] of the axis, real parts before imaginary ones
     order = [*(k for k in range(rank - 1) if k != along), rank - 1, along]
     rows = sliced(ops.transpose(x, tuple(order)), {rank - 1: (0, kept)})

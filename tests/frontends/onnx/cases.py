@@ -30,7 +30,6 @@ NOT_EXPECTED = {
     "test_loop16_seq_none": "a sequence within an optional is a list in a list",
     "test_gradient_of_add": "the reference evaluator has no gradients",
     "test_gradient_of_add_and_mul": "the reference evaluator has no gradients",
-    "test_scan_sum": "the reference evaluator has no operators with a dim of batches",
 }  # fmt: skip
 
 
