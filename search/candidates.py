@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Annotated, Any
 
+from mirage.drawing.show import Displayed
 from mirage.errors import MirageError
 from mirage.ir.codec import above_zero, within
 from mirage.kernels.decision import Sizes
@@ -27,7 +28,7 @@ from mirage.verify.safety import offered
 
 
 @dataclass(frozen=True)
-class Candidate:
+class Candidate(Displayed, drawn_by="mirage.search.draw"):
     """A verified graph with its evidence, and, once tuned, its schedule (of the target), kernel, latency and errors per trial.
 
     `sizes` (dim symbol -> elements) are those that the schedule and the layouts of the kernel were chosen for; empty for

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from mirage.drawing.html import heading, table
 from mirage.drawing.show import View, show
+from mirage.search.candidates import Candidate
 from mirage.search.decision import Version
 from mirage.search.generate import SearchResult
 from mirage.search.stats import RULES, SearchStats
+from mirage.search.stream import Search
 
 #: graphs of a search that are listed; the others are counted
 _LISTED = 20
@@ -28,6 +30,17 @@ def _(found: SearchResult) -> View:
     rest = f"<p>and {more:,} more</p>" if more else ""
     title = heading(f"Search: {len(found.graphs):,} graphs", found.stats.stop_reason)
     return View(html=title + graphs + rest + _counters(found.stats))
+
+
+@show.register
+def _(search: Search) -> View:
+    """What it has done so far."""
+    return show(search.stats)
+
+
+@show.register
+def _(candidate: Candidate) -> View:
+    return show(candidate.graph)
 
 
 @show.register

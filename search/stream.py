@@ -9,6 +9,7 @@ from dataclasses import asdict
 from functools import partial
 from itertools import islice
 
+from mirage.drawing.show import Displayed
 from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
@@ -28,7 +29,7 @@ FEW = 8
 SOON_S = 0.05
 
 
-class Search:
+class Search(Displayed, drawn_by="mirage.search.draw"):
     """A search that goes on step by step.
 
     `sizes` (of the dim symbols) order the search and are among those at which costs are compared. A graph that `accept`

@@ -26,7 +26,7 @@ _LEFT, _RIGHT, _TOP, _BOTTOM = 62.0, 18.0, 34.0, 46.0
 _BAND = 74.0
 _GRID = "#dde3ec"
 #: what lies across the chart is in it where it is no further than this from all else
-_NEAR = 3.0
+_NEAR = 5.0
 #: steps of an axis of few decades
 _STEPS = ((1.0,), (1.0, 3.0), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
 

@@ -18,7 +18,7 @@
       const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
       unpacked.set(number, new Response(stream).json());
     }
-    return unpacked.get(number).then((all) => all[k % data.chunk]);
+    return unpacked.get(number).then((columns) => columns.map((column) => column[k % data.chunk]));
   }
 
   function drawing(text, name) {

@@ -231,9 +231,10 @@ def _data(entries: Sequence[Entry]) -> str:
     chunks = []
     for start in range(0, len(entries), _CHUNK):
         own = entries[start : start + _CHUNK]
-        details = [[e.drawing, lines(e.text), lines(e.source), lines(e.notes)] for e in own]
+        # drawing after drawing, as what is alike has to lie near to be compressed
+        columns = [[e.drawing for e in own], *([lines(getattr(e, part)) for e in own] for part in ("text", "source", "notes"))]
         packed = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-        data = packed.compress(json.dumps(details, ensure_ascii=False).encode()) + packed.flush()
+        data = packed.compress(json.dumps(columns, ensure_ascii=False).encode()) + packed.flush()
         chunks.append(base64.b64encode(data).decode("ascii"))
     text = json.dumps({"chunk": _CHUNK, "rows": rows, "chunks": chunks}, ensure_ascii=True)
     # inside of a script element, only its end tag and comments mean something

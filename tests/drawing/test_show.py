@@ -18,6 +18,7 @@ from mirage.mugraph.reference import reference_graph
 from mirage.search.decision import Version
 from mirage.search.generate import SearchResult, generate
 from mirage.search.stats import RULES, SearchStats
+from mirage.search.stream import Search
 from tests.api.small import BUDGET, adapter, limit_tuning
 
 SIZES = {"b": 3, "n": 5}
@@ -79,6 +80,9 @@ def test_searches_and_certificates_are_tables(found: SearchResult) -> None:
     stats = Tags(found.stats._repr_html_() or "")
     for why, count in found.stats.pruned.items():
         assert f"pruned by {why}{count:,}{RULES[why]}" in stats.text
+    search = Search(to_axes(adapter.trace()), SIZES)
+    search.advance(0)
+    assert "prefixes built" in Tags(search._repr_html_() or "").text and search._repr_svg_() is None
     certificate = verify(adapter, adapter)
     text = Tags(certificate._repr_html_() or "").text
     assert "proved equal" in text and str(certificate).splitlines()[1].strip() in text
@@ -98,6 +102,7 @@ def test_a_result_shows_its_report_and_its_graph(monkeypatch: pytest.MonkeyPatch
     page = Tags(result._repr_html_() or "")
     assert result.title in page.text and all(what in page.text for what, _ in result.report_rows())
     assert (result._repr_svg_() is None) == (result.best.graph is None) == ("svg" not in page.names)
+    assert result.graphs[0]._repr_svg_() == picture(result.graphs[0].graph)
     # of a dataclass it would be all of its parts
     assert repr(result) == f"Superoptimized(adapter at b=3, n=5 on cpu: {result.best})"
     assert "adapter" in result.report()._repr_mimebundle_([], [])["text/html"]
