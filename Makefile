@@ -52,10 +52,12 @@ docs: .venv/test
 site: .venv/site
 	$(BIN)/python -m mkdocs build --clean
 
-# the source distribution and the wheel in dist/
+# the source distribution and the wheel in dist/; a wheel of Linux is named for the oldest C library that its machine code runs with
 release: .venv/release
 	rm -rf dist
 	$(BIN)/python -m build
+	case $$(ls dist/*.whl) in *-linux_*) PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist dist/*.whl; \
+	  rm dist/*-linux_*.whl;; esac
 	$(BIN)/twine check --strict dist/*
 
 clean:

@@ -45,6 +45,8 @@ FLAGS = (
 LINKED = ("-lm",)
 #: the commands of C compilers
 COMPILERS = ("cc", "gcc", "clang")
+#: what Linux and macOS call 64-bit ARM processors
+ARM = ("aarch64", "arm64")
 #: what a processor of a level has, as Linux names it; the highest level comes first
 LEVELS = {
     "x86-64-v4": frozenset({"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"}),
@@ -52,9 +54,14 @@ LEVELS = {
 }
 
 
-def flags(processor: str, suffix: str) -> tuple[str, ...]:
-    """The flags that make a library (".so") or an object file (".o") for a processor, as `-march` names it."""
-    return *FLAGS, f"-march={processor}", "-shared" if suffix == ".so" else "-c"
+def flags(processor: str, suffix: str, machine: str | None = None) -> tuple[str, ...]:
+    """The flags that make a library (".so") or an object file (".o") for a processor, as `-march` names it, or "native".
+
+    `machine` is the kind of the processor, by default that of this one, as `platform.machine` has it.
+    """
+    # clang for Apple's processors knows no -march=native; on ARM -mcpu says both what there is and what is fast
+    option = "-mcpu" if processor == "native" and (machine or platform.machine()) in ARM else "-march"
+    return *FLAGS, f"{option}={processor}", "-shared" if suffix == ".so" else "-c"
 
 
 def micro_kernel(name: str, macros: Sequence[str]) -> str:

@@ -199,10 +199,11 @@ class Foreign:
     runner: tuple[str, ...] = ()
 
 
+_QEMU = "qemu-aarch64" if shutil.which("qemu-aarch64") else "qemu-aarch64-static"
 #: other compilers and processors, where they are installed: what they make has the guard pages of "native", and no sanitizer
 FOREIGN: dict[str, Foreign] = {
     "clang": Foreign("clang"),
-    "aarch64": Foreign("aarch64-linux-gnu-gcc", "armv8.2-a", ("qemu-aarch64", "-L", "/usr/aarch64-linux-gnu")),
+    "aarch64": Foreign("aarch64-linux-gnu-gcc", "armv8.2-a", (_QEMU, "-L", "/usr/aarch64-linux-gnu")),
 }
 #: a program that runs longer hangs
 SECONDS = 300
