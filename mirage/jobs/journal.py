@@ -146,15 +146,16 @@ class Writer:
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._checkpoint = checkpoint
-        self._count = len(checkpoint.units())
+        self._units = set(checkpoint.units())
+        self._count = len(self._units)
 
     def put(self, event: Event) -> None:
         """Append an event: when this returns, it outlives the process and the machine. Raises CacheError."""
         # a damaged line is no unit, so that its number may be used again by mistake: names only have to differ
-        while (unit := f"{self._count} {event.task[:12]}") in self._checkpoint.units():
+        while (unit := f"{self._count} {event.task[:12]}") in self._units:
             self._count += 1
         self._checkpoint.put(unit, event, Event)
-        self._count += 1
+        self._units.add(unit)
 
 
 def jobs_folder(folder: Path | None = None) -> Path:
@@ -182,7 +183,8 @@ def names_in(folder: Path) -> list[str]:
 
 def drop_lost(states: Sequence[TaskState], store: ResultStore, writer: Writer, now: float) -> list[TaskState]:
     """Have tasks begin anew whose results are not in the store any more; returns them."""
-    lost = [s for s in states if any(store.checksum(key) is None for key in s.records)]
+    present = set(store.matching())
+    lost = [s for s in states if not present.issuperset(s.records)]
     for s in lost:
         event = Lost(task=s.task.key, ended=now)
         writer.put(event)

@@ -16,6 +16,8 @@ from mirage.jobs.run import View
 
 #: tasks that are shown: those under way, and those that ended last
 ROWS = 20
+#: seconds between two pictures
+EVERY_S = 0.2
 
 
 @contextmanager
@@ -25,7 +27,15 @@ def live(console: Console) -> Iterator[Callable[[View], None]]:
         yield lambda _: None
         return
     with Live(console=console, transient=True, auto_refresh=False) as shown:
-        yield lambda view: shown.update(drawn(view), refresh=True)
+        drawn_at = 0.0
+
+        def show(view: View) -> None:
+            nonlocal drawn_at
+            if time.monotonic() - drawn_at >= EVERY_S:
+                shown.update(drawn(view), refresh=True)
+                drawn_at = time.monotonic()
+
+        yield show
 
 
 def drawn(view: View) -> Group:

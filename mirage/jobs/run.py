@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
@@ -13,7 +13,7 @@ from mirage.errors import ExecutorError, FormatError, MirageError
 from mirage.ir.codec import JOB_STEP
 from mirage.ir.program import Program
 from mirage.jobs.journal import Job, Journal, Writer, drop_lost
-from mirage.jobs.schedule import TaskState, next_step, spent
+from mirage.jobs.schedule import Queue, TaskState
 from mirage.jobs.step import memory_of
 from mirage.jobs.task import Answer, Asked, Done, Event, Failed, Kind
 from mirage.jobs.workers import Workers
@@ -59,7 +59,7 @@ def run_job(
         journal.begin(job)
         states = journal.states(job.tasks)
         for state in states:
-            state.failed = None
+            state.retry()
         drop_lost(states, store, writer, time.time())
         return _Run(View(job, states), journal, workers, store, writer, told, shown).run()
 
@@ -79,6 +79,11 @@ class _Run:
     #: whether a step has taken note of Ctrl-C, and ended early
     interrupted: bool = False
 
+    def __post_init__(self) -> None:
+        self.by_key = {s.task.key: s for s in self.view.states}
+        self.targets = sorted({s.task.target for s in self.view.states})
+        self.queue = Queue(self.view.states, budget=self.view.job.budget, seed=self.view.job.seed)
+
     def run(self) -> Ending:
         self.workers.check(sorted({s.task.target for s in self.view.states if not s.done}))
         ended: Ending | None = None
@@ -90,7 +95,7 @@ class _Run:
                     self._give_out()
                 self.shown(self.view)
                 if not self.futures:
-                    if ended is not None or not self._waits():
+                    if ended is not None or self.queue.peek() is None:
                         break
                     self._check_workers()
                     time.sleep(TICK_S)
@@ -105,52 +110,29 @@ class _Run:
                 if ended == "interrupted":
                     raise
                 ended = "interrupted"
-        if ended is not None and self._next() is not None:
+        if ended is not None and self.queue.peek() is not None:
             return ended
         return "failed" if any(s.failed for s in self.view.states) else "complete"
 
     # steps
 
-    def _next(
-        self, kinds: Sequence[Kind] = ("search", "tune"), targets: Sequence[str] | None = None
-    ) -> tuple[TaskState, Kind] | None:
-        """The next step of these kinds, for these targets if any are given."""
-        busy = self.view.running.keys()
-        for kind in kinds:
-            states = [s for s in self.view.states if targets is None or s.task.target in targets]
-            found = next_step(states, kind, busy, budget=self._budget_for_rounds(), seed=self.view.job.seed)
-            if found is not None:
-                return found, kind
-        return None
-
-    def _budget_for_rounds(self) -> float | None:
-        """The seconds of all rounds that the job may take, of which those under way have theirs already."""
-        job = self.view.job
-        under_way = sum(asked.seconds for asked in self.futures.values() if asked.kind == "tune")
-        return None if job.budget is None else job.budget - under_way
-
-    def _waits(self) -> bool:
-        """Whether there is something to do, for which there was no worker."""
-        return self._next() is not None
-
     def _give_out(self) -> None:
         """Begin as many steps as there is room for: searches first, as measuring has to wait for them on the same machine."""
-        if self._next() is None:
-            return
         room = self.workers.free(None) - len(self.futures)
-        while room > 0 and (found := self._next(("search",))) is not None:
-            self._begin(*found)
+        while room > 0 and (state := self.queue.peek("search")) is not None:
+            self._begin(state)
             room -= 1
-        for target in sorted({s.task.target for s in self.view.states}):
+        for target in self.targets:
             tuning = sum(a.kind == "tune" and a.task.target == target for a in self.futures.values())
             free = min(self.workers.free(target) - tuning, room)
-            while free > 0 and (found := self._next(("tune",), (target,))) is not None:
-                self._begin(*found)
+            while free > 0 and (state := self.queue.peek("tune", target)) is not None:
+                self._begin(state)
                 free, room = free - 1, room - 1
 
-    def _begin(self, state: TaskState, kind: Kind) -> None:
+    def _begin(self, state: TaskState) -> None:
         task, job = state.task, self.view.job
-        seconds = task.search if kind == "search" else job.round
+        seconds = job.round if state.searched else task.search
+        kind = self.queue.begin(state, seconds)
         keys = list(dict.fromkeys([*self._known_keys(state), *state.records]))
         asked = Asked(
             task=task, kind=kind, number=len(state.rounds) if kind == "tune" else 0, seconds=seconds, seed=job.seed,
@@ -162,6 +144,7 @@ class _Run:
             self.futures[self.workers.submit(asked)] = asked
         except BaseException:
             del self.view.running[task.key]
+            self.queue.end(state, kind, seconds)
             raise
 
     def _known_keys(self, state: TaskState) -> list[str]:
@@ -176,7 +159,7 @@ class _Run:
         """Keep what a step answered: its records first, so that a line of the journal never stands for what is not there."""
         asked = self.futures.pop(future)
         self.view.running.pop(asked.task.key, None)
-        state = next(s for s in self.view.states if s.task.key == asked.task.key)
+        state = self.by_key[asked.task.key]
         try:
             answer = JOB_STEP.from_text(Answer, future.result())
             if fault := next((f for r in answer.records if (f := r.fault())), None):
@@ -190,7 +173,7 @@ class _Run:
         self.store.add(kept, {r.payload_sha256 for r in asked.records})
         self.attempts.pop(asked.task.key, None)
         self.interrupted |= INTERRUPTED in answer.done.stopped
-        self._note(state, answer.done)
+        self._note(state, asked, answer.done)
 
     def _fail(self, state: TaskState, asked: Asked, error: BaseException) -> None:
         """Try the step again where its worker died; it has failed after so many attempts, or for an error of its own."""
@@ -201,16 +184,18 @@ class _Run:
             raise ExecutorError(f"the workers are gone ({error}); what was finished is kept: run the same job again") from error
         own = isinstance(error, MirageError)
         if not own and attempts < self.workers.attempts:
+            self.queue.end(state, asked.kind, asked.seconds)
             return
         died = self.workers.died(error) or type(error).__name__ == "KilledWorker"
         what = "its worker died" if died else "" if own else f"{type(error).__name__}: "
         text = f"{what}{f' ({error})' if died and str(error) else '' if died else error}"
         self.attempts.pop(key)
-        self._note(state, Failed(task=key, kind=asked.kind, ended=time.time(), error=text, attempts=attempts))
+        self._note(state, asked, Failed(task=key, kind=asked.kind, ended=time.time(), error=text, attempts=attempts))
 
-    def _note(self, state: TaskState, event: Done | Failed) -> None:
+    def _note(self, state: TaskState, asked: Asked, event: Done | Failed) -> None:
         self.writer.put(event)
         state.take(event)
+        self.queue.end(state, asked.kind, asked.seconds, event.seconds if isinstance(event, Done) else 0.0)
         self.told(event)
 
     def _check_workers(self) -> None:
@@ -225,9 +210,3 @@ class _Run:
             raise ExecutorError(
                 f"no worker for {PATIENCE_S:.0f} seconds; start some: what was finished is kept, run the same job again"
             )
-
-
-def seconds_left(view: View) -> float | None:
-    """Seconds of rounds that the job's budget still gives; None where it has none."""
-    budget = view.job.budget
-    return None if budget is None else max(budget - spent(view.states), 0.0)

@@ -16,8 +16,10 @@ The rule is a function of the measurements and the seed alone: equal estimates a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from mirage.cache.records import sha256
 from mirage.jobs.task import Done, Event, Failed, Kind, Lost, Task
@@ -32,15 +34,29 @@ SLOWER = 0.1
 
 @dataclass
 class TaskState:
-    """What is known of a task: its search, its rounds, and why it failed, "" if it did not."""
+    """What is known of a task: its search, its rounds, and the step that failed for good, if one did.
+
+    It changes by `take` and `retry` only: what follows from it is kept until then, as a job asks for it of thousands of tasks
+    whenever a step ends.
+    """
 
     task: Task
     searched: Done | None = None
     rounds: list[Done] = field(default_factory=list)
     failed: Failed | None = None
 
+    def retry(self) -> None:
+        """Forget that it failed."""
+        self._changed()
+        self.failed = None
+
+    def _changed(self) -> None:
+        for name in ("records", "spent", "latencies", "library_us", "ratio", "done", "estimate"):
+            self.__dict__.pop(name, None)
+
     def take(self, event: Event) -> None:
         """Note what happened to the task."""
+        self._changed()
         if isinstance(event, Lost):
             self.searched, self.rounds, self.failed = None, [], None
         elif isinstance(event, Failed):
@@ -51,18 +67,18 @@ class TaskState:
             self.rounds.append(event)
             self.failed = None
 
-    @property
+    @cached_property
     def records(self) -> list[str]:
         """The keys of what its steps have kept."""
         steps = [*([self.searched] if self.searched else []), *self.rounds]
         return list(dict.fromkeys(key for s in steps for key in s.records))
 
-    @property
+    @cached_property
     def spent(self) -> float:
         """Seconds of its rounds."""
         return sum(r.seconds for r in self.rounds)
 
-    @property
+    @cached_property
     def latencies(self) -> list[float]:
         """The best latency (us) after each round.
 
@@ -77,12 +93,12 @@ class TaskState:
                 found.append(min([us, *found[-1:]]))
         return found
 
-    @property
+    @cached_property
     def library_us(self) -> float | None:
         """The library version's latency: what latencies are in proportion to."""
         return next((r.library_us for r in self.rounds if r.library_us), None)
 
-    @property
+    @cached_property
     def ratio(self) -> float | None:
         """How many times as fast as the library version the best version is."""
         base, found = self.library_us, self.latencies
@@ -99,7 +115,7 @@ class TaskState:
         found = self.latencies
         return len(found) > PATIENCE and found[-1] > (1 - BETTER) * found[-1 - PATIENCE]
 
-    @property
+    @cached_property
     def done(self) -> str:
         """Why no more is done for it; "" where more is."""
         if self.failed:
@@ -114,7 +130,7 @@ class TaskState:
             return "budget spent"
         return "no gain" if self.is_idle else ""
 
-    @property
+    @cached_property
     def estimate(self) -> float:
         """What a second of tuning promises to gain, weighted; infinite before the first round."""
         found = self.latencies
@@ -131,23 +147,58 @@ def spent(states: Iterable[TaskState]) -> float:
     return sum(s.spent for s in states)
 
 
-def next_step(
-    states: Sequence[TaskState], kind: Kind, busy: Collection[str], *, budget: float | None, seed: int
-) -> TaskState | None:
-    """The task whose next step is of this kind, None if there is none.
+class Queue:
+    """The tasks that wait for a step, in the order of the rule; those that have one under way are not in it.
 
-    `busy` are the keys of tasks that have a step under way, `budget` are the seconds that all rounds may take (rounds under way
-    are not counted yet).
+    All rounds together may take `budget` seconds; but the first round of each task is not a matter of the budget, as nothing is
+    known of the task without it. A step costs about as much with thousands of tasks as with ten.
     """
-    if kind == "search":
-        waiting = [s for s in states if s.searched is None and not s.done and s.task.key not in busy]
-        return max(waiting, key=lambda s: (s.task.weight, _order(s, seed)), default=None)
-    left = budget is None or spent(states) < budget
-    ready = [s for s in states if s.searched is not None and not s.done and s.task.key not in busy]
-    # the first round of each task is not a matter of the budget: without it, nothing is known of the task
-    ready = [s for s in ready if left or not s.rounds]
-    return max(ready, key=lambda s: (s.estimate, s.task.weight, _order(s, seed)), default=None)
+
+    def __init__(self, states: Iterable[TaskState], *, budget: float | None, seed: int) -> None:
+        self._budget, self._seed = budget, seed
+        #: by kind of the next step and target
+        self._heaps: dict[tuple[Kind, str], list[tuple[float, float, str, TaskState]]] = {}
+        #: seconds of the rounds that are finished, and of those under way
+        self._spent = self._under_way = 0.0
+        for state in states:
+            self._spent += state.spent
+            self.add(state)
+
+    def add(self, state: TaskState) -> None:
+        """A task waits for its next step, if there is one."""
+        if not state.done:
+            # equal ones in the order of the seed; no two of these texts are equal
+            order = sha256(f"{self._seed} {len(state.rounds)} {state.task.key}")
+            heap = self._heaps.setdefault((_next_kind(state), state.task.target), [])
+            heapq.heappush(heap, (-state.estimate, -state.task.weight, order, state))
+
+    def peek(self, kind: Kind | None = None, target: str | None = None) -> TaskState | None:
+        """The task that comes first of those whose next step is of this kind, and for this target, if they are given."""
+        tops = [
+            heap[0]
+            for (what, where), heap in self._heaps.items()
+            if heap and kind in (None, what) and target in (None, where) and (what == "search" or self._may_tune(heap[0][3]))
+        ]
+        return min(tops)[3] if tops else None
+
+    def _may_tune(self, state: TaskState) -> bool:
+        return not state.rounds or self._budget is None or self._spent + self._under_way < self._budget
+
+    def begin(self, state: TaskState, seconds: float) -> Kind:
+        """Take out the task that `peek` gave: its next step, of so many seconds, is under way. The kind of that step."""
+        kind = _next_kind(state)
+        taken = heapq.heappop(self._heaps[kind, state.task.target])[3]
+        assert taken is state, "only what is first is begun"
+        self._under_way += seconds * (kind == "tune")
+        return kind
+
+    def end(self, state: TaskState, kind: Kind, seconds: float, took: float = 0.0) -> None:
+        """The step of so many seconds is over, after it took so many; the task waits for the next one."""
+        if kind == "tune":
+            self._under_way -= seconds
+            self._spent += took
+        self.add(state)
 
 
-def _order(state: TaskState, seed: int) -> str:
-    return sha256(f"{seed} {len(state.rounds)} {state.task.key}")
+def _next_kind(state: TaskState) -> Kind:
+    return "search" if state.searched is None else "tune"

@@ -7,7 +7,9 @@ target, `dask worker ... --resources "mirage_cpu=1"`.
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, CancelledError, Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
@@ -21,6 +23,11 @@ from mirage.ir.codec import JOB_STEP
 from mirage.jobs.step import run_step
 from mirage.jobs.task import Asked
 from mirage.settings import search_workers
+
+#: seconds in which a scheduler has to answer
+CONNECT_S = 10.0
+#: seconds after which a scheduler is asked anew which workers there are
+FRESH_S = 1.0
 
 #: what URLs of executors look like
 FORMS = "inline, threads, threads:N, processes, processes:N or dask://HOST:PORT"
@@ -132,15 +139,24 @@ class Cluster(Workers):
             raise ExecutorError(f"dask://{address}: {e}; install the package with the extra 'dask'") from e
         try:
             connect: Any = Client
-            self._client = connect(f"tcp://{address}", timeout="10s", set_as_default=False)
+            self._client = connect(f"tcp://{address}", timeout=CONNECT_S, set_as_default=False)
         except (OSError, ValueError, TimeoutError) as e:
             raise ExecutorError(f"dask://{address}: no scheduler answers there ({e}); start one with: dask scheduler") from e
         self._executors: dict[str, Any] = {}
+        self._found: list[dict[str, Any]] = []
+        self._asked = -math.inf
 
     def _workers(self) -> list[dict[str, Any]]:
-        with suppress(OSError, TimeoutError):
-            return list(self._client.scheduler_info(n_workers=-1)["workers"].values())
-        return []
+        """The workers, as they were in the last second."""
+        if time.monotonic() - self._asked > FRESH_S:
+            try:
+                # what the client keeps of it may lack the workers
+                told = self._client.sync(self._client.scheduler.identity, n_workers=-1)
+                self._found = [*told["workers"].values()]
+            except (OSError, TimeoutError):
+                self._found = []
+            self._asked = time.monotonic()
+        return self._found
 
     def free(self, target: str | None) -> int:
         if target is None:

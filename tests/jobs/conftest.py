@@ -2,6 +2,19 @@
 
 from __future__ import annotations
 
-from tests.api.conftest import command, few_kernels, micro_kernels
+from collections.abc import Iterator
 
-__all__ = ["command", "few_kernels", "micro_kernels"]
+import pytest
+
+from tests.api.conftest import command, micro_kernels
+from tests.jobs.limited import limit
+
+__all__ = ["command", "micro_kernels"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_kernel() -> Iterator[None]:
+    """What ends tuning is a number of kernels and of sizes, on every machine; races are short."""
+    with pytest.MonkeyPatch.context() as patch:
+        limit(patch.setattr)
+        yield

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mirage.jobs.schedule import ALPHA, TaskState, next_step, spent
+from mirage.jobs.schedule import ALPHA, Queue, TaskState, spent
 from mirage.jobs.task import Failed, Lost, Task
 from tests.jobs.fakes import done, task
 
@@ -20,8 +22,8 @@ def state(t: Task, *rounds: float, library: float = 200.0, seconds: float = 1.0)
     return found
 
 
-def chosen(*states: TaskState, kind: str = "tune", busy: tuple[str, ...] = (), budget: float | None = None, seed: int = 0) -> str:
-    found = next_step(states, kind, busy, budget=budget, seed=seed)  # type: ignore[arg-type]
+def chosen(*states: TaskState, kind: str = "tune", budget: float | None = None, seed: int = 0) -> str:
+    found = Queue(states, budget=budget, seed=seed).peek(kind)  # type: ignore[arg-type]
     return found.task.name if found else ""
 
 
@@ -56,8 +58,13 @@ def test_time_given_makes_others_come_first() -> None:
 
 def test_a_task_with_a_step_under_way_has_no_other() -> None:
     a, b = state(task("a"), 100.0), state(task("b"), 1.0)
-    assert chosen(a, b, busy=(a.task.key,)) == "b"
-    assert chosen(a, b, busy=(a.task.key, b.task.key)) == ""
+    queue = Queue([a, b], budget=None, seed=0)
+    assert queue.begin(a, 10.0) == "tune"
+    assert queue.peek() is b
+    queue.begin(b, 10.0)
+    assert queue.peek() is None
+    queue.end(a, "tune", 10.0, 9.0)
+    assert queue.peek() is a
 
 
 def test_the_budget_ends_rounds_but_not_the_first_one() -> None:
@@ -67,6 +74,44 @@ def test_the_budget_ends_rounds_but_not_the_first_one() -> None:
     assert spent([a, b]) == 2.0
     assert chosen(a, b, budget=2.0) == ""
     assert chosen(a, b, budget=2.1) == "a"
+
+
+def test_rounds_under_way_are_of_the_budget() -> None:
+    a, b = state(task("a"), 100.0), state(task("b"), 90.0)
+    queue = Queue([a, b], budget=3.0, seed=0)
+    queue.begin(a, 1.0)
+    assert queue.peek() is None
+    # it took less than it was given
+    queue.end(a, "tune", 1.0, 0.5)
+    assert queue.peek() is a
+
+
+def test_targets_and_kinds_are_apart() -> None:
+    a, b, c = state(task("a"), 100.0), state(task("b", target="cuda"), 10.0), TaskState(task("c", target="cuda"))
+    queue = Queue([a, b, c], budget=None, seed=0)
+    assert queue.peek("tune") is a
+    assert queue.peek("tune", "cuda") is b
+    assert queue.peek("search", "cpu") is None
+    assert queue.peek("search") is c
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.floats(1, 1e6), st.floats(0.1, 100)), max_size=8), st.randoms(use_true_random=False))
+def test_the_queue_gives_all_tasks_in_the_order_of_their_estimates(given: list[tuple[float, float]], rng: random.Random) -> None:
+    states = [state(task(f"t{k}", weight=w), us) for k, (us, w) in enumerate(given)]
+    queue = Queue(states, budget=None, seed=0)
+    # some that had a step meanwhile, and wait again
+    for _ in range(3):
+        if (top := queue.peek()) is not None:
+            queue.begin(top, 1.0)
+            top.take(done(top.task, library_us=200.0, best_us=rng.uniform(1, 100)))
+            queue.end(top, "tune", 1.0, 1.0)
+    found = []
+    while (top := queue.peek()) is not None:
+        queue.begin(top, 1.0)
+        found.append(top)
+    assert len(found) == sum(not s.done for s in states)
+    assert [s.estimate for s in found] == sorted((s.estimate for s in found), reverse=True)
 
 
 @pytest.mark.parametrize(

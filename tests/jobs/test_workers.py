@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,15 +48,19 @@ def graphs(store: ResultStore) -> set[str]:
     return {r.payload.partition('"spent"')[0].partition('"graphs":')[2] for r in store.records() if r.best_us is None}
 
 
-def test_a_killed_process_costs_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two processes; the first one to measure is killed. The graphs are those of a single process."""
-    monkeypatch.setattr(workers, "begin_worker", limited.begin_limited)
-    # not another time: a job that is searched in this process
-    alone = ResultStore(f"sqlite:///{tmp_path}/alone.sqlite")
-    for t in tasks():
+def searched_here(given: Sequence[Task], store: ResultStore) -> None:
+    """Search tasks in this process."""
+    for t in given:
         text = JOB_STEP.to_text(Asked(task=t, kind="search", number=0, seconds=1.0, seed=0))
-        alone.add(JOB_STEP.from_text(Answer, run_step(text)).records)
+        store.add(JOB_STEP.from_text(Answer, run_step(text)).records)
 
+
+def test_a_killed_process_costs_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is killed when it measures. The graphs are those that are found here."""
+    (one, _) = tasks()
+    monkeypatch.setattr(workers, "begin_worker", limited.begin_limited)
+    alone = ResultStore(f"sqlite:///{tmp_path}/alone.sqlite")
+    searched_here([one], alone)
     killed: list[int] = []
 
     def shown(view: View) -> None:
@@ -68,10 +72,10 @@ def test_a_killed_process_costs_its_step(tmp_path: Path, monkeypatch: pytest.Mon
 
     store = ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
     journal = Journal("job", tmp_path / "jobs")
-    with workers.workers("processes:2") as found:
-        assert run_job(Job(name="job", tasks=tasks(), round=120.0), journal, found, store, shown=shown) == "complete"
+    with workers.workers("processes:1") as found:
+        assert run_job(Job(name="job", tasks=(one,), round=120.0), journal, found, store, shown=shown) == "complete"
     assert killed
-    states = journal.states(tasks())
+    states = journal.states([one])
     assert all(s.ratio and s.ratio >= 1 for s in states)
     assert not {s.rounds[0].process for s in states} & set(killed)
     assert graphs(store) == graphs(alone)
@@ -118,13 +122,13 @@ def test_a_lock_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.M
 
 @contextmanager
 def job_process(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs a job of two programs, and prints a line per finished step."""
+    """A process that runs a job of two programs, and tells each finished step on standard error."""
     code = (
         "import sys; from tests.jobs import limited; from mirage.jobs import workers\n"
-        "from tests.api.small import limit_tuning; limit_tuning()\n"
+        "limited.limit()\n"
         "workers.begin_worker = limited.begin_limited\n"
         "if __name__ == '__main__':\n"
-        "    sys.argv = ['mirage', 'jobs', 'run', 'job.toml', '--folder', 'jobs', '--json', '--executor', sys.argv[1]]\n"
+        "    sys.argv = ['mirage', 'jobs', 'run', 'job.toml', '--folder', 'jobs', '--executor', sys.argv[1]]\n"
         "    from mirage.cli import main; main()\n"
     )
     (folder / "main.py").write_text(code)
@@ -135,8 +139,9 @@ def job_process(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
     (folder / "job.toml").write_text(f"round = 120.0\n{listed}\n")
     env = {**os.environ, "PYTHONPATH": str(ROOT), "MIRAGE_CACHE_URL": f"sqlite:///{folder}/store.sqlite", "TMPDIR": str(folder)}
     process = subprocess.Popen(
-        [sys.executable, "main.py", executor], cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+        [sys.executable, "main.py", executor], cwd=folder, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
     try:
         yield process
     finally:
@@ -147,23 +152,45 @@ def job_process(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "threads:2", "processes:2"])
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_killed_job_goes_on_after_any_step(tmp_path: Path, executor: str, ending: signal.Signals) -> None:
-    """Killed after each finished step in turn: every step is finished once, and no process is left."""
-    seen: list[str] = []
-    code: int | None = None
-    while code is None:
+def test_a_job_that_is_killed_again_and_again_goes_on(tmp_path: Path, executor: str, ending: signal.Signals) -> None:
+    """Killed, or interrupted, as soon as it has finished a step: every step is finished once, and no process is left."""
+    told: list[str] = []
+    left: set[int] = set()
+    while True:
         with job_process(tmp_path, executor) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line, "the job ends without a word"
-            if '"event": "job"' in line:
-                code = process.wait(PATIENCE)
-            else:
-                process.send_signal(ending)
-                rest = process.communicate(timeout=PATIENCE)[0].splitlines()
-                seen += [one for one in (line, *rest) if '"event": "done"' in one]
-                if process.returncode == 0:
-                    code = 0
-        assert len(seen) <= 4
-    assert code == 0
-    assert len(Journal("job", tmp_path / "jobs").states(tasks())) == 2
+            assert process.stderr is not None
+            line = process.stderr.readline()
+            if not line:
+                assert process.wait(PATIENCE) == 0
+                break
+            left |= {process.pid, *(p for p in _processes() if _parent(p) == process.pid)}
+            process.send_signal(ending)
+            rest = process.communicate(timeout=PATIENCE)[1].splitlines()
+            told += [one for one in (line, *rest) if ": search in" in one or ": tune in" in one]
+            assert len(told) <= 4, told
+            # an interrupt that comes after the last step ends nothing
+            assert process.returncode in ((-signal.SIGKILL,) if ending == signal.SIGKILL else (0, 130)), rest
+    listed = tuple(
+        Task(name=f.name, program=str(f.trace()), sizes=(next(iter(f.sizes.values())),)) for f in (rows, adapter)
+    )
+    journal = Journal("job", tmp_path / "jobs")
+    states = journal.states(journal.job().tasks)
+    assert {s.task.key for s in states} == {t.key for t in listed}
+    assert all(s.searched and len(s.rounds) == 1 for s in states)
+    # a step that was told is in the journal, and is told once
+    assert len({one.partition(" in ")[0] for one in told}) == len(told)
+    end = time.monotonic() + PATIENCE
+    while left & _processes():
+        assert time.monotonic() < end, "a process of a job that was killed is left"
+        time.sleep(0.1)
+
+
+def _processes() -> set[int]:
+    return {int(p.name) for p in Path("/proc").iterdir() if p.name.isdecimal()}
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int((Path("/proc") / str(pid) / "stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
