@@ -130,6 +130,8 @@ class Explorer:
         self.times: dict[Pair, float] = {}
         self._known = model.coefficients
         self._tried: set[Pair] = set()
+        #: schedules that were the fastest on another machine, in that order
+        self._hints: list[Pair] = []
         self._name = uuid4().hex[:8]
         self._races = 0
         self._rivals: dict[int, _Rival] = {}
@@ -138,7 +140,9 @@ class Explorer:
         self._pending: list[int] = []
 
     def add(self, candidates: Sequence[Candidate]) -> None:
-        """More graphs. What was measured of one in an earlier run, for these sizes, is known: it is not proposed again."""
+        """More graphs. What was measured of one in an earlier run, for these sizes, is known: it is not proposed again. A
+        schedule of which nothing was measured is a hint, from another machine: it is proposed first.
+        """
         first = len(self.candidates)
         self.candidates += candidates
         numbers = {id(c): i for i, c in enumerate(self.candidates)}
@@ -158,6 +162,8 @@ class Explorer:
                     self._tried.add((i, schedule))
                 schedule, us = min(c.tried, key=lambda pair: pair[1])
                 rival.best = us, schedule
+            elif c.schedule is not None and not c.tried and dict(c.sizes) == dict(self.sizes):
+                self._hints.append((i, c.schedule))
 
     def estimate(self) -> bool:
         """Estimate one more graph; False where none waits."""
@@ -194,13 +200,15 @@ class Explorer:
         """Up to `count` pairs to measure next: half of them refine what is fastest so far, once something is measured."""
         while sum(bool(r.proposals) for r in self._rivals.values()) < _CHOICE * count and self.estimate():
             pass
-        refined = self._refinements(count // 2)
-        fresh = self._fresh(count - len(refined))
-        return [*refined, *fresh, *self._refinements(count - len(refined) - len(fresh))]
+        hinted = self._hinted(count)
+        refined = self._refinements((count - len(hinted)) // 2)
+        fresh = self._fresh(count - len(hinted) - len(refined))
+        found = [*hinted, *refined, *fresh]
+        return [*found, *self._refinements(count - len(found))]
 
     def waits(self) -> bool:
         """Whether there is more that a wave would have; asked when there are no more waves, as it may use one of these up."""
-        return bool(self._pending or any(r.proposals for r in self._rivals.values()) or self._refinements(1))
+        return bool(self._hints or self._pending or any(r.proposals for r in self._rivals.values()) or self._refinements(1))
 
     def conclude(self) -> None:
         """Note in `cutoffs` what was not looked at, now that nothing more is."""
@@ -316,6 +324,27 @@ class Explorer:
                 self._rivals[i].counts[schedule] = self._rivals[i].scheduler.counts(schedule)
                 self._tried.add((i, schedule))
                 found.append((i, schedule))
+        return found
+
+    def _hinted(self, count: int) -> list[Pair]:
+        """Hints that were not tried yet, of graphs that can be scheduled."""
+        found: list[Pair] = []
+        while self._hints and len(found) < count:
+            number, schedule = pair = self._hints.pop(0)
+            if pair in self._tried:
+                continue
+            self._tried.add(pair)
+            rival = self._rivals.get(number) or self._rival(number)
+            if rival is None:
+                continue
+            try:
+                rival.counts[schedule] = rival.scheduler.counts(schedule)
+            except MirageError as e:
+                self.rejected.append(f"{rival.origin}: {e}")
+                continue
+            self._rivals[number] = rival
+            self._pending = [j for j in self._pending if j != number]
+            found.append(pair)
         return found
 
     def _neighbours(self, rival: _Rival) -> Iterator[Schedule]:

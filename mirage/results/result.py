@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: why tuning stopped where there was none
 FROM_CACHE, FROM_FILE = "from the cache", "from a file"
+#: what is said of a result that another process found while this one waited
+WAITED = "waiting for the search of"
 
 
 def checked_budget(budget: object) -> float:
@@ -43,7 +45,7 @@ class Result(Displayed, ABC, drawn_by="mirage.results.draw"):
 
     `anchors` are the sizes (dim symbol -> elements) that were given, `seconds` those of each phase, `candidates` so many graphs
     before verification, `compiled` so many kernels. `rejected` says what was left out, and why. `constants` are inputs whose
-    contents must not change between calls.
+    contents must not change between calls. `begun_with` is the machine whose choice was tried first, "" where there was none.
     """
 
     program: Program
@@ -58,6 +60,7 @@ class Result(Displayed, ABC, drawn_by="mirage.results.draw"):
     rejected: list[str] = field(default_factory=list)
     tune_stop: str = ""
     constants: tuple[str, ...] = ()
+    begun_with: str = ""
 
     @property
     @abstractmethod

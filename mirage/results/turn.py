@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 from mirage.cache import Holder, Lease
 from mirage.progress import Step
 from mirage.results.recall import Memory
+from mirage.results.result import WAITED
 from mirage.results.work import Request
 from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 
@@ -64,7 +65,7 @@ def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[
         try:
             while isinstance(lease, Holder):
                 if time.perf_counter() - request.begun > (1 - LAST_SHARE) * request.budget:
-                    end = f"{OUT_OF_TIME}, waiting for the search of {holder}"
+                    end = f"{OUT_OF_TIME}, {WAITED} {holder}"
                     return found if (found := recall(end)) is not None else search(time.perf_counter() - begun)
                 request.say(Step("waiting", f"for the search of {holder}"))
                 time.sleep(POLL_S)
@@ -74,7 +75,7 @@ def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[
                         return found
                 lease = memory.store.holder(key) or memory.store.acquire(key)
         except KeyboardInterrupt:
-            if (found := recall(f"{INTERRUPTED}, waiting for the search of {holder}")) is None:
+            if (found := recall(f"{INTERRUPTED}, {WAITED} {holder}")) is None:
                 raise
             return found
     with lease:

@@ -100,13 +100,13 @@ class Request:
     say: Say = print
     begun: float = field(default_factory=time.perf_counter)
 
-    def work(self, kept: Kept[KeptDecision] | None = None) -> Work:
-        """The stream of graphs of the program: those that were `kept` with a decision or a search, and what a search finds
-        besides.
+    def work(self, kept: Kept[KeptDecision] | None = None, hints: Sequence[Known] = ()) -> Work:
+        """The stream of graphs of the program: those that were `kept` with a decision or a search, the `hints`, and what a search
+        finds besides.
         """
         verifier, sizes = self.verifier, self.anchors[0]
         graphs = self.memory.graphs() if self.memory is not None else None
-        known = [*(_measured(kept) if kept else ()), *(graphs.value[0] if graphs else ())]
+        known = [*(_measured(kept) if kept else ()), *hints, *(graphs.value[0] if graphs else ())]
         recalled = graphs.value[1] if graphs and graphs.complete else None
         search = checkpoint = None
         if recalled is None:
@@ -143,6 +143,11 @@ class Answers(Protocol):
 def answers(target: Target) -> Answers:
     """The module that gives results for a target."""
     return cast(Answers, import_module(target.answers))
+
+
+def hints_of(kept: Kept[KeptDecision]) -> list[Known]:
+    """The graphs of a choice on another machine, with their schedules, the fastest there first: nothing that was measured."""
+    return [replace(k, timing=None, accuracy=(), tried=()) for k in _measured(kept)]
 
 
 def _measured(kept: Kept[KeptDecision]) -> list[Known]:

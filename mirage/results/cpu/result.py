@@ -24,7 +24,7 @@ from mirage.kernels.profile import Timing
 from mirage.mugraph.reference import reference_graph
 from mirage.progress import Say
 from mirage.results.records import decision_record
-from mirage.results.result import FROM_CACHE, FROM_FILE, Result, StoredResult, checked_budget
+from mirage.results.result import FROM_CACHE, FROM_FILE, WAITED, Result, StoredResult, checked_budget
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
@@ -92,7 +92,7 @@ class Superoptimized(Result):
     @property
     def recalled(self) -> bool:
         """Whether nothing was measured for this result: it was kept, or saved."""
-        return self.tune_stop in (FROM_CACHE, FROM_FILE)
+        return self.tune_stop in (FROM_CACHE, FROM_FILE) or WAITED in self.tune_stop
 
     def improve(self, budget: float = 30.0, progress: Say | None = None) -> Superoptimized:
         """The result after so many seconds more, in which search and tuning go on where they were. It is never a slower one, as
@@ -218,6 +218,8 @@ class Superoptimized(Result):
             ("costs compared at", self._compared()),
         )
         rows.append(("tuning stopped", self.tune_stop))
+        if self.begun_with:
+            rows.append(("begun with the choice of", f"{self.begun_with}; measured here"))
         for name, t in self.baselines.items():
             rows.append((f"{name} (NumPy)", f"{t.min_us:,.1f} us min, {t.median_us:,.1f} us median"))
         t = self.best.timing

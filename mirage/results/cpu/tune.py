@@ -21,7 +21,7 @@ from mirage.results.cpu.result import Superoptimized
 from mirage.results.recall import Chosen, Kept, KeptDecision, Memory
 from mirage.results.result import FROM_CACHE, FROM_FILE, StoredResult
 from mirage.results.turn import held, in_turn
-from mirage.results.work import Request, Work, pieces
+from mirage.results.work import Request, Work, hints_of, pieces
 from mirage.runtime.arrays import check_inputs
 from mirage.search.candidates import Candidates
 from mirage.search.decision import Decision
@@ -43,16 +43,24 @@ class Session:
     """The superoptimization of one program for this machine, which can go on after it has given a result.
 
     What it finds is kept in `memory`, if there is one, in the place of what an earlier one `kept`: also while it runs, so that
-    a process that is killed loses little.
+    a process that is killed loses little. `begun_with` is the machine of whose choice there are hints.
     """
 
     def __init__(
-        self, work: Work, target: Processor, *, seed: int, memory: Memory | None, kept: KeptDecision | None = None
+        self,
+        work: Work,
+        target: Processor,
+        *,
+        seed: int,
+        memory: Memory | None,
+        kept: KeptDecision | None = None,
+        begun_with: str = "",
     ) -> None:
         self.work = work
         self.target = target
         self.seed = seed
         self.memory = memory
+        self.begun_with = begun_with
         self.library = LibraryProgram(work.verifier.axis_program)
         self._kept = time.perf_counter()
         #: whether all graphs of the search are kept
@@ -93,7 +101,7 @@ class Session:
             threads=self.target.cores, stats=replace(stats), candidates=stats.candidates, constants=work.constants,
             graphs=tuned.candidates, baselines=tuned.baselines, decision=decision, compiled=tuned.compiled,
             rejected=tuned.rejected, tune_stop=tuned.stop_reason, library=self.library, cache_hit=source.search is None,
-            seconds={**seconds, "tune": max(took - sum(seconds.values()), 0.0)}, go_on=self.more,
+            begun_with=self.begun_with, seconds={**seconds, "tune": max(took - sum(seconds.values()), 0.0)}, go_on=self.more,
         )  # fmt: skip
         spent = work.elapsed() if answer.interrupted else max(work.elapsed(), deadline)
         if self.memory is not None:
@@ -159,7 +167,11 @@ def superoptimize(request: Request) -> Superoptimized:
 
     def session(request: Request) -> Session:
         seed, value = request.verifier.seed, kept.value if kept else None
-        return Session(request.work(kept), machine.machine, seed=seed, memory=memory, kept=value)
+        # where nothing was measured here yet, what was chosen on another processor is tried first
+        other = memory.elsewhere(request.anchors) if memory is not None and not (value and value.kernels) else None
+        begun_with, hints = (other[0], hints_of(other[1])) if other else ("", [])
+        work = request.work(kept, hints)
+        return Session(work, machine.machine, seed=seed, memory=memory, kept=value, begun_with=begun_with)
 
     def recall(end: str = "") -> Superoptimized | None:
         nonlocal kept

@@ -1,0 +1,119 @@
+"""How long a recalled result takes in a new process, imports aside: `python -m benchmarks.cache_hits [--runs 9]`.
+
+A first process finds the results. The next one recalls them and tells which modules were imported by then. Each of those that
+are measured imports all of these, recalls one, and calls it for the first time.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.tables import Table, emit
+from mirage.cli_shared import AsJson
+
+NAMES = ("rmsnorm_linear", "gqa_decode", "gated_mlp")
+#: seconds of the search
+BUDGET = 5.0
+#: how often it is gone on with where there is no kernel yet
+TRIES = 5
+
+
+@dataclass(frozen=True)
+class HitRow:
+    """Milliseconds in processes of their own: of the imports, of a recalled `superoptimize`, of the first call of the result."""
+
+    program: str
+    imports_ms: float
+    recall_ms: float
+    recall_min_ms: float
+    first_call_ms: float
+
+
+def child(name: str, modules: Path, measured: bool) -> None:
+    """Recall a result, and print the milliseconds of the parts; or write which modules this needs."""
+    start = time.perf_counter()
+    if measured:
+        for module in json.loads(modules.read_text()):
+            # some are made at run time, or are gone when they were used
+            with suppress(ImportError):
+                importlib.import_module(module)
+    from benchmarks.programs import PROGRAMS
+    from mirage.api import superoptimize
+    from mirage.search.accuracy import random_inputs
+
+    program = PROGRAMS[name]
+    sizes = next(iter(program.sizes.values()))
+    inputs = random_inputs(program.trace(), sizes, 0)
+    begun = time.perf_counter()
+    result = superoptimize(program, budget=BUDGET)
+    recalled = time.perf_counter()
+    result(*inputs)
+    called = time.perf_counter()
+    if measured:
+        assert result.recalled, result.tune_stop
+    else:
+        # a result without a kernel is not recalled: on a busy machine there may be none yet
+        for _ in range(TRIES):
+            if superoptimize(program, budget=BUDGET).recalled:
+                break
+            superoptimize(program, budget=BUDGET, more=True)
+        modules.write_text(json.dumps([m for m in sys.modules if m != "__main__"]))
+    print(json.dumps([1e3 * (begun - start), 1e3 * (recalled - begun), 1e3 * (called - recalled)]))
+
+
+def measure(runs: int, names: Sequence[str] = NAMES) -> Iterator[HitRow]:
+    """A row per program."""
+    with tempfile.TemporaryDirectory(prefix="mirage-hits-") as folder:
+        environment = {**os.environ, "MIRAGE_CACHE_DIR": folder, "MIRAGE_CACHE_URL": ""}
+
+        def run(name: str, *more: str) -> list[float]:
+            command = [sys.executable, "-m", "benchmarks.cache_hits", "--child", name, "--modules", f"{folder}/modules", *more]
+            found = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout
+            return [float(ms) for ms in json.loads(found)]
+
+        for name in names:
+            for _ in range(2):
+                run(name)
+            imports, recalls, calls = zip(*(run(name, "--measured") for _ in range(runs)), strict=True)
+            yield HitRow(name, statistics.median(imports), statistics.median(recalls), min(recalls), statistics.median(calls))
+
+
+def hit_table(rows: Sequence[HitRow]) -> Table:
+    """Milliseconds per program."""
+    cells = [
+        [r.program, f"{r.imports_ms:,.0f}", *(f"{ms:.1f}" for ms in (r.recall_ms, r.recall_min_ms, r.first_call_ms))]
+        for r in rows
+    ]
+    return Table(["program", "imports, ms", "recalled in, ms", "least, ms", "first call, ms"], cells)
+
+
+def main(
+    runs: Annotated[int, typer.Option(min=1, help="Processes per program.")] = 9,
+    child_of: Annotated[str, typer.Option("--child", hidden=True)] = "",
+    modules: Annotated[Path, typer.Option(hidden=True)] = Path("modules"),
+    measured: Annotated[bool, typer.Option("--measured", hidden=True)] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Milliseconds of a recalled result in a new process."""
+    if child_of:
+        child(child_of, modules, measured)
+        return
+    emit(list(measure(runs)), as_json, hit_table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
