@@ -39,6 +39,8 @@ class Database:
         url = url or settings.cache_url()
         # a wrong setting is told before any work is done
         self._evictor = uses.Evictor()
+        #: of which records are read
+        self.reads = uses.Reads(self._touch)
         self._file: Path | None = None
         if url is None:
             file = settings.cache_dir() / "results.sqlite"
@@ -120,7 +122,7 @@ class Database:
 
     # uses
 
-    def touch(self, key: str) -> None:
+    def _touch(self, key: str) -> None:
         """Note that a record is read, where nobody writes at this moment."""
         with self._reported(), self._engine.connect() as connection:
             connection = connection.execution_options(**{WRITE: True})
@@ -128,6 +130,7 @@ class Database:
 
     def uses(self) -> dict[str, uses.Use]:
         """How each record is used, by its key."""
+        self.reads.wait()
         with self._reading() as connection:
             return uses.all_uses(connection)
 
@@ -135,6 +138,7 @@ class Database:
         """Remove what was not used for so many days, and what was used longest ago until no more than so many bytes are left;
         returns how many records.
         """
+        self.reads.wait()
         with self._writing() as connection:
             return uses.evict(connection, max_bytes, max_days)
 

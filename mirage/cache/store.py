@@ -6,7 +6,6 @@ import builtins
 import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -83,9 +82,7 @@ class ResultStore:
         except ValueError as fault:
             _warn(record, str(fault))
             return None
-        # a store that cannot be written is read all the same
-        with suppress(CacheError):
-            self._database.touch(key)
+        self._database.reads.add(key)
         return found
 
     def record(self, key: str) -> Record | None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import queue
 import sqlite3
+import threading
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import sqlalchemy as sa
@@ -12,6 +16,7 @@ from mirage import settings
 from mirage.cache.engine import clock
 from mirage.cache.records import DAY_S
 from mirage.cache.tables import RESULTS, USES
+from mirage.errors import CacheError
 
 #: seconds between two times that a process looks whether there is too much
 EVERY_S = 600.0
@@ -43,6 +48,36 @@ class Evictor:
             return False
         self._next = now + EVERY_S
         return True
+
+
+class Reads:
+    """Reads of records that are yet to be counted: in a thread, as writing takes longer than reading."""
+
+    def __init__(self, touch: Callable[[str], None]) -> None:
+        self._touch = touch
+        self._keys: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, key: str) -> None:
+        """Count one, soon."""
+        self._keys.put(key)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._count, name="mirage-reads")
+            # the interpreter may be about to end
+            with suppress(RuntimeError):
+                self._thread.start()
+
+    def _count(self) -> None:
+        # a store that cannot be written is read all the same
+        with suppress(queue.Empty, CacheError):
+            while True:
+                self._touch(self._keys.get_nowait())
+
+    def wait(self) -> None:
+        """Until all are counted."""
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._count()
 
 
 def note_written(connection: sa.Connection, key: str, size: int) -> None:

@@ -233,6 +233,10 @@ class Memory:
         others = [r.key for r in self.store.family(self.family_key(anchors))]
         return list(dict.fromkeys([*own, *others]))
 
+    def seen(self, key: str) -> str | None:
+        """The checksum of the record of a key that was recalled or kept last; None where there was none, or a damaged one."""
+        return self._seen.get(key)
+
     def graphs(self) -> Kept[tuple[list[Known], SearchStats]] | None:
         """The graphs of an earlier search, not verified, and its statistics."""
         return self._recall(self.search_key, StoredSearch, lambda r: (self.read_graphs(r.graphs), r.stats))

@@ -56,9 +56,9 @@ def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[
     if memory is None:
         return search(0.0)
     key, begun = memory.choice_key(request.anchors, machine), time.perf_counter()
-    seen = memory.store.checksum(key)
     if (found := recall()) is not None:
         return found
+    seen = memory.seen(key)
     lease = memory.store.acquire(key)
     if isinstance(lease, Holder):
         holder = lease

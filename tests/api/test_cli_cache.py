@@ -66,7 +66,9 @@ def test_show_needs_one_record(run: Run, prefix: str, message: str) -> None:
 
 
 def test_stats_count_by_target_and_processor(run: Run, exported: str) -> None:
-    ResultStore().get(keys(exported)["graphs"])
+    store = ResultStore()
+    store.get(keys(exported)["graphs"])
+    assert store.uses(), "reads are counted by now"
     code, out, _ = run("cache", "stats", "--json")
     assert code == 0
     groups = {g["processor"] == "any": g for g in json.loads(out)["groups"]}

@@ -108,6 +108,7 @@ def test_a_reader_does_not_wait_for_a_writer(tmp_path: Path) -> None:
         writer.execute("UPDATE mirage_results SET best_us = 7")
         assert store.get(KEYS[0]) == PAYLOAD
         assert store.holder(KEYS[0]) is None
+        assert store.uses()[KEYS[0]].hits == 0
         writer.execute("ROLLBACK")
     assert store.uses()[KEYS[0]].hits == 0, "it was not counted"
     store.get(KEYS[0])

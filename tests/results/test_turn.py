@@ -65,6 +65,10 @@ class Asked:
 
     def recall(self, end: str = "") -> str | None:
         self.recalled.append(end)
+        # as one that reads the record does
+        memory = self.request.memory
+        if memory is not None and (checksum := memory.store.checksum(self.key)):
+            memory._seen[self.key] = checksum
         return (self.kept or None) if self.enough or end else None
 
     def search(self, waited: float) -> str:
