@@ -99,7 +99,10 @@ def measure(runs: int, names: Sequence[str] = NAMES) -> Iterator[HitRow]:
 def hit_table(rows: Sequence[HitRow]) -> Table:
     """Milliseconds per program."""
     cells = [
-        [r.program, f"{r.imports_ms:,.0f}", *(f"{ms:.1f}" for ms in (r.recall_ms, r.recall_min_ms, r.recall_cpu_ms, r.first_call_ms))]
+        [
+            r.program, f"{r.imports_ms:,.0f}", f"{r.recall_ms:.1f}", f"{r.recall_min_ms:.1f}", f"{r.recall_cpu_ms:.1f}",
+            f"{r.first_call_ms:.1f}",
+        ]
         for r in rows
     ]
     return Table(["program", "imports, ms", "recalled in, ms", "least, ms", "of a processor, ms", "first call, ms"], cells)
