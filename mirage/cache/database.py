@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,12 +113,15 @@ class Database:
             try:
                 with self._writing() as connection:
                     stored = sum(_merge_one(connection, record, replaces) for record in ordered)
-                    if stored and self._evictor.is_due():
-                        uses.evict(connection, self._evictor.max_bytes, self._evictor.max_days)
-                    return stored
+                break
             except sa.exc.IntegrityError:
                 # Another writer inserted one of these keys after we looked: it is there to compare with now.
                 continue
+        if stored and self._evictor.is_due():
+            # what was stored is stored, whatever becomes of this
+            with suppress(CacheError):
+                self.evict(self._evictor.max_bytes, self._evictor.max_days)
+        return stored
 
     # uses
 
@@ -139,8 +142,13 @@ class Database:
         returns how many records.
         """
         self.reads.wait()
-        with self._writing() as connection:
-            return uses.evict(connection, max_bytes, max_days)
+        while True:
+            try:
+                with self._writing() as connection:
+                    return uses.evict(connection, max_bytes, max_days)
+            except sa.exc.IntegrityError:
+                # another process noted the use of a record after we looked
+                continue
 
     # leases
 

@@ -20,6 +20,8 @@ from mirage.errors import CacheError
 
 #: seconds between two times that a process looks whether there is too much
 EVERY_S = 600.0
+#: of the advisory lock of a server that lets one process evict at a time
+_LOCK = 0x6D697262
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,9 @@ def evict(connection: sa.Connection, max_bytes: float, max_days: float) -> int:
     """Remove what was not used for so many days, and what was used longest ago until no more than so many bytes are left;
     returns how many records.
     """
+    if connection.dialect.name == "postgresql":
+        # one at a time: two that remove the same rows in another order would wait for each other
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
     now = clock(connection)
     # earlier releases do not note what they write
     noted = sa.select(USES.c.key)

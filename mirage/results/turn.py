@@ -61,19 +61,23 @@ def in_turn(request: Request, machine: str, recall: Recall[R], search: Callable[
     seen = memory.seen(key)
     lease = memory.store.acquire(key)
     if isinstance(lease, Holder):
-        holder = lease
+        holder, told = lease, ""
         try:
             while isinstance(lease, Holder):
                 if time.perf_counter() - request.begun > (1 - LAST_SHARE) * request.budget:
                     end = f"{OUT_OF_TIME}, {WAITED} {holder}"
                     return found if (found := recall(end)) is not None else search(time.perf_counter() - begun)
-                request.say(Step("waiting", f"for the search of {holder}"))
+                if told != str(holder):
+                    told = str(holder)
+                    request.say(Step("waiting", f"for the search of {holder}"))
                 time.sleep(POLL_S)
                 if (checksum := memory.store.checksum(key)) != seen:
                     seen = checksum
+                    request.say(Step("waiting", f"for the search of {holder}, which has found more"))
                     if (found := recall()) is not None:
                         return found
                 lease = memory.store.holder(key) or memory.store.acquire(key)
+                holder = lease if isinstance(lease, Holder) else holder
         except KeyboardInterrupt:
             if (found := recall(f"{INTERRUPTED}, {WAITED} {holder}")) is None:
                 raise
