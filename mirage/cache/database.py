@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sqlite3
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -213,12 +212,12 @@ class Database:
             yield
         except sa.exc.IntegrityError:
             raise
-        except (sa.exc.SQLAlchemyError, ImportError, OSError) as error:
+        except (sa.exc.SQLAlchemyError, ImportError, OSError, UnicodeDecodeError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
             # servers say more than a line
             said = " ".join(str(cause).split())
             message = f"results store {self.place}: {said}; {self._advice}"
-            if isinstance(cause, sqlite3.DatabaseError) and is_damage(cause) and self._file:
+            if self._file and is_damage(cause):
                 raise DamagedCacheError(message, self._file) from error
             raise CacheError(message) from error
 

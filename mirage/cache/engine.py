@@ -61,10 +61,13 @@ def clock(connection: sa.Connection) -> float:
     return time.time()
 
 
-def is_damage(error: sqlite3.DatabaseError) -> bool:
+def is_damage(error: BaseException | None) -> bool:
     """Whether SQLite says that the file is damaged, or none of its own."""
+    # an error whose message quotes a damaged name, which the driver cannot read
+    if isinstance(error, UnicodeDecodeError):
+        return True
     # the lower bits of an extended code are the code
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
+    return isinstance(error, sqlite3.DatabaseError) and getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGED
 
 
 def set_aside(file: Path) -> Path | None:
@@ -87,7 +90,7 @@ def _is_sound(file: Path) -> bool:
     try:
         with closing(sqlite3.connect(file, timeout=LOCK_TIMEOUT_S)) as connection:
             return bool(connection.execute("PRAGMA quick_check").fetchone() == ("ok",))
-    except sqlite3.DatabaseError:
+    except (sqlite3.DatabaseError, UnicodeDecodeError):
         return False
 
 

@@ -182,6 +182,16 @@ def test_one_changed_byte_is_refused_or_harmless(
         check(folder, random.Random(seed))
 
 
+@pytest.mark.parametrize("name", [b"mirage_uses", b"INDEX mirage_results_family"])
+def test_a_damaged_name_of_a_table_is_damage(sound: bytes, tmp_path: Path, name: bytes) -> None:
+    """The driver cannot read the error's message, which has the name."""
+    file = tmp_path / "store.sqlite"
+    assert name in sound
+    file.write_bytes(sound.replace(name, b"\xa9" + name[1:]))
+    with pytest.raises(CacheError, match=r"store\.sqlite"):
+        ResultStore(f"sqlite:///{file}").put(KEYS[0], {}, **{**ABOUT, "best_us": 0.1})
+
+
 def test_the_damage_of_these_tests_is_noticed(sound: bytes, tmp_path: Path) -> None:
     """Most changes of a payload are: this is what the test above could not tell."""
     file = tmp_path / "store.sqlite"

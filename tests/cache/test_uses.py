@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing
 from pathlib import Path
 
@@ -87,6 +88,30 @@ def test_a_process_looks_at_its_first_write_and_seldom_after(
     for key in KEYS:
         other.put(key, PAYLOAD, program="p", target="cpu", dtype="f32", best_us=0.1)
     assert left(other) == ["a", "b", "c", "d"]
+
+
+def test_evictions_and_writes_at_once_stop_nobody(url: str) -> None:
+    ResultStore(url)
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            store = ResultStore(url)
+            for i in range(10):
+                key = sha256(f"{number % 2} {i}")
+                store.put(key, PAYLOAD, program="p", target="cpu", dtype="f32", best_us=1.0 / (number + 1))
+                store.get(key)
+                store.evict(max_bytes=3 * BYTES)
+        except BaseException as e:
+            failed.append(e)
+
+    threads = [threading.Thread(target=work, args=[i]) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not failed
+    assert len(ResultStore(url).list()) <= 3
 
 
 @pytest.mark.parametrize("variable", ["MIRAGE_CACHE_MAX_BYTES", "MIRAGE_CACHE_MAX_DAYS"])
