@@ -18,7 +18,6 @@ from mirage.cli_shared import AsJson
 
 TRACE = """
 import mirage as mi
-from mirage.cli_shared import AsJson
 @mi.program(x=mi.tensor("n", 64), w=mi.tensor(64, 64))
 def layer(x, w):
     return mi.softmax(x @ w)

@@ -64,12 +64,12 @@ def runs(r: mi.Superoptimized) -> None:
 def test_an_interrupt_of_the_verification(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
     admit, looked_at = Verifier.admit, 0
 
-    def interrupting(self: Verifier, graph: MuGraph) -> Certificate:
+    def interrupting(self: Verifier, graph: MuGraph, **more: Any) -> Certificate:
         nonlocal looked_at
         looked_at += 1
         if looked_at == 3:
             raise KeyboardInterrupt
-        return admit(self, graph)
+        return admit(self, graph, **more)
 
     with monkeypatch.context() as patch:
         patch.setattr(Verifier, "admit", interrupting)
@@ -155,7 +155,7 @@ def test_an_interrupt_before_anything_was_found(store: ResultStore, monkeypatch:
     with pytest.raises(KeyboardInterrupt):
         mi.superoptimize(adapter, budget=BUDGET, cache=store, progress=Interrupter("searching"))
 
-    def interrupted(*args: object) -> None:
+    def interrupted(*args: object, **more: object) -> None:
         raise KeyboardInterrupt
 
     for cls, name in ((Search, "advance"), (Verifier, "admit")):
@@ -170,7 +170,7 @@ def test_a_second_interrupt_is_raised(store: ResultStore, second: str, monkeypat
     say = Interrupter("0 kernels compiled", second)
     if second == "the last measurement":
 
-        def interrupted(*args: object) -> None:
+        def interrupted(*args: object, **more: object) -> None:
             say.at.pop(0)
             raise KeyboardInterrupt
 
