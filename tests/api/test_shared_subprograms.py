@@ -1,0 +1,38 @@
+"""Equal subprograms of different models are searched once, whatever the names, the order of arguments and of dims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import mirage as mi
+from mirage.cache import ResultStore
+from tests.api.small import BUDGET
+
+
+def first(x: Any, w: Any, v: Any) -> Any:
+    """A model whose adapter is between two sorts."""
+    return mi.sort(mi.relu(mi.sort(x, axis=1) @ w) @ v, axis=1)
+
+
+def second(down: Any, tokens: Any, up: Any) -> Any:
+    """Another one, with the same adapter."""
+    return mi.relu(mi.sort(tokens, axis=0) @ up) @ down
+
+
+def test_a_model_has_what_was_found_for_another_one(tmp_path: Path) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
+    n, r, s, t = 8, 4, "rows", "tokens"
+    a = mi.compile(first, {"x": mi.tensor(s, n), "w": mi.tensor(n, r), "v": mi.tensor(r, n)}, budget=BUDGET, cache=store)
+    kept = {record.key for record in store.list()}
+    assert kept and "from the cache" not in a.explain()
+    specs = {"down": mi.tensor(r, n), "tokens": mi.tensor(t, n), "up": mi.tensor(n, r)}
+    b = mi.compile(second, specs, budget=BUDGET, cache=store)
+    assert "from the cache" in b.explain()
+    assert {record.key for record in store.list()} == kept, "nothing was searched"
+    rng = np.random.default_rng(0)
+    down, tokens, up = (rng.standard_normal(shape).astype(np.float32) for shape in ((r, n), (5, n), (n, r)))
+    want = np.maximum(np.sort(tokens, axis=0) @ up, 0) @ down
+    np.testing.assert_allclose(b(down, tokens, up), want, rtol=1e-4, atol=1e-5)
