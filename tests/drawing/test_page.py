@@ -14,6 +14,7 @@ import pytest
 from mirage.drawing.chart import KINDS, Chart, Line, Mark
 from mirage.drawing.page import Entry, Roofs, Rule, SearchPage, costs, page_html, roofline
 from mirage.drawing.show import picture
+from mirage.results.page import Page
 from tests.drawing.browser import CONTRAST, browser, find, opened, point_at, press, until
 from tests.drawing.test_show import NASTY, Tags
 
@@ -223,6 +224,20 @@ def test_names_are_never_markup(session: Any, tmp_path: Path) -> None:
     point_at(session, find(session, ".mark"))
     until(session, "document.querySelector('#preview:not([hidden]) svg')")
     assert session.execute_script("return [window.hit, document.images.length, document.scripts.length]") == [None, 0, 2]
+    assert session.get_log("browser") == []
+
+
+def test_a_notebook_shows_it_in_a_frame(session: Any, tmp_path: Path) -> None:
+    file = tmp_path / "notebook.html"
+    file.write_text(f"<!DOCTYPE html><body>{Page(page_html(SMALL))._repr_html_()}</body>", encoding="utf-8")
+    opened(session, file)
+    session.switch_to.frame(find(session, "iframe"))
+    until(session, "document.querySelector('#panel svg')?.textContent === 'picture 0'")
+    # what runs in it reaches nothing of the notebook
+    assert session.execute_script("return window.origin") == "null"
+    find(session, ".mark[data-k='1']").click()
+    until(session, "document.querySelector('#panel pre')?.textContent === 'source 1'")
+    session.switch_to.default_content()
     assert session.get_log("browser") == []
 
 
