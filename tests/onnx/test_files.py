@@ -81,6 +81,31 @@ def test_a_tensor_of_more_elements_than_the_file_holds_is_refused() -> None:
         mirage.compile(given, **OPTIONS)
 
 
+_WIDE = np.array([1 << 20, 1 << 20])
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "weights", "shape"),
+    [
+        ("ConstantOfShape", ["s"], {"s": _WIDE}, [1]),
+        ("Expand", ["x", "s"], {"s": _WIDE}, [1]),
+        ("Tile", ["x", "s"], {"s": _WIDE}, [1, 1]),
+        ("Pad", ["x", "s"], {"s": np.array([1 << 50, 0])}, [1]),
+        ("Range", ["a", "b", "c"], {"a": np.array(0), "b": np.array(1 << 50), "c": np.array(1)}, [1]),
+        ("Resize", ["x", "", "s"], {"s": np.array([1, 1, 1e9, 1e9], np.float32)}, [1, 1, 2, 2]),
+        ("Exp", ["x"], {}, [1 << 30, 1 << 30]),
+    ],
+)
+def test_a_tensor_that_has_no_room_in_memory_is_refused(
+    op: str, inputs: list[str], weights: Any, shape: list[int]
+) -> None:
+    kept = TensorProto.INT64 if op == "Range" else TensorProto.FLOAT
+    nodes = [node(op, inputs, ["z"]), node("ReduceMax", ["z"], ["y"], keepdims=0)]
+    given = model(nodes, {"x": shape}, {"y": ((), kept)}, weights)
+    with pytest.raises(UnsupportedNode, match="memory"):
+        mirage.compile(given, **OPTIONS)
+
+
 def test_circles_and_missing_values_are_refused() -> None:
     circle = model([node("Add", ["x", "b"], ["a"]), node("Tanh", ["a"], ["b"])], {"x": [2]}, {"b": [2]})
     missing = model([node("MatMul", ["x", "w"], ["y"])], {"x": [2, 4]}, {"y": [2, 8]})

@@ -46,8 +46,6 @@ def _run(evaluator: Any, feeds: Mapping[str, Any]) -> list[Any]:
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return list(evaluator.run(None, dict(feeds)))
-    except MemoryError:
-        raise
     except Exception as e:
         ops = ", ".join(n.op_type for n in evaluator.proto_.graph.node)
         raise InputError(f"{ops}: {type(e).__name__}: {str(e).partition(chr(10))[0]}") from e

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ from mirage.frontends.onnx.names import Names
 from mirage.frontends.onnx.node_models import single
 from mirage.frontends.onnx.table import LOWERINGS, Call
 from mirage.frontends.onnx.types import annotation_of
-from mirage.frontends.onnx.values import SMALL, Value, dense, folded, known_dims
+from mirage.frontends.onnx.values import SMALL, Value, check_size, dense, folded, known_dims
 from mirage.frontends.proxy import TRACE, Traced, placed
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, ObjectType, PartialTensor
@@ -40,6 +41,10 @@ from mirage.ir.types import ELEMENTS, TensorType
 
 #: elements of a constant that is written into the module; of others, arrays are parameters
 _WRITTEN = 64
+#: operators whose results may be larger than their operands by far
+_GROWING = frozenset(
+    {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "CenterCropPad"}
+)
 #: functions within functions
 _DEPTH = 32
 
@@ -207,6 +212,8 @@ class _Importer:
         found = self._known(node, name, operands, scope)
         if found is None:
             found = self._computed(node, name, version, schema, operands, scope)
+        for v in found:
+            check_size(v)
         sources = [v.sources for v in operands if v is not None and v.known is None]
         if sources and all(sources) and not any(isinstance(v, Refused) for v in found):
             for v in found:
@@ -233,6 +240,8 @@ class _Importer:
                 return [Value(known=folded(name, held, _attributes(node)))]
             except MirageError:
                 return None
+        if name in _GROWING and not self._is_small(node, operands, scope):
+            return None
         model = single(node, [n for n in node.input if n], scope.opsets, (), self.model.ir_version)
         feeds = {n: x for n, x in zip(node.input, held, strict=True) if n}
         try:
@@ -243,6 +252,14 @@ class _Importer:
         if not all(isinstance(r, np.ndarray | np.generic) and r.size <= SMALL for r in results):
             return None
         return [Value(known=np.asarray(found[n])) if n else Value() for n in node.output]
+
+    def _is_small(self, node: NodeProto, operands: Sequence[Value | None], scope: _Scope) -> bool:
+        """Whether ONNX says that the result of a node of known operands is a small tensor."""
+        values = {n: v for n, v in zip(node.input, operands, strict=True) if v is not None}
+        schema = _schema(node, scope.opsets.get("", 1))
+        (found,) = fallback.types_of(node, schema, values, scope.opsets, fallback.Typing())
+        annotation = annotation_of(found, lambda name: None)
+        return isinstance(annotation, TensorType) and prod(map(int, annotation.shape)) <= SMALL
 
     def _computed(
         self, node: NodeProto, name: str, version: int, schema: Any, operands: Sequence[Value | None], scope: _Scope

@@ -252,6 +252,10 @@ def _eye_like(c: Call, x: Any) -> Any:
     return c.cast(graph_ops.equal(columns, rows + c.attr("k", 0)), c.dtype_of("dtype", x.dtype))
 
 
+#: elements of a range of floating-point numbers, or backwards, that is written out
+_RANGE = 1 << 20
+
+
 @lowers("Range", static=(0, 1, 2))
 def _range(c: Call, start: Any, limit: Any, step: Any) -> Any:
     first, last, by = (np.asarray(v).item() for v in (start, limit, step))
@@ -263,6 +267,8 @@ def _range(c: Call, start: Any, limit: Any, step: Any) -> Any:
         )
     if any(isinstance(v, sympy.Expr) for v in (first, last, by)):
         unsupported("it begins or steps by a dim that only the run tells")
+    if by == 0 or not (last - first) / by <= _RANGE:
+        unsupported("it has no step, or is too long to be written out")
     return np.arange(first, last, by, dtype=start.dtype)
 
 

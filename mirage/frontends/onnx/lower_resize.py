@@ -17,6 +17,9 @@ from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import size_of
 from mirage.ir.types import DTYPES
 
+#: elements along a resized axis
+_LONGEST = 1 << 16
+
 # resizing
 
 
@@ -117,7 +120,9 @@ def _resize(c: Call, x: Any, roi: Any = None, scales: Any = None, sizes: Any = N
         if not isinstance(size, int):
             x = _repeated(c, x, a, scale, mode)
             continue
-        count = floor(size * scale) if count is None else count
+        count = floor(min(size * scale, 2 * _LONGEST)) if count is None else count
+        if count > _LONGEST:
+            unsupported(f"an axis of it would have more than {_LONGEST} elements")
         if c.attr("coordinate_transformation_mode") == "tf_crop_and_resize":
             own = _outside(c, scale, size, count, windows[a]).reshape(
                 tuple(count if k == a else 1 for k in range(x.ndim))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from mirage.frontends.imported import unsupported
 from mirage.frontends.onnx.node_models import NAME, constant, encoded
 from mirage.ir.annotations import ObjectType
 from mirage.ir.dims import floor_div, maximum, minimum, modulo, to_dim
-from mirage.ir.types import ELEMENTS
+from mirage.ir.types import ELEMENTS, TensorType
 
 #: elements of a tensor that is computed while a model is imported
 SMALL = 1024
@@ -76,6 +78,21 @@ def dense(tensor: SparseTensorProto) -> np.ndarray:
         places = np.ravel_multi_index(tuple(places.T), tuple(tensor.dims))
     found[places] = values
     return found.reshape(tuple(tensor.dims))
+
+
+def check_size(value: Value) -> None:
+    """Raise UnsupportedNode for a tensor that has no room in this machine's memory, however it is computed."""
+    annotation = getattr(value.traced, "annotation", None)
+    if not isinstance(annotation, TensorType) or not all(d.is_Integer for d in annotation.shape):
+        return
+    if math.prod(map(int, annotation.shape)) * ELEMENTS[annotation.dtype].itemsize > memory_bytes():
+        unsupported(f"a result of it, {annotation}, is larger than this machine's memory")
+
+
+@cache
+def memory_bytes() -> int:
+    """The memory of this machine."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def known_dims(dims: Sequence[Any]) -> np.ndarray:
