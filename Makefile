@@ -45,6 +45,7 @@ bench-gpu: .venv/gpu
 docs: .venv/test
 	$(BIN)/python -m benchmarks.drawings
 	$(BIN)/python -m benchmarks.operator_table
+	$(BIN)/python -m benchmarks.rule_table
 	$(BIN)/python -m benchmarks.setting_table
 	$(BIN)/python -m benchmarks.notebooks
 

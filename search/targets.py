@@ -28,8 +28,9 @@ MAX_TARGETS = 3
 WAYS, ROOT_WAYS = 3, 24
 #: seconds that choosing takes at most
 CHOICE_S = 0.5
-#: a target's operators take at most this share of the time that the program's take
-WORTH = 0.95
+#: a target's operators take at most this share of the time that the program's take; and this one where no rule but those of
+#: arithmetic leads to it, as the program's search has most of these forms
+WORTH, WORTH_ARITHMETIC = 0.95, 0.7
 #: ns per element that is read from memory
 READ_NS = 0.1
 
@@ -69,7 +70,7 @@ def find_targets(
         if key in seen or cost >= WORTH * least or len(targets) == MAX_TARGETS:
             continue
         target = rewritten(found.graph, program, roots, outputs)
-        if target is not None:
+        if target is not None and (target.links or cost < WORTH_ARITHMETIC * least):
             seen.add(key)
             targets.append(target)
     return Targets(tuple(targets), report)

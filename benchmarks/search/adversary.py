@@ -1,6 +1,7 @@
 """Pairs of programs made to deceive a verifier: `python -m benchmarks.search.adversary [--count N] [--json]`.
 
-Each pair (`benchmarks/search/pairs.py`) is compared as two programs, and as a program and the graph of the other. A verdict is
+Each pair (`benchmarks/search/pairs.py`) is compared as two programs, as a program and the graph of the other, and by chains of
+rules. A verdict is
 wrong if it is "equal", without a condition, for programs that are not, or "different" for programs that agree wherever both
 are defined. "unknown" is never wrong. The exit status is 1 if a verdict is. Wrong graphs of programs are in
 `benchmarks/search/mutants.py`.
@@ -25,11 +26,13 @@ from mirage.ir.axes import to_axes
 from mirage.mugraph.reference import reference_graph
 from mirage.results.evidence import compare
 from mirage.verify.certificate import Certificate
+from mirage.verify.pairing import paired
+from mirage.verify.rules.rewritten import prove_by_rules
 
 #: random pairs
 COUNT = 330
 
-Form = Literal["programs", "program and graph"]
+Form = Literal["programs", "program and graph", "programs by rules"]
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,27 @@ def judged(pair: Pair) -> Iterator[Judged]:
         yield Judged(pair.name, pair.kind, form, pair.seed, pair.expected, c.verdict, c.equal, c.condition, wrong)
 
 
+def judged_by_rules(pair: Pair) -> Judged | None:
+    """What chains of rules prove of a pair, beside the proofs by normal forms; None where the programs have no axes in common."""
+    a, b = pair.programs()
+    try:
+        x, y = paired(a, b)
+    except AxisError:
+        return None
+    if [o.dims for o in x.outputs] != [o.dims for o in y.outputs]:
+        return None
+    proved = prove_by_rules(x, y) is not None
+    wrong = proved and pair.expected != "equal"
+    verdict = "proved equal" if proved else "unknown"
+    return Judged(pair.name, pair.kind, "programs by rules", pair.seed, pair.expected, verdict, proved, None, wrong)
+
+
 def measure(count: int = COUNT, seed: int = 0) -> Iterator[Judged]:
     """The verdicts on all named pairs, and on so many random ones."""
     for pair in chain(named(), generated(count, seed)):
         yield from judged(pair)
+        if (by_rules := judged_by_rules(pair)) is not None:
+            yield by_rules
 
 
 def by_kind(found: Iterable[Judged]) -> list[AdversaryRow]:

@@ -18,13 +18,16 @@ _ROW = ("n",)
 
 @dataclass(frozen=True)
 class Rewrite:
-    """A program as it is written, and as it is better written; of equal types, with the sizes at which both are measured."""
+    """A program as it is written, and as it is better written; of equal types, with the sizes at which both are measured.
+    `constants` are inputs whose contents never change.
+    """
 
     name: str
     written: Callable[..., Any]
     better: Callable[..., Any]
     specs: dict[str, Any]
     sizes: dict[str, int]
+    constants: tuple[str, ...] = ()
 
 
 def _row(name: str, written: Callable[..., Any], better: Callable[..., Any], inputs: str) -> Rewrite:
@@ -192,15 +195,15 @@ def _products() -> Iterator[Rewrite]:
     )  # fmt: skip
     yield Rewrite(
         "low rank", lambda x, a, c: x @ (a @ c), lambda x, a, c: (x @ a) @ c,
-        {"x": T("m", M), "a": T(M, 8), "c": T(8, "n")}, sizes,
+        {"x": T("m", M), "a": T(M, 8), "c": T(8, "n")}, sizes, ("a", "c"),
     )  # fmt: skip
     yield Rewrite(
         "sum of two products", lambda x, a, b: x @ a + x @ b, lambda x, a, b: x @ (a + b),
-        {"x": T("m", M), "a": T(M, "n"), "b": T(M, "n")}, sizes,
+        {"x": T("m", M), "a": T(M, "n"), "b": T(M, "n")}, sizes, ("a", "b"),
     )  # fmt: skip
     yield Rewrite(
         "sum of three products", lambda x, a, b, c: x @ a + x @ b + x @ c, lambda x, a, b, c: x @ (a + b + c),
-        {"x": T("m", M), "a": T(M, "n"), "b": T(M, "n"), "c": T(M, "n")}, sizes,
+        {"x": T("m", M), "a": T(M, "n"), "b": T(M, "n"), "c": T(M, "n")}, sizes, ("a", "b", "c"),
     )  # fmt: skip
     yield Rewrite(
         "products with one matrix", lambda x, y, w: x @ w + y @ w, lambda x, y, w: (x + y) @ w,
@@ -208,11 +211,11 @@ def _products() -> Iterator[Rewrite]:
     )  # fmt: skip
     yield Rewrite(
         "residual of a product", lambda x, a, b: x @ a - x @ b, lambda x, a, b: x @ (a - b),
-        {"x": T("m", M), "a": T(M, "n"), "b": T(M, "n")}, sizes,
+        {"x": T("m", M), "a": T(M, "n"), "b": T(M, "n")}, sizes, ("a", "b"),
     )  # fmt: skip
     yield Rewrite(
         "gain before a product", lambda x, g, w: (x * g) @ w, lambda x, g, w: x @ (mi.reshape(g, (M, 1)) * w),
-        {"x": T("m", M), "g": T(M), "w": T(M, 8)}, {"m": 2048},
+        {"x": T("m", M), "g": T(M), "w": T(M, 8)}, {"m": 2048}, ("g", "w"),
     )  # fmt: skip
     yield Rewrite(
         "scaled rows", lambda x, s, w: (x * s) @ w, lambda x, s, w: (x @ w) * s,
@@ -247,7 +250,7 @@ def _products() -> Iterator[Rewrite]:
     yield Rewrite(
         "batch norm into a product", lambda x, s, b, w: (x * s + b) @ w,
         lambda x, s, b, w: x @ (mi.reshape(s, (M, 1)) * w) + mi.reshape(b, (1, M)) @ w,
-        {"x": T("m", M), "s": T(M), "b": T(M), "w": T(M, 8)}, {"m": 2048},
+        {"x": T("m", M), "s": T(M), "b": T(M), "w": T(M, 8)}, {"m": 2048}, ("s", "b", "w"),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import typer
@@ -76,7 +76,8 @@ def measure(
     """A row per program; all if none is named."""
     for name in names or PROGRAMS:
         row = rewrite_row(PROGRAMS[name], timed)
-        say(f"{name}: {'found' if row.found else row.why}, {row.modelled_gain:.1f} times as modelled")
+        measured = f", {row.gain:.2f} times as measured" if row.gain else ""
+        say(f"{name}: {'found' if row.found else row.why}, {row.modelled_gain:.2f} times as modelled{measured}")
         yield row
 
 
@@ -85,19 +86,21 @@ def rewrite_row(rewrite: Rewrite, timed: bool = False) -> RewriteRow:
     start = time.perf_counter()
     written = mi.trace(rewrite.written, **rewrite.specs)
     plain = SearchOptions(vocabulary="program", rules=False)
-    both = _graphs(written, rewrite.sizes, SearchOptions())
-    targets = [c for c in both if c.certificate.chain] + _graphs(written, rewrite.sizes, SearchOptions(), alone=True)
-    better = _least(_graphs(mi.trace(rewrite.better, **rewrite.specs), rewrite.sizes, plain))
+    full = SearchOptions(constants=rewrite.constants)
+    both = _graphs(written, rewrite.sizes, full)
+    targets = [c for c in both if c.certificate.chain] + _graphs(written, rewrite.sizes, full, alone=True)
+    known = replace(plain, constants=rewrite.constants)
+    better = _least(_graphs(mi.trace(rewrite.better, **rewrite.specs), rewrite.sizes, known))
     best = min(both, key=lambda c: c.cost, default=None)
     least = _least(both)
     found = least <= TOLERANCE * better
     before = after = 0.0
     if timed:
-        before, after = (_timed(written, rewrite.sizes, options) for options in (plain, SearchOptions()))
+        before, after = (_timed(written, rewrite.sizes, options) for options in (plain, full))
     return RewriteRow(
         rewrite.name,
         _least(_graphs(written, rewrite.sizes, plain)),
-        _least(_graphs(written, rewrite.sizes, SearchOptions(rules=False))),
+        _least(_graphs(written, rewrite.sizes, replace(full, rules=False))),
         _least(targets),
         least,
         better,
@@ -121,7 +124,11 @@ def _graphs(
     verifier = Verifier(program)
     safe = program_is_stable(program)
     search = None if alone else Search(verifier.axis_program, sizes, options, safe=safe)
-    rewriting = Rewriting(verifier.axis_program, sizes, options, verifier.learn, safe=safe) if options.rules else None
+    rewriting = None
+    if options.rules:
+        rewriting = Rewriting(
+            verifier.axis_program, sizes, options, verifier.learn, constants=options.constants, safe=safe
+        )  # fmt: skip
     return Candidates(verifier, search, rewriting=rewriting).all(SEARCH)
 
 
@@ -143,7 +150,7 @@ def _why(written: Program, better: Callable[..., object], specs: Mapping[str, ob
 def _timed(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> float:
     """Microseconds of the best version."""
     target = get_target("cpu")
-    request = Request(Verifier(program), [dict(sizes)], target, options, budget=TUNE, say=lambda _: None)
+    request = Request(Verifier(program), [dict(sizes)], target, options, options.constants, budget=TUNE, say=lambda _: None)
     result = answers(target).superoptimize(request)
     return float(result.best.timing.median_us)
 

@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from benchmarks.search import adversary
-from benchmarks.search.adversary import Judged, by_kind, judged, measure
+from benchmarks.search.adversary import Judged, by_kind, judged, judged_by_rules, measure
 from benchmarks.search.pairs import CANCELLED, CHANGES, IDENTITIES, Pair, generated, named
 
 #: random pairs of the sample
@@ -99,3 +99,8 @@ def test_a_wrong_verdict_ends_with_an_error(
         adversary.main(1, as_json=True)
     printed = capsys.readouterr()
     assert json.loads(printed.out)[0]["verdict"] == row.verdict and "unknown: " in printed.err
+
+
+def test_rules_prove_no_pair_of_programs_that_differ() -> None:
+    found = [j for pair in (*named(), *generated(6, 0)) if (j := judged_by_rules(pair)) is not None]
+    assert found and not any(j.wrong for j in found)

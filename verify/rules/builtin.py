@@ -165,7 +165,7 @@ def _concats() -> Iterator[Rule]:
     yield Rule("sum over a concat", sum_(joined(p, q), "j"), sum_(p, "j_0") + sum_(q, "j_1"))
     for fn in ("exp", "log", "sqrt", "relu", "sigmoid", "tanh", "abs"):
         yield Rule(f"{fn} of a concat", call(fn, joined(p, q)), joined(call(fn, p), call(fn, q)))
-        yield Rule(f"concat of {fn}s", joined(call(fn, p), call(fn, q)), call(fn, joined(p, q)))
+        yield Rule(f"{fn} of the pieces", joined(call(fn, p), call(fn, q)), call(fn, joined(p, q)))
 
 
 def _ring() -> Iterator[Rule]:

@@ -155,6 +155,21 @@ class EGraph:
         """The terms of a class over classes, as it was when the graph was last rebuilt, by their heads."""
         return self._nodes.get(root, {})
 
+    def __str__(self) -> str:
+        """The classes, each with its terms, as it was when the graph was last rebuilt."""
+        names = {root: f"c{i}" for i, root in enumerate(sorted(self._nodes, key=lambda r: min(self._members[r])))}
+        lines = []
+        for root, name in names.items():
+            terms = sorted(self._text(node, names) for nodes in self.nodes(root).values() for node in nodes)
+            lines.append(f"{name} = {' | '.join(terms)}")
+        return "\n".join(lines)
+
+    def _text(self, node: Node, names: Mapping[int, str]) -> str:
+        if not node.args:
+            return self.terms.text(self.terms.intern(*node))
+        over = f"[{','.join(node.data)}]" if node.op == "sum" else ""
+        return f"{head_of(node)}{over}({', '.join(names[self.find(a)] for a in node.args)})"
+
     # -- matching
 
     def matches(self, p: Pattern, root: int) -> Iterator[Binding]:

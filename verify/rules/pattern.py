@@ -88,6 +88,8 @@ class Pattern:
                 return f"sum[{','.join(self.data)}]({_bare(self.args[0])})"
             case "size":
                 return f"|{self.data}|"
+            case "concat":
+                return f"concat({', '.join(map(_bare, self.args))})"
             case "add" if (negative := _negated(self.args[1])) is not None:
                 return f"({self.args[0]} - {negative})"
             case "mul" if (negative := _negated(self)) is not None:

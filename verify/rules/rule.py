@@ -69,7 +69,9 @@ class Rule:
                 found.append(f"{name} a constant")
         summed = _axis_variables(self.lhs) | _axis_variables(self.rhs)
         for name, variable in sorted(self.lhs.by_name.items()):
-            if variable.op == "var" and (without := sorted(summed - variable.over)):
+            # what a concat joins depends on its own piece of the joined axis
+            own = {a for a in summed if variable.over & {a, f"{a}_0", f"{a}_1"}}
+            if variable.op == "var" and (without := sorted(a for a in summed - own if a[-2:] not in ("_0", "_1"))):
                 found.append(f"{name} the same along {', '.join(without)}")
         if self.partial:
             found.append("both sides defined in the same places")
@@ -81,7 +83,7 @@ class Rule:
 
 
 def _axis_variables(p: Pattern) -> set[str]:
-    own = set(p.data) if p.op == "sum" else set()
+    own = set(p.data) if p.op == "sum" else {p.data} if p.op == "concat" else set()
     return own.union(*(_axis_variables(x) for x in p.args))
 
 
