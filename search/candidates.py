@@ -205,10 +205,10 @@ class Candidates:
         pieces, the whole, and then the targets.
         """
         joined = None
-        if self.pieces is not None and not self.pieces.done and (self.search is None or self.search.finished):
-            joined = next(self.pieces, None)
         targets, whole = self.rewriting, self.search
-        first = whole is None or bool(whole.finished)
+        first = whole is None or whole.done or bool(whole.finished)
+        if self.pieces is not None and not self.pieces.done and first:
+            joined = next(self.pieces, None)
         if targets is not None and first and not (targets.opened if whole and not whole.done else targets.done):
             targets.advance(seconds)
             fresh = targets.found[self._rewritten :]
