@@ -13,9 +13,20 @@ from rich.console import Console
 
 from mirage.errors import DimError, InputError
 
-# names of the user's are printed as they are: ":boom:" is part of "FILE.py:boom: ..."
-out = Console(emoji=False)
-err = Console(stderr=True, emoji=False)
+#: columns of what is not printed on a terminal: a file or a pipe has room for whole lines
+FILE_COLUMNS = 200
+
+
+def _console(stderr: bool) -> Console:
+    """A console. Names of the user's are printed as they are: ":boom:" is part of "FILE.py:boom: ..."."""
+    console = Console(stderr=stderr, emoji=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = FILE_COLUMNS
+    return console
+
+
+out = _console(stderr=False)
+err = _console(stderr=True)
 
 
 #: the option of every command, and of every benchmark that prints rows

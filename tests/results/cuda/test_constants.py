@@ -67,8 +67,9 @@ def test_packed_copies_compete(result: CudaSuperoptimized) -> None:
 
 
 def test_other_constants_are_another_record(result: CudaSuperoptimized, store: ResultStore) -> None:
+    # what follows from constants alone is computed once, so that their graphs are others, too
     without = ask(store)
-    assert without.cache_hit and without.tune_stop != "from the cache"
+    assert not without.cache_hit
     assert not packed(without)
     again = ask(store, "w")
     assert again.tune_stop == "from the cache"
