@@ -136,6 +136,24 @@ def test_what_is_no_model_is_refused(tmp_path: Path) -> None:
         mirage.compile(tmp_path / "absent.onnx", **OPTIONS)
 
 
+@pytest.mark.parametrize("name", [b"batch", b"MatMul", b"small"])
+def test_text_that_is_no_utf8_is_refused(name: bytes) -> None:
+    """The name of a dim, of an operator, and of the graph."""
+    given = small()
+    given.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "batch"
+    content = given.SerializeToString()
+    assert content.count(name) == 1
+    with pytest.raises(FormatError, match="no UTF-8"):
+        mirage.compile(onnx.ModelProto.FromString(content.replace(name, b"\xff" + name[1:])), **OPTIONS)
+
+
+def test_the_name_of_a_file_of_data_that_is_no_utf8_is_refused(tmp_path: Path) -> None:
+    path = with_external(tmp_path, "weights.bin")
+    path.write_bytes(path.read_bytes().replace(b"weights.bin", b"weights.\xff\xfen"))
+    with pytest.raises(FormatError, match="no UTF-8"):
+        mirage.compile(path, **OPTIONS)
+
+
 def test_an_opset_of_the_future_is_refused() -> None:
     given = small()
     given.opset_import[0].version = 99

@@ -8,9 +8,12 @@ import math
 import os
 import warnings
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import Any
 
-from google.protobuf.message import DecodeError
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import DecodeError, Message
 from onnx import GraphProto, ModelProto, TensorProto, checker, external_data_helper, helper
 
 from mirage.errors import FormatError, InputError, UnsupportedNode
@@ -38,10 +41,12 @@ def load_model(path: str | os.PathLike[str]) -> ModelProto:
         model = ModelProto.FromString(content)
     except DecodeError:
         raise FormatError(f"{where}: it is no ONNX model, or damaged; export it again") from None
+    # names are looked at before any of them is made a path
+    _check_text(model, str(where))
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             _read_external(tensor, where)
-    return checked_model(model, str(where))
+    return _checked(model, str(where))
 
 
 def checked_model(model: ModelProto, what: str) -> ModelProto:
@@ -49,6 +54,11 @@ def checked_model(model: ModelProto, what: str) -> ModelProto:
 
     Raises FormatError and UnsupportedNode, which begin with `what`.
     """
+    _check_text(model, what)
+    return _checked(model, what)
+
+
+def _checked(model: ModelProto, what: str) -> ModelProto:
     for tensor in _tensors(model):
         if tensor.data_location == TensorProto.EXTERNAL:
             raise FormatError(f"{what}: tensor {tensor.name!r} is in another file; pass the path of the model's file")
@@ -65,6 +75,28 @@ def checked_model(model: ModelProto, what: str) -> ModelProto:
             f"{what}: its operators are of opset {version}; {OPSETS[0]} to {OPSETS[-1]} are known: export it for one of them"
         )
     return model
+
+
+def _check_text(message: Message, what: str) -> None:
+    """Raise FormatError for a name or another text of a model that is not UTF-8, which protocol buffers give as bytes."""
+    for field, is_text, is_repeated in _text_fields(message.DESCRIPTOR):
+        if not is_repeated and not message.HasField(field):
+            continue
+        found: Any = getattr(message, field)
+        for x in found if is_repeated else (found,):
+            if not is_text:
+                _check_text(x, what)
+            elif isinstance(x, bytes):
+                raise FormatError(
+                    f"{what}: a {field} of a {message.DESCRIPTOR.name}, {x[:40]!r}, is no UTF-8; export it again"
+                )
+
+
+@cache
+def _text_fields(descriptor: Descriptor) -> list[tuple[str, bool, bool]]:
+    """The fields of a kind of message that are text, or messages: whether they are text, and whether there may be several."""
+    kinds = {FieldDescriptor.TYPE_STRING: True, FieldDescriptor.TYPE_MESSAGE: False}
+    return [(f.name, kinds[f.type], f.is_repeated) for f in descriptor.fields if f.type in kinds]
 
 
 def _tensors(model: ModelProto) -> Iterator[TensorProto]:
