@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from onnx import TensorProto, helper
 
 import mirage
 from mirage.errors import FormatError, InputError, MirageError, UnsupportedNode
-from tests.onnx.models import model, node
+from tests.onnx.models import model, node, value
 
 OPTIONS: Any = {"without": ("superoptimize", "fuse", "libraries", "plan", "merge"), "cache": False}
 WEIGHTS = np.arange(32, dtype=np.float32).reshape(4, 8)
@@ -161,6 +162,50 @@ def test_an_opset_of_the_future_is_refused() -> None:
         mirage.compile(given, **OPTIONS)
 
 
+def rich() -> onnx.ModelProto:
+    """A model of many kinds of operators: windows, shapes that are computed, branches, loops, constants among attributes."""
+    flag, total = value("flag", ((), TensorProto.BOOL)), value("total", ["n", 4])
+    index, going = value("i", ((), TensorProto.INT64)), value("going", ((), TensorProto.BOOL))
+    step = [
+        node("Identity", ["flag"], ["going"]),
+        node("Add", ["total", "z"], ["next"]),
+        node("Exp", ["next"], ["row"]),
+    ]
+    body = helper.make_graph(
+        step, "body", [index, flag, total], [going, value("next", ["n", 4]), value("row", ["n", 4])]
+    )
+    branches = [
+        helper.make_graph([node(op, ["z"], [name])], name, [], [value(name, ["n", 4])])
+        for op, name in (("Tanh", "then"), ("Neg", "else"))
+    ]
+    nodes = [
+        node("Shape", ["x"], ["s"]),
+        node("Gather", ["s", "zero"], ["n"], axis=0),
+        node("Unsqueeze", ["n", "zeros"], ["n1"]),
+        node("Concat", ["n1", "sizes"], ["image"], axis=0),
+        node("Reshape", ["x", "image"], ["images"]),
+        node("Conv", ["images", "k"], ["c"], pads=[1, 1, 1, 1], kernel_shape=[3, 3]),
+        node("MaxPool", ["c"], ["p"], kernel_shape=[1, 1], strides=[1, 1]),
+        node("Flatten", ["p"], ["f"]),
+        node("Softmax", ["f"], ["z"], axis=-1),
+        node("ReduceMax", ["z"], ["largest"], keepdims=0),
+        node("Less", ["largest", "half"], ["less"]),
+        node("If", ["less"], ["chosen"], then_branch=branches[0], else_branch=branches[1]),
+        node("Loop", ["times", "", "chosen"], ["last", "rows"], body=body),
+        node("ReduceSum", ["rows", "zeros"], ["summed"], keepdims=0),
+        node("Range", ["from", "to", "by"], ["r"]),
+        node("Constant", [], ["one"], value=onnx.numpy_helper.from_array(np.ones((1, 4), np.float32))),
+        node("Where", ["less", "one", "r"], ["w"]),
+        node("Sum", ["summed", "last", "w"], ["y"]),
+    ]
+    weights = {
+        "zero": np.array(0), "zeros": np.array([0]), "sizes": np.array([1, 2, 2]), "times": np.array(70),
+        "k": np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3), "half": np.array(0.5, np.float32),
+        "from": np.array(0, np.float32), "to": np.array(2, np.float32), "by": np.array(0.5, np.float32),
+    }  # fmt: skip
+    return model(nodes, {"x": ["n", 4]}, {"y": ["n", 4]}, weights)
+
+
 def _survives(content: bytes, path: Path) -> None:
     """A damaged file is a MirageError, or still a model."""
     path.write_bytes(content)
@@ -171,20 +216,30 @@ def _survives(content: bytes, path: Path) -> None:
         pass
 
 
-def _mutated(seed: int) -> bytes:
+def _mutated(content: bytes, seed: int) -> bytes:
     draw = random.Random(seed)
-    content = bytearray(small().SerializeToString())
+    found = bytearray(content)
     for _ in range(draw.randint(1, 3)):
-        content[draw.randrange(len(content))] = draw.randrange(256)
-    return bytes(content)
+        found[draw.randrange(len(found))] = draw.randrange(256)
+    return bytes(found)
 
 
-def test_mutated_files_are_errors_or_models(tmp_path: Path) -> None:
-    for seed in range(60):
-        _survives(_mutated(seed), tmp_path / "model.onnx")
+def test_a_rich_model_runs_without_the_reference_evaluator() -> None:
+    run: Any = mirage.compile(rich(), **OPTIONS)
+    assert np.isfinite(run(np.ones((2, 4), np.float32))).all()
+    assert not run.programs[0].imported.fallback
+
+
+@pytest.mark.parametrize("make", [small, rich])
+def test_mutated_files_are_errors_or_models(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    content = make().SerializeToString()
+    for seed in range(60 if make is small else 20):
+        _survives(_mutated(content, seed), tmp_path / "model.onnx")
 
 
 @pytest.mark.slow
-def test_two_thousand_mutated_files_are_errors_or_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize("make", [small, rich])
+def test_two_thousand_mutated_files_are_errors_or_models(make: Callable[[], onnx.ModelProto], tmp_path: Path) -> None:
+    content = make().SerializeToString()
     for seed in range(2000):
-        _survives(_mutated(seed), tmp_path / "model.onnx")
+        _survives(_mutated(content, seed), tmp_path / "model.onnx")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import sympy
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, defs, helper, numpy_helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, defs, helper
 
 from mirage.errors import MirageError, UnsupportedNode
 from mirage.frontends.functions import recorded
@@ -33,7 +33,7 @@ from mirage.frontends.onnx.names import Names
 from mirage.frontends.onnx.node_models import single
 from mirage.frontends.onnx.table import LOWERINGS, Call
 from mirage.frontends.onnx.types import annotation_of
-from mirage.frontends.onnx.values import SMALL, Value, check_size, dense, folded, known_dims
+from mirage.frontends.onnx.values import SMALL, Value, array_of, check_size, dense, folded, known_dims
 from mirage.frontends.proxy import TRACE, Traced, placed
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, ObjectType, PartialTensor
@@ -45,6 +45,10 @@ _WRITTEN = 64
 _GROWING = frozenset(
     {"ConstantOfShape", "Expand", "Tile", "Range", "Pad", "Resize", "Upsample", "OneHot", "CenterCropPad"}
 )
+#: operators that the evaluator has whole, and whose bodies are loops, one round for each element
+_WHOLE = frozenset({"Range", "Scan"})
+#: what nodes with operands or attributes that do not fit them raise beside our own errors
+_MALFORMED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 #: functions within functions
 _DEPTH = 32
 
@@ -106,7 +110,7 @@ class _Importer:
         graph = self.model.graph
         opsets = {o.domain: o.version for o in self.model.opset_import}
         scope = _Scope({"": 1, **opsets, **({"": opsets["ai.onnx"]} if "ai.onnx" in opsets else {})})
-        arrays = {t.name: numpy_helper.to_array(t) for t in graph.initializer}
+        arrays = {t.name: array_of(t) for t in graph.initializer}
         for s in graph.sparse_initializer:
             arrays[s.values.name] = dense(s)
         inputs = [i for i in graph.input if i.name not in arrays]
@@ -187,10 +191,10 @@ class _Importer:
             try:
                 with placed(_place(node)):
                     found = self._node(node, scope)
-            except MirageError as e:
+            except (MirageError, *_MALFORMED) as e:
                 operands = [scope.values.get(n) for n in node.input]
                 if not any(isinstance(v, Refused) for v in operands):
-                    self.refused.append(f"{_place(node)}: {e}")
+                    self.refused.append(f"{_place(node)}: {_why(e)}")
                 found = [Refused()] * len(node.output)
             for name, value in zip(node.output, found, strict=False):
                 if name:
@@ -268,14 +272,14 @@ class _Importer:
             found = self._lowered(node, name, version, operands, scope)
             self.native[name] += 1
             return found
-        except MirageError as e:
-            self.reasons.setdefault(name, str(e))
+        except (MirageError, *_MALFORMED) as e:
+            self.reasons.setdefault(name, _why(e))
         typing = fallback.Typing()
         if schema is not None and scope.depth < _DEPTH:
             types = [None if v is None else typing.type_of(v) for v in operands]
             given = [t for v, t in zip(operands, types, strict=True) if v is not None]
             body = body_of(schema, node, version, given) if all(t is not None for t in given) else None
-            if body is not None and name not in ("Scan",):
+            if body is not None and name not in _WHOLE:
                 native, fell = self.native.copy(), self.fallback.copy()
                 refused = len(self.refused)
                 try:
@@ -339,7 +343,7 @@ class _Importer:
         """The results of a graph among a node's attributes, recorded in the function whose trace runs."""
         inside = _Scope(scope.opsets, scope, depth=scope.depth + 1)
         for t in graph.initializer:
-            inside.values[t.name] = Value(known=numpy_helper.to_array(t))
+            inside.values[t.name] = Value(known=array_of(t))
         for i, x in zip(graph.input, inputs, strict=True):
             inside.values[i.name] = _value(x)
         before = len(self.refused)
@@ -447,6 +451,13 @@ def _input(type_: Any, names: Names, name: str) -> Annotation:
         shape = tuple(names.dim(f"{name}_{k}") if d is None else d for k, d in zip(at, found.shape, strict=True))
         return TensorType(shape, found.dtype)
     return found
+
+
+def _why(e: Exception) -> str:
+    """What an error says of a node."""
+    return (
+        str(e) if isinstance(e, MirageError) else f"its operands or attributes do not fit it ({type(e).__name__}: {e})"
+    )
 
 
 def _place(node: NodeProto) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 
 import numpy as np
 import sympy
-from onnx import SparseTensorProto, TypeProto, numpy_helper
+from onnx import SparseTensorProto, TensorProto, TypeProto, numpy_helper
 
+from mirage.errors import FormatError
 from mirage.frontends import array_ops, ops
 from mirage.frontends.effects import call_packed
 from mirage.frontends.graph import GraphTrace
@@ -70,14 +71,29 @@ def _written(trace: GraphTrace, known: np.ndarray) -> Any:
     return (ops.concat(whole) if len(whole) > 1 else whole[0]).reshape(known.shape)
 
 
+def array_of(tensor: TensorProto) -> np.ndarray:
+    """A tensor as an array; raises FormatError where its data are not what its type and its dims say."""
+    try:
+        found: np.ndarray = numpy_helper.to_array(tensor)
+        return found
+    except (KeyError, TypeError, ValueError) as e:
+        raise FormatError(f"tensor {tensor.name!r}: {e}; export the model again") from None
+
+
 def dense(tensor: SparseTensorProto) -> np.ndarray:
-    """A sparse tensor as an array."""
-    values, places = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
-    found = np.zeros(math.prod(tensor.dims), values.dtype)
-    if places.ndim == 2:
-        places = np.ravel_multi_index(tuple(places.T), tuple(tensor.dims))
-    found[places] = values
-    return found.reshape(tuple(tensor.dims))
+    """A sparse tensor as an array; raises FormatError where it has no room in memory, or elements outside of its dims."""
+    values, places = array_of(tensor.values), array_of(tensor.indices)
+    what = f"sparse tensor {tensor.values.name!r}"
+    if math.prod(tensor.dims) * values.dtype.itemsize > memory_bytes():
+        raise FormatError(f"{what}: {list(tensor.dims)} is larger than this machine's memory")
+    try:
+        found = np.zeros(math.prod(tensor.dims), values.dtype)
+        if places.ndim == 2:
+            places = np.ravel_multi_index(tuple(places.T), tuple(tensor.dims))
+        found[places] = values
+        return found.reshape(tuple(tensor.dims))
+    except (IndexError, TypeError, ValueError) as e:
+        raise FormatError(f"{what}: {e}; export the model again") from None
 
 
 def check_size(value: Value) -> None:
