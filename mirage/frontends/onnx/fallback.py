@@ -20,6 +20,7 @@ from mirage.frontends.calls import call_library, match_cast
 from mirage.frontends.effects import call_packed
 from mirage.frontends.graph import GraphTrace
 from mirage.frontends.onnx.node_models import NAME, decoded, encoded
+from mirage.frontends.onnx.reference_ops import OPERATORS
 from mirage.frontends.onnx.types import annotation_of, type_of
 from mirage.frontends.onnx.values import SMALL, Value
 from mirage.frontends.shapes import fresh_dims
@@ -38,7 +39,7 @@ _KEPT = 4096
 
 def evaluated(model: ModelProto, feeds: Mapping[str, Any]) -> list[Any]:
     """What ONNX's reference evaluator gives; raises InputError, which says why, where it fails."""
-    return _run(ReferenceEvaluator(model), feeds)
+    return _run(ReferenceEvaluator(model, new_ops=OPERATORS), feeds)
 
 
 def _run(evaluator: Any, feeds: Mapping[str, Any]) -> list[Any]:
@@ -147,7 +148,7 @@ def _evaluator(node: str) -> tuple[ReferenceEvaluator, tuple[str, ...]]:
     if found is None:
         model = decoded(node)
         try:
-            found = ReferenceEvaluator(model), tuple(i.name for i in model.graph.input)
+            found = ReferenceEvaluator(model, new_ops=OPERATORS), tuple(i.name for i in model.graph.input)
         except Exception as e:
             raise UnsupportedNode(f"{NAME}: {type(e).__name__}: {e}") from e
         remember(_evaluators, node, found, _KEPT)

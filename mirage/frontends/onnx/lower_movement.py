@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import accumulate
 from typing import Any
 
@@ -11,10 +12,11 @@ import sympy
 from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.imported import unsupported
 from mirage.frontends.onnx.table import Call, lowers
+from mirage.frontends.onnx.values import SMALL, array_of
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape, axis_of, broadcast, fitted, fresh_dim, joined, reshaped, size_of, sliced
 from mirage.ir.dims import Dim, divide, floor_div, maximum, minimum, to_dim
-from mirage.ir.types import DTYPES
+from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS
 
 
 def items(known: np.ndarray | None) -> list[Any]:
@@ -252,32 +254,32 @@ def _eye_like(c: Call, x: Any) -> Any:
     return c.cast(graph_ops.equal(columns, rows + c.attr("k", 0)), c.dtype_of("dtype", x.dtype))
 
 
-#: elements of a range of floating-point numbers, or backwards, that is written out
-_RANGE = 1 << 20
-
-
 @lowers("Range", static=(0, 1, 2))
 def _range(c: Call, start: Any, limit: Any, step: Any) -> Any:
     first, last, by = (np.asarray(v).item() for v in (start, limit, step))
-    whole = not any(isinstance(v, float) for v in (first, last, by))
-    if whole and isinstance(by, int) and by > 0 and isinstance(first, int) and first >= 0:
-        dtype = start.dtype.name if start.dtype != object else "int64"
-        return array_ops.arange(
-            first, last, by, dtype if dtype in ("int32", "int64") else unsupported("of small integers")
-        )
+    dtype = "int64" if start.dtype == object else start.dtype.name
+    if dtype not in ELEMENTS:
+        unsupported("of small integers")
+    if isinstance(by, int) and by > 0 and isinstance(first, int) and first >= 0:
+        return array_ops.arange(first, last, by, dtype)
     if any(isinstance(v, sympy.Expr) for v in (first, last, by)):
         unsupported("it begins or steps by a dim that only the run tells")
-    if by == 0 or not (last - first) / by <= _RANGE:
-        unsupported("it has no step, or is too long to be written out")
-    return np.arange(first, last, by, dtype=start.dtype)
+    if by == 0 or not np.isfinite((last - first) / by):
+        unsupported("it has no step, or no end")
+    count = max(math.ceil((last - first) / by), 0)
+    if count <= SMALL:
+        return (first + np.arange(count) * by).astype(start.dtype)
+    # in whole numbers, or else rounded once, at the end
+    between = dtype if dtype in INTEGERS else "float64"
+    return c.cast(
+        c.cast(array_ops.arange(count), between) * c.constant(by, between) + c.constant(first, between), dtype
+    )
 
 
 @lowers("ConstantOfShape", static=(0,))
 def _constant_of_shape(c: Call, shape: Any) -> Any:
-    from onnx import numpy_helper
-
     value = c.attrs.get("value")
-    element = np.zeros(1, np.float32) if value is None else numpy_helper.to_array(value)
+    element = np.zeros(1, np.float32) if value is None else array_of(value)
     if element.dtype.name not in {**DTYPES, "int32": 0, "int64": 0, "bool": 0}:
         unsupported("it is of an element type that is not computed with")
     return array_ops.broadcast_to(c.constant(element.reshape(()), element.dtype.name), tuple(items(shape)))
