@@ -191,7 +191,9 @@ def rich() -> onnx.ModelProto:
         node("ReduceMax", ["z"], ["largest"], keepdims=0),
         node("Less", ["largest", "half"], ["less"]),
         node("If", ["less"], ["chosen"], then_branch=branches[0], else_branch=branches[1]),
-        node("Loop", ["times", "", "chosen"], ["last", "rows"], body=body),
+        # of eight bits, no damage makes it long
+        node("Cast", ["times"], ["count"], to=TensorProto.INT64),
+        node("Loop", ["count", "", "chosen"], ["last", "rows"], body=body),
         node("ReduceSum", ["rows", "zeros"], ["summed"], keepdims=0),
         node("Range", ["from", "to", "by"], ["r"]),
         node("Constant", [], ["one"], value=onnx.numpy_helper.from_array(np.ones((1, 4), np.float32))),
@@ -199,7 +201,7 @@ def rich() -> onnx.ModelProto:
         node("Sum", ["summed", "last", "w"], ["y"]),
     ]
     weights = {
-        "zero": np.array(0), "zeros": np.array([0]), "sizes": np.array([1, 2, 2]), "times": np.array(70),
+        "zero": np.array(0), "zeros": np.array([0]), "sizes": np.array([1, 2, 2]), "times": np.array(70, np.int8),
         "k": np.arange(9, dtype=np.float32).reshape(1, 1, 3, 3), "half": np.array(0.5, np.float32),
         "from": np.array(0, np.float32), "to": np.array(2, np.float32), "by": np.array(0.5, np.float32),
     }  # fmt: skip
