@@ -170,7 +170,7 @@ class Steps:
                 with np.errstate(all="ignore"):
                     registers[out] = owned(run(given, attrs, sizes(frame.slots)), given, place)
             except MemoryError as e:
-                raise MirageError(f"{self.owner}: {i.operator}: there is no memory for its result ({e}); use smaller sizes") from None
+                raise MirageError(f"{self.owner}: {i.operator}: there is no memory for its result: {e}; use smaller sizes") from e
             except (AttributeError, IndexError, TypeError, ValueError) as e:
                 raise MirageError(f"{self.owner}: {i.operator} refuses its operands: {e}; compile the program again") from e
 
