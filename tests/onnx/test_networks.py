@@ -1,4 +1,7 @@
-"""Convolutional and recurrent networks of PyTorch, by ONNX, at sizes that they were not exported with."""
+"""Convolutional and recurrent networks of PyTorch, by ONNX, at sizes that they were not exported with.
+
+They are slow tests, as it takes seconds to export one.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from mirage.frontends.onnx.importer import import_model  # noqa: E402
 from tests.onnx import networks  # noqa: E402
 from tests.onnx.networks import Basic, Bottleneck, Characters, Recurrent, UNet, exported  # noqa: E402
 
-#: operators run one by one: compiled networks are among the slow tests
+#: operators run one by one
 PLAIN: Any = {"without": ("superoptimize", "fuse", "libraries", "plan", "merge"), "cache": False}
 
 IMAGES = {0: "batch", 2: "height", 3: "width"}
@@ -65,6 +68,7 @@ def check(name: str, **options: Any) -> None:
             torch.testing.assert_close(torch.from_numpy(run(x.numpy())), model(x), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["mobilenet-v2", "u-net", "lstm-2-both"])
 def test_networks_are_right_at_other_sizes(name: str) -> None:
     check(name, **PLAIN)
