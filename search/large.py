@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -41,6 +42,8 @@ from mirage.search.units import Accept
 LARGEST = 50
 #: seconds of the search of a piece in the first round, and how many times as many in each round after it
 PIECE_SECONDS, LONGER = 0.5, 4.0
+#: as many steps, where these are counted
+PIECE_STEPS = 1000
 #: partitions that are returned before better ones are known, so that measurements have a choice
 PARTITIONS = 4
 #: graphs of a piece that the variants of the best partition take
@@ -93,7 +96,7 @@ class LargeSearch:
         self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
         #: the ways to run the pieces that were searched, the cheapest first
         self.ways: dict[Atoms, list[Way]] = {}
-        #: seconds of the search of a piece, infinite where it is complete
+        #: seconds, or steps, of the search of a piece, infinite where it is complete
         self.spent: dict[Atoms, float] = {}
         self.seen: set[object] = set()
         #: whether the stream has ended, and whether nothing is left to search
@@ -124,12 +127,12 @@ class LargeSearch:
 
     def _all(self) -> Iterator[Found]:
         for k in range(len(self.cuts.atoms)):
-            self.search(1 << k, PIECE_SECONDS)
+            self.search(1 << k, self.searches.first)
         yield self.next()
         coarse, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
         for piece, _ in coarse.steps:
             if piece not in self.ways:
-                self.search(piece, PIECE_SECONDS)
+                self.search(piece, self.searches.first)
         yield self.next()
         yield from self.improved()
         for partition in self.partitions():
@@ -138,31 +141,31 @@ class LargeSearch:
         self.complete = not self.searches.stopped
 
     def improved(self) -> Iterator[Found]:
-        """Partitions, while pieces are searched that could improve them, in rounds that give each one more time."""
-        seconds = PIECE_SECONDS
+        """Partitions, while pieces are searched that could improve them, in rounds that give each one more."""
+        limit = self.searches.first
         while True:
             fresh = False
-            while not self.searches.stopped and (piece := self.promising(seconds)) is not None:
-                self.search(piece, seconds)
+            while not self.searches.stopped and (piece := self.promising(limit)) is not None:
+                self.search(piece, limit)
                 fresh = True
                 yield self.next()
-            if not fresh and seconds > PIECE_SECONDS:
+            if not fresh and limit > self.searches.first:
                 return
-            seconds *= LONGER
+            limit *= LONGER
 
-    def search(self, piece: Atoms, seconds: float) -> None:
+    def search(self, piece: Atoms, limit: float) -> None:
         program = self.pieces[piece].program
-        found, self.spent[piece] = self.searches.of(program, seconds)
+        found, self.spent[piece] = self.searches.of(program, limit)
         ways = [Way(cost, _splits(graph), graph) for graph, cost in found]
         if all(way.splits for way in ways):
             # so that there is a way beside every other piece
             ways.append(Way(self.prices.apart(program), graph=reference_graph(program)))
         self.ways[piece] = sorted(ways, key=lambda way: way.cost)
 
-    def promising(self, seconds: float) -> Atoms | None:
-        """The piece whose search, of so many seconds, could improve the best partition most, or None."""
+    def promising(self, limit: float) -> Atoms | None:
+        """The piece whose search, up to this limit, could improve the best partition most, or None."""
         known = {p: ways[0].cost for p, ways in self.ways.items()}
-        open_ = {p: cost for p, cost in self.estimates.items() if self.spent.get(p, 0.0) < seconds}
+        open_ = {p: cost for p, cost in self.estimates.items() if self.spent.get(p, 0.0) < limit}
         found = most_promising(self.cuts, known, open_)
         return found[0] if found is not None and found[1] < self.partitions()[0].cost else None
 
@@ -213,22 +216,28 @@ class LargeSearch:
 
 
 class _Searches:
-    """Searches of pieces, one for all that are equal; until the budget of `options` is spent."""
+    """Searches of pieces, one for all that are equal; until the budget of `options` is spent, or its steps are, where they are
+    counted. `first` is what a piece may take in the first round: seconds, or steps.
+    """
 
     def __init__(self, sizes: Mapping[str, int], options: SearchOptions, checkpoint: Checkpoint | None) -> None:
         self.sizes = sizes
         self.options = options
         self.checkpoint = checkpoint
         self.deadline = time.perf_counter() + options.budget
+        self.first = PIECE_SECONDS if options.steps is None else float(PIECE_STEPS)
+        self._left = options.steps
         self._known: dict[object, tuple[Canonical, Search]] = {}
+        self._steps: Counter[object] = Counter()
 
     @property
     def stopped(self) -> bool:
-        return time.perf_counter() >= self.deadline
+        return time.perf_counter() >= self.deadline if self._left is None else self._left <= 0
 
     def resume(self, seconds: float) -> None:
-        """Search for so many seconds more."""
+        """Search for so many seconds more, or as many steps as before."""
         self.deadline = time.perf_counter() + seconds
+        self._left = self.options.steps
         self._known = {key: (canonical, search.anew()) for key, (canonical, search) in self._known.items()}
 
     def save(self) -> None:
@@ -236,9 +245,9 @@ class _Searches:
         for _, search in self._known.values():
             search.save(within=seconds)
 
-    def of(self, program: AxisProgram, seconds: float) -> tuple[list[tuple[MuGraph, float]], float]:
-        """The graphs that a search of so many seconds finds, with their costs, cheapest first, and the seconds that it has had,
-        infinite where it is complete. Once the time is up, what it found before.
+    def of(self, program: AxisProgram, limit: float) -> tuple[list[tuple[MuGraph, float]], float]:
+        """The graphs that a search of so many seconds, or steps, finds, with their costs, cheapest first, and how many it has
+        had, infinite where it is complete. Once nothing is left, what it found before.
         """
         canonical = canonical_key(program)
         axes = canonical.renaming.inverse().axes
@@ -248,13 +257,23 @@ class _Searches:
         if key not in self._known:
             return [], 0.0
         first, search = self._known[key]
-        while not search.done and search.seconds < seconds and not self.stopped:
-            search.advance(min(seconds - search.seconds, self.deadline - time.perf_counter()))
+        self._advance(key, search, limit)
         self.save()
         renaming = first.renaming_to(canonical)
         # library calls are made of the whole graph
         graphs = [(g, f.cost) for f in undominated(search.found) for g in f.graphs if not _calls_library(g)]
-        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], math.inf if search.done else seconds
+        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], math.inf if search.done else limit
+
+    def _advance(self, key: object, search: Search, limit: float) -> None:
+        if self._left is None:
+            while not search.done and search.seconds < limit and not self.stopped:
+                search.advance(min(limit - search.seconds, self.deadline - time.perf_counter()))
+            return
+        while not search.done and self._steps[key] < limit and self._left > 0:
+            # without time, each call takes one step
+            search.advance(0.0)
+            self._steps[key] += 1
+            self._left -= 1
 
     def _search(self, program: AxisProgram, canonical: Canonical) -> Search:
         # of equal pieces, which have other names, the one that is searched may be another one the next time

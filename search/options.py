@@ -18,14 +18,15 @@ class SearchOptions:
     """What a search may do; the defaults are the limits of the paper (section 8.1), which follow the program.
 
     `max_kernels`: kernel-level operators of a graph. `max_operators`: block operators of a kernel, None for those of the
-    fused program, an accumulator per reduction, and `SLACK`. `max_inputs` and `max_results`: tensors that a kernel reads
-    and yields, None for 4 and 2, or the program's own numbers if those are larger. `max_loops`: axes that a kernel loops
-    over together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out
-    (`expansion.py`). `budget`: seconds. `rules`: whether what the rules make of the program is searched too
-    (`targets.py`). `vocabulary`: "table" for the operators of the paper's Table 1 that the program has room for, "program" for
-    those that it is written in. `constants`: arguments whose contents never change: what follows from them alone costs
-    nothing, as it is computed once. `rates`: what costs weigh that order graphs. `pruner` ("normal-form", "smt" or None)
-    and `canonical=False`, which builds equal values again, are for ablations.
+    fused program, an accumulator per reduction, and `SLACK`. `max_inputs` and `max_results`: tensors that a kernel reads and
+    yields, None for 4 and 2, or the program's own numbers if those are larger. `max_loops`: axes that a kernel loops over
+    together. `max_values`: values of a kernel beyond which products of sums are no longer multiplied out (`expansion.py`).
+    `budget`: seconds. `steps`: no part of the search is limited by seconds, but by counts, and the pieces of a large program
+    by so many steps together, so that what it finds by a step is the same on every machine. `rules`: whether what the rules
+    make of the program is searched too (`targets.py`). `vocabulary`: "table" for the operators of the paper's Table 1 that
+    the program has room for, "program" for those that it is written in. `constants`: arguments whose contents never change:
+    what follows from them alone costs nothing, as it is computed once. `rates`: what costs weigh that order graphs. `pruner`
+    ("normal-form", "smt" or None) and `canonical=False`, which builds equal values again, are for ablations.
     """
 
     pruner: str | None = "normal-form"
@@ -37,6 +38,7 @@ class SearchOptions:
     max_loops: int = 2
     max_values: int = 50
     budget: float = 30.0
+    steps: int | None = None
     rules: bool = True
     vocabulary: str = "table"
     constants: tuple[str, ...] = ()
@@ -58,6 +60,8 @@ class SearchOptions:
             raise SearchError(f"vocabulary={self.vocabulary!r} must be 'table' or 'program'")
         if isinstance(self.budget, bool) or not isinstance(self.budget, int | float) or not self.budget > 0:
             raise SearchError(f"budget={self.budget!r} must be a positive number of seconds")
+        if self.steps is not None and (type(self.steps) is not int or self.steps < 1):
+            raise SearchError(f"steps={self.steps!r} must be a whole number of at least 1, or None")
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Mapping
 
@@ -12,6 +13,7 @@ from mirage.search.stream import Search
 from mirage.search.targets import Targets, find_targets
 from mirage.search.units import Accept, Found
 from mirage.verify.rules.rewritten import Rewritten
+from mirage.verify.rules.saturate import MAX_SECONDS
 
 
 class Rewriting:
@@ -76,7 +78,8 @@ class Rewriting:
         start = time.perf_counter()
         if self._targets is None:
             axes = {a: evaluate(d, self._sizes) for a, d in self._program.axes.items()}
-            self._targets = find_targets(self._program, axes, self._constants)
+            limit = MAX_SECONDS if self._options.steps is None else math.inf
+            self._targets = find_targets(self._program, axes, self._constants, limit)
             for target in self._targets.programs:
                 if self._learn(target):
                     self._searches.append(

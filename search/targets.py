@@ -26,8 +26,8 @@ from mirage.verify.rules.terms import COMMUTATIVE, Node, Terms, read
 MAX_TARGETS = 3
 #: ways that are kept of a term, and of an output of the program
 WAYS, ROOT_WAYS = 3, 24
-#: seconds that choosing takes at most
-CHOICE_S = 0.5
+#: what choosing takes at most, in proportion to the seconds of the saturation
+CHOICE_SHARE = 0.5
 #: a target's operators take at most this share of the time that the program's take; and this one where no rule but those of
 #: arithmetic leads to it, as the program's search has most of these forms
 WORTH, WORTH_ARITHMETIC = 0.95, 0.7
@@ -49,13 +49,14 @@ def find_targets(
     """The targets of a program at these sizes of its axes.
 
     `constants` are arguments whose contents never change: what follows from them alone is computed once, and only read.
+    Saturation takes at most so many `seconds`; where they are infinite, its counts alone limit it.
     """
     terms = Terms(program.axes)
     roots = read(terms, program).outputs
     found = saturate(terms, roots, seconds=seconds)
     report = f"{found.nodes} terms, {found.stop_reason}"
     prices = _Prices(terms, sizes, [x.name for x in program.inputs if x.argument in constants])
-    ways = _Ways(found, prices, time.perf_counter() + CHOICE_S)
+    ways = _Ways(found, prices, time.perf_counter() + CHOICE_SHARE * seconds)
     ways.start(roots)
     signatures = _Signatures(terms, program)
     own = signatures.of(roots)

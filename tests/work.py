@@ -43,3 +43,14 @@ class ByHand:
 
     def perf_counter_ns(self) -> int:
         return round(self.now * 1e9)
+
+
+class Rushing(ByHand):
+    """A clock of a machine on which a second goes by whenever it is read."""
+
+    def time(self) -> float:
+        return self.perf_counter()
+
+    def perf_counter(self) -> float:
+        self.now += 1.0
+        return self.now

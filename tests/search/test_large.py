@@ -23,6 +23,7 @@ from mirage.mugraph.canonical import structure_key
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.search import jobs, large
+from mirage.search import stream as whole_search
 from mirage.search.checkpoint import Checkpoint
 from mirage.search.cuts import SOURCES
 from mirage.search.large import Found, LargeSearch, is_large
@@ -34,7 +35,7 @@ from tests.kernels.kernels import bound, error, random_inputs
 from tests.programs import axes
 from tests.random_programs import random_program, random_sizes
 from tests.search.test_pieces import check
-from tests.work import ByHand
+from tests.work import ByHand, Rushing
 
 SMALL = llama(width=8, heads=4, kv_heads=2, head=4, hidden=12)
 SIZES = {"b": 1, "s": 3}
@@ -131,6 +132,31 @@ def test_a_stream_whose_budget_was_spent_goes_on(monkeypatch: pytest.MonkeyPatch
     # there is nothing to go on with
     cut.resume(1.0)
     assert cut.done and drained(cut) == []
+
+
+def test_a_counted_stream_is_the_same_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ap = small("mlp_block")
+    few, more, timed = (SearchOptions(steps=40), SearchOptions(steps=400), SearchOptions())
+    before = {o: drained(LargeSearch(ap, SIZES, o)) for o in (few, more, timed)}
+    assert before[few] != before[more]
+    for module in (large, whole_search):
+        monkeypatch.setattr(module, "time", Rushing())
+    after = {o: drained(LargeSearch(ap, SIZES, o)) for o in (few, more, timed)}
+    assert [after[o] for o in (few, more)] == [before[o] for o in (few, more)]
+    assert after[timed] != before[timed]
+
+
+def test_a_counted_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ap = small("mlp_block")
+    every = drained(LargeSearch(ap, SIZES))
+    cut = LargeSearch(ap, SIZES, SearchOptions(steps=40))
+    found, rounds = drained(cut), 0
+    assert cut.done and not cut.complete and found
+    while not cut.complete:
+        cut.resume(1.0)
+        found += drained(cut)
+        rounds += 1
+    assert rounds > 1 and set(every) <= set(found)
 
 
 def test_an_interrupted_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -47,6 +47,13 @@ def test_possible_budgets(budget: float) -> None:
     SearchOptions(budget=budget).check()
 
 
+@pytest.mark.parametrize("steps", [0, -1, 1.0, True, "1"])
+def test_impossible_steps(steps: Any) -> None:
+    SearchOptions(steps=1).check()
+    with pytest.raises(SearchError, match=f"steps={steps!r} must be a whole number of at least 1"):
+        SearchOptions(steps=steps).check()
+
+
 @pytest.mark.parametrize("name", [*PROGRAMS, *SMALL])
 def test_limits_follow_the_program(name: str) -> None:
     """The fused program fits: its operators, an accumulator per reduction, its inputs and its outputs."""

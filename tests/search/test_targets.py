@@ -10,13 +10,16 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
+from mirage.search import targets
 from mirage.search.candidates import Candidates
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
 from mirage.search.targets import find_targets
 from mirage.verify.equivalence import Verifier
+from mirage.verify.rules import saturate
 from mirage.verify.rules.registry import only
 from tests.api.small import limit_tuning
+from tests.work import Rushing
 
 N = mi.tensor("n")
 
@@ -35,6 +38,19 @@ def test_a_product_of_exps_has_one_exp_as_its_target() -> None:
 def test_a_program_that_has_no_cheaper_form_has_no_target() -> None:
     assert operators(lambda x, y: mi.exp(x) + mi.sin(y), {"n": 64}, x=N, y=N) == []
     assert operators(lambda x: mi.softmax(x), {"n": 64}, x=mi.tensor("n", 8)) == []
+
+
+def test_a_counted_search_has_its_targets_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = to_axes(mi.trace(lambda x, y: mi.exp(x) * mi.exp(y), x=N, y=N))
+    for module in (saturate, targets):
+        monkeypatch.setattr(module, "time", Rushing())
+    reports = []
+    for options in (SearchOptions(steps=1), SearchOptions()):
+        found = Rewriting(program, {"n": 64}, options, lambda _: True)
+        found.advance(0.0)
+        reports.append(found.report)
+    assert "saturated; 1 targets" in reports[0]
+    assert "out of time; no target" in reports[1]
 
 
 def test_without_rules_there_is_no_target() -> None:
