@@ -59,8 +59,6 @@ def run(
         print_json(job_json(job, states, how))
     else:
         _print(job, states, how)
-    if how == "interrupted":
-        tell("interrupted; every finished step is kept: the same command goes on")
     raise typer.Exit(EXIT[how])
 
 

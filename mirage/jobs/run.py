@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
@@ -12,6 +13,7 @@ from mirage.cache import ResultStore
 from mirage.errors import ExecutorError, FormatError, MirageError
 from mirage.ir.codec import JOB_STEP
 from mirage.ir.program import Program
+from mirage.jobs.interrupts import held
 from mirage.jobs.journal import Job, Journal, Writer, drop_lost
 from mirage.jobs.schedule import Queue, TaskState
 from mirage.jobs.step import memory_of
@@ -102,7 +104,8 @@ class _Run:
                     continue
                 done, _ = wait(self.futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    self._take(future)
+                    with held():
+                        self._take(future)
                 if self.interrupted:
                     ended = "interrupted"
                 self._check_workers()
@@ -141,7 +144,9 @@ class _Run:
         self.view.running[task.key] = kind, time.monotonic()
         try:
             self.shown(self.view)
-            self.futures[self.workers.submit(asked)] = asked
+            # a step that was begun is one whose answer is kept
+            with held() if self.workers.apart else nullcontext():
+                self.futures[self.workers.submit(asked)] = asked
         except BaseException:
             del self.view.running[task.key]
             self.queue.end(state, kind, seconds)

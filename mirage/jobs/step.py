@@ -64,9 +64,11 @@ def _search(asked: Asked, store: ResultStore) -> dict[str, Any]:
     task, target = asked.task, get_target(asked.task.target)
     verifier = Verifier(Program.from_text(task.program), asked.seed)
     memory = memory_of(task, store, verifier)
-    options = SearchOptions(budget=asked.seconds, rates=target.rates)
+    options = SearchOptions(budget=asked.seconds, steps=task.search_steps, rates=target.rates)
     work = Request(
-        verifier, task.sizes, target, options, constants=task.constants, budget=asked.seconds, memory=memory, checkpointed=True
+        verifier, task.sizes, target, options, constants=task.constants, budget=asked.seconds, memory=memory,
+        # one that is counted begins at its beginning: what another one left on this machine would have it come further
+        checkpointed=task.search_steps is None,
     ).work()  # fmt: skip
     source = work.candidates
     if task.search_steps is None:

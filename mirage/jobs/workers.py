@@ -34,9 +34,12 @@ FORMS = "inline, threads, threads:N, processes, processes:N or dask://HOST:PORT"
 
 
 class Workers(ABC):
-    """Where steps are done. `attempts`: how often a step is given to workers before it has failed for good, where they die."""
+    """Where steps are done. `attempts`: how often a step is given to workers before it has failed for good, where they die.
+    `apart`: whether `submit` only begins them, so that Ctrl-C is no matter of theirs.
+    """
 
     attempts = 3
+    apart = True
 
     @abstractmethod
     def free(self, target: str | None) -> int:
@@ -66,6 +69,8 @@ class Workers(ABC):
 
 class Here(Workers):
     """In this process, one step after the other."""
+
+    apart = False
 
     def free(self, target: str | None) -> int:
         return 1
@@ -114,10 +119,7 @@ class Local(Workers):
 
 
 def begin_worker(parent: int) -> None:
-    """What a worker process does first: it ends with its parent, and leaves Ctrl-C to it."""
-    import signal
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """What a worker process does first: it ends with its parent. Ctrl-C is held where it is started."""
     end_with(parent)
 
 

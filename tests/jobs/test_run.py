@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
@@ -13,6 +17,7 @@ import pytest
 from mirage.cache import ResultStore
 from mirage.errors import ExecutorError, FormatError, JobBusyError, SearchError
 from mirage.jobs import run
+from mirage.jobs.interrupts import held
 from mirage.jobs.journal import Job, Journal, Writer
 from mirage.jobs.run import run_job
 from mirage.jobs.task import Answer, Asked, Event, Failed
@@ -240,6 +245,54 @@ def test_an_interrupt_lets_the_steps_under_way_end(journal: Journal, store: Resu
 
     assert run_job(job("a"), journal, Fake(), store, shown=shown) == "interrupted"
     assert run_job(job("a"), journal, Fake(), store) == "complete"
+
+
+def test_an_interrupt_loses_no_step_that_is_begun_or_answered(
+    journal: Journal, store: ResultStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes while a step is given out, and while its answer is kept: each time, that step is finished, and told."""
+    told: list[Event] = []
+
+    class Interrupted(Fake):
+        def submit(self, asked: Asked) -> Future[str]:
+            signal.raise_signal(signal.SIGINT)
+            return super().submit(asked)
+
+    assert run_job(job("a"), journal, Interrupted(), store, told=told.append) == "interrupted"
+    assert [t.searched is not None for t in journal.states(job("a").tasks)] == [True]
+    real = Writer.put
+
+    def put(self: Writer, event: Event) -> None:
+        signal.raise_signal(signal.SIGINT)
+        real(self, event)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Writer, "put", put)
+        assert run_job(job("a"), journal, Fake(), store, told=told.append) == "interrupted"
+    assert [len(t.rounds) for t in journal.states(job("a").tasks)] == [1]
+    assert len(told) == 2
+    assert run_job(job("a"), journal, Fake(), store, told=told.append) == "complete"
+    assert len(told) == 3
+
+
+def test_a_held_interrupt_comes_at_the_end() -> None:
+    reached = False
+    with pytest.raises(KeyboardInterrupt), held():
+        signal.raise_signal(signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        reached = True
+    assert reached
+    # and it is held no more
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_processes_that_are_started_while_interrupts_are_held_get_none() -> None:
+    code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+    with held():
+        inside = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    outside = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert (inside.stdout, outside.stdout) == ("True\n", "False\n")
 
 
 def test_a_second_interrupt_ends_at_once(journal: Journal, store: ResultStore) -> None:

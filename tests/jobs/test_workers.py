@@ -8,9 +8,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,9 +44,10 @@ def own_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", None)
 
 
-def graphs(store: ResultStore) -> set[str]:
-    """The verified graphs of complete searches, as they are stored."""
-    return {r.payload.partition('"spent"')[0].partition('"graphs":')[2] for r in store.records() if r.best_us is None}
+def graphs(store: ResultStore, keys: Collection[str] | None = None) -> set[str]:
+    """The verified graphs of searches, as they are stored, of all records or of these."""
+    found = [r for r in store.records() if r.best_us is None and (keys is None or r.key in keys)]
+    return {r.payload.partition('"spent"')[0].partition('"graphs":')[2] for r in found}
 
 
 def searched_here(given: Sequence[Task], store: ResultStore) -> None:
@@ -79,6 +81,19 @@ def test_a_killed_process_costs_its_step(tmp_path: Path, monkeypatch: pytest.Mon
     assert all(s.ratio and s.ratio >= 1 for s in states)
     assert not {s.rounds[0].process for s in states} & set(killed)
     assert graphs(store) == graphs(alone)
+
+
+def test_a_counted_search_finds_the_same_after_one_that_was_cut(tmp_path: Path) -> None:
+    """What the first one leaves on the machine for whoever goes on with it would have the second one come further."""
+    (_, one) = tasks()
+    first, again = (ResultStore(f"sqlite:///{tmp_path}/{name}.sqlite") for name in ("first", "again"))
+    few = [replace(one, search_steps=128)]
+    searched_here(few, first)
+    searched_here(few, again)
+    (found,) = graphs(first)
+    assert graphs(again) == {found}
+    searched_here([one], again)
+    assert graphs(again) != {found}, "that was no cut one"
 
 
 def test_a_step_that_is_none_is_refused() -> None:
@@ -151,9 +166,14 @@ def job_process(folder: Path, executor: str) -> Iterator[subprocess.Popen[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("executor", ["inline", "threads:2", "processes:2"])
-@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGINT])
-def test_a_job_that_is_killed_again_and_again_goes_on(tmp_path: Path, executor: str, ending: signal.Signals) -> None:
-    """Killed, or interrupted, as soon as it has finished a step: every step is finished once, and no process is left."""
+@pytest.mark.parametrize(("ending", "all_of_it"), [(signal.SIGKILL, False), (signal.SIGINT, False), (signal.SIGINT, True)])
+def test_a_job_that_is_killed_again_and_again_goes_on(
+    tmp_path: Path, executor: str, ending: signal.Signals, all_of_it: bool
+) -> None:
+    """Killed, or interrupted, as soon as it has finished a step: every step is finished once, and no process is left.
+
+    A terminal interrupts `all_of_it`: the processes of its workers, too, also those that have just been started.
+    """
     told: list[str] = []
     left: set[int] = set()
     while True:
@@ -164,12 +184,14 @@ def test_a_job_that_is_killed_again_and_again_goes_on(tmp_path: Path, executor: 
                 assert process.wait(PATIENCE) == 0
                 break
             left |= {process.pid, *(p for p in _processes() if _parent(p) == process.pid)}
-            process.send_signal(ending)
+            (os.killpg if all_of_it else os.kill)(process.pid, ending)
             rest = process.communicate(timeout=PATIENCE)[1].splitlines()
             told += [one for one in (line, *rest) if ": search in" in one or ": tune in" in one]
             assert len(told) <= 4, told
-            # an interrupt that comes after the last step ends nothing
-            assert process.returncode in ((-signal.SIGKILL,) if ending == signal.SIGKILL else (0, 130)), rest
+            # an interrupt that comes after the last step ends nothing, or what Python does at its end
+            ends = (-signal.SIGKILL,) if ending == signal.SIGKILL else (0, 130, -signal.SIGINT)
+            assert process.returncode in ends, rest
+            assert len(told) == 4 or "Traceback (most recent call last):" not in rest
     listed = tuple(
         Task(name=f.name, program=str(f.trace()), sizes=(next(iter(f.sizes.values())),)) for f in (rows, adapter)
     )
