@@ -55,7 +55,7 @@ def compile_(
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Neither read nor write the results store.")] = False,
     print_after: Annotated[list[str] | None, typer.Option(help="Print the module after this pass, or all.")] = None,
     as_json: AsJson = False,
-    save: Annotated[Path | None, typer.Option(help="Write the executable to this file.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write the executable, or the compiled model, to this file.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw what runs to this file.")] = None,
 ) -> None:
     """Compile a whole program for all sizes of its dims, and explain what was made of it."""
@@ -80,8 +80,6 @@ def compile_(
         executable = load_executable(what)
     else:
         source = what if what.endswith(".onnx") else load_source(what)
-        if source is what and save is not None:
-            raise InputError(f"{what}: --save has no meaning for an ONNX model, which has its weights; keep the model's file")
         if isinstance(source, FunctionType):
             unused = {"--set": set_, "--constant": constant, "--svg": svg}
             if meant := [option for option, value in unused.items() if value]:
@@ -109,7 +107,7 @@ def compile_(
                 progress=say,
             )
         if what.endswith(".onnx"):
-            _explain_model(what, executable, svg, as_json)
+            _explain_model(what, executable, save, svg, as_json)
             return
         if executable.interrupted:
             tell("interrupted; what was found by then is used, and what was finished is in the cache")
@@ -183,12 +181,14 @@ def load_model(what: str, make: Callable[[], Any]) -> tuple[Callable[..., Any], 
     return model, (args if isinstance(args, tuple | list) else (args,)), kwargs
 
 
-def _explain_model(what: str, model: Any, svg: Path | None, as_json: bool) -> None:
-    """Print what was made of an ONNX model, and draw it."""
+def _explain_model(what: str, model: Any, save: Path | None, svg: Path | None, as_json: bool) -> None:
+    """Print what was made of an ONNX model, write it and draw it."""
     if len(model.programs) != 1:
         deciding = ", ".join(model.deciding)
         raise InputError(f"{what}: programs are made at calls, one for each set of values of {deciding}; compile it in Python")
     (program,) = model.programs
+    if save is not None:
+        model.save(save)
     _write(program.executable, None, svg)
     _report(model, as_json)
 

@@ -125,6 +125,7 @@ EXPORT = Form("mirage results export", 3, "export the results again with this ve
 JOB = Form("mirage job", 1, "run the job again under another name")
 JOB_STEP = Form("mirage job step", 1, "use the same version of the package on all machines")
 TORCH_MODEL = Form("mirage torch model", 2, "compile the model again")
+ONNX_MODEL = Form("mirage ONNX model", 1, "compile the model again")
 
 
 def encode(value: Any, kind: Any = None) -> Any:

@@ -1,7 +1,7 @@
 """ONNX models through the graph compiler: `mirage.compile("model.onnx")`, and a backend as ONNX's own tests ask for.
 
 Models become modules in `mirage/frontends/onnx`, which knows no compiler. What this package exports is listed in `__init__.pyi`,
-and imported, with onnx, when it is first used.
+and imported when it is first used: with onnx, but for `load` and what it gives.
 """
 
 import lazy_loader

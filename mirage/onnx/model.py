@@ -11,43 +11,19 @@ from onnx import ModelProto
 
 from mirage.compilation import compile as compile_module
 from mirage.errors import InputError
-from mirage.frontends.imported import Given
-from mirage.frontends.onnx.fallback import listed
 from mirage.frontends.onnx.files import checked_model, load_model
 from mirage.frontends.onnx.importer import ImportedModel, import_model
 from mirage.frontends.onnx.values import SMALL
 from mirage.ir.types import TensorType
+from mirage.onnx.programs import CompiledPrograms, Program, Values, key_of
+from mirage.onnx.saved import save
 from mirage.remember import remember
-from mirage.runtime.executable import Executable
 
 #: sets of values that decide shapes, for which there are programs of their own
 MAX_PROGRAMS = 8
 
 
-class Program:
-    """One imported model, compiled, with its weights."""
-
-    def __init__(self, imported: ImportedModel, executable: Executable) -> None:
-        self.imported = imported
-        self.executable = executable
-        given = dict(zip(imported.weights, imported.attributes, strict=True))
-        if not imported.inputs and len(executable.parameters) > len(given):
-            # a program that reads nothing has a parameter nevertheless
-            given[executable.parameters[0]] = ()
-        self._run = executable.bind(**given)
-
-    def __call__(self, inputs: list[Any]) -> tuple[Any, ...]:
-        """The outputs for all inputs of the model, in order. Raises what `Executable.__call__` raises."""
-        found = self._run(*(inputs[k] for k in self.imported.inputs))
-        return tuple(self._output(o, found, inputs) for o in self.imported.outputs)
-
-    def _output(self, o: int | Given, found: Any, inputs: list[Any]) -> Any:
-        if isinstance(o, int):
-            return listed(found[o])
-        return o.value if o.position is None else inputs[o.position]
-
-
-class CompiledModel:
+class CompiledModel(CompiledPrograms):
     """An ONNX model, compiled for all sizes of its dims.
 
     Inputs whose values decide shapes or attributes are part of a program: there is one for each of up to 8 sets of their values,
@@ -55,66 +31,34 @@ class CompiledModel:
     """
 
     def __init__(self, model: ModelProto, name: str, options: Mapping[str, Any]) -> None:
-        self.name = name
-        self._model = model
-        self._options = dict(options)
         initialized = {t.name for t in model.graph.initializer} | {
             s.values.name for s in model.graph.sparse_initializer
         }
         given = [i for i in model.graph.input if i.name not in initialized]
-        #: names of what calls take and give, in order
-        self.inputs = tuple(i.name for i in given)
-        self.outputs = tuple(o.name for o in model.graph.output)
-        self._optional = {i.name for i in given if i.type.WhichOneof("value") == "optional_type"}
         imported = import_model(model)
-        #: names of the inputs whose values decide shapes
-        self.deciding = tuple(n for n in self.inputs if n in imported.needed)
+        inputs = [i.name for i in given]
+        super().__init__(
+            name, inputs, [o.name for o in model.graph.output], [n for n in inputs if n in imported.needed],
+            [i.name for i in given if i.type.WhichOneof("value") == "optional_type"],
+        )  # fmt: skip
+        self._model = model
+        self._options = dict(options)
         self._imported = imported
-        self._programs: dict[tuple[Any, ...], Program] = {}
-        self._general: Program | None = None
         if not self.deciding:
             self._general = self._compiled(imported)
 
-    @property
-    def programs(self) -> list[Program]:
-        """The programs that there are."""
-        return [*self._programs.values(), *([self._general] if self._general else [])]
-
-    def __call__(self, *args: Any, **named: Any) -> Any:
-        """The model's result for arrays in the order of its inputs, or by name: one output, or a tuple of them.
-
-        Raises InputError for what does not fit, GuardError, which names the dim, for sizes that contradict each other, and what
-        importing the model for values that decide shapes raises.
-        """
-        if len(args) > len(self.inputs):
-            raise InputError(
-                f"{self.name}: {len(args)} inputs, and it takes {len(self.inputs)}: {', '.join(self.inputs)}"
-            )
-        given = dict(zip(self.inputs, args, strict=False))
-        if twice := [n for n in named if n in given]:
-            raise InputError(f"{self.name}: input {twice[0]!r} is given twice; give it in order or by name")
-        found = self.run({**given, **named})
-        return found[0] if len(found) == 1 else found
-
-    def run(self, inputs: Mapping[str, Any]) -> tuple[Any, ...]:
-        """All outputs for inputs by name. Raises what calls raise."""
-        if unknown := [n for n in inputs if n not in self.inputs]:
-            raise InputError(f"{self.name}: there is no input {unknown[0]!r}; the inputs are {', '.join(self.inputs)}")
-        if missing := [n for n in self.inputs if n not in inputs and n not in self._optional]:
-            raise InputError(f"{self.name}: no input {missing[0]!r}; the inputs are {', '.join(self.inputs)}")
-        return self._program(inputs)([inputs.get(n) for n in self.inputs])
-
-    def _program(self, inputs: Mapping[str, Any]) -> Program:
+    def _program(self, values: Values) -> Program:
         if not self.deciding:
-            assert self._general is not None
-            return self._general
-        values = {n: np.asarray(inputs[n]) for n in self.deciding}
-        key = tuple((x.dtype.str, x.shape, x.tobytes()) for x in values.values() if x.size <= SMALL)
-        found = self._programs.get(key) if len(key) == len(values) else None
+            return super()._program(values)
+        small = all(x.size <= SMALL for x in values)
+        found = self._programs.get(key_of(values)) if small else None
         if found is None:
-            if len(key) == len(values) and len(self._programs) < MAX_PROGRAMS:
-                made = self._compiled(import_model(self._model, self._checked(values)))
-                return remember(self._programs, key, made, MAX_PROGRAMS)
+            if small and len(self._programs) < MAX_PROGRAMS:
+                # the caller may write to its arrays
+                values = tuple(map(np.array, values))
+                known = self._checked(dict(zip(self.deciding, values, strict=True)))
+                made = self._compiled(import_model(self._model, known), values)
+                return remember(self._programs, key_of(values), made, MAX_PROGRAMS)
             if self._general is None:
                 self._general = self._compiled(self._imported)
             found = self._general
@@ -131,7 +75,7 @@ class CompiledModel:
                     raise InputError(f"{self.name}: input {name!r} is {x.dtype.name}{list(x.shape)}, not {annotation}")
         return values
 
-    def _compiled(self, imported: ImportedModel) -> Program:
+    def _compiled(self, imported: ImportedModel, values: Values | None = None) -> Program:
         main = imported.module.functions[imported.module.main]
         types = {p.name: p.annotation for p in main.parameters}
         constants = [n for n in imported.weights if isinstance(types[n], TensorType)]
@@ -142,39 +86,20 @@ class CompiledModel:
                 **options,
                 "bounds": {n: b for n, b in options["bounds"].items() if n in known or not self.deciding},
             }
-        return Program(imported, compile_module(imported.module, constants=constants, **options))
+        return Program(imported, compile_module(imported.module, constants=constants, **options), values)
 
-    def explain(self) -> str:
-        """The programs, and what of them runs in ONNX's reference evaluator."""
-        lines = [f"{self.name}: inputs {', '.join(self.inputs) or 'none'}; outputs {', '.join(self.outputs)}"]
-        if self.deciding:
-            lines.append(
-                f"one program for each set of values of {', '.join(self.deciding)}: {len(self._programs)} so far"
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the programs with their weights to one file, which `mirage.onnx.load` reads in any process, without the model.
+
+        Raises InputError where there are no programs, as inputs that decide shapes have no values before a call, or if the file
+        cannot be written.
+        """
+        if not self.programs:
+            deciding = ", ".join(self.deciding)
+            raise InputError(
+                f"{self.name}: there is no program to save; call it before, as programs are made for the values of {deciding}"
             )
-        for program in self.programs:
-            imported = program.imported
-            lines += [
-                f"{imported.native.total()} operators native, {imported.fallback.total()} calls of the reference evaluator",
-                *(f"    {n} {op}: {imported.reasons.get(op, '')}" for op, n in imported.fallback.items()),
-                program.executable.explain().rstrip(),
-            ]
-        return "\n".join(lines) + "\n"
-
-    def to_json(self) -> dict[str, Any]:
-        """What `explain` says, as data."""
-        programs = [
-            {
-                "native": dict(p.imported.native),
-                "fallback": dict(p.imported.fallback),
-                "reasons": dict(p.imported.reasons),
-                "executable": p.executable.to_json(),
-            }
-            for p in self.programs
-        ]
-        return {"inputs": self.inputs, "outputs": self.outputs, "deciding": self.deciding, "programs": programs}
-
-    def __repr__(self) -> str:
-        return f"CompiledModel({self.name})"
+        save(path, self)
 
 
 def compile(model: Any, *, constants: Collection[str] = (), specs: Any = None, **options: Any) -> Any:

@@ -20,6 +20,7 @@ from mirage.frontends.calls import call_library, match_cast
 from mirage.frontends.effects import call_packed
 from mirage.frontends.graph import GraphTrace
 from mirage.frontends.onnx.node_models import NAME, decoded, encoded
+from mirage.frontends.onnx.objects import listed
 from mirage.frontends.onnx.reference_ops import OPERATORS
 from mirage.frontends.onnx.types import annotation_of, type_of
 from mirage.frontends.onnx.values import SMALL, Value
@@ -75,7 +76,7 @@ class Typing:
         if value.traced is not None:
             return type_of(value.traced.annotation, self.name)
         assert value.known is not None
-        if value.known.dtype == object:
+        if value.is_symbolic:
             return helper.make_tensor_type_proto(TensorProto.INT64, value.known.shape)
         return helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(value.known.dtype), value.known.shape)
 
@@ -170,11 +171,6 @@ def library(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], *, node
         if x.shape != out.shape:
             raise InputError(f"{NAME}: a result is {list(x.shape)}, where ONNX says {list(out.shape)}")
         out[...] = x
-
-
-def listed(x: Any) -> Any:
-    """A sequence as a list, as ONNX has it."""
-    return [listed(v) for v in x] if isinstance(x, tuple) else x
 
 
 def _plain(x: Any) -> Any:

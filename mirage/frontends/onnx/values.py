@@ -55,14 +55,19 @@ class Value:
     @property
     def is_symbolic(self) -> bool:
         """Whether dims are among its elements."""
-        return self.known is not None and self.known.dtype == object
+        return self.known is not None and _has_dims(self.known)
+
+
+def _has_dims(known: np.ndarray) -> bool:
+    """Whether dims are among the elements: strings are objects, too."""
+    return known.dtype == object and any(isinstance(x, sympy.Expr) for x in known.flat)
 
 
 def _written(trace: GraphTrace, known: np.ndarray) -> Any:
-    if known.dtype not in ELEMENTS.values() and known.dtype != object:
-        return call_packed(NAME, result=ObjectType(), node=encoded(constant(known)))
-    if known.dtype != object:
+    if known.dtype in ELEMENTS.values():
         return trace.wrap(trace.array("a constant", known))
+    if not _has_dims(known):
+        return call_packed(NAME, result=ObjectType(), node=encoded(constant(known)))
     parts = [
         array_ops.dim_value(d).reshape(1) if isinstance(d, sympy.Expr) else np.asarray([d], np.int64)
         for d in known.flat
