@@ -153,7 +153,9 @@ def stop(
 
 @app.command("from-model")
 def from_model(
-    what: Annotated[str, typer.Argument(metavar="MODEL", help="FILE.py:function, or whatever else `mirage compile` takes.")],
+    what: Annotated[
+        str, typer.Argument(metavar="MODEL", help="FILE.py:function, MODEL.onnx, or whatever else `mirage compile` takes.")
+    ],
     save: Annotated[Path, typer.Option(help="File to write; programs go to a folder beside it.")] = Path("jobs.toml"),
     target: Annotated[str, typer.Option(help="What the tasks are for.")] = "cpu",
     calls: Annotated[int, typer.Option(help="Calls of the model that are measured.")] = 5,

@@ -116,8 +116,10 @@ def compile(
     check_options(budget, without)
     check_cache(cache)
     if _is_onnx(program):
-        from mirage.onnx.model import compile as compile_onnx
-
+        try:
+            from mirage.onnx.model import compile as compile_onnx
+        except ImportError as e:
+            raise InputError(f"a model of ONNX: {e}; install the package with the extra 'onnx'") from e
         return compile_onnx(  # type: ignore[no-any-return]
             program, specs=specs, constants=constants, bounds=bounds, sizes=sizes, target=target, budget=budget,
             background=background, without=without, cache=cache, seed=seed, progress=progress,

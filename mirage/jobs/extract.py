@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -22,6 +22,7 @@ from mirage.compiler.kernels.targets import kernels_for
 from mirage.errors import InputError
 from mirage.folders import path_of, save_file
 from mirage.frontends.spec import TensorFunction
+from mirage.ir.graph.nodes import Function
 from mirage.ir.program import Program
 from mirage.jobs.task import Task
 from mirage.search.decision import MAX_VERSIONS
@@ -86,17 +87,21 @@ def subprograms(what: str, folder: Path) -> list[Task]:
 
 
 def survey(what: str, folder: Path, calls: int) -> Surveyed:
-    """The subprograms of `FILE.py:function`, or of whatever else `mirage compile` takes, measured in so many runs.
+    """The subprograms of `FILE.py:function`, or of whatever else `mirage compile` takes, such as an ONNX model, measured in so
+    many runs.
 
     Paths are in the folder. Raises InputError for what cannot be run, and what compiling it raises.
     """
     if calls < 1:
         raise InputError(f"calls={calls} must be at least 1")
     noted = _Subprograms()
-    path, colon, name = what.partition(":")
-    source = load_source(f"{folder / path}{colon}{name}")
     with surveyed(noted):
-        run = _model(what, source) if isinstance(source, FunctionType) else _program(what, source)
+        if what.endswith(".onnx"):
+            run = _onnx(what, folder / what)
+        else:
+            path, colon, name = what.partition(":")
+            source = load_source(f"{folder / path}{colon}{name}")
+            run = _model(what, source) if isinstance(source, FunctionType) else _program(what, source)
     run()
     for _, _, kernel in noted.found:
         kernel.nanoseconds = kernel.calls = 0
@@ -132,17 +137,38 @@ def _model(what: str, make: Callable[[], Any]) -> Callable[[], Any]:
     return run
 
 
+def _onnx(what: str, path: Path) -> Callable[[], Any]:
+    """A run of an ONNX model with arguments of the types of its inputs; it is compiled here."""
+    model: Any = compile(path, cache=False)
+    if model.deciding:
+        deciding = ", ".join(model.deciding)
+        raise InputError(f"{what}: values of {deciding} decide shapes, so that there is no one program; export it with constants")
+    (program,) = model.programs
+    module, inputs = program.imported.module, program.imported.inputs
+    main = module.functions[module.main]
+    # the weights are bound
+    main = replace(main, parameters=main.parameters[: len(inputs)])
+    given = dict(zip(inputs, _arguments(what, main, context_of(module, None, None, ()).sizes[0]), strict=True))
+    every = [given.get(k) for k in range(len(model.inputs))]
+    return lambda: program(every)
+
+
 def _program(what: str, source: Any) -> Callable[[], Any]:
     """A run of a whole program with arguments of its types, at its first sizes."""
     sizes = list(source.sizes.values())[:MAX_VERSIONS] if isinstance(source, TensorFunction) else None
     constants = source.constants if isinstance(source, TensorFunction) else ()
     module = to_module(source, None)
     at = context_of(module, None, sizes or None, constants).sizes[0]
-    arguments = trial_arguments(module.functions[module.main], at)
-    if arguments is None:
-        raise InputError(f"{what}: no arguments can be made for it: its types do not say enough, or there is no memory")
+    arguments = _arguments(what, module.functions[module.main], at)
     executable = compile(module, sizes=sizes or None, constants=constants, cache=False)
     return lambda: executable(*arguments)
+
+
+def _arguments(what: str, main: Function, at: Sizes) -> list[Any]:
+    arguments = trial_arguments(main, at)
+    if arguments is None:
+        raise InputError(f"{what}: no arguments can be made for it: its types do not say enough, or there is no memory")
+    return arguments
 
 
 def _weighted(task: Task, weight: float) -> Task:

@@ -18,7 +18,7 @@ search = 60.0                     # seconds of its search, or
 search_steps = 20000              # a number of steps, which is the same on every machine
 
 [[model]]                         # every distinct subprogram of a model is a task
-model = "models.py:make_model"
+model = "models.py:make_model"    # or "model.onnx"
 ```
 """
 
@@ -82,7 +82,7 @@ class _Job:
     seed: Annotated[int, within(0, 2**63 - 1)] = 0
 
 
-#: the subprograms of the model that `FILE.py:make_model` names, in a folder, as tasks
+#: the subprograms of the model that `FILE.py:make_model` names, or that a file of ONNX holds, in a folder, as tasks
 Extract = Callable[[str, Path], list[Task]]
 
 
@@ -167,7 +167,7 @@ def _model(item: Mapping[str, Any], where: str, folder: Path, extract: Extract) 
         get_target(given.target)
     with _named(where, "model"):
         found = extract(given.model, folder)
-    prefix = given.name or given.model.rpartition(":")[2]
+    prefix = given.name or Path(given.model.rpartition(":")[2]).stem
     return [
         replace(
             t, name=f"{prefix}/{t.name}", target=given.target, weight=given.weight * t.weight, budget=given.budget,
