@@ -201,16 +201,16 @@ class Candidates:
         return [candidate]
 
     def _search(self, seconds: float) -> None:
-        """Let a search go on: that of the whole program until it has its own operators in one kernel, the targets as far, the
-        pieces, the whole, and then the targets.
+        """Let a search go on: that of the whole program until it has its own operators in one kernel, the pieces, and then the
+        whole and its targets in turns.
         """
         joined = None
         targets, whole = self.rewriting, self.search
         first = whole is None or whole.done or bool(whole.finished)
         if self.pieces is not None and not self.pieces.done and first:
             joined = next(self.pieces, None)
-        if targets is not None and first and not (targets.opened if whole and not whole.done else targets.done):
-            targets.advance(seconds)
+        if targets is not None and not targets.done and not targets.waits(whole):
+            targets.advance(seconds, whole)
             fresh = targets.found[self._rewritten :]
             self._rewritten += len(fresh)
             self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)

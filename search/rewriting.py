@@ -1,26 +1,35 @@
-"""The searches of a program's targets, beside the search of the program itself."""
+"""The searches of a program's targets, beside the search of the program itself.
+
+They have a share of what that search does: most differ from the program by an operator or two, but what is found to be equal may
+be much larger than the program, and its search a hundred times longer.
+"""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
-from mirage.search.targets import Targets, find_targets
+from mirage.search.targets import Targets, finding_targets
 from mirage.search.units import Accept, Found
 from mirage.verify.rules.rewritten import Rewritten
 from mirage.verify.rules.saturate import MAX_SECONDS
 
+#: the targets take one step for so many of the program's own search, but as many as `STEPS` in any case
+SHARE, STEPS = 2, 4000
+
 
 class Rewriting:
-    """The targets of a program as equality saturation finds them, and their searches, one after the other.
+    """The targets of a program as equality saturation finds them, and their searches: every target's own operators in one kernel,
+    and then one target after the other, the cheapest first.
 
     `learn` is told of every target before its graphs are found. The arguments are those of `Search`; `constants` are inputs whose
-    contents never change. The first call of `advance` saturates, the second one has every target's own operators in one kernel.
+    contents never change.
     """
 
     def __init__(
@@ -34,16 +43,20 @@ class Rewriting:
         accept: Accept | None = None,
         safe: bool = False,
     ) -> None:
-        self._program = program
         self._sizes = dict(sizes)
         self._options = options
         self._learn = learn
-        self._constants = constants
         self._accept = accept
         self._safe = safe
+        axes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
+        limit = MAX_SECONDS if options.steps is None else math.inf
+        self._find = partial(finding_targets, program, axes, constants, limit)
+        self._finding = self._find()
         self._targets: Targets | None = None
         self._searches: list[Search] = []
         self._stopped = False
+        self._cut = False
+        self._found_in = 0
         self.found: list[Found] = []
         #: seconds that it has worked
         self.seconds = 0.0
@@ -54,14 +67,14 @@ class Rewriting:
         return self._targets is not None
 
     @property
-    def opened(self) -> bool:
-        """Whether every target's own operators in one kernel were looked at."""
-        return self.saturated and all(s.finished for s in self._searches)
-
-    @property
     def done(self) -> bool:
         """Whether nothing more will be found."""
-        return self._stopped or (self.saturated and all(s.done for s in self._searches))
+        return self._stopped or self._cut or (self.saturated and all(s.done for s in self._searches))
+
+    @property
+    def steps(self) -> int:
+        """The steps that it has taken."""
+        return self._found_in + sum(s.steps for s in self._searches)
 
     @property
     def report(self) -> str:
@@ -71,25 +84,47 @@ class Rewriting:
         if not self._searches:
             return f"{self._targets.report}; no target"
         states = ", ".join(s.stop_reason for s in self._searches)
-        return f"{self._targets.report}; {len(self._searches)} targets: {states}"
+        why = ", as they have had their share of the search" if self._cut else ""
+        return f"{self._targets.report}; {len(self._searches)} targets: {states}{why}"
 
-    def advance(self, seconds: float) -> None:
-        """Go on for about so many seconds, or until something is found."""
+    def waits(self, search: Search | None) -> bool:
+        """Whether it is not its turn yet, beside the program's own search."""
+        return search is not None and not search.done and (not search.finished or SHARE * self.steps > search.steps)
+
+    def advance(self, seconds: float, search: Search | None = None) -> None:
+        """Go on for about so many seconds, or until something is found; beside the program's own `search`: what its graphs
+        dominate is not looked at.
+        """
         start = time.perf_counter()
         if self._targets is None:
-            axes = {a: evaluate(d, self._sizes) for a, d in self._program.axes.items()}
-            limit = MAX_SECONDS if self._options.steps is None else math.inf
-            self._targets = find_targets(self._program, axes, self._constants, limit)
-            for target in self._targets.programs:
-                if self._learn(target):
-                    self._searches.append(
-                        Search(target.program, self._sizes, self._options, accept=self._accept, safe=self._safe)
-                    )
-        else:
-            waiting = [s for s in self._searches if not s.finished] or [s for s in self._searches if not s.done]
-            if waiting:
-                self.found += waiting[0].advance(seconds)
+            self._saturate(start + seconds)
+        elif self._had_its_share(search):
+            self._cut = True
+        elif waiting := [s for s in self._searches if not s.finished] or [s for s in self._searches if not s.done]:
+            waiting[0].known = search.found if search is not None else ()
+            self.found += waiting[0].advance(seconds)
         self.seconds += time.perf_counter() - start
+
+    def _had_its_share(self, search: Search | None) -> bool:
+        own = 0 if search is None else search.steps
+        return (search is None or search.done) and self.steps > max(own // SHARE, STEPS)
+
+    def _saturate(self, end: float) -> None:
+        """Find the targets, until this time (a `perf_counter`) at most."""
+        while True:
+            self._found_in += 1
+            try:
+                next(self._finding)
+            except StopIteration as ended:
+                self._targets = ended.value
+                break
+            if time.perf_counter() >= end:
+                return
+        for target in self._targets.programs:
+            if self._learn(target):
+                self._searches.append(
+                    Search(target.program, self._sizes, self._options, accept=self._accept, safe=self._safe)
+                )
 
     def interrupt(self) -> None:
         """End it."""
@@ -100,4 +135,6 @@ class Rewriting:
     def resume(self) -> None:
         """Go on, if need be with searches that begin again."""
         self._stopped = False
+        if not self.saturated:
+            self._finding = self._find()
         self._searches = [s.anew() for s in self._searches]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
 from functools import partial
@@ -63,8 +63,11 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
         self.found: list[Found] = []
         #: whether nothing more will be found
         self.done = False
-        #: seconds that it has worked
+        #: seconds that it has worked, and the steps that it has taken
         self.seconds = 0.0
+        self.steps = 0
+        #: what another search of an equal program has found: what it dominates is not looked at
+        self.known: Sequence[Found] = ()
         axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         self._given = program, axis_sizes, self.options, accept, safe
         self._anew = partial(
@@ -100,6 +103,7 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
         try:
             while not self.done and len(self.finished) == units:
                 step = next(self._steps, self)
+                self.steps += 1
                 if step is self:
                     self.done = True
                 now = time.perf_counter()
@@ -174,7 +178,7 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
         count = ROUND_STEPS
         while True:
             yield from islice(units.close(), count)
-            for found in self.found:
+            for found in (*self.found, *self.known):
                 units.know(found)
             if units.space.complete:
                 break

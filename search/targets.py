@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -17,17 +16,18 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.functions import FUNCTIONS
 from mirage.search.algebras import Algebras
 from mirage.search.cost import FLOP_NS, SUM_NS, matmul_ns
+from mirage.search.steps import Steps, finish
 from mirage.verify.rules.lower import lowered
 from mirage.verify.rules.rewritten import Rewritten, rewritten
-from mirage.verify.rules.saturate import MAX_SECONDS, Saturated, saturate
+from mirage.verify.rules.saturate import MAX_SECONDS, Saturated, Saturation
 from mirage.verify.rules.terms import COMMUTATIVE, Node, Terms, read
 
 #: targets of one program
 MAX_TARGETS = 3
 #: ways that are kept of a term, and of an output of the program
 WAYS, ROOT_WAYS = 3, 24
-#: what choosing takes at most, in proportion to the seconds of the saturation
-CHOICE_SHARE = 0.5
+#: classes whose ways are looked for, again where those of their operands change, at most
+MAX_IMPROVED = 2000
 #: a target's operators take at most this share of the time that the program's take; and this one where no rule but those of
 #: arithmetic leads to it, as the program's search has most of these forms
 WORTH, WORTH_ARITHMETIC = 0.95, 0.7
@@ -51,29 +51,49 @@ def find_targets(
     `constants` are arguments whose contents never change: what follows from them alone is computed once, and only read.
     Saturation takes at most so many `seconds`; where they are infinite, its counts alone limit it.
     """
+    return finish(finding_targets(program, sizes, constants, seconds))
+
+
+def finding_targets(
+    program: AxisProgram, sizes: Mapping[str, int], constants: Collection[str] = (), seconds: float = MAX_SECONDS
+) -> Steps[Targets]:
+    """`find_targets` in steps, of milliseconds mostly; the seconds are those of its own work."""
     terms = Terms(program.axes)
     roots = read(terms, program).outputs
-    found = saturate(terms, roots, seconds=seconds)
+    saturation = Saturation(terms, roots, seconds=seconds)
+    while not saturation.advance(0.0):
+        yield
+    found = saturation.found
     report = f"{found.nodes} terms, {found.stop_reason}"
     prices = _Prices(terms, sizes, [x.name for x in program.inputs if x.argument in constants])
-    ways = _Ways(found, prices, time.perf_counter() + CHOICE_SHARE * seconds)
-    ways.start(roots)
+    ways = _Ways(found, prices)
+    yield from ways.improve(roots)
     signatures = _Signatures(terms, program)
     own = signatures.of(roots)
     if own is None:
         return Targets((), report)
-    keyed = [(cost, outputs, signatures.of(outputs)) for cost, outputs in ways.of(roots)]
-    # what the search of the program itself finds
-    least = min((cost for cost, _, key in keyed if key == own), default=prices.of(roots))
+    least = prices.of(roots)
+    cheaper: list[tuple[float, tuple[int, ...], tuple[object, ...] | None]] = []
+    for cost, outputs in ways.of(roots):
+        if cost >= WORTH * least:
+            break
+        key = signatures.of(outputs)
+        if key == own:
+            # the search of the program itself finds this one, and all others cost as much
+            least = cost
+            break
+        cheaper.append((cost, outputs, key))
+        yield
     seen = {own, None}
     targets: list[Rewritten] = []
-    for cost, outputs, key in keyed:
+    for cost, outputs, key in cheaper:
         if key in seen or cost >= WORTH * least or len(targets) == MAX_TARGETS:
             continue
         target = rewritten(found.graph, program, roots, outputs)
         if target is not None and (target.links or cost < WORTH_ARITHMETIC * least):
             seen.add(key)
             targets.append(target)
+        yield
     return Targets(tuple(targets), report)
 
 
@@ -103,7 +123,10 @@ class _Prices:
         self.sizes = sizes
         self.constants = frozenset(constants)
         self._fixed: dict[int, bool] = {}
+        self._scalars: dict[int, bool] = {}
         self._parts: dict[int, tuple[float, tuple[int, ...]]] = {}
+        self._wholes: dict[int, tuple[float, int]] = {}
+        self._sums: dict[int, float] = {}
 
     def fixed(self, x: int) -> bool:
         """Whether a term follows from constants alone, but is not a number."""
@@ -113,13 +136,19 @@ class _Prices:
             if node.op == "input":
                 found = node.data[0] in self.constants
             else:
-                found = any(map(self.fixed, node.args)) and all(self.fixed(a) or self._scalar(a) for a in node.args)
+                found = False
+                if self.constants:
+                    found = any(map(self.fixed, node.args)) and all(self.fixed(a) or self._scalar(a) for a in node.args)
             self._fixed[x] = found
         return found
 
     def _scalar(self, x: int) -> bool:
-        node = self.terms.nodes[x]
-        return node.op in ("constant", "size") or (bool(node.args) and all(map(self._scalar, node.args)))
+        found = self._scalars.get(x)
+        if found is None:
+            node = self.terms.nodes[x]
+            found = node.op in ("constant", "size") or (bool(node.args) and all(map(self._scalar, node.args)))
+            self._scalars[x] = found
+        return found
 
     def volume(self, axes: Collection[str]) -> float:
         return math.prod(self.sizes[a] for a in axes)
@@ -159,16 +188,37 @@ class _Prices:
 
     def of(self, outputs: Sequence[int]) -> float:
         """What terms cost together, where what they share is computed once."""
-        seen: set[int] = set()
-        total, todo = 0.0, list(outputs)
-        while todo:
-            x = todo.pop()
-            if x not in seen:
-                seen.add(x)
-                price, below = self.parts(x)
-                total += price
-                todo.extend(below)
-        return total
+        cost, all_below = 0.0, 0
+        for x in outputs:
+            mine, below = self._whole(x)
+            cost += mine - self._sum(below & all_below)
+            all_below |= below
+        return cost
+
+    def _whole(self, x: int) -> tuple[float, int]:
+        """What a term costs, and all that is computed for it, as a bit set of terms."""
+        found = self._wholes.get(x)
+        if found is None:
+            price, parts = self.parts(x)
+            bits = 0
+            for y in parts:
+                cost, below = self._whole(y)
+                price += cost - self._sum(below & bits)
+                bits |= below
+            found = self._wholes[x] = price, bits | 1 << x
+        return found
+
+    def _sum(self, bits: int) -> float:
+        """What a set of terms costs, each by itself."""
+        found = self._sums.get(bits)
+        if found is None:
+            found, left = 0.0, bits
+            while left:
+                lowest = left & -left
+                found += self.parts(lowest.bit_length() - 1)[0]
+                left ^= lowest
+            self._sums[bits] = found
+        return found
 
 
 @dataclass
@@ -180,11 +230,10 @@ class _Class:
 class _Ways:
     """The cheapest terms of each class."""
 
-    def __init__(self, found: Saturated, prices: _Prices, deadline: float) -> None:
+    def __init__(self, found: Saturated, prices: _Prices) -> None:
         self.graph = found.graph
         self.terms = found.terms
         self.prices = prices
-        self.deadline = deadline
         self._classes = {root: _Class() for root in self.graph.classes()}
         self._roots: frozenset[int] = frozenset()
         for root in self._classes:
@@ -192,17 +241,20 @@ class _Ways:
                 for a in node.args:
                     self._classes[self.graph.find(a)].uses.add(root)
 
-    def start(self, roots: Sequence[int]) -> None:
-        """Find them, from small terms to large ones, until nothing is cheaper."""
+    def improve(self, roots: Sequence[int]) -> Steps[None]:
+        """Find them, from small terms to large ones, until nothing is cheaper; a step per class."""
         self._roots = frozenset(map(self.graph.find, roots))
         for x in roots:
             self._know(x)
-        todo = dict.fromkeys(self._classes)
-        while todo and time.perf_counter() < self.deadline:
+        todo = dict.fromkeys(sorted(self._classes, key=lambda root: self.terms.count[self.graph.best[root]]))
+        for _ in range(MAX_IMPROVED):
+            if not todo:
+                break
             root = next(iter(todo))
             del todo[root]
             if self._improve(root):
                 todo.update(dict.fromkeys(self._classes[root].uses))
+            yield
 
     def _nodes(self, root: int) -> list[Node]:
         return [node for nodes in self.graph.nodes(root).values() for node in nodes]
@@ -217,15 +269,19 @@ class _Ways:
         """Find ways of a class from those of its operands; whether there are new ones."""
         mine = self._classes[root]
         ways = dict(mine.ways)
+        count = ROOT_WAYS if root in self._roots else WAYS
+        most = list(ways.values())[-1] if len(ways) == count else math.inf
         for node in self._nodes(root):
             below = [self._classes[self.graph.find(a)].ways for a in node.args]
             for args in itertools.product(*below):
                 if node.op in COMMUTATIVE and len(below) == 2 and below[0] is below[1] and args[0] > args[1]:
                     continue
+                # a sum of a product may cost less than the product
+                if node.op != "sum" and any(w[a] > most for w, a in zip(below, args, strict=True)):
+                    continue
                 x = self.terms.intern(node.op, node.data, args)
                 if x not in ways:
                     ways[x] = self.prices.of((x,))
-        count = ROOT_WAYS if root in self._roots else WAYS
         kept = dict(sorted(ways.items(), key=lambda way: (way[1], self.terms.count[way[0]], way[0]))[:count])
         if kept.keys() == mine.ways.keys():
             return False

@@ -10,18 +10,21 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
-from mirage.search import targets
+from mirage.search import rewriting
 from mirage.search.candidates import Candidates
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
-from mirage.search.targets import find_targets
+from mirage.search.stream import Search
+from mirage.search.targets import _Prices, find_targets
 from mirage.verify.equivalence import Verifier
 from mirage.verify.rules import saturate
 from mirage.verify.rules.registry import only
+from mirage.verify.rules.terms import Terms, read
 from tests.api.small import limit_tuning
 from tests.work import Rushing
 
 N = mi.tensor("n")
+M = mi.tensor("n", "k")
 
 
 def operators(fn: Callable[..., Any], sizes: dict[str, int], **specs: Any) -> list[list[str]]:
@@ -42,15 +45,33 @@ def test_a_program_that_has_no_cheaper_form_has_no_target() -> None:
 
 def test_a_counted_search_has_its_targets_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     program = to_axes(mi.trace(lambda x, y: mi.exp(x) * mi.exp(y), x=N, y=N))
-    for module in (saturate, targets):
-        monkeypatch.setattr(module, "time", Rushing())
+    monkeypatch.setattr(saturate, "time", Rushing())
     reports = []
     for options in (SearchOptions(steps=1), SearchOptions()):
         found = Rewriting(program, {"n": 64}, options, lambda _: True)
-        found.advance(0.0)
+        while not found.saturated:
+            found.advance(0.0)
         reports.append(found.report)
     assert "saturated; 1 targets" in reports[0]
     assert "out of time; no target" in reports[1]
+
+
+def test_what_a_counted_search_finds_by_a_step_does_not_depend_on_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for slow in (False, True):
+        if slow:
+            monkeypatch.setattr(saturate, "time", Rushing())
+            monkeypatch.setattr(rewriting, "time", Rushing())
+        search, targets = products(SearchOptions(steps=1))
+        states = []
+        for _ in range(200):
+            if not targets.waits(search):
+                targets.advance(0.0, search)
+            else:
+                search.advance(0.0)
+            states.append((targets.steps, targets.saturated, len(targets.found), len(search.found)))
+        found.append(states)
+    assert found[0] == found[1]
 
 
 def test_without_rules_there_is_no_target() -> None:
@@ -70,8 +91,8 @@ def test_squares_of_differences_become_a_product_where_that_is_cheaper() -> None
 def stream(fn: Callable[..., Any], sizes: dict[str, int], **specs: Any) -> Candidates:
     program = mi.trace(fn, **specs)
     verifier = Verifier(program)
-    rewriting = Rewriting(verifier.axis_program, sizes, SearchOptions(), verifier.learn)
-    return Candidates(verifier, None, rewriting=rewriting)
+    targets = Rewriting(verifier.axis_program, sizes, SearchOptions(), verifier.learn)
+    return Candidates(verifier, None, rewriting=targets)
 
 
 def test_graphs_of_a_target_are_proved_by_the_chain_that_leads_to_it() -> None:
@@ -101,6 +122,74 @@ def test_an_interrupt_ends_the_targets_and_more_goes_on() -> None:
     assert found.done and not found.complete
     found.resume(60)
     assert found.all(60) and found.complete
+
+
+def products(options: SearchOptions | None = None) -> tuple[Search, Rewriting]:
+    """The search of a program whose targets have a matmul each, and theirs."""
+    verifier = Verifier(mi.trace(lambda x, y, w: mi.exp(x) * mi.exp(y) @ w, x=M, y=M, w=mi.tensor("k", "j")))
+    sizes = {"n": 64, "k": 64, "j": 64}
+    options = options or SearchOptions()
+    search = Search(verifier.axis_program, sizes, options)
+    return search, Rewriting(verifier.axis_program, sizes, options, verifier.learn)
+
+
+def test_the_targets_wait_for_the_first_kernel_of_the_program_and_then_take_turns() -> None:
+    search, targets = products()
+    assert targets.waits(search) and not targets.waits(None)
+    search.advance(60)
+    assert search.finished and not targets.waits(search)
+    targets.advance(0.0, search)
+    assert targets.steps == 1 and not targets.saturated
+    while not targets.waits(search):
+        targets.advance(0.0, search)
+    assert rewriting.SHARE * targets.steps > search.steps
+    while not search.done:
+        search.advance(60)
+    assert not targets.waits(search)
+
+
+def test_targets_have_a_share_of_the_search_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    reports = []
+    for steps in (1, 10**9):
+        monkeypatch.setattr(rewriting, "STEPS", steps)
+        search, targets = products()
+        while not search.done:
+            search.advance(60)
+        while not targets.done:
+            targets.advance(0.0, search)
+        reports.append(targets.report)
+    assert reports[0].endswith("as they have had their share of the search") and "budget spent" in reports[0]
+    assert "share" not in reports[1] and "complete" in reports[1]
+
+
+def test_what_the_program_has_found_is_not_beaten_again() -> None:
+    found = []
+    for known in (False, True):
+        search, targets = products()
+        while not search.done:
+            search.advance(60)
+        while not targets.done:
+            targets.advance(60, search if known else None)
+        found.append(targets.found)
+    assert min(f.cost for f in found[0]) == min(f.cost for f in found[1])
+    assert len(found[1]) <= len(found[0])
+
+
+def test_terms_that_share_operands_pay_once_for_them() -> None:
+    program = to_axes(mi.trace(lambda x, y: mi.exp(x) * y + mi.exp(x) / mi.sum(mi.exp(x), axis=0), x=N, y=N))
+    terms = Terms(program.axes)
+    outputs = read(terms, program).outputs
+    prices = _Prices(terms, {"n": 1000}, ())
+    seen: set[int] = set()
+    todo, total = list(outputs), 0.0
+    while todo:
+        if (x := todo.pop()) not in seen:
+            seen.add(x)
+            total += prices.parts(x)[0]
+            todo += prices.parts(x)[1]
+    assert prices.of(outputs) == pytest.approx(total)
+    assert prices.of((*outputs, *outputs)) == pytest.approx(total)
+    assert prices.of((terms.nodes[outputs[0]].args[0],)) < total
 
 
 @pytest.mark.parametrize("rules", [True, False])

@@ -7,7 +7,7 @@ congruence closure", 2005; Willsey et al., "egg: fast and extensible equality sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -172,63 +172,67 @@ class EGraph:
 
     # -- matching
 
-    def matches(self, p: Pattern, root: int) -> Iterator[Binding]:
+    def matches(self, p: Pattern, root: int) -> list[Binding]:
         """The ways in which a class is a pattern; variables stand for classes, and axis variables for axes."""
-        yield from self._match(p, root, {})
+        return self._match(p, root, {})
 
-    def _match(self, p: Pattern, root: int, binding: Binding) -> Iterator[Binding]:
-        if p.op in ("var", "number"):
-            if p.op == "number" and root not in self._numbers:
-                return
+    def _match(self, p: Pattern, root: int, binding: Binding) -> list[Binding]:
+        op = p.op
+        if op == "var" or op == "number":
+            if op == "number" and root not in self._numbers:
+                return []
             known = binding.get(p.data)
             if known is None:
-                yield {**binding, p.data: root}
-            elif known == root:
-                yield binding
-            return
-        if p.op == "constant":
-            if self._numbers.get(root) == p.data:
-                yield binding
-            return
-        for node in self.nodes(root).get(head_of(p), ()):
-            if p.op == "concat":
+                return [{**binding, p.data: root}]
+            return [binding] if known == root else []
+        if op == "constant":
+            return [binding] if self._numbers.get(root) == p.data else []
+        nodes = self._nodes.get(root)
+        if nodes is None or (mine := nodes.get(head_of(p))) is None:
+            return []
+        found: list[Binding] = []
+        for node in mine:
+            if op == "concat":
                 if (more := _joined(p, node, binding)) is not None:
-                    yield from self._operands(p, node, more)
-            elif p.op == "sum":
-                for found in self._operands(p, node, binding):
-                    yield from self._summed(p, frozenset(node.data), found)
+                    found += self._operands(p, node, more)
+            elif op == "sum":
+                over = frozenset(node.data)
+                for bound in self._operands(p, node, binding):
+                    found += self._summed(p, over, bound)
             elif p.data == node.data:
-                yield from self._operands(p, node, binding)
+                found += self._operands(p, node, binding)
+        return found
 
-    def _operands(self, p: Pattern, node: Node, binding: Binding) -> Iterator[Binding]:
-        if len(p.args) != len(node.args):
-            return
-        orders = [node.args]
-        if node.op in COMMUTATIVE and node.args[0] != node.args[1]:
-            orders.append(node.args[::-1])
-        for args in orders:
-            if len(args) == 1:
-                yield from self._match(p.args[0], args[0], binding)
-                continue
-            for found in self._match(p.args[0], args[0], binding):
-                yield from self._match(p.args[1], args[1], found)
+    def _operands(self, p: Pattern, node: Node, binding: Binding) -> list[Binding]:
+        if len(p.args) == 1:
+            return self._match(p.args[0], node.args[0], binding)
+        if len(node.args) != 2:
+            return []
+        (first, second), (x, y) = p.args, node.args
+        found = self._both(first, x, second, y, binding)
+        if x != y and node.op in COMMUTATIVE:
+            found += self._both(first, y, second, x, binding)
+        return found
 
-    def _summed(self, p: Pattern, over: frozenset[str], binding: Binding) -> Iterator[Binding]:
+    def _both(self, first: Pattern, x: int, second: Pattern, y: int, binding: Binding) -> list[Binding]:
+        if first.op == "var":
+            # a variable is any class: what may not be there is looked for first
+            first, x, second, y = second, y, first, x
+        return [both for one in self._match(first, x, binding) for both in self._match(second, y, one)]
+
+    def _summed(self, p: Pattern, over: frozenset[str], binding: Binding) -> list[Binding]:
         """With the axis variables of a sum bound to its axes. Of two, the first stands for those axes on which some variable
         depends that may only depend on it.
         """
         if len(p.data) == 1:
             (name,) = p.data
-            if binding.get(name, over) == over:
-                yield {**binding, name: over}
-            return
+            return [{**binding, name: over}] if binding.get(name, over) == over else []
         outer, inner = p.data
         fixed: set[str] = set()
         for name, variable in p.by_name.items():
             if inner not in variable.over:
                 fixed |= self.terms.axes[self.best[binding[name]]]
-        if over - fixed:
-            yield {**binding, outer: over & fixed, inner: over - fixed}
+        return [{**binding, outer: over & fixed, inner: over - fixed}] if over - fixed else []
 
     def terms_of(self, binding: Binding) -> Binding:
         """The same with a term for each class."""

@@ -60,6 +60,11 @@ class Rule:
             self.lhs.by_name.keys() <= self.rhs.by_name.keys()
         )
 
+    @cached_property
+    def heads(self) -> frozenset[str]:
+        """What its left side applies: operators, and functions by name."""
+        return frozenset(self.lhs.operators() - {"var", "number", "constant", "size"})
+
     @property
     def guard(self) -> str:
         """Its guards in words."""

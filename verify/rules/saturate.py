@@ -6,8 +6,9 @@ waits.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirage.verify.rules.egraph import EGraph, head_of
@@ -17,11 +18,13 @@ from mirage.verify.rules.rule import Facts, Rule, instance
 from mirage.verify.rules.terms import Terms
 
 #: terms over classes, and seconds, of one saturation
-MAX_NODES = 1500
+MAX_NODES = 400
 MAX_SECONDS = 1.0
 #: rounds in which every rule is tried, and matches of a rule in one of them, beyond which it waits
 MAX_ROUNDS = 10
 MATCHES = 250
+#: rules that are applied between two steps
+APPLIED = 16
 #: a term that has more operators than the program and so many is not made
 GROWTH = 16
 
@@ -59,6 +62,107 @@ class _Wait:
     times: int = 0
 
 
+class Saturation:
+    """A saturation that goes on step by step: the classes of some terms, and of what the rules make of them, until all pairs of
+    roots in `together` are equal, if any, within so many terms over classes and seconds of work.
+    """
+
+    def __init__(
+        self,
+        terms: Terms,
+        roots: Sequence[int],
+        *,
+        max_nodes: int = MAX_NODES,
+        seconds: float = MAX_SECONDS,
+        together: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        graph = EGraph(terms)
+        for x in roots:
+            graph.add(x)
+        graph.rebuild()
+        self.found = Saturated(graph, tuple(roots), Facts(terms))
+        self._largest = max((terms.count[x] for x in roots), default=0) + GROWTH
+        self._max_nodes = max_nodes
+        self._seconds = seconds
+        self._together = together
+        self._waits: dict[str, _Wait] = {}
+        self._began = 0.0
+        self._steps = self._all()
+
+    def advance(self, seconds: float = math.inf) -> bool:
+        """Go on for about so many seconds; whether it has ended. Every call takes one step."""
+        start = time.perf_counter()
+        self._began = start - self.found.seconds
+        for _ in self._steps:
+            if time.perf_counter() - start >= seconds:
+                break
+        self.found.seconds = time.perf_counter() - self._began
+        return bool(self.found.stop_reason)
+
+    def _late(self) -> bool:
+        return time.perf_counter() - self._began > self._seconds
+
+    def _equal(self) -> bool:
+        return bool(self._together) and all(self.found.graph.equal(x, y) for x, y in self._together)
+
+    def _all(self) -> Iterator[None]:
+        """All rounds, in steps."""
+        found, graph = self.found, self.found.graph
+        if self._equal():
+            found.stop_reason = "equal"
+        while not found.stop_reason:
+            before = sum(found.used.values())
+            matched: list[tuple[Rule, Binding]] = []
+            waited = yield from self._matches(matched)
+            for i, (rule, binding) in enumerate(matched):
+                if self._late():
+                    found.stop_reason = "out of time"
+                    break
+                _apply(rule, binding, found, self._largest)
+                if len(graph) > self._max_nodes:
+                    found.stop_reason = f"{self._max_nodes} terms"
+                    break
+                if i % APPLIED == 0:
+                    yield
+            found.rounds += 1
+            graph.rebuild()
+            if not found.stop_reason and self._late():
+                found.stop_reason = "out of time"
+            if self._equal():
+                found.stop_reason = "equal"
+            if not found.stop_reason and sum(found.used.values()) == before and not waited:
+                found.stop_reason = "saturated"
+            if not found.stop_reason and found.rounds == MAX_ROUNDS:
+                found.stop_reason = f"{MAX_ROUNDS} rounds"
+
+    def _matches(self, matched: list[tuple[Rule, Binding]]) -> Generator[None, None, bool]:
+        """Add where the rules match that do not wait; whether one did."""
+        found, graph = self.found, self.found.graph
+        by_head: dict[str, list[int]] = {}
+        for root in graph.classes():
+            for head in graph.nodes(root):
+                by_head.setdefault(head, []).append(root)
+        waited = False
+        for rule in rules():
+            if not rule.heads <= by_head.keys():
+                continue
+            wait = self._waits.setdefault(rule.name, _Wait())
+            if wait.until > found.rounds:
+                waited = True
+                continue
+            if self._late():
+                break
+            mine = [(rule, binding) for root in by_head.get(head_of(rule.lhs), ()) for binding in graph.matches(rule.lhs, root)]
+            if len(mine) > MATCHES << wait.times:
+                wait.times += 1
+                wait.until = found.rounds + 1 + wait.times
+                waited = True
+                continue
+            matched += mine
+            yield
+        return waited
+
+
 def saturate(
     terms: Terms,
     roots: Sequence[int],
@@ -67,67 +171,10 @@ def saturate(
     seconds: float = MAX_SECONDS,
     together: Sequence[tuple[int, int]] = (),
 ) -> Saturated:
-    """The classes of some terms, and of what the rules make of them, until all pairs of roots in `together` are equal, if any."""
-    start = time.perf_counter()
-    graph = EGraph(terms)
-    for x in roots:
-        graph.add(x)
-    graph.rebuild()
-    found = Saturated(graph, tuple(roots), Facts(terms))
-    largest = max((terms.count[x] for x in roots), default=0) + GROWTH
-    waits: dict[str, _Wait] = {}
-    deadline = start + seconds
-    if together and all(graph.equal(x, y) for x, y in together):
-        found.stop_reason = "equal"
-    while not found.stop_reason:
-        matched, waited = _matches(found, waits, deadline)
-        before = sum(found.used.values())
-        for rule, binding in matched:
-            if time.perf_counter() > deadline:
-                found.stop_reason = "out of time"
-                break
-            _apply(rule, binding, found, largest)
-            if len(graph) > max_nodes:
-                found.stop_reason = f"{max_nodes} terms"
-                break
-        found.rounds += 1
-        graph.rebuild()
-        if not found.stop_reason and time.perf_counter() > deadline:
-            found.stop_reason = "out of time"
-        if together and all(graph.equal(x, y) for x, y in together):
-            found.stop_reason = "equal"
-        if not found.stop_reason and sum(found.used.values()) == before and not waited:
-            found.stop_reason = "saturated"
-        if not found.stop_reason and found.rounds == MAX_ROUNDS:
-            found.stop_reason = f"{MAX_ROUNDS} rounds"
-    found.seconds = time.perf_counter() - start
-    return found
-
-
-def _matches(found: Saturated, waits: dict[str, _Wait], deadline: float) -> tuple[list[tuple[Rule, Binding]], bool]:
-    """Where the rules match that do not wait, and whether one did."""
-    graph = found.graph
-    by_head: dict[str, list[int]] = {}
-    for root in graph.classes():
-        for head in graph.nodes(root):
-            by_head.setdefault(head, []).append(root)
-    matched: list[tuple[Rule, Binding]] = []
-    waited = False
-    for rule in rules():
-        wait = waits.setdefault(rule.name, _Wait())
-        if wait.until > found.rounds:
-            waited = True
-            continue
-        if time.perf_counter() > deadline:
-            break
-        mine = [(rule, binding) for root in by_head.get(head_of(rule.lhs), ()) for binding in graph.matches(rule.lhs, root)]
-        if len(mine) > MATCHES << wait.times:
-            wait.times += 1
-            wait.until = found.rounds + 1 + wait.times
-            waited = True
-            continue
-        matched += mine
-    return matched, waited
+    """A whole `Saturation`, whose arguments these are."""
+    saturation = Saturation(terms, roots, max_nodes=max_nodes, seconds=seconds, together=together)
+    saturation.advance()
+    return saturation.found
 
 
 def _apply(rule: Rule, binding: Binding, found: Saturated, largest: int) -> None:

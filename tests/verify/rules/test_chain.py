@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from mirage.verify.rules.chain import checked
 from mirage.verify.rules.lower import lowered
 from mirage.verify.rules.registry import only
 from mirage.verify.rules.rewritten import prove_by_rules
-from mirage.verify.rules.saturate import saturate
+from mirage.verify.rules.saturate import Saturation, saturate
 from mirage.verify.rules.terms import Terms, read
 
 N = mi.tensor("n")
@@ -102,6 +103,21 @@ def test_every_step_of_a_chain_is_checked() -> None:
     with only():
         # a rule that was taken out proves nothing
         assert checked(terms, before, after, steps) is None
+
+
+def test_a_saturation_in_steps_comes_to_the_same() -> None:
+    program = axes(lambda x, y: mi.exp(x) * mi.exp(y) / mi.exp(x - y), x=N, y=N)
+    found = []
+    for seconds in (0.0, math.inf):
+        terms = Terms(program.axes)
+        saturation = Saturation(terms, read(terms, program).outputs, seconds=60)
+        steps = 1
+        while not saturation.advance(seconds):
+            steps += 1
+        found.append((str(saturation.found.graph), saturation.found.used, saturation.found.stop_reason))
+        assert (steps > 1) == (seconds == 0)
+        assert saturation.advance()
+    assert found[0] == found[1]
 
 
 def test_a_saturation_is_bounded_and_says_so() -> None:
