@@ -10,10 +10,16 @@ import pytest
 
 from benchmarks.programs import PROGRAMS
 from benchmarks.search import mutants as corpus_of
-from benchmarks.search.mutants import Mutant, by_kind, corpus, distinct, found_graphs
+from benchmarks.search.mutants import Mutant, by_kind, corpus, distinct, found_graphs, sources
+from mirage.ir.axes import AxisProgram
 from mirage.verify.equivalence import Verifier
 from mirage.verify.mutate import CHANGES
+from mirage.verify.rules.chain import Link
+from mirage.verify.rules.rewritten import Rewritten
 
+#: the measured programs, and those with a better form
+PLAIN = {s.name: s for s in sources()}
+ALL = {s.name: s for s in sources(rules=True)}
 #: a sample: programs whose search takes well under a second
 SAMPLE = ["gqa_decode", "rmsnorm_linear", "gated_mlp", "lora", "softmax"]
 
@@ -25,21 +31,46 @@ def check(found: list[Mutant]) -> None:
         # a change that float64 may not see has to be excluded by proof
         assert m.fate != "not proved" or m.kind not in ("wrong constant", "wrong size"), m
     total = by_kind(found)[-1]
-    assert total.malformed + total.different + total.equal + total.not_proved == total.mutants == len(found)
+    fates = (total.malformed, total.different, total.equal, total.by_rules, total.not_proved)
+    assert sum(fates) == total.mutants == len(found)
     assert total.not_proved <= len(found) // 1000
 
 
 def test_a_sample_of_the_corpus() -> None:
-    found = list(corpus(SAMPLE, 400))
+    found = list(corpus([PLAIN[name] for name in SAMPLE], 400))
     assert len(found) == 400 and {m.program for m in found} == set(SAMPLE)
     check(found)
     assert sum(m.fate == "different" for m in found) >= 100
     assert any(m.fate == "equal" for m in found)
 
 
+def test_rules_prove_no_mutant_that_is_wrong() -> None:
+    names = ["quotient of exps", "log of exps", "log ratio"]
+    found = list(corpus([ALL[name] for name in names], 45, rules=True))
+    assert len(found) == 45 and not any(m.fate == "wrong" for m in found)
+    assert any(m.fate == "by rules" for m in found)
+
+
+def test_what_rules_prove_is_judged_by_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    def proved(a: AxisProgram, b: AxisProgram) -> Rewritten:
+        return Rewritten(b, (Link("a rule that is wrong", "x", "y"),))
+
+    monkeypatch.setattr(corpus_of, "prove_by_rules", proved)
+    found = list(corpus([PLAIN["softmax"]], 60, rules=True))
+    wrong = [m for m in found if m.fate == "wrong"]
+    assert wrong and all("by a rule that is wrong" in m.reason for m in wrong)
+
+
+@pytest.mark.slow
+def test_the_corpus_by_rules() -> None:
+    found = list(corpus(sources(rules=True), corpus_of.COUNT, rules=True))
+    assert len(found) == corpus_of.COUNT and {m.program for m in found} == set(ALL)
+    assert not any(m.fate == "wrong" for m in found)
+
+
 @pytest.mark.slow
 def test_the_corpus() -> None:
-    found = list(corpus(list(PROGRAMS), corpus_of.COUNT))
+    found = list(corpus(sources(), corpus_of.COUNT))
     assert len(found) == corpus_of.COUNT >= 10_000 and {m.program for m in found} == set(PROGRAMS)
     check(found)
     rows = by_kind(found)
@@ -48,15 +79,16 @@ def test_the_corpus() -> None:
 
 
 def test_mutants_of_a_graph_are_distinct_and_end() -> None:
-    verifier = Verifier(PROGRAMS["softmax"].trace())
-    graph = found_graphs("softmax", verifier, 1)[0]
+    source = PLAIN["softmax"]
+    graph = found_graphs(source, Verifier(source.program), 1)[0]
     first, second = ([m.kernel for _, m in distinct(graph, Random(0))] for _ in range(2))
     assert first == second and len(first) == len(set(first)) > 20
     assert graph.kernel not in first
 
 
 def test_graphs_are_of_several_plans() -> None:
-    graphs = found_graphs("gqa_decode", Verifier(PROGRAMS["gqa_decode"].trace()), 8)
+    source = PLAIN["gqa_decode"]
+    graphs = found_graphs(source, Verifier(source.program), 8)
     assert len({g.origin for g in graphs}) == 8 and {len(g.kernels) for g in graphs} >= {1, 2}
 
 
@@ -68,7 +100,7 @@ def test_the_table_counts_every_mutant_once(
     printed = capsys.readouterr()
     *rows, total = json.loads(printed.out)
     assert [r["kind"] for r in rows] == list(CHANGES) and total["kind"] == "all"
-    for field in ("mutants", "malformed", "different", "equal", "not_proved", "wrong"):
+    for field in ("mutants", "malformed", "different", "equal", "by_rules", "not_proved", "wrong"):
         assert total[field] == sum(r[field] for r in rows)
     assert total["mutants"] == 40
     assert "40 mutants of 1 programs" in printed.err
