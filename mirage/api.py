@@ -277,8 +277,10 @@ def verify(
 
     A result stands for its best graph where it is `b`, and for its program where it is `a`. A graph that is equal is
     checked a second time, with other primes and another seed; of two graphs, `b` is checked against the program that `a`
-    computes. The dims of a program may be products of the axes of a graph. Raises VerificationError if the two checks
-    disagree, GraphError or InputError if the inputs differ.
+    computes. The dims of a program may be products of the axes of a graph. Where there is neither a proof, nor tests that speak
+    for all sizes, nor a counterexample, rules are looked for that lead from one to the other, for about a second at most; they
+    are the certificate's `chain`. Raises VerificationError if the two checks disagree, GraphError or InputError if the inputs
+    differ.
     """
     configure()
     left = a.program if isinstance(a, Result) else a

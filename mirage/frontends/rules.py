@@ -36,8 +36,8 @@ def register_rule(
     depend. `when` says what must be known of a parameter: "positive", "nonnegative" or "nonzero". An instance also needs both
     sides to be defined in the same places.
 
-    The rule is used by searches and proofs from then on, in this process. It is tried before: in floats, at random values for
-    which `when` holds, and in finite fields if it has no functions but exp.
+    The rule is used from then on, in this process: by searches, by the proofs of what they find, and by `mirage.verify`. It is
+    tried before: in floats, at random values for which `when` holds, and in finite fields if it has no functions but exp.
 
     Raises RuleError where it is malformed, its name is taken, or its sides differ; TraceError where a side cannot be traced.
     """

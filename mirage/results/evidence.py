@@ -18,6 +18,7 @@ from mirage.verify.certificate import Certificate
 from mirage.verify.counterexample import counterexample
 from mirage.verify.equivalence import Verifier, verify_programs
 from mirage.verify.proof import compare_graph, compare_programs
+from mirage.verify.rules.rewritten import prove_programs_by_rules
 
 if TYPE_CHECKING:
     from mirage.frontends.upstream import UpstreamFile
@@ -30,7 +31,9 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
     """
     if isinstance(a, Program) and isinstance(b, Program):
         certificate = verify_programs(a, b, seed=seed).with_proof(*compare_programs(a, b))
-        return _decided(certificate, a, b, seed)
+        certificate = _decided(certificate, a, b, seed)
+        found = prove_programs_by_rules(a, b) if certificate.verdict == "unknown" else None
+        return certificate if found is None else replace(certificate.with_proof("proved"), chain=tuple(map(str, found.links)))
     if isinstance(a, MuGraph) and isinstance(b, MuGraph):
         return compare_graphs(a, b, seed)
     program, graph = (a, b) if isinstance(b, MuGraph) else (b, a)
@@ -40,10 +43,15 @@ def compare(a: Program | MuGraph, b: Program | MuGraph, seed: int) -> Certificat
 
 
 def certify(verifier: Verifier, graph: MuGraph) -> Certificate:
-    """The certificate of a muGraph after both checks, a proof if there is one, and a counterexample where both fail."""
+    """The certificate of a muGraph after both checks, a proof if there is one, a counterexample where both fail, and a proof by
+    rules where there is none.
+    """
     certificate = verifier.confirm(graph, verifier.check(graph))
     certificate = certificate.with_proof(*compare_graph(verifier.axis_program, graph))
-    return _decided(certificate, verifier.source, graph, verifier.seed)
+    certificate = _decided(certificate, verifier.source, graph, verifier.seed)
+    if certificate.verdict == "unknown" and (by_rules := verifier.admit(graph, by_rules=True)).chain:
+        return verifier.confirm(graph, by_rules)
+    return certificate
 
 
 def _decided(certificate: Certificate, a: Program | AxisProgram, b: Program | MuGraph, seed: int) -> Certificate:

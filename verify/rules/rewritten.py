@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mirage.errors import MirageError
+from mirage.errors import AxisError, MirageError
 from mirage.ir.axes import AxisProgram
+from mirage.ir.program import Program
+from mirage.verify.pairing import paired
 from mirage.verify.proof import compare_axis_programs
 from mirage.verify.rules.chain import Link, checked
 from mirage.verify.rules.egraph import EGraph
@@ -77,3 +79,14 @@ def prove_by_rules(a: AxisProgram, b: AxisProgram) -> Rewritten | None:
             return None
         links += chain
     return Rewritten(b, tuple(dict.fromkeys(links)))
+
+
+def prove_programs_by_rules(a: Program, b: Program) -> Rewritten | None:
+    """The program `b`, over the axes that both have, as it follows from `a` by a chain of rules; None where none is found, or
+    they have no axes in common. Raises InputError as `check_pair`.
+    """
+    try:
+        x, y = paired(a, b)
+    except AxisError:
+        return None
+    return prove_by_rules(x, y) if [o.dims for o in x.outputs] == [o.dims for o in y.outputs] else None
