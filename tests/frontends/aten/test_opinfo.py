@@ -44,9 +44,9 @@ def compare(limit: Callable[[int], int | None], dtype: Any) -> opinfo.Counts:
 
 @pytest.mark.parametrize("place", range(3))
 def test_some_samples(place: int, record_property: Callable[[str, object], None]) -> None:
-    """The first sample of every fifth entry, of another element type in the next ones."""
+    """The first sample of every tenth entry, of another element type in the next ones."""
     dtype = opinfo.DTYPES[place]
-    counts = compare(lambda k: 1 if k % 5 == place else 0, dtype)
+    counts = compare(lambda k: 1 if k % 10 == place else 0, dtype)
     record_property("samples", f"OpInfo, some, {str(dtype)[6:]}: {counts}")
     assert counts.share >= SOME
 
