@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mirage import cli
+from mirage import cli, cli_shared
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.kernels.cpu.launch.executable import CpuExecutable
@@ -53,7 +53,8 @@ def command(
     It runs in `tmp_path`, with a results store there.
     """
     monkeypatch.setenv("MIRAGE_CACHE_URL", f"sqlite:///{tmp_path}/store.sqlite")
-    monkeypatch.setenv("COLUMNS", "200")
+    for console in (cli_shared.out, cli_shared.err):
+        monkeypatch.setattr(console, "width", cli_shared.FILE_COLUMNS)
     monkeypatch.chdir(tmp_path)
 
     def call(*arguments: str) -> tuple[int, str, str]:
