@@ -4,8 +4,9 @@ A job over the measured programs is run on a Dask cluster of this machine, and i
 travel, and what they cost the process that gives them out (the coordinator) and the scheduler. A simulation of discrete events
 draws steps from these measurements, with a fixed seed, for larger numbers of tasks and workers than this machine has.
 
-The coordinator and the scheduler do one thing at a time; a worker does its step, for which it waits for both. The network is
-taken for one link of `LINK_BYTES` at the coordinator.
+The coordinator and the scheduler do one thing at a time; a worker does its step, for which it waits for both. The coordinator
+keeps all answers at once that have arrived while it did something else. The network is taken for one link of `LINK_BYTES` at the
+coordinator.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -30,6 +32,7 @@ from benchmarks.programs import PROGRAMS
 from benchmarks.tables import Table, emit
 from mirage.cache import ResultStore
 from mirage.cli_shared import AsJson
+from mirage.ir.codec import JOB_STEP
 from mirage.jobs.journal import Job, Journal
 from mirage.jobs.run import run_job
 from mirage.jobs.schedule import Queue, TaskState
@@ -42,6 +45,8 @@ ROUND, ROUNDS, SIMULATED_ROUNDS = 2.0, 2, 6
 SCALES = ((1000, 10), (1000, 100), (5000, 100), (5000, 400), (20000, 400))
 #: bytes per second of the link
 LINK_BYTES = 125e6
+#: times that the coordinator's work is measured
+REPLAYS = 5
 #: calls of a function that does nothing, by which the scheduler is measured
 CALLS = 300
 
@@ -58,10 +63,13 @@ class Step:
 
 @dataclass(frozen=True)
 class Measured:
-    """What was measured: steps by program, seconds of the coordinator per step, and of the scheduler per task."""
+    """What was measured: steps by program, seconds of the coordinator to give a step out, to keep the answers that there are, and
+    more for each of these, and seconds of the scheduler per task.
+    """
 
     steps: dict[str, list[Step]]
     give: float
+    keep: float
     take: float
     scheduler: float
 
@@ -88,22 +96,26 @@ class ClusterRow:
     choice_s: float
 
 
+#: which step of which task
+_Place: TypeAlias = tuple[str, Kind, int]
+
+
 class _Counted(Workers):
-    """Workers whose steps are measured; all else is theirs."""
+    """Workers whose steps are measured, and whose answers are kept; all else is theirs."""
 
     def __init__(self, inner: Workers) -> None:
         self.inner = inner
-        self.sent: dict[tuple[str, Kind, int], int] = {}
-        self.received: dict[tuple[str, Kind, int], int] = {}
+        self.sent: dict[_Place, int] = {}
+        self.answers: dict[_Place, str] = {}
 
     def free(self, target: str | None) -> int:
         return self.inner.free(target)
 
     def submit(self, asked: Asked) -> Future[str]:
         future = self.inner.submit(asked)
-        key = asked.task.name, asked.kind, asked.number
-        self.sent[key] = sum(len(r.payload) for r in asked.records) + len(asked.task.program)
-        future.add_done_callback(lambda f: self.received.update({key: len(f.result())}))
+        place = asked.task.name, asked.kind, asked.number
+        self.sent[place] = sum(len(r.payload) for r in asked.records) + len(asked.task.program)
+        future.add_done_callback(lambda f: self.answers.update({place: f.result()}))
         return future
 
     def close(self, wait: bool) -> None:
@@ -129,6 +141,7 @@ def measure(say: Callable[[str], None] = lambda _: None) -> Measured:
             )
             for name, f in PROGRAMS.items()
         )
+        job = Job(name="measured", tasks=tasks, round=ROUND)
         counted = _Counted(at)
         store = ResultStore(f"sqlite:///{folder}/results.sqlite")
         journal = Journal("measured", Path(folder) / "jobs")
@@ -139,7 +152,7 @@ def measure(say: Callable[[str], None] = lambda _: None) -> Measured:
             done.append(event)
             say(f"{len(done)} of {len(tasks) * (1 + ROUNDS)} steps")
 
-        run_job(Job(name="measured", tasks=tasks, round=ROUND), journal, counted, store, told=told)
+        run_job(job, journal, counted, store, told=told)
         names = {t.key: t.name for t in tasks}
         steps: dict[str, list[Step]] = {name: [] for name in PROGRAMS}
         numbers = {name: 0 for name in PROGRAMS}
@@ -148,56 +161,60 @@ def measure(say: Callable[[str], None] = lambda _: None) -> Measured:
             number = 0 if d.kind == "search" else numbers[name]
             numbers[name] += d.kind == "tune"
             key = name, d.kind, number
-            steps[name].append(Step(d.kind, d.seconds, counted.sent[key], counted.received[key]))
-        give, take = _coordinator(tasks, Path(folder), counted)
-        say("the scheduler")
-        return Measured(steps, give, take, _scheduler(found))
+            steps[name].append(Step(d.kind, d.seconds, counted.sent[key], len(counted.answers[key])))
+        say("the coordinator, and the scheduler")
+        return Measured(steps, *_coordinator(job, Path(folder), counted.answers), _scheduler(found))
 
 
-def _coordinator(tasks: Sequence[Task], folder: Path, counted: _Counted) -> tuple[float, float]:
-    """Seconds of the coordinator to give a step out, and to take its answer: the same job with workers that answer at once what
-    they have answered, in a store and a journal of their own.
+class _Replayed(Workers):
+    """So many workers that answer at once what others have answered; `moments` are when."""
+
+    def __init__(self, answers: dict[_Place, str], count: int) -> None:
+        self.answers = answers
+        self.count = count
+        self.moments: list[tuple[str, float]] = []
+
+    def free(self, target: str | None) -> int:
+        return self.count
+
+    def submit(self, asked: Asked) -> Future[str]:
+        # as other workers are asked
+        JOB_STEP.to_text(asked)
+        future: Future[str] = Future()
+        future.set_result(self.answers[asked.task.name, asked.kind, asked.number])
+        self.moments.append(("given", time.perf_counter()))
+        return future
+
+    def kept(self, _: object) -> None:
+        """An answer was kept."""
+        self.moments.append(("kept", time.perf_counter()))
+
+    def seconds(self) -> tuple[float, float]:
+        """Per step: to give it out, and to keep its answer."""
+        spent = {"given": 0.0, "kept": 0.0}
+        for (_, before), (what, now) in pairwise(self.moments):
+            spent[what] += now - before
+        steps = len(self.moments) / 2
+        return spent["given"] / steps, spent["kept"] / steps
+
+    def close(self, wait: bool) -> None:
+        pass
+
+
+def _coordinator(job: Job, folder: Path, answers: dict[_Place, str]) -> tuple[float, float, float]:
+    """Seconds of the coordinator to give a step out, to keep answers, and more per answer: the same job again, with one worker
+    and with as many as tasks, in stores and journals of their own.
     """
-    asked: list[Asked] = []
-    answers: list[str] = []
-
-    class Recorded(_Counted):
-        def submit(self, one: Asked) -> Future[str]:
-            future = self.inner.submit(one)
-            asked.append(one)
-            answers.append(future.result())
-            return future
-
-    # one program after the other, so that an answer belongs to its step
-    few = [replace(t, rounds=1) for t in tasks[:4]]
-    run_job(
-        Job(name="recorded", tasks=tuple(few), round=ROUND), Journal("recorded", folder / "jobs"), Recorded(counted.inner),
-        ResultStore(f"sqlite:///{folder}/recorded.sqlite"),
-    )  # fmt: skip
-    by_step = {(a.task.key, a.kind, a.number): text for a, text in zip(asked, answers, strict=True)}
-    times: list[float] = []
-
-    class Replayed(Workers):
-        def free(self, target: str | None) -> int:
-            return 1
-
-        def submit(self, one: Asked) -> Future[str]:
-            future: Future[str] = Future()
-            future.set_result(by_step[one.task.key, one.kind, one.number])
-            times.append(time.perf_counter())
-            return future
-
-        def close(self, wait: bool) -> None:
-            pass
-
-    ends: list[float] = []
-    run_job(
-        Job(name="replayed", tasks=tuple(few), round=ROUND), Journal("replayed", folder / "jobs"), Replayed(),
-        ResultStore(f"sqlite:///{folder}/replayed.sqlite"), told=lambda _: ends.append(time.perf_counter()),
-    )  # fmt: skip
-    take = statistics.median(b - a for a, b in zip(times, ends, strict=True))
-    give = statistics.median(b - a for a, b in zip(ends, times[1:], strict=False))
-    return give, take
+    found: dict[int, list[tuple[float, float]]] = {1: [], len(job.tasks): []}
+    for number in range(REPLAYS):
+        for count, each in found.items():
+            place = folder / f"{number} of {count}"
+            at = _Replayed(answers, count)
+            run_job(job, Journal(job.name, place), at, ResultStore(f"sqlite:///{place}.sqlite"), told=at.kept)
+            each.append(at.seconds())
+    (give, one), (_, many) = (map(statistics.median, zip(*each, strict=True)) for each in found.values())
+    keep = max(one - many, 0.0) / (1 - 1 / len(job.tasks))
+    return give, keep, one - keep
 
 
 def _nothing(number: int) -> int:
@@ -263,7 +280,7 @@ def simulate(measured: Measured, tasks: int, count: int, seed: int = 0, rounds: 
     left = [rounds] * tasks
     coordinator, scheduler, link = _Server(), _Server(), _Server()
     idle = deque((0.0, w) for w in range(count))
-    #: (when, order, worker, task, step)
+    #: (when the answer arrives, order, worker, task, step)
     ends: list[tuple[float, int, int, int, Step]] = []
     waits: list[float] = []
     worked = traffic = 0.0
@@ -286,21 +303,25 @@ def simulate(measured: Measured, tasks: int, count: int, seed: int = 0, rounds: 
             worked += step.seconds
             traffic += step.asked + step.answered
             steps += 1
-            heapq.heappush(ends, (at + step.seconds, steps, worker, task, step))
+            heapq.heappush(ends, (at + step.seconds + step.answered / LINK_BYTES, steps, worker, task, step))
 
     begin()
     while ends:
-        ended, _, worker, task, step = heapq.heappop(ends)
-        now = coordinator.serve(link.serve(ended, step.answered / LINK_BYTES), measured.take)
-        idle.append((ended, worker))
-        stored[task] = step.answered if step.kind == "tune" else stored.get(task, 0) + step.answered
-        if step.kind == "tune":
-            if left[task] == rounds:
-                seen += 1
-                first = now if seen == tasks else first
-            left[task] -= 1
-        if left[task]:
-            ready.append(task)
+        now = max(coordinator.free, ends[0][0])
+        answered = []
+        while ends and ends[0][0] <= now:
+            answered.append(heapq.heappop(ends))
+        now = coordinator.serve(now, measured.keep + len(answered) * measured.take)
+        for arrived, _, worker, task, step in answered:
+            idle.append((arrived, worker))
+            stored[task] = step.answered if step.kind == "tune" else stored.get(task, 0) + step.answered
+            if step.kind == "tune":
+                if left[task] == rounds:
+                    seen += 1
+                    first = now if seen == tasks else first
+                left[task] -= 1
+            if left[task]:
+                ready.append(task)
         begin()
     return ClusterRow(
         tasks, count, steps, now, worked / count, coordinator.busy / now, scheduler.busy / now, worked / count / now, first,
@@ -327,7 +348,8 @@ def measured_table(measured: Measured) -> Table:
             ["KiB asked with", *spread(lambda s: s.asked / 1024, ".0f")],
             ["KiB answered", *spread(lambda s: s.answered / 1024, ".0f")],
             ["ms of the coordinator to give a step", f"{1e3 * measured.give:.1f}", ""],
-            ["ms of the coordinator to keep an answer", f"{1e3 * measured.take:.1f}", ""],
+            ["ms of the coordinator to keep answers", f"{1e3 * measured.keep:.1f}", ""],
+            ["ms more for each answer", f"{1e3 * measured.take:.1f}", ""],
             ["ms of the scheduler", f"{1e3 * measured.scheduler:.1f}", ""],
         ],
     )  # fmt: skip

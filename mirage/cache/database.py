@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +189,21 @@ class Database:
             return _holder(_lease_of(connection, key), clock(connection))
 
     # transactions
+
+    @contextmanager
+    def connected(self) -> Iterator[None]:
+        """A block in which a connection to a SQLite file stays open: it takes its log in whenever the last one is closed."""
+        if self._file is None:
+            # connections to servers are kept in any case
+            yield
+            return
+        with ExitStack() as stack:
+            with self._reported():
+                connection = stack.enter_context(self._engine.connect())
+                connection.execute(sa.select(RESULTS.c.key).limit(1)).all()
+                # an open transaction would keep the log from being taken in at all
+                connection.rollback()
+            yield
 
     @contextmanager
     def _reading(self) -> Iterator[sa.Connection]:

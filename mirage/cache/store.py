@@ -6,6 +6,7 @@ import builtins
 import math
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -62,6 +63,10 @@ class ResultStore:
     def url(self) -> str:
         """The SQLAlchemy URL of the database, with its password: for processes of one's own."""
         return self._database.url
+
+    def connected(self) -> AbstractContextManager[None]:
+        """A block in which many calls are made: a connection stays open, so that the end of none of them waits for the disk."""
+        return self._database.connected()
 
     def get(self, key: str) -> dict[str, Any] | None:
         """The payload stored under `key`, or None.

@@ -149,13 +149,16 @@ class Writer:
         self._units = set(checkpoint.units())
         self._count = len(self._units)
 
-    def put(self, event: Event) -> None:
-        """Append an event: when this returns, it outlives the process and the machine. Raises CacheError."""
-        # a damaged line is no unit, so that its number may be used again by mistake: names only have to differ
-        while (unit := f"{self._count} {event.task[:12]}") in self._units:
-            self._count += 1
-        self._checkpoint.put(unit, event, Event)
-        self._units.add(unit)
+    def put(self, *events: Event) -> None:
+        """Append events: when this returns, they outlive the process and the machine. Raises CacheError."""
+        named: dict[str, Event] = {}
+        for event in events:
+            # a damaged line is no unit, so that its number may be used again by mistake: names only have to differ
+            while (unit := f"{self._count} {event.task[:12]}") in self._units:
+                self._count += 1
+            self._units.add(unit)
+            named[unit] = event
+        self._checkpoint.put_all(named, Event)
 
 
 def jobs_folder(folder: Path | None = None) -> Path:

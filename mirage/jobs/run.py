@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from mirage.cache import ResultStore
+from mirage.cache.records import Record
 from mirage.errors import ExecutorError, FormatError, MirageError
 from mirage.ir.codec import JOB_STEP
 from mirage.ir.program import Program
@@ -63,7 +64,8 @@ def run_job(
         for state in states:
             state.retry()
         drop_lost(states, store, writer, time.time())
-        return _Run(View(job, states), journal, workers, store, writer, told, shown).run()
+        with store.connected():
+            return _Run(View(job, states), journal, workers, store, writer, told, shown).run()
 
 
 @dataclass
@@ -103,9 +105,9 @@ class _Run:
                     time.sleep(TICK_S)
                     continue
                 done, _ = wait(self.futures, timeout=TICK_S, return_when=FIRST_COMPLETED)
-                for future in done:
-                    with held():
-                        self._take(future)
+                with held():
+                    # in the order in which they were begun
+                    self._take([f for f in self.futures if f in done])
                 if self.interrupted:
                     ended = "interrupted"
                 self._check_workers()
@@ -160,27 +162,41 @@ class _Run:
         verifier = Verifier(Program.from_text(task.program), self.view.job.seed)
         return memory_of(task, self.store, verifier).keys(task.sizes)
 
-    def _take(self, future: Future[str]) -> None:
-        """Keep what a step answered: its records first, so that a line of the journal never stands for what is not there."""
-        asked = self.futures.pop(future)
-        self.view.running.pop(asked.task.key, None)
-        state = self.by_key[asked.task.key]
-        try:
-            answer = JOB_STEP.from_text(Answer, future.result())
-            if fault := next((f for r in answer.records if (f := r.fault())), None):
-                raise FormatError(f"a record of its answer can't be used: {fault}; use the same version everywhere")
-        except (Exception, BaseExceptionGroup) as e:
-            self._fail(state, asked, e)
-            return
-        # the choice of a round that was too short to race the one that is kept is dropped, what it knows of graphs is not
-        dropped = asked.kind == "tune" and state.is_slower(answer.done)
-        kept = [r for r in answer.records if r.best_us is None or not dropped]
-        self.store.add(kept, {r.payload_sha256 for r in asked.records})
-        self.attempts.pop(asked.task.key, None)
-        self.interrupted |= INTERRUPTED in answer.done.stopped
-        self._note(state, asked, answer.done)
+    def _take(self, futures: Collection[Future[str]]) -> None:
+        """Keep what steps answered: their records first, so that a line of the journal never stands for what is not there.
 
-    def _fail(self, state: TaskState, asked: Asked, error: BaseException) -> None:
+        All records with one transaction, and all lines with one: where many workers answer, none of them waits for the disk.
+        """
+        answers: list[tuple[Asked, Answer]] = []
+        failed: list[tuple[Asked, BaseException]] = []
+        for future in futures:
+            asked = self.futures.pop(future)
+            self.view.running.pop(asked.task.key, None)
+            try:
+                answer = JOB_STEP.from_text(Answer, future.result())
+                if fault := next((f for r in answer.records if (f := r.fault())), None):
+                    raise FormatError(f"a record of its answer can't be used: {fault}; use the same version everywhere")
+            except (Exception, BaseExceptionGroup) as e:
+                failed.append((asked, e))
+            else:
+                answers.append((asked, answer))
+        kept: list[Record] = []
+        replaced: set[str] = set()
+        for asked, answer in answers:
+            # the choice of a round that was too short to race the one that is kept is dropped, what it knows of graphs is not
+            dropped = asked.kind == "tune" and self.by_key[asked.task.key].is_slower(answer.done)
+            kept += [r for r in answer.records if r.best_us is None or not dropped]
+            replaced.update(r.payload_sha256 for r in asked.records)
+        if answers:
+            self.store.add(kept, replaced)
+            for asked, answer in answers:
+                self.attempts.pop(asked.task.key, None)
+                self.interrupted |= INTERRUPTED in answer.done.stopped
+            self._note([(asked, answer.done) for asked, answer in answers])
+        for asked, error in failed:
+            self._fail(asked, error)
+
+    def _fail(self, asked: Asked, error: BaseException) -> None:
         """Try the step again where its worker died; it has failed after so many attempts, or for an error of its own."""
         key = asked.task.key
         self.attempts[key] = attempts = self.attempts.get(key, 0) + 1
@@ -189,19 +205,21 @@ class _Run:
             raise ExecutorError(f"the workers are gone ({error}); what was finished is kept: run the same job again") from error
         own = isinstance(error, MirageError)
         if not own and attempts < self.workers.attempts:
-            self.queue.end(state, asked.kind, asked.seconds)
+            self.queue.end(self.by_key[key], asked.kind, asked.seconds)
             return
         died = self.workers.died(error) or type(error).__name__ == "KilledWorker"
         what = "its worker died" if died else "" if own else f"{type(error).__name__}: "
         text = f"{what}{f' ({error})' if died and str(error) else '' if died else error}"
         self.attempts.pop(key)
-        self._note(state, asked, Failed(task=key, kind=asked.kind, ended=time.time(), error=text, attempts=attempts))
+        self._note([(asked, Failed(task=key, kind=asked.kind, ended=time.time(), error=text, attempts=attempts))])
 
-    def _note(self, state: TaskState, asked: Asked, event: Done | Failed) -> None:
-        self.writer.put(event)
-        state.take(event)
-        self.queue.end(state, asked.kind, asked.seconds, event.seconds if isinstance(event, Done) else 0.0)
-        self.told(event)
+    def _note(self, events: Sequence[tuple[Asked, Done | Failed]]) -> None:
+        self.writer.put(*(event for _, event in events))
+        for asked, event in events:
+            state = self.by_key[asked.task.key]
+            state.take(event)
+            self.queue.end(state, asked.kind, asked.seconds, event.seconds if isinstance(event, Done) else 0.0)
+            self.told(event)
 
     def _check_workers(self) -> None:
         """Raises ExecutorError where there was no worker for a while."""

@@ -197,12 +197,29 @@ def test_a_corrupt_record_is_a_warning_and_a_miss_and_is_replaced(
     put(store, PAYLOAD, 1.0)
     put(store, PAYLOAD, 1.0, OTHER)
     execute(file, f"{statement} WHERE key = '{KEY}'", *values)
+    # also after what it was before the damage has been read
+    assert store.get(OTHER) == PAYLOAD
+    damaged = store.record(KEY)
+    assert damaged is not None and reason in (damaged.fault() or "")
     with pytest.warns(CorruptRecordWarning, match=f"{KEY} is ignored: .*{reason}"):
         assert store.get(KEY) is None
-    assert store.get(OTHER) == PAYLOAD
     assert len(store.list()) == 2
     assert put(store, {"from": "a slower but sound record"}, 9.0)
     assert store.get(KEY) == {"from": "a slower but sound record"}
+
+
+def test_a_block_of_many_calls_leaves_the_log_to_its_end(store: ResultStore, file: Path) -> None:
+    log = file.with_name(f"{file.name}-wal")
+    put(store, PAYLOAD, 2.0)
+    assert not log.exists()
+    with store.connected():
+        put(store, {"faster": True}, 1.0)
+        assert log.stat().st_size
+        # neither readers nor writers wait for it
+        other = ResultStore(f"sqlite:///{file}")
+        assert other.get(KEY) == {"faster": True} and put(other, PAYLOAD, 1.0, OTHER)
+    assert not log.exists()
+    assert store.get(OTHER) == PAYLOAD
 
 
 @pytest.mark.parametrize("key", ["", "abc", KEY.upper(), KEY + "0", 7])

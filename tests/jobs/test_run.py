@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
@@ -15,12 +15,14 @@ from pathlib import Path
 import pytest
 
 from mirage.cache import ResultStore
+from mirage.cache.records import Record
 from mirage.errors import ExecutorError, FormatError, JobBusyError, SearchError
 from mirage.jobs import run
 from mirage.jobs.interrupts import held
 from mirage.jobs.journal import Job, Journal, Writer
 from mirage.jobs.run import run_job
 from mirage.jobs.task import Answer, Asked, Event, Failed
+from mirage.search.checkpoint import Checkpoint
 from tests.jobs.fakes import Fake, answered, record, task
 
 
@@ -98,6 +100,38 @@ def test_a_kill_at_any_moment_loses_no_finished_step(
     assert len(finished) + len(again.log) == 3
     assert [s.done for s in journal.states(job("a").tasks)] == ["all rounds"]
     assert sorted(r.payload for r in store.records()) == ['{"number":0}', '{"number":1}']
+
+
+def test_what_many_workers_answer_is_kept_at_once(
+    journal: Journal, store: ResultStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers answer at the same time, one of them with an error: one transaction, and one write of lines, per round."""
+    kept: list[int] = []
+    put: list[int] = []
+    add, write = ResultStore.add, Checkpoint.put_all
+
+    def counted_add(self: ResultStore, records: Collection[Record], replaces: Collection[str] = ()) -> int:
+        kept.append(len(records))
+        return add(self, records, replaces)
+
+    def counted_put(self: Checkpoint, payloads: Mapping[str, object], kind: object) -> None:
+        put.append(len(payloads))
+        write(self, payloads, kind)
+
+    def answer(asked: Asked) -> Answer:
+        if asked.task.name == "b" and asked.kind == "tune":
+            raise SearchError("no luck")
+        return answered(asked)
+
+    monkeypatch.setattr(ResultStore, "add", counted_add)
+    monkeypatch.setattr(Checkpoint, "put_all", counted_put)
+    assert run_job(job("a", "b", "c", rounds=2), journal, Fake(answer, count=3), store) == "failed"
+    # searches; first rounds, of which one failed; second rounds
+    assert kept == [3, 2, 2]
+    assert put == [3, 2, 1, 2]
+    states = journal.states(job("a", "b", "c").tasks)
+    assert [(len(s.rounds), bool(s.failed)) for s in states] == [(2, False), (0, True), (2, False)]
+    assert len(list(store.sound_records())) == 5
 
 
 def test_other_limits_and_more_tasks_go_on(journal: Journal, store: ResultStore) -> None:
