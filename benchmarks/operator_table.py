@@ -11,7 +11,7 @@ from mirage.ir.annotations import Annotation, ShapeType
 from mirage.ir.dims import symbol
 from mirage.ir.loops.analysis import pattern_kind
 from mirage.ir.loops.lower import lower_operator
-from mirage.ir.operator import ANY_ELEMENT, FLOATING, NUMERIC, REGISTRY, Attribute, Operator
+from mirage.ir.operator import ANY_ELEMENT, FLOATING, NUMERIC, ORDERED, REGISTRY, Attribute, Operator
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.ir.types import ELEMENTS, INTEGERS, TensorType, tensor
 
@@ -71,7 +71,9 @@ _ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "scatter": {"axis": 0},
 }
 
-_ELEMENTS = {ANY_ELEMENT: "any", NUMERIC: "numbers", FLOATING: "floating-point", frozenset(INTEGERS): "integers"}
+_ELEMENTS = {
+    ANY_ELEMENT: "any", ORDERED: "any but bool", NUMERIC: "numbers", FLOATING: "floating-point", frozenset(INTEGERS): "integers"
+}  # fmt: skip
 
 
 def example(op: Operator) -> tuple[Sequence[Annotation], dict[str, Any]]:

@@ -31,7 +31,17 @@ from mirage.ir.dims import symbol, to_dim
 from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.requirements import AtMost
-from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType, check_dtype, compute_dtype, is_one, shape_text
+from mirage.ir.types import (
+    DTYPES,
+    ELEMENTS,
+    INTEGERS,
+    STORED_INTEGERS,
+    TensorType,
+    check_dtype,
+    compute_dtype,
+    is_one,
+    shape_text,
+)
 
 if TYPE_CHECKING:
     from mirage.ir.program import ProgramBuilder
@@ -51,6 +61,8 @@ ALL_LEVELS = frozenset(Level)
 #: element types that operators take
 FLOATING = frozenset(DTYPES)
 NUMERIC = FLOATING | frozenset(INTEGERS)
+#: what is compared
+ORDERED = NUMERIC | frozenset(STORED_INTEGERS)
 ANY_ELEMENT = frozenset(ELEMENTS)
 
 Attrs = Mapping[str, Any]

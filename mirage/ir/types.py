@@ -22,13 +22,21 @@ DTYPES: dict[str, np.dtype] = {
 }
 #: name -> NumPy type of the integer types, which only values of graphs have
 INTEGERS: dict[str, np.dtype] = {"int32": np.dtype(np.int32), "int64": np.dtype(np.int64)}
+#: name -> NumPy type of integer types that are stored, moved, compared and cast, but not computed with: cast them before
+STORED_INTEGERS: dict[str, np.dtype] = {
+    "int8": np.dtype(np.int8),
+    "uint8": np.dtype(np.uint8),
+    "int16": np.dtype(np.int16),
+    "uint16": np.dtype(np.uint16),
+    "uint32": np.dtype(np.uint32),
+}
 #: name -> NumPy type of every element type of a graph
-ELEMENTS: dict[str, np.dtype] = {**DTYPES, **INTEGERS, "bool": np.dtype(np.bool_)}
+ELEMENTS: dict[str, np.dtype] = {**DTYPES, **INTEGERS, "bool": np.dtype(np.bool_), **STORED_INTEGERS}
 
 
 def compute_dtype(dtype: np.dtype) -> np.dtype:
-    """What is computed and accumulated in: float32 for the 16-bit types, else the type itself."""
-    return DTYPES["float32"] if dtype.itemsize == 2 else dtype
+    """What is computed and accumulated in: float32 for the 16-bit floating-point types, else the type itself."""
+    return DTYPES["float32"] if dtype.itemsize == 2 and dtype in DTYPES.values() else dtype
 
 
 def between_dtype(dtype: np.dtype) -> np.dtype:

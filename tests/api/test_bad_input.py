@@ -430,7 +430,7 @@ def test_functions_that_do_not_trace(fn: Callable[[Any], Any], error: type[Excep
 
 
 def test_unknown_dtypes() -> None:
-    for dtype in ("int8", "float8", "half", "x", None, 5):
+    for dtype in ("int4", "float8", "half", "x", None, 5):
         with pytest.raises(DTypeError, match="is not supported"):
             mi.tensor("m", dtype=dtype)  # type: ignore[arg-type]
     for dtype in ("int32", "int64", "bool"):

@@ -151,6 +151,18 @@ MI_LANE_ACCESS(int32, int, mi_long, mi_narrow_int, __builtin_convertvector(v, mi
     __builtin_convertvector(given, mi_narrow_int))
 MI_LANE_ACCESS(bool, unsigned char, mi_ivec, mi_bytes, -mi_widen_bytes(v), -mi_narrow_bytes(given))
 
+/* What is only stored is computed with as int64. Conversions of bytes and 16-bit integers go by way of int, see above. */
+typedef unsigned char mi_ubytes __attribute__((vector_size(MI_W)));
+typedef unsigned short mi_ushorts __attribute__((vector_size(2 * MI_W)));
+typedef unsigned int mi_uints __attribute__((vector_size(4 * MI_W)));
+#define MI_AS(v, type) __builtin_convertvector(v, type)
+#define MI_STORED(name, type, lanes_t, up, down) MI_LANE_ACCESS(name, type, mi_long, lanes_t, MI_AS(up, mi_long), MI_AS(down, lanes_t))
+MI_STORED(int8, signed char, mi_bytes, MI_AS(MI_AS(v, mi_shorts), mi_narrow_int), MI_AS(MI_AS(given, mi_narrow_int), mi_shorts))
+MI_STORED(uint8, unsigned char, mi_ubytes, MI_AS(MI_AS(v, mi_shorts), mi_narrow_int), MI_AS(MI_AS(given, mi_narrow_int), mi_shorts))
+MI_STORED(int16, short, mi_shorts, MI_AS(v, mi_narrow_int), MI_AS(given, mi_narrow_int))
+MI_STORED(uint16, unsigned short, mi_ushorts, MI_AS(v, mi_narrow_int), MI_AS(given, mi_narrow_int))
+MI_STORED(uint32, unsigned int, mi_uints, v, given)
+
 /* int32 elements as numbers, without a detour through int64 */
 MI_INLINE mi_vec mi_load_int32_real(const int *p)
 {

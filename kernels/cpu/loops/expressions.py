@@ -25,11 +25,11 @@ from mirage.ir.loops.scalars import (
 )
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
 from mirage.ir.loops.traverse import loops_of, walk
-from mirage.ir.types import DTYPES, INTEGERS
+from mirage.ir.types import DTYPES, INTEGERS, STORED_INTEGERS
 from mirage.kernels.cpu.emit.algebra import literal
 from mirage.kernels.cpu.emit.writer import Writer
 from mirage.kernels.cpu.loops.access import step
-from mirage.kernels.cpu.loops.frame import VALUES, Frame, Tensor, is_half
+from mirage.kernels.cpu.loops.frame import STORAGE, VALUES, Frame, Tensor, is_half
 
 Env = dict[tuple[Scalar, bool], str]
 
@@ -204,6 +204,9 @@ class Expressions:
             return f"({a} != 0)"
         if x.to in INTEGERS and source in DTYPES:
             return f"mi_to_{x.to}({a})"
+        if x.to in STORED_INTEGERS:
+            whole = f"mi_to_int64({a})" if source in DTYPES else a
+            return f"(long)({STORAGE[x.to]}){whole}"
         if is_half(x.to):
             return f"mi_from_{x.to}(mi_to_{x.to}((float){a}))"
         return f"({VALUES[x.to]}){a}"
@@ -265,7 +268,7 @@ class Expressions:
 
     def _has_vector_read(self, n: Read, loop: str) -> bool:
         t = self.tensors[n.tensor]
-        if t.dtype not in (self.frame.real, self.frame.half, "bool", *INTEGERS):
+        if t.dtype not in (self.frame.real, self.frame.half, "bool", *INTEGERS, *STORED_INTEGERS):
             return False
         steps = [step(i, loop) for i in n.index]
         if any(s is None for s in steps):
@@ -341,7 +344,7 @@ class Expressions:
         at = f"{t.pointer} + {self._offset(t, x.index, w, env)}"
         n = ", " + lanes if lanes else ""
         tail = "_n" if lanes else ""
-        if t.dtype in ("bool", *INTEGERS):
+        if t.dtype in ("bool", *INTEGERS, *STORED_INTEGERS):
             return f"mi_load_{t.dtype}{to}{tail}({at}{n})"
         half = "_half" if is_half(t.dtype) else ""
         steps = []

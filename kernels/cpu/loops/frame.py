@@ -23,6 +23,11 @@ STORAGE = {
     "int32": "int",
     "int64": "long",
     "bool": "unsigned char",
+    "int8": "signed char",
+    "uint8": "unsigned char",
+    "int16": "short",
+    "uint16": "unsigned short",
+    "uint32": "unsigned int",
 }
 #: C types of values
 VALUES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long", "bool": "int"}

@@ -26,7 +26,7 @@ from mirage.ir.loops.scalars import (
 )
 from mirage.ir.loops.simplify import Affine, is_index, nonnegative, within
 from mirage.ir.loops.traverse import loops_of, walk
-from mirage.ir.types import DTYPES, INTEGERS
+from mirage.ir.types import DTYPES, INTEGERS, STORED_INTEGERS
 from mirage.kernels.cuda.emit.values import bare
 from mirage.kernels.cuda.emit.writer import Writer
 from mirage.kernels.cuda.loops.access import offset
@@ -209,6 +209,9 @@ class Expressions:
             return f"({a} != 0)"
         if x.to in INTEGERS and source in DTYPES:
             return f"{self.helper(f'to_{x.to}')}({bare(a)})"
+        if x.to in STORED_INTEGERS:
+            whole = f"{self.helper('to_int64')}({bare(a)})" if source in DTYPES else a
+            return f"{whole}.to({VALUES[x.to]}).to(tl.int64)"
         if x.to in DTYPES and x.dtype != x.to:
             wide = f"{a}.to(tl.float32)" if source != "float32" else a
             return f"{wide}.to({VALUES[x.to]}).to(tl.float32)"
@@ -330,6 +333,8 @@ class Expressions:
             text += ".to(tl.float32)"
         elif t.dtype == "bool":
             text += " != 0"
+        elif t.dtype in STORED_INTEGERS:
+            text += ".to(tl.int64)"
         # no other names begin like these
         return self.assign(f"r_{t.pointer.removeprefix('t_')}_", Value(text, at.span))
 
@@ -338,7 +343,8 @@ class Expressions:
         at = self._offset(t, index, None)
         masks = self.tile.mask(at.span)
         more = f", mask={' & '.join(masks)}" if masks else ""
-        text = f"{parenthesized(value.text)}.to(tl.int8)" if t.dtype == "bool" else bare(value.text)
+        stored = "tl.int8" if t.dtype == "bool" else VALUES[t.dtype] if t.dtype in STORED_INTEGERS else ""
+        text = f"{parenthesized(value.text)}.to({stored})" if stored else bare(value.text)
         self.w.line(f"tl.store({t.pointer} + {at.text}, {text}{more})")
 
     def _offset(self, t: LoopTensor, index: Sequence[Scalar], active: Value | None) -> Value:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import sympy
 
 from mirage.ir.dims import Dim
+from mirage.ir.types import STORED_INTEGERS
 from mirage.kernels.cpu.loops.frame import dim_name, tensor_name
 from mirage.kernels.cuda.emit.algebra import FunctionSources
 
@@ -20,6 +21,11 @@ STORAGE = {
     "int32": "i32",
     "int64": "i64",
     "bool": "i8",
+    "int8": "i8",
+    "uint8": "u8",
+    "int16": "i16",
+    "uint16": "u16",
+    "uint32": "u32",
 }
 #: types of values in Triton code
 VALUES = {
@@ -30,6 +36,8 @@ VALUES = {
     "int32": "tl.int32",
     "int64": "tl.int64",
     "bool": "tl.int1",
+    # to convert to and from: they are computed with as int64
+    **{name: f"tl.{name}" for name in STORED_INTEGERS},
 }
 #: the name of the words that failed checks are written to, which no tensor of a program has
 FAILURES = ""

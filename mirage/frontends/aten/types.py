@@ -11,10 +11,10 @@ from torch.utils._sympy import functions as torch_dims
 from mirage.errors import UnsupportedNode
 from mirage.ir.annotations import Annotation, ObjectType, TupleType
 from mirage.ir.dims import Dim, ceil_div, floor_div, maximum, minimum, modulo, symbol
-from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
 
 #: element types that the graph IR computes with; tensors of others are objects, which only ATen's own calls look into
-NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in ELEMENTS}
+NAMES: dict[torch.dtype, str] = {getattr(torch, name): name for name in ELEMENTS if name not in STORED_INTEGERS}
 
 
 def annotation_of(value: Any) -> Annotation:

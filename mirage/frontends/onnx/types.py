@@ -19,6 +19,11 @@ NAMES: dict[int, str] = {
     TensorProto.INT32: "int32",
     TensorProto.INT64: "int64",
     TensorProto.BOOL: "bool",
+    TensorProto.INT8: "int8",
+    TensorProto.UINT8: "uint8",
+    TensorProto.INT16: "int16",
+    TensorProto.UINT16: "uint16",
+    TensorProto.UINT32: "uint32",
 }
 CODES = {name: code for code, name in NAMES.items()}
 assert CODES.keys() == ELEMENTS.keys()

@@ -4,9 +4,9 @@ Expressions are immutable and interned: equal ones are one object, so that they 
 subexpressions are computed once. Python's operators build them: `x[i, j] * 2.0 + y[j]`, `i // 4`, `i < n`;
 `equal(a, b)` is a comparison, as `==` compares the objects.
 
-The type of a value (`dtype`) is what it is computed in: float32 for the 16-bit types, else the element type. Integers
-wrap around; `//` and `%` round down as in NumPy, and give 0 for the divisor 0. `select` evaluates only the branch that
-it takes. A NaN makes the maximum and minimum NaN.
+The type of a value (`dtype`) is what it is computed in: float32 for the 16-bit floating-point types, int64 for integers that are
+only stored, else the element type. Integers wrap around; `//` and `%` round down as in NumPy, and give 0 for the divisor 0.
+`select` evaluates only the branch that it takes. A NaN makes the maximum and minimum NaN.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import sympy
 from mirage.errors import LoopError
 from mirage.ir.dims import Dim, to_dim
 from mirage.ir.functions import FUNCTIONS, ScalarFunction
-from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, TensorType
+from mirage.ir.types import DTYPES, ELEMENTS, INTEGERS, STORED_INTEGERS, TensorType
 
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/", "floordiv": "//", "mod": "%"}
 EXTREMES = ("max", "min")
@@ -44,7 +44,11 @@ class _Interned(type):
 
 
 def value_dtype(dtype: str) -> str:
-    """What a value of an element type is computed in: float32 for the 16-bit types, else the type itself."""
+    """What a value of an element type is computed in: float32 for the 16-bit floating-point types, int64 for integers that are
+    only stored, else the type itself.
+    """
+    if dtype in STORED_INTEGERS:
+        return "int64"
     return "float32" if dtype in DTYPES and DTYPES[dtype].itemsize == 2 else dtype
 
 
@@ -247,7 +251,7 @@ class Apply(Scalar):
 
 @dataclass(frozen=True, eq=False)
 class Cast(Scalar):
-    """The value in another element type, as NumPy's astype: a cast to a 16-bit type rounds to it."""
+    """The value in another element type, as NumPy's astype: one to a 16-bit type rounds to it, one to a short integer wraps."""
 
     x: Scalar
     to: str

@@ -27,7 +27,7 @@ from mirage.ir.loops.scalars import (
 from mirage.ir.operator import (
     ANY_ELEMENT,
     FLOATING,
-    NUMERIC,
+    ORDERED,
     Attrs,
     as_arrays,
     broadcast_partial,
@@ -51,10 +51,10 @@ def _predicate(
 
 EQUAL = _predicate("equal", np.equal, equal, ANY_ELEMENT)
 NOT_EQUAL = _predicate("not_equal", np.not_equal, lambda x, y: binary("ne", x, y), ANY_ELEMENT)
-LESS = _predicate("less", np.less, lambda x, y: x < y, NUMERIC)
-LESS_EQUAL = _predicate("less_equal", np.less_equal, lambda x, y: x <= y, NUMERIC)
-GREATER = _predicate("greater", np.greater, lambda x, y: x > y, NUMERIC)
-GREATER_EQUAL = _predicate("greater_equal", np.greater_equal, lambda x, y: x >= y, NUMERIC)
+LESS = _predicate("less", np.less, lambda x, y: x < y, ORDERED)
+LESS_EQUAL = _predicate("less_equal", np.less_equal, lambda x, y: x <= y, ORDERED)
+GREATER = _predicate("greater", np.greater, lambda x, y: x > y, ORDERED)
+GREATER_EQUAL = _predicate("greater_equal", np.greater_equal, lambda x, y: x >= y, ORDERED)
 
 LOGICAL_AND = _predicate("logical_and", np.logical_and, logical_and, _BOOLEAN)
 LOGICAL_OR = _predicate("logical_or", np.logical_or, logical_or, _BOOLEAN)

@@ -6,12 +6,12 @@ import numpy as np
 
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.loops.scalars import Scalar, maximum, minimum, select
-from mirage.ir.operator import NUMERIC, register
+from mirage.ir.operator import NUMERIC, ORDERED, register
 from mirage.ir.types import INTEGERS
 
 # a NaN in either operand is the result's, as in NumPy
-ELEMENTWISE_MAX = register(GraphElementwise("elementwise_max", 2, 2, takes=NUMERIC, numpy=np.maximum, loops=maximum))
-ELEMENTWISE_MIN = register(GraphElementwise("elementwise_min", 2, 2, takes=NUMERIC, numpy=np.minimum, loops=minimum))
+ELEMENTWISE_MAX = register(GraphElementwise("elementwise_max", 2, 2, takes=ORDERED, numpy=np.maximum, loops=maximum))
+ELEMENTWISE_MIN = register(GraphElementwise("elementwise_min", 2, 2, takes=ORDERED, numpy=np.minimum, loops=minimum))
 
 # rounded down; 0 where the divisor is 0, as in NumPy
 FLOOR_DIVIDE = register(

@@ -9,7 +9,7 @@ import numpy as np
 
 from mirage.ir.loops.parse import parse_loops
 from mirage.ir.loops.program import LoopProgram
-from mirage.ir.types import DTYPES, ELEMENTS
+from mirage.ir.types import DTYPES, ELEMENTS, STORED_INTEGERS
 
 TEXTS = [
     # several reductions in one nest, an inlined choice
@@ -192,6 +192,46 @@ def mixed(x: float32[n, m], y: int64[n, m], z: int32[m], mask: bool[n, m]) -> (f
         return y[i0, i1] + 1 if value[i0, i1] > 0.5 and (not mask[i0, i1]) else int64(z[i1])
     return value, test, choice
 """,
+    # integers that are only stored: computed with as int64, cast back with all that wraps around
+    """\
+def stored(x: int8[n, m], y: uint8[n, m], z: uint16[m], w: uint32[n, m], v: int16[n, m]) \
+-> (int8[n, m], uint16[n, m], uint32[n, m], int16[n, m], uint8[m, n], bool[n, m], uint8[n]):
+    def bytes(i0, i1) -> int8[n, m]:
+        return int8(x[i0, i1] * y[i0, i1] + 100)
+    def words(i0, i1) -> uint16[n, m]:
+        return uint16(x[i0, i1] - z[i1])
+    def wide(i0, i1) -> uint32[n, m]:
+        return uint32(w[i0, i1] * uint8(v[i0, i1]))
+    def most(i0, i1) -> int16[n, m]:
+        return max(v[i0, i1], x[i0, i1])
+    def turned(i0, i1) -> uint8[m, n]:
+        return y[i1, i0]
+    def less(i0, i1) -> bool[n, m]:
+        return w[i0, i1] > z[i1] or x[i0, i1] == y[i0, i1]
+    @max
+    def greatest(i0) -> uint8[n]:
+        for r0 in range(m):
+            yield y[i0, r0]
+    return bytes, words, wide, most, turned, less, greatest
+""",
+    """\
+def dequantized(x: int8[n, m], y: uint8[n, m], z: uint16[m], w: uint32[n, m], v: int16[n, m], scale: float32[n]) \
+-> float32[n, m]:
+    def out(i0, i1) -> float32[n, m]:
+        return float32(x[i0, i1] - y[i0, i1]) * scale[i0] + sigmoid(float32(z[i1]) * 0.0001) + float32(w[i0, i1] // 16777216) \
+- float32(v[i0, i1]) * 0.001
+    return out
+""",
+    """\
+def quantized(x: float32[n, m], flag: bool[n, m]) -> (uint8[n, m], int8[n, m], uint16[n, m]):
+    def low(i0, i1) -> uint8[n, m]:
+        return uint8(min(max(x[i0, i1] * 1024.0, 0.0), 255.0))
+    def even(i0, i1) -> int8[n, m]:
+        return int8(x[i0, i1] * 64.0)
+    def flags(i0, i1) -> uint16[n, m]:
+        return uint16(flag[i0, i1])
+    return low, even, flags
+""",
     """\
 def cast_layer_norm(y: int32[n, m], weight: float32[m]) -> float32[n, m]:
     def x(i0, i1) -> float32[n, m]:
@@ -336,7 +376,9 @@ def programs() -> dict[str, LoopProgram]:
 
 
 def inputs(program: LoopProgram, sizes: Mapping[str, int], seed: int = 0) -> list[np.ndarray]:
-    """Random inputs: indices are in range, counted from either end; integers are small, some of them 0."""
+    """Random inputs: indices are in range, counted from either end; integers are small, some of them 0,
+    and those that are only stored any that their types reach.
+    """
     rng = np.random.default_rng(seed)
     arrays = []
     for name, t in program.inputs:
@@ -346,6 +388,9 @@ def inputs(program: LoopProgram, sizes: Mapping[str, int], seed: int = 0) -> lis
             array = np.asarray(rng.uniform(-0.25, 1.0, shape))
         elif t.dtype == "bool":
             array = np.asarray(rng.random(shape) < 0.7)
+        elif t.dtype in STORED_INTEGERS:
+            range_ = np.iinfo(ELEMENTS[t.dtype])
+            array = np.asarray(rng.integers(range_.min, range_.max, shape, endpoint=True))
         else:
             extent = sizes["k"] if name == "ids" else sizes["m"] if name == "at" else 9
             array = np.asarray(rng.integers(-extent, extent, shape) if extent else np.zeros(shape))

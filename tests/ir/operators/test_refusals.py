@@ -14,7 +14,7 @@ from mirage.ir.operator import get_operator
 from mirage.ir.program import ProgramBuilder
 from mirage.ir.types import TensorType, tensor
 
-FLOATS, INTEGERS, BOOLEANS = (tensor("n", "m", dtype=t) for t in ("float32", "int64", "bool"))
+FLOATS, INTEGERS, BOOLEANS, BYTES = (tensor("n", "m", dtype=t) for t in ("float32", "int64", "bool", "int8"))
 ROW = tensor("m")
 INDICES = tensor("k", dtype="int64")
 SCALAR = TensorType((), "scalar")
@@ -44,6 +44,8 @@ NUMERIC: list[Bad] = [
     ("div", [INTEGERS, INTEGERS], {}, DTypeError, ["int64", "cast it first"]),
     ("add", [BOOLEANS, BOOLEANS], {}, DTypeError, ["bool[n, m]", "cast it first"]),
     ("add", [INTEGERS, FLOATS], {}, DTypeError, ["float32, int64"]),
+    ("add", [BYTES, BYTES], {}, DTypeError, ["operand 1 is int8[n, m]; cast it first"]),
+    ("less", [BYTES, INTEGERS], {}, DTypeError, ["int64, int8", "convert"]),
     ("matmul", [INTEGERS, INTEGERS], {}, DTypeError, ["cast it first"]),
     ("softmax", [INTEGERS], {}, DTypeError, ["softmax", "cast it first"]),
     ("mean", [INTEGERS], {"axes": 0}, DTypeError, ["mean", "cast it first"]),
@@ -57,13 +59,14 @@ NUMERIC: list[Bad] = [
 
 CAST: list[Bad] = [
     ("cast", [FLOATS], {}, AttributeValueError, ["'dtype' is missing"]),
-    ("cast", [FLOATS], {"dtype": "int8"}, AttributeValueError, ["'int8' is not supported", "int64, bool"]),
+    ("cast", [FLOATS], {"dtype": "int4"}, AttributeValueError, ["'int4' is not supported", "int64, bool"]),
     ("cast", [FLOATS], {"dtype": 32}, AttributeValueError, ["dtype=32 is wrong"]),
     ("cast", [FLOATS], {"to": "int32"}, AttributeValueError, ["unknown attribute 'to'"]),
     ("cast", [SHAPE], {"dtype": "int64"}, ShapeError, ["is Shape[n, m], not a tensor"]),
 ]
 
 REDUCTION: list[Bad] = [
+    ("sum", [BYTES], {"axes": 0}, DTypeError, ["int8[n, m]; cast it first"]),
     ("max", [FLOATS], {"axes": (2,)}, ShapeError, ["axis 2 is out of range", "rank 2"]),
     ("max", [FLOATS], {}, AttributeValueError, ["'axes' is missing"]),
     ("min", [FLOATS], {"axes": (0, -2)}, ShapeError, ["(0, -2) name a dim twice"]),
