@@ -110,11 +110,11 @@ def test_it_loads_in_a_process_without_onnx(tmp_path: Path) -> None:
 
 def test_a_call_of_the_reference_evaluator_needs_onnx(tmp_path: Path) -> None:
     nodes = [
-        node("QuantizeLinear", ["x", "scale", "zero"], ["q"]), node("DequantizeLinear", ["q", "scale", "zero"], ["y"])
-    ]  # fmt: skip
-    weights: dict[str, np.ndarray] = {"scale": np.array(0.1, np.float32), "zero": np.array(3, np.int8)}
-    file = saved(model(nodes, {"x": ["n", 40]}, {"y": ["n", 40]}, weights), tmp_path)
-    np.testing.assert_allclose(mirage.onnx.load(file)(X), X, atol=0.051)
+        node("Cast", ["x"], ["small"], to=TensorProto.FLOAT8E5M2),
+        node("Cast", ["small"], ["y"], to=TensorProto.FLOAT),
+    ]
+    file = saved(model(nodes, {"x": ["n", 40]}, {"y": ["n", 40]}), tmp_path)
+    np.testing.assert_allclose(mirage.onnx.load(file)(X), X, rtol=0.2)
     _, told = outside(file, tmp_path, X)
     assert told.startswith("UnknownFunction") and "onnx" in told and "install it" in told
 

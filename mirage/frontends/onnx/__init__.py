@@ -2,6 +2,7 @@
 
     types       element types and annotations of ONNX's types, and back
     values      what is known of values before a call: constants, and shapes with symbolic dims
+    nodes       what is known of a node, and where names of values are looked up
     table       what a lowering is, and the table of all of them
     lower_*     the lowerings, one line per operator where one line says it
     bodies      operators that are functions of others, as their schemas say

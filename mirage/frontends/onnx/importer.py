@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import sympy
-from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, defs, helper
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 
 from mirage.errors import MirageError, UnsupportedNode
 from mirage.frontends.functions import recorded
 from mirage.frontends.graph import GraphTrace
+from mirage.frontends.graph_ops import cast
 from mirage.frontends.imported import Given, Imported, Refused
 from mirage.frontends.onnx import (  # noqa: F401
     fallback,
@@ -22,6 +23,7 @@ from mirage.frontends.onnx import (  # noqa: F401
     lower_control,
     lower_elementwise,
     lower_movement,
+    lower_quantized,
     lower_recurrent,
     lower_reduction,
     lower_resize,
@@ -31,9 +33,10 @@ from mirage.frontends.onnx import (  # noqa: F401
 from mirage.frontends.onnx.bodies import arguments, body_of, resolved
 from mirage.frontends.onnx.names import Names
 from mirage.frontends.onnx.node_models import single
+from mirage.frontends.onnx.nodes import Scope, attributes_of, captured, place_of, schema_of, sizes_of
 from mirage.frontends.onnx.table import LOWERINGS, Call
-from mirage.frontends.onnx.types import annotation_of
-from mirage.frontends.onnx.values import SMALL, Value, array_of, check_size, dense, folded, known_dims
+from mirage.frontends.onnx.types import NAMES, annotation_of
+from mirage.frontends.onnx.values import SMALL, Value, array_of, check_size, dense, folded, widened
 from mirage.frontends.proxy import TRACE, Traced, placed
 from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import Annotation, ObjectType, PartialTensor
@@ -76,23 +79,6 @@ def import_model(
     return _Importer(model, values or {}, only_native).run(name)
 
 
-@dataclass
-class _Scope:
-    """Where names of values are looked up: a graph, within those around it, or the body of a function."""
-
-    opsets: Mapping[str, int]
-    parent: _Scope | None = None
-    values: dict[str, Any] = field(default_factory=dict)
-    depth: int = 0
-
-    def find(self, name: str) -> Any:
-        if name in self.values:
-            return self.values[name]
-        if self.parent is None:
-            raise UnsupportedNode(f"there is no value {name!r}")
-        return self.parent.find(name)
-
-
 class _Importer:
     def __init__(self, model: ModelProto, values: Mapping[str, np.ndarray], only_native: bool) -> None:
         self.model = model
@@ -109,7 +95,7 @@ class _Importer:
     def run(self, name: str) -> ImportedModel:
         graph = self.model.graph
         opsets = {o.domain: o.version for o in self.model.opset_import}
-        scope = _Scope({"": 1, **opsets, **({"": opsets["ai.onnx"]} if "ai.onnx" in opsets else {})})
+        scope = Scope({"": 1, **opsets, **({"": opsets["ai.onnx"]} if "ai.onnx" in opsets else {})})
         arrays = {t.name: array_of(t) for t in graph.initializer}
         for s in graph.sparse_initializer:
             arrays[s.values.name] = dense(s)
@@ -167,7 +153,7 @@ class _Importer:
             weights,
         )
 
-    def _results(self, scope: _Scope, given: Mapping[str, int]) -> Any:
+    def _results(self, scope: Scope, given: Mapping[str, int]) -> Any:
         results: list[Any] = []
         shared: dict[int, int] = {}
         for o in self.model.graph.output:
@@ -186,21 +172,21 @@ class _Importer:
         # a graph that computes nothing has a result, too
         return tuple(results) or (_trace().wrap(_trace().array("nothing", np.zeros((), np.int64))),)
 
-    def _graph(self, nodes: Sequence[NodeProto], scope: _Scope) -> None:
+    def _graph(self, nodes: Sequence[NodeProto], scope: Scope) -> None:
         for node in nodes:
             try:
-                with placed(_place(node)):
+                with placed(place_of(node)):
                     found = self._node(node, scope)
             except (MirageError, *_MALFORMED) as e:
                 operands = [scope.values.get(n) for n in node.input]
                 if not any(isinstance(v, Refused) for v in operands):
-                    self.refused.append(f"{_place(node)}: {_why(e)}")
+                    self.refused.append(f"{place_of(node)}: {_why(e)}")
                 found = [Refused()] * len(node.output)
             for name, value in zip(node.output, found, strict=False):
                 if name:
                     scope.values[name] = value
 
-    def _node(self, node: NodeProto, scope: _Scope) -> Sequence[Any]:
+    def _node(self, node: NodeProto, scope: Scope) -> Sequence[Any]:
         """The values of a node's outputs."""
         operands = [scope.find(name) if name else None for name in node.input]
         if any(isinstance(v, Refused) for v in operands):
@@ -212,7 +198,7 @@ class _Importer:
         version = scope.opsets.get("" if node.domain == "ai.onnx" else node.domain)
         if version is None:
             raise UnsupportedNode(f"the model imports no operators of the domain {node.domain!r}")
-        schema = _schema(node, version)
+        schema = schema_of(node, version)
         found = self._known(node, name, operands, scope)
         if found is None:
             found = self._computed(node, name, version, schema, operands, scope)
@@ -225,11 +211,11 @@ class _Importer:
         return found
 
     def _known(
-        self, node: NodeProto, name: str, operands: Sequence[Value | None], scope: _Scope
+        self, node: NodeProto, name: str, operands: Sequence[Value | None], scope: Scope
     ) -> Sequence[Value] | None:
         """What a node gives that is known before a call; None where it is not."""
         if name in ("Shape", "Size"):
-            return _sizes(node, operands[0])
+            return sizes_of(node, operands[0])
         if name == "Identity" and operands[0] is not None:
             return [operands[0]]
         held = [None if v is None else v.known for v in operands]
@@ -241,7 +227,7 @@ class _Importer:
             return None
         if any(v is not None and v.is_symbolic for v in operands):
             try:
-                return [Value(known=folded(name, held, _attributes(node)))]
+                return [Value(known=folded(name, held, attributes_of(node)))]
             except MirageError:
                 return None
         if name in _GROWING and not self._is_small(node, operands, scope):
@@ -257,23 +243,24 @@ class _Importer:
             return None
         return [Value(known=np.asarray(found[n])) if n else Value() for n in node.output]
 
-    def _is_small(self, node: NodeProto, operands: Sequence[Value | None], scope: _Scope) -> bool:
+    def _is_small(self, node: NodeProto, operands: Sequence[Value | None], scope: Scope) -> bool:
         """Whether ONNX says that the result of a node of known operands is a small tensor."""
         values = {n: v for n, v in zip(node.input, operands, strict=True) if v is not None}
-        schema = _schema(node, scope.opsets.get("", 1))
+        schema = schema_of(node, scope.opsets.get("", 1))
         (found,) = fallback.types_of(node, schema, values, scope.opsets, fallback.Typing())
         annotation = annotation_of(found, lambda name: None)
         return isinstance(annotation, TensorType) and prod(map(int, annotation.shape)) <= SMALL
 
     def _computed(
-        self, node: NodeProto, name: str, version: int, schema: Any, operands: Sequence[Value | None], scope: _Scope
+        self, node: NodeProto, name: str, version: int, schema: Any, operands: Sequence[Value | None], scope: Scope
     ) -> Sequence[Value]:
-        try:
-            found = self._lowered(node, name, version, operands, scope)
-            self.native[name] += 1
-            return found
-        except (MirageError, *_MALFORMED) as e:
-            self.reasons.setdefault(name, _why(e))
+        for lower in (self._lowered, self._widened):
+            try:
+                found = lower(node, name, version, operands, scope)
+                self.native[name] += 1
+                return found
+            except (MirageError, *_MALFORMED) as e:
+                self.reasons.setdefault(name, _why(e))
         typing = fallback.Typing()
         if schema is not None and scope.depth < _DEPTH:
             types = [None if v is None else typing.type_of(v) for v in operands]
@@ -294,7 +281,7 @@ class _Importer:
         if self.only_native:
             raise UnsupportedNode(self.reasons[name])
         values = {n: v for n, v in zip(node.input, operands, strict=True) if v is not None}
-        values |= {n: scope.find(n) for n in _captured(node) if n not in values}
+        values |= {n: scope.find(n) for n in captured(node) if n not in values}
         if any(isinstance(v, Refused) for v in values.values()):
             raise UnsupportedNode("an operand of it was not imported")
         types = fallback.types_of(node, schema, values, scope.opsets, typing)
@@ -304,7 +291,7 @@ class _Importer:
         return found
 
     def _lowered(
-        self, node: NodeProto, name: str, version: int, operands: Sequence[Value | None], scope: _Scope
+        self, node: NodeProto, name: str, version: int, operands: Sequence[Value | None], scope: Scope
     ) -> Sequence[Value]:
         lowering = LOWERINGS.get(name)
         if lowering is None:
@@ -334,14 +321,36 @@ class _Importer:
         def values_of(graph: GraphProto, inputs: Sequence[Any]) -> list[Value]:
             return self._inner(graph, inputs, scope)
 
-        call = Call(node, version, trace, _attributes(node), operands, values_of)
+        call = Call(node, version, trace, attributes_of(node), operands, values_of)
         found = lowering.fn(call, *args)
         results = found if isinstance(found, tuple | list) else (found,)
         return [_value(x) for x in results] + [Value()] * (len(node.output) - len(results))
 
-    def _inner(self, graph: GraphProto, inputs: Sequence[Any], scope: _Scope) -> list[Value]:
+    def _widened(
+        self, node: NodeProto, name: str, version: int, operands: Sequence[Value | None], scope: Scope
+    ) -> Sequence[Value]:
+        """The same of integers that are only stored, in int64: the results are of the types that ONNX says.
+
+        Sums, products and the like wrap around where they are cast back.
+        """
+        wide = [widened(v) for v in operands]
+        if wide == [*operands]:
+            raise UnsupportedNode(self.reasons[name])
+        values = {n: v for n, v in zip(node.input, operands, strict=True) if v is not None}
+        types = fallback.types_of(node, schema_of(node, version), values, scope.opsets, fallback.Typing())
+        found = self._lowered(node, name, version, wide, scope)
+        results = []
+        for value, type_ in zip(found, types, strict=True):
+            code = None if type_ is None else type_.tensor_type.elem_type
+            if value.traced is None or code not in NAMES:
+                raise UnsupportedNode("of what type its results are is not known")
+            dtype = NAMES[code]
+            results.append(value if value.traced.dtype == dtype else Value(cast(value.traced, dtype)))
+        return results
+
+    def _inner(self, graph: GraphProto, inputs: Sequence[Any], scope: Scope) -> list[Value]:
         """The results of a graph among a node's attributes, recorded in the function whose trace runs."""
-        inside = _Scope(scope.opsets, scope, depth=scope.depth + 1)
+        inside = Scope(scope.opsets, scope, depth=scope.depth + 1)
         for t in graph.initializer:
             inside.values[t.name] = Value(known=array_of(t))
         for i, x in zip(graph.input, inputs, strict=True):
@@ -355,13 +364,13 @@ class _Importer:
         return [inside.find(o.name) for o in graph.output]
 
     def _inlined(
-        self, body: FunctionProto, node: NodeProto, operands: Sequence[Value | None], scope: _Scope, schema: Any
+        self, body: FunctionProto, node: NodeProto, operands: Sequence[Value | None], scope: Scope, schema: Any
     ) -> Sequence[Value]:
         """The results of a function's body for a call of it."""
         if scope.depth >= _DEPTH:
             raise UnsupportedNode(f"functions call each other more than {_DEPTH} deep; there may be a circle")
         opsets = {**(scope.opsets if schema is not None else {}), **{o.domain: o.version for o in body.opset_import}}
-        inside = _Scope(opsets, depth=scope.depth + 1)
+        inside = Scope(opsets, depth=scope.depth + 1)
         absent = [*operands, *[None] * (len(body.input) - len(operands))]
         inside.values |= dict(zip(body.input, absent, strict=False))
         given = arguments(body, node, schema)
@@ -373,37 +382,6 @@ def _trace() -> GraphTrace:
     found = TRACE.get().graph
     assert found is not None
     return found
-
-
-def _schema(node: NodeProto, version: int) -> Any:
-    try:
-        return defs.get_schema(node.op_type, version, "" if node.domain == "ai.onnx" else node.domain)
-    except defs.SchemaError:
-        return None
-
-
-def _attributes(node: NodeProto) -> dict[str, Any]:
-    return {a.name: helper.get_attribute_value(a) for a in node.attribute}
-
-
-def _captured(node: NodeProto) -> list[str]:
-    """The values around a node that its graphs read."""
-    found: dict[str, None] = {}
-
-    def visit(graph: GraphProto, own: set[str]) -> None:
-        own = own | {i.name for i in graph.input} | {t.name for t in graph.initializer}
-        for n in graph.node:
-            found.update(dict.fromkeys(name for name in n.input if name and name not in own))
-            for a in n.attribute:
-                for g in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
-                    visit(g, own)
-            own |= set(n.output)
-        found.update(dict.fromkeys(o.name for o in graph.output if o.name not in own))
-
-    for a in node.attribute:
-        for g in (*((a.g,) if a.HasField("g") else ()), *a.graphs):
-            visit(g, set())
-    return list(found)
 
 
 def _value(x: Any) -> Value:
@@ -425,25 +403,6 @@ def _object(traced: Any, type_: Any) -> Any:
     return type_ if isinstance(traced.annotation, ObjectType) else None
 
 
-def _sizes(node: NodeProto, operand: Value | None) -> Sequence[Value] | None:
-    """The shape or the number of elements of a value, as far as it is known."""
-    if operand is None:
-        return None
-    if operand.traced is None:
-        assert operand.known is not None
-        dims: Sequence[Any] = operand.known.shape
-    else:
-        annotation = operand.traced.annotation
-        if not isinstance(annotation, TensorType):
-            return None
-        dims = annotation.shape
-    if node.op_type == "Size":
-        size = sympy.expand(sympy.prod(dims)) if dims else 1
-        return [Value(known=known_dims([size]).reshape(()))]
-    attrs = _attributes(node)
-    return [Value(known=known_dims(dims[attrs.get("start", 0) : attrs.get("end", len(dims))]))]
-
-
 def _input(type_: Any, names: Names, name: str) -> Annotation:
     at = iter(range(len(type_.tensor_type.shape.dim)))
     found = annotation_of(type_, lambda d: names.dim(d))
@@ -458,8 +417,3 @@ def _why(e: Exception) -> str:
     return (
         str(e) if isinstance(e, MirageError) else f"its operands or attributes do not fit it ({type(e).__name__}: {e})"
     )
-
-
-def _place(node: NodeProto) -> str:
-    """What errors call a node."""
-    return f"{node.op_type} {node.name or (node.output[0] if node.output else '')!r}"

@@ -74,7 +74,8 @@ class Window:
 
 
 @lowers("Conv")
-def _conv(c: Call, x: Any, w: Any, bias: Any = None) -> Any:
+def convolved(c: Call, x: Any, w: Any, bias: Any = None) -> Any:
+    """A convolution with the attributes of a node."""
     at = Window(c, x, w.shape[2:])
     y = convolution(x, w, at.strides, at.low, at.high, at.dilations, c.attr("group", 1))
     return y if bias is None else y + along(bias, y)

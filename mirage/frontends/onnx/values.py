@@ -17,11 +17,13 @@ from mirage.errors import FormatError
 from mirage.frontends import array_ops, ops
 from mirage.frontends.effects import call_packed
 from mirage.frontends.graph import GraphTrace
+from mirage.frontends.graph_ops import cast
 from mirage.frontends.imported import unsupported
 from mirage.frontends.onnx.node_models import NAME, constant, encoded
+from mirage.frontends.tensors import GraphTensor
 from mirage.ir.annotations import ObjectType
 from mirage.ir.dims import floor_div, maximum, minimum, modulo, to_dim
-from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.types import ELEMENTS, STORED_INTEGERS, TensorType
 
 #: elements of a tensor that is computed while a model is imported
 SMALL = 1024
@@ -74,6 +76,18 @@ def _written(trace: GraphTrace, known: np.ndarray) -> Any:
     ]
     whole = [trace.wrap(trace.array("a constant", p)) if isinstance(p, np.ndarray) else p for p in parts]
     return (ops.concat(whole) if len(whole) > 1 else whole[0]).reshape(known.shape)
+
+
+def widened(value: Value | None) -> Value | None:
+    """A tensor of integers that are only stored in int64; any other value is itself."""
+    if value is None:
+        return None
+    known = value.known
+    if known is not None and known.dtype.name in STORED_INTEGERS:
+        known = known.astype(np.int64)
+    if isinstance(value.traced, GraphTensor) and value.traced.dtype in STORED_INTEGERS:
+        return Value(cast(value.traced, "int64"), known, sources=value.sources)
+    return value if known is value.known else Value(known=known)
 
 
 def array_of(tensor: TensorProto) -> np.ndarray:
