@@ -201,24 +201,21 @@ class Candidates:
         return [candidate]
 
     def _search(self, seconds: float) -> None:
-        """Let a search go on: that of the whole program until it has its own operators in one kernel, the pieces, and then the
-        whole and its targets in turns.
+        """Let a search go on: that of the whole program until it has its own operators in one kernel, the targets while it is
+        their turn, the pieces, and then the whole.
         """
-        joined = None
         targets, whole = self.rewriting, self.search
         first = whole is None or whole.done or bool(whole.finished)
-        if self.pieces is not None and not self.pieces.done and first:
-            joined = next(self.pieces, None)
         if targets is not None and not targets.done and not targets.waits(whole):
             targets.advance(seconds, whole)
             fresh = targets.found[self._rewritten :]
             self._rewritten += len(fresh)
             self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)
-        elif joined is not None:
+        elif self.pieces is not None and first and (joined := next(self.pieces, None)) is not None:
             self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
-        elif self.search is not None:
-            self.search.advance(seconds)
-            self._take(self.search)
+        elif whole is not None:
+            whole.advance(seconds)
+            self._take(whole)
 
     def _take(self, search: Search) -> None:
         """What the search has found since it was last asked waits to be looked at."""

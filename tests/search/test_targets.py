@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
+from mirage.mugraph.canonical import structure_key
+from mirage.mugraph.reference import reference_graph
 from mirage.search import rewriting
 from mirage.search.candidates import Candidates
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
 from mirage.search.stream import Search
 from mirage.search.targets import _Prices, find_targets
+from mirage.search.units import Found
 from mirage.verify.equivalence import Verifier
 from mirage.verify.rules import saturate
 from mirage.verify.rules.registry import only
@@ -105,6 +109,23 @@ def test_graphs_of_a_target_are_proved_by_the_chain_that_leads_to_it() -> None:
         assert certificate.verdict == "proved equal" and len(certificate.checks) == 2
         assert certificate.chain == ("product of exps: (exp(x) * exp(y)) => exp((x + y))",)
         assert "by the rule product of exps" in str(certificate)
+
+
+def test_no_graph_of_the_pieces_is_lost_to_the_targets() -> None:
+    found = stream(lambda x, y: mi.exp(x) * mi.exp(y), {"n": 64}, x=N, y=N)
+    item = Found([reference_graph(found.verifier.axis_program)], 1.0, np.zeros(0), False, 0.0)
+
+    class Pieces:
+        done = complete = False
+
+        def __next__(self) -> Found:
+            if self.done:
+                raise StopIteration
+            self.done = self.complete = True
+            return item
+
+    found.pieces = Pieces()  # type: ignore[assignment]
+    assert structure_key(item.graphs[0]) in {structure_key(c.graph) for c in found.all(60)}
 
 
 def test_a_graph_that_is_recalled_is_proved_by_rules_again() -> None:
