@@ -183,7 +183,9 @@ class CostModel:
                     entry, matmul_ns(operands[x], operands[y]), [operands[x], operands[y]], sizes, at, varying
                 )
             if not pairs:
-                self._compute(entry, _element_ns(op), [*operands, axes], sizes, at, varying)
+                # a concat copies every element of its result once: the axes of its operands are parts of one of that
+                space = [axes] if op == "concat" else [*operands, axes]
+                self._compute(entry, _element_ns(op), space, sizes, at, varying)
             entry[_HELD] = self._held(axes, sizes, at, whole)
         return cost
 

@@ -90,7 +90,7 @@ class LargeSearch:
         self.axis_sizes = axis_sizes = {a: evaluate(d, sizes) for a, d in program.axes.items()}
         self.cuts = Cuts(program, axis_sizes)
         self.pieces = {p: piece_of(program, self.cuts.nodes(p)) for p in self.cuts.pieces}
-        self.prices = _Prices(program, axis_sizes, options)
+        self.prices = Prices(program, axis_sizes, options)
         self.searches = _Searches(sizes, options, checkpoint)
         #: what every piece costs as one kernel (ns)
         self.estimates = {p: self.prices.together(piece.program) for p, piece in self.pieces.items()}
@@ -307,7 +307,7 @@ def _alternatives(ways: list[Way]) -> list[Way]:
     return kept
 
 
-class _Prices:
+class Prices:
     """What programs over the axes of one cost as modelled (ns)."""
 
     def __init__(self, program: AxisProgram, axis_sizes: Mapping[str, int], options: SearchOptions) -> None:

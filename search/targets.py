@@ -181,6 +181,8 @@ class _Prices:
                 return FUNCTIONS[node.data[0]].flops
             case "div":
                 return 4.0
+            case "concat":
+                return SUM_NS / FLOP_NS
             case "mul" if any(self.terms.number(a) == -1 for a in node.args):
                 # a sum with it is a difference, mostly
                 return 0.25

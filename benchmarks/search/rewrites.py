@@ -1,8 +1,9 @@
-"""Programs with a form that is known to be better: `python -m benchmarks.search.rewrites [NAME ...] [--json]`.
+"""Programs with a form that is known to be better: `python -m benchmarks.search.rewrites [NAME ...] [--modelled] [--json]`.
 
 Each program (`rewrite_programs.py`) is searched as it is written: with the program's own operators and no rules, with the
 operators of Table 1, with rules alone (each target's own operators in one kernel), and with both. It is found if the cheapest
-proved graph is, as modelled, no worse than what a search makes of the better form. `--timed` measures kernels, too.
+proved graph is, as modelled, no worse than what a search makes of the better form. Kernels of the first and the last search are
+measured, too, beside the library version; not with `--modelled`.
 """
 
 from __future__ import annotations
@@ -21,11 +22,14 @@ from benchmarks.search.rewrite_programs import PROGRAMS, Rewrite
 from benchmarks.tables import Table, emit
 from mirage.api import verify
 from mirage.cli_shared import AsJson
+from mirage.ir.axes import to_axes
+from mirage.ir.dims import evaluate
 from mirage.ir.program import Program
 from mirage.kernels.target import get_target
 from mirage.mugraph.degree import program_is_stable
 from mirage.results.work import Request, answers
 from mirage.search.candidates import Candidate, Candidates
+from mirage.search.large import Prices
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
 from mirage.search.stream import Search
@@ -41,12 +45,14 @@ TOLERANCE = 1.05
 class RewriteRow:
     """One program: modelled costs (ns) of the best graph of each search, and of the better form's.
 
-    `own` is the search with the program's own operators, `table` that with Table 1's, `saturated` has the targets alone,
-    `both` is the default. `rules` are those of the best graph's chain. `before_us` and `after_us` are measured, of the searches
-    `own` and `both`, 0 where nothing was; `why` says why a program was not found.
+    `written` is the program as it is written, each operator by itself, which the literature compares with. `own` is the search
+    with the program's own operators, `table` that with Table 1's, `saturated` has the targets alone, `both` is the default.
+    `rules` are those of the best graph's chain. `library_us`, `before_us` and `after_us` are measured, of the library version and
+    of the searches `own` and `both`, 0 where nothing was; `why` says why a program was not found.
     """
 
     name: str
+    written: float
     own: float
     table: float
     saturated: float
@@ -56,6 +62,7 @@ class RewriteRow:
     rules: tuple[str, ...]
     why: str
     seconds: float
+    library_us: float
     before_us: float
     after_us: float
 
@@ -71,7 +78,7 @@ class RewriteRow:
 
 
 def measure(
-    names: Sequence[str], timed: bool = False, say: Callable[[str], None] = lambda _: None
+    names: Sequence[str], timed: bool = True, say: Callable[[str], None] = lambda _: None
 ) -> Iterator[RewriteRow]:
     """A row per program; all if none is named."""
     for name in names or PROGRAMS:
@@ -81,7 +88,7 @@ def measure(
         yield row
 
 
-def rewrite_row(rewrite: Rewrite, timed: bool = False) -> RewriteRow:
+def rewrite_row(rewrite: Rewrite, timed: bool = True) -> RewriteRow:
     """The row of one program."""
     start = time.perf_counter()
     written = mi.trace(rewrite.written, **rewrite.specs)
@@ -94,11 +101,13 @@ def rewrite_row(rewrite: Rewrite, timed: bool = False) -> RewriteRow:
     best = min(both, key=lambda c: c.cost, default=None)
     least = _least(both)
     found = least <= TOLERANCE * better
-    before = after = 0.0
+    library = before = after = 0.0
     if timed:
-        before, after = (_timed(written, rewrite.sizes, options) for options in (plain, full))
+        _, before = _timed(written, rewrite.sizes, plain)
+        library, after = _timed(written, rewrite.sizes, full)
     return RewriteRow(
         rewrite.name,
+        _written(written, rewrite.sizes),
         _least(_graphs(written, rewrite.sizes, plain)),
         _least(_graphs(written, rewrite.sizes, replace(full, rules=False))),
         _least(targets),
@@ -108,6 +117,7 @@ def rewrite_row(rewrite: Rewrite, timed: bool = False) -> RewriteRow:
         _rules(best),
         "" if found else _why(written, rewrite.better, rewrite.specs),
         time.perf_counter() - start,
+        library,
         before,
         after,
     )
@@ -147,12 +157,19 @@ def _why(written: Program, better: Callable[..., object], specs: Mapping[str, ob
     return "out of the bounds of saturation and search"
 
 
-def _timed(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> float:
-    """Microseconds of the best version."""
+def _written(program: Program, sizes: Mapping[str, int]) -> float:
+    """The modelled cost of the program's operators, each by itself."""
+    axes = to_axes(program)
+    table = {a: evaluate(d, sizes) for a, d in axes.axes.items()}
+    return Prices(axes, table, SearchOptions()).apart(axes)
+
+
+def _timed(program: Program, sizes: Mapping[str, int], options: SearchOptions) -> tuple[float, float]:
+    """Microseconds of the library version, and of the best one."""
     target = get_target("cpu")
     request = Request(Verifier(program), [dict(sizes)], target, options, options.constants, budget=TUNE, say=lambda _: None)
     result = answers(target).superoptimize(request)
-    return float(result.best.timing.median_us)
+    return float(result.baselines["library"].median_us), float(result.best.timing.median_us)
 
 
 def geometric_mean(values: Sequence[float]) -> float:
@@ -166,6 +183,8 @@ def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
         [
             r.name, "yes" if r.found else r.why, ", ".join(r.rules) or "-",
             *(f"{r.own / c:.2f}" if math.isfinite(c) else "-" for c in (r.table, r.saturated, r.both)),
+            f"{r.written / r.both:.2f}",
+            *(f"{us:.1f}" if us else "-" for us in (r.library_us, r.before_us, r.after_us)),
             f"{r.gain:.2f}" if r.gain else "-",
         ]
         for r in rows
@@ -173,13 +192,18 @@ def rewrites_table(rows: Sequence[RewriteRow]) -> Table:
     gains = [r.gain for r in rows if r.gain]
     means = [geometric_mean([r.own / min(getattr(r, s), r.own) for r in rows]) for s in ("table", "saturated", "both")]
     total = [f"{sum(r.found for r in rows)} of {len(rows)}", "found", "", *(f"{m:.2f}" for m in means)]
-    cells.append([*total, f"{geometric_mean(gains):.2f}" if gains else "-"])
-    return Table(["program", "found", "rules", "Table 1", "rules alone", "both", "measured"], cells)
+    as_written = geometric_mean([r.written / r.both for r in rows])
+    cells.append([*total, f"{as_written:.2f}", "", "", "", f"{geometric_mean(gains):.2f}" if gains else "-"])
+    header = [
+        "program", "found", "rules", "Table 1", "rules alone", "both", "as written", "library, us", "before, us", "after, us",
+        "measured",
+    ]  # fmt: skip
+    return Table(header, cells)
 
 
 def main(
     names: Annotated[list[str] | None, typer.Argument(help="Programs; all if none is named.")] = None,
-    timed: Annotated[bool, typer.Option(help="Measure kernels, too.")] = False,
+    timed: Annotated[bool, typer.Option("--timed/--modelled", help="Measure kernels, too.")] = True,
     as_json: AsJson = False,
 ) -> None:
     """Search programs that have a form which is known to be better."""

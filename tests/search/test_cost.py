@@ -131,6 +131,13 @@ def test_elementwise_operators_by_their_work() -> None:
     assert work["sum"] == pytest.approx(c.SUM_NS * 256 * 512)
 
 
+def test_a_concat_works_once_per_element_of_its_result() -> None:
+    sizes = {"n": 16, "d": 256, "e": 256, "j": 512}
+    m = c.CostModel(sizes, ["n"], 4)
+    joined = m.operator("concat", [("n", "d"), ("n", "e")], ("n", "j"), HERE, varying=False, whole=True)
+    assert entries(joined)["work"] == pytest.approx(c.SUM_NS * 16 * 512)
+
+
 @given(AXES, AXES, AXES, AXES, places(), st.booleans())
 def test_a_matmul_of_concats_is_two_matmuls(
     x: tuple[str, ...], y: tuple[str, ...], u: tuple[str, ...], v: tuple[str, ...], at: Place, varying: bool

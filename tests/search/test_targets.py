@@ -92,6 +92,14 @@ def test_squares_of_differences_become_a_product_where_that_is_cheaper() -> None
     assert any("matmul" in ops for ops in found)
 
 
+def test_a_sum_over_a_concat_becomes_two_sums() -> None:
+    def total(x: Any, y: Any) -> Any:
+        return mi.sum(mi.exp(mi.concat([x, y], axis=1)), axis=1)
+
+    found = operators(total, {"n": 64}, x=mi.tensor("n", 256), y=mi.tensor("n", 256))
+    assert found and all("concat" not in ops for ops in found)
+
+
 def stream(fn: Callable[..., Any], sizes: dict[str, int], **specs: Any) -> Candidates:
     program = mi.trace(fn, **specs)
     verifier = Verifier(program)
