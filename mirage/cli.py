@@ -216,7 +216,7 @@ def superoptimize(
         print_json(result_json(result))
         return
     out.print(result.report())
-    out.print(str(result.certificate), highlight=False, markup=False, soft_wrap=True)
+    out.print(str(result.certificate), highlight=False, soft_wrap=True)
 
 
 def _named_sizes(program: Any, name: str) -> dict[str, int]:
@@ -343,7 +343,7 @@ def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> b
     for v in found:
         if v.explanation:
             out.print(
-                f"candidate {v.index}, {v.verdict}: {v.explanation}", highlight=False, markup=False, soft_wrap=True
+                f"candidate {v.index}, {v.verdict}: {v.explanation}", highlight=False, soft_wrap=True
             )
     return all(v.equal for v in found)
 
@@ -364,7 +364,7 @@ def demo(
             rows.append({**result_json(shown.result), "drawing": drawing, "median_us": shown.median_us})
             continue
         out.print(shown.result.report())
-        out.print(str(shown.result.certificate), highlight=False, markup=False, soft_wrap=True)
+        out.print(str(shown.result.certificate), highlight=False, soft_wrap=True)
         if shown.drawing:
             out.print(f"drawing: {shown.drawing}", highlight=False)
         out.print(shown.table())

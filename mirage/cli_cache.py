@@ -15,7 +15,7 @@ from rich.table import Table
 from mirage import settings
 from mirage.cache import RecordInfo, ResultStore
 from mirage.cache.exchange import read_records
-from mirage.cache.records import DAY_S, Record
+from mirage.cache.records import DAY_S, Record, label
 from mirage.cli_shared import AsJson, out, print_json, tell
 from mirage.errors import CacheError
 from mirage.results.stored import described, opened, verified
@@ -62,7 +62,7 @@ def _one(store: ResultStore, prefix: str) -> Record:
     keys = store.matching(prefix)
     record = store.record(keys[0]) if len(keys) == 1 else None
     if record is None:
-        found = f"begins {len(keys)} keys, write more of it" if keys else "begins no key; `mirage cache list` has those there are"
+        found = f"begins {len(keys)} keys; write more of it" if len(keys) > 1 else "begins no key; `mirage cache list` has them"
         raise CacheError(f"{store.place}: {prefix!r} {found}")
     return record
 
@@ -118,7 +118,8 @@ def verify(
         deleted = found.bad and remove and store.discard(record.key, record.payload_sha256)
         rows.append({"key": record.key, "bad": found.bad, "graphs": found.graphs, "why": found.why, "deleted": deleted})
         if not as_json:
-            print(f"{record.key[:12]} {record.program}: {found}{'; deleted' * deleted}")
+            # damaged text may hold anything
+            print(f"{record.key[:12]} {label(str(record.program))}: {found}{'; deleted' * deleted}")
     bad = sum(bool(row["bad"]) for row in rows)
     if as_json:
         print_json(rows)
@@ -164,7 +165,7 @@ def merge(
     as_json: AsJson = False,
 ) -> None:
     """Merge the sound records of another store, all or none."""
-    other = ResultStore(url)
+    other = ResultStore(url, create=False)
     records = list(other.sound_records())
     if verify:
         _check_all(records, other.place)

@@ -119,7 +119,7 @@ def _report(compiled: Executable | CompiledModel, as_json: bool) -> None:
     if as_json:
         print_json(compiled.to_json())
     else:
-        out.print(compiled.explain(), end="", markup=False, highlight=False, soft_wrap=True)
+        out.print(compiled.explain(), end="", highlight=False, soft_wrap=True)
 
 
 def load_source(text: str) -> Callable[..., Any] | Module:

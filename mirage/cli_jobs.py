@@ -88,7 +88,7 @@ def status(
         print_json(rows if name is None else rows[0])
     elif found:
         for one in found.values():
-            out.print(summary(*one), highlight=False, markup=False, soft_wrap=True)
+            out.print(summary(*one), highlight=False, soft_wrap=True)
     else:
         out.print("there are no jobs", highlight=False)
     if name is not None:
@@ -118,7 +118,7 @@ def results(
 
 def _print(job: Job, states: Sequence[TaskState], how: str) -> None:
     out.print(table(states))
-    out.print(summary(job, states, how), highlight=False, markup=False, soft_wrap=True)
+    out.print(summary(job, states, how), highlight=False, soft_wrap=True)
     for s in states:
         if s.failed:
             what = f"{s.failed.kind} failed after {s.failed.attempts} attempts"

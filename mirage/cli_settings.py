@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 
-from rich.markup import escape
 from rich.table import Table
 
 from mirage.cli_shared import AsJson, out, print_json
@@ -41,7 +40,7 @@ def settings(as_json: AsJson = False) -> None:
         for column in ("variable", "value", "origin", "help"):
             table.add_column(column, overflow="fold")
         for row in found:
-            table.add_row(str(row["variable"]), escape(_text(row)), str(row["origin"]), escape(str(row["help"])))
+            table.add_row(str(row["variable"]), _text(row), str(row["origin"]), str(row["help"]))
         out.print(table)
     if wrong:
         raise wrong[0]

@@ -18,8 +18,8 @@ FILE_COLUMNS = 200
 
 
 def _console(stderr: bool) -> Console:
-    """A console. Names of the user's are printed as they are: ":boom:" is part of "FILE.py:boom: ..."."""
-    console = Console(stderr=stderr, emoji=False)
+    """A console. Names of the user's are printed as they are: ":boom:" may be part of a program's name, and "[b]" of a folder's."""
+    console = Console(stderr=stderr, emoji=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_COLUMNS
     return console
@@ -42,7 +42,7 @@ def print_json(value: object) -> None:
 
 def tell(text: str, style: str | None = None) -> None:
     """Print one line on standard error, whatever the width of a terminal is."""
-    err.print(f"mirage: {text}".replace("\n", " "), style=style, highlight=False, markup=False, soft_wrap=True)
+    err.print(f"mirage: {text}".replace("\n", " "), style=style, highlight=False, soft_wrap=True)
 
 
 def sizes_of(option: str, pairs: Sequence[str]) -> dict[str, int]:

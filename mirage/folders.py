@@ -104,7 +104,7 @@ def save_file(path: str | os.PathLike[str], content: str | bytes) -> None:
     # a link stays one, as with open()
     file = path_of(path).resolve()
     if file.exists() and not file.is_file():
-        raise InputError(f"{path}: cannot be written: it is there, and no file; choose another name")
+        raise InputError(f"{path}: cannot be written: it exists and is not a file; choose another name")
     try:
         write_whole(file, content, 0o666)
     except OSError as e:
@@ -114,10 +114,14 @@ def save_file(path: str | os.PathLike[str], content: str | bytes) -> None:
 def read_text(path: Path, wanted: str, most: int = MAX_BYTES) -> str:
     """The text of a file; raises InputError if it has more than `most` bytes or cannot be read, FormatError if it is no text."""
     try:
-        if path.stat().st_size > most:
-            raise InputError(f"{path}: larger than {most} bytes; pass {wanted}")
-        return path.read_text(encoding="utf-8")
+        size = path.stat().st_size
+        with path.open(encoding="utf-8") as file:
+            # pipes and devices do not tell their size, and may never end
+            text = file.read(most + 1) if size <= most else ""
     except OSError as e:
-        raise InputError(f"{path}: cannot be read ({e.strerror})") from None
+        raise InputError(f"{path}: cannot be read ({e.strerror}); pass {wanted}") from None
     except UnicodeDecodeError:
         raise FormatError(f"{path}: not a text file; pass {wanted}") from None
+    if size > most or len(text) > most:
+        raise InputError(f"{path}: larger than {most} bytes; pass {wanted}")
+    return text

@@ -77,6 +77,13 @@ def _limit(text: str) -> float:
     return found
 
 
+def _path(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as e:
+        raise ValueError(str(e)) from None
+
+
 def _names(text: str) -> tuple[str, ...]:
     return tuple(filter(None, (name.strip() for name in text.split(","))))
 
@@ -111,7 +118,7 @@ def _cpus() -> int:
 
 cache_dir = Setting(
     "MIRAGE_CACHE_DIR",
-    parse=Path,
+    parse=_path,
     default=lambda: Path(user_cache_dir("mirage")),
     allowed="a path",
     example="/var/tmp/mirage",
@@ -209,7 +216,7 @@ log_format = Setting(
 )
 upstream_mugraphs = Setting[Path | None](
     "MIRAGE_UPSTREAM_MUGRAPHS",
-    parse=Path,
+    parse=_path,
     default=lambda: None,
     allowed="a path",
     example="results",

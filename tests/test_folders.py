@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from mirage.errors import InputError
-from mirage.folders import build_folder, path_of, save_file, write_whole
+from mirage.folders import build_folder, path_of, read_text, save_file, write_whole
 
 
 @pytest.fixture
@@ -49,6 +49,17 @@ def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
             save_file(tmp_path / name, "text")
     assert sorted(p.name for p in tmp_path.rglob("*")) == ["folder", "pipe"]
     assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+
+
+def test_no_more_is_read_than_is_allowed(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("1234")
+    assert read_text(tmp_path / "file", "less", 4) == "1234"
+    with pytest.raises(InputError, match="larger than 3 bytes; pass less"):
+        read_text(tmp_path / "file", "less", 3)
+    with pytest.raises(InputError, match="larger than 100 bytes; pass less"):
+        read_text(Path("/dev/zero"), "less", 100)
+    with pytest.raises(InputError, match=r"none: cannot be read \(No such file.*; pass text"):
+        read_text(tmp_path / "none", "text")
 
 
 def test_a_write_that_fails_leaves_the_older_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

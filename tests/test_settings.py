@@ -65,6 +65,7 @@ def test_every_variable_that_the_package_names_is_a_setting() -> None:
         ("MIRAGE_CFLAGS", "'-O1", "as a shell reads them.*No closing quotation"),
         ("CC", 'gcc "', "a command line"),
         ("MIRAGE_LOG", "graph", "graphs.*'graph'"),
+        ("MIRAGE_CACHE_DIR", "~nobody-of-this-name/cache", "a path"),
     ],
 )
 def test_a_wrong_value_names_variable_value_and_what_is_allowed(
@@ -79,6 +80,12 @@ def test_a_wrong_value_names_variable_value_and_what_is_allowed(
 def test_flags_are_read_as_a_shell_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MIRAGE_CFLAGS", "-O1 '-DTEXT=a b'")
     assert settings.extra_cflags() == ("-O1", "-DTEXT=a b")
+
+
+def test_a_path_may_begin_at_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/somebody")
+    monkeypatch.setenv("MIRAGE_CACHE_DIR", "~/cache")
+    assert settings.cache_dir() == Path("/home/somebody/cache")
 
 
 @pytest.mark.usefixtures("unchecked")

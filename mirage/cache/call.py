@@ -90,7 +90,8 @@ class CallStore:
             self._fail(error)
             return
         if aside is not None:
-            warnings.warn(f"{error}; it is {aside.name} now, and a new store is begun", StoreWarning, stacklevel=6)
+            text = f"results store {error.file} is damaged: it is {aside.name} now, and a new store is begun"
+            warnings.warn(text, StoreWarning, stacklevel=6)
 
     def _fail(self, error: CacheError) -> None:
         self._failed = True

@@ -15,7 +15,7 @@ from mirage.cache import uses
 from mirage.cache.engine import WRITE, clock, is_damage, make_engine
 from mirage.cache.leases import LEASE_S, Holder, is_alive
 from mirage.cache.records import Record, RecordInfo
-from mirage.cache.schema import prepare
+from mirage.cache.schema import no_store, prepare
 from mirage.cache.tables import LEASES, RESULTS, USES
 from mirage.errors import CacheError, DamagedCacheError
 
@@ -31,11 +31,13 @@ class Database:
     """A database with the tables of `tables.py`, which are made or migrated if need be.
 
     `url` is a SQLAlchemy URL; by default `MIRAGE_CACHE_URL`, else a SQLite file in `MIRAGE_CACHE_DIR`.
-    Raises CacheError if the database can't be opened, NewerCacheError for one of a later release.
+    Raises CacheError if the database can't be opened, or has no such tables and is not to be given any (`create`);
+    NewerCacheError for one of a later release.
     """
 
-    def __init__(self, url: str | None = None) -> None:
-        url = url or settings.cache_url()
+    def __init__(self, url: str | None = None, create: bool = True) -> None:
+        source = "give" if url is not None else "set MIRAGE_CACHE_URL to"
+        url = settings.cache_url() if url is None else url
         # a wrong setting is told before any work is done
         self._evictor = uses.Evictor()
         #: of which records are read
@@ -44,19 +46,22 @@ class Database:
         if url is None:
             file = settings.cache_dir() / "results.sqlite"
             self.place = str(file)
-            self._advice = "set MIRAGE_CACHE_DIR to a folder that you can write, or remove a damaged file"
+            self._advice = "set MIRAGE_CACHE_DIR to a folder that you can write, with room on its disk"
             with self._reported():
                 file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             parsed = sa.URL.create("sqlite", database=str(file))
         else:
             self.place = re.sub(r"://[^/]*@", "://***@", url)
-            self._advice = "check MIRAGE_CACHE_URL, a SQLAlchemy URL such as sqlite:////path/file.sqlite"
+            self._advice = f"{source} the SQLAlchemy URL of a database that you can use, such as sqlite:////path/file.sqlite"
             with self._reported():
                 parsed = sa.make_url(url)
         with self._reported():
             self._engine = make_engine(parsed)
             self._file = Path(parsed.database) if parsed.database and parsed.get_backend_name() == "sqlite" else None
-            prepare(self._engine, self._writing, self.place)
+            # SQLite makes files that it does not find
+            if not create and self._file is not None and not self._file.exists():
+                raise no_store(self.place)
+            prepare(self._engine, self._writing, self.place, create)
 
     @property
     def url(self) -> str:
@@ -227,14 +232,17 @@ class Database:
             yield
         except sa.exc.IntegrityError:
             raise
-        except (sa.exc.SQLAlchemyError, ImportError, OSError, UnicodeDecodeError) as error:
+        except ImportError as error:
+            driver = "install the driver of that database, for PostgreSQL `pip install 'mirage-superoptimizer[postgresql]'`"
+            raise CacheError(f"results store {self.place}: {error}; {driver}") from error
+        except (sa.exc.SQLAlchemyError, OSError, UnicodeDecodeError) as error:
             cause = error.orig if isinstance(error, sa.exc.DBAPIError) else error
             # servers say more than a line
-            said = " ".join(str(cause).split())
-            message = f"results store {self.place}: {said}; {self._advice}"
+            said = f"results store {self.place}: {' '.join(str(cause).split())}"
             if self._file and is_damage(cause):
-                raise DamagedCacheError(message, self._file) from error
-            raise CacheError(message) from error
+                advice = "rename or remove the file, and the next search begins a new store"
+                raise DamagedCacheError(f"{said}; {advice}", self._file) from error
+            raise CacheError(f"{said}; {self._advice}") from error
 
 
 def _record_of(connection: sa.Connection, key: str, lock: bool = False) -> Record | None:

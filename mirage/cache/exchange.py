@@ -58,7 +58,7 @@ def read_records(path: Path) -> list[Record]:
         raise CacheFormatError(f"{error}") from error
     found = [_record(line, f"{path}, line {i}") for i, line in enumerate(text.split("\n"), 1) if line.strip()]
     if not found and text.strip("\n"):
-        raise CacheFormatError(f"{path}: not a {EXPORT.name}; give a file written by an export")
+        raise CacheFormatError(f"{path}: not a {EXPORT.name}; {EXPORT.remedy}")
     return found
 
 
@@ -66,11 +66,11 @@ def _record(text: str, where: str) -> Record:
     try:
         data = parse_json(text)
     except ValueError as error:
-        raise CacheFormatError(f"{where}: not valid JSON ({error}); give a file written by an export") from None
+        raise CacheFormatError(f"{where}: not valid JSON ({error}); {EXPORT.remedy}") from None
     try:
         line = EXPORT.from_json(_Line, data, where)
     except FormatError as error:
-        raise CacheFormatError(f"{error}; give a file written by an export") from None
+        raise CacheFormatError(str(error)) from None
     if not isinstance(line.payload, Mapping):
         raise CacheFormatError(f"{where}: its payload is not a JSON object; export it again")
     values: dict[str, Any] = {f.name: getattr(line, f.name) for f in fields(Record)}

@@ -12,10 +12,10 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, get_type_hints
 
-from mirage.errors import CacheError, MirageWarning
-from mirage.ir.codec import MAX_TEXT, above_zero, parse_json, short, within
+from mirage.errors import CacheError, FormatError, MirageWarning
+from mirage.ir.codec import MAX_TEXT, above_zero, decode, parse_json, short, within
 from mirage.remember import remember
 
 SCHEMA = 1
@@ -67,6 +67,18 @@ class RecordInfo:
     processor: Annotated[str, short] | None
     """That processor, as its target names it."""
 
+    def fault(self) -> str | None:
+        """Why the record can't be used, or None if it is sound as far as is seen here: databases keep values of any type."""
+        try:
+            for name, kind in _KINDS.items():
+                decode(kind, getattr(self, name), f"its {name}")
+        except FormatError as error:
+            return str(error)
+        return None
+
+
+_KINDS: Mapping[str, Any] = get_type_hints(RecordInfo, include_extras=True)
+
 
 @dataclass(frozen=True)
 class Record(RecordInfo):
@@ -91,15 +103,13 @@ class Record(RecordInfo):
         """Raises ValueError if the record can't be used, whatever its payload says."""
         if self.version != SCHEMA:
             raise ValueError(f"it has schema version {self.version}, this package reads {SCHEMA}")
-        if not is_time(self.best_us):
-            raise ValueError(f"its best_us is {self.best_us!r}, not a time in microseconds")
-        if not is_seconds(self.cut_s):
-            raise ValueError(f"its cut_s is {self.cut_s!r}, not a time in seconds")
+        if fault := super().fault():
+            raise ValueError(fault)
         if not isinstance(self.payload, str) or sha256(self.payload) != self.payload_sha256:
             raise ValueError("its payload differs from its checksum")
 
     def fault(self) -> str | None:
-        """Why the record can't be used, or None if it is sound."""
+        """Why the record can't be used, or None if it is sound with its payload."""
         try:
             if self.payload_sha256 in _objects:
                 # what has the checksum of a JSON object is one

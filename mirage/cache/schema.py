@@ -9,17 +9,25 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from mirage.cache.tables import METADATA, RESULTS, REVISIONS, SCHEMA
-from mirage.errors import NewerCacheError
+from mirage.errors import CacheError, NewerCacheError
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 #: of the advisory lock of a server that lets one process migrate at a time
 _LOCK = 0x6D697261
 
 
-def prepare(engine: sa.Engine, writing: Callable[[], AbstractContextManager[sa.Connection]], place: str) -> None:
+def no_store(place: str) -> CacheError:
+    """The error for a place where there is no store yet, and none is to be made."""
+    return CacheError(f"results store {place}: there is none; give the URL of one, such as sqlite:////path/results.sqlite")
+
+
+def prepare(
+    engine: sa.Engine, writing: Callable[[], AbstractContextManager[sa.Connection]], place: str, create: bool = True
+) -> None:
     """Make the tables where there are none, and migrate older ones; `writing` begins a transaction that writes.
 
-    Raises NewerCacheError for tables of a later release, and the errors of the database.
+    Raises CacheError where there are none and they are not to be made (`create`), NewerCacheError for tables of a later release,
+    and the errors of the database.
     """
     if _version(engine, place) == REVISIONS[-1]:
         return
@@ -28,6 +36,8 @@ def prepare(engine: sa.Engine, writing: Callable[[], AbstractContextManager[sa.C
             connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
         inspector = sa.inspect(connection)
         if not inspector.has_table(RESULTS.name):
+            if not create:
+                raise no_store(place)
             METADATA.create_all(connection)
             connection.execute(sa.insert(SCHEMA).values(version_num=REVISIONS[-1]))
         # another process may have done it meanwhile

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mirage.cache.exchange import read_records, write_records
 from mirage.cache.leases import LEASE_S, Holder, Lease, new_owner
@@ -31,6 +31,8 @@ from mirage.errors import CacheError
 if TYPE_CHECKING:
     from mirage.cache.uses import Use
 
+R = TypeVar("R", bound=RecordInfo)
+
 
 @dataclass(frozen=True)
 class Recalled:
@@ -44,15 +46,16 @@ class ResultStore:
     """Records in a database; several processes may use it at once, and one that is killed leaves it readable.
 
     `url` is a SQLAlchemy URL; by default `MIRAGE_CACHE_URL`, else the file `results.sqlite` in
-    `MIRAGE_CACHE_DIR` or in the user's cache folder. A store of an earlier release is migrated. Every method raises CacheError if
-    the database can't be used, the first one NewerCacheError if it is of a later release.
+    `MIRAGE_CACHE_DIR` or in the user's cache folder. Where there is no store yet, one is made, or with `create=False` it is a
+    CacheError. A store of an earlier release is migrated. Every method raises CacheError if the database can't be used, the first
+    one NewerCacheError if it is of a later release.
     """
 
-    def __init__(self, url: str | None = None) -> None:
+    def __init__(self, url: str | None = None, *, create: bool = True) -> None:
         # SQLAlchemy is imported for the first store, and not by processes that have none
         from mirage.cache.database import Database
 
-        self._database = Database(url)
+        self._database = Database(url, create)
 
     @property
     def place(self) -> str:
@@ -157,13 +160,15 @@ class ResultStore:
         return self._database.delete(key, checksum) > 0
 
     def list(self) -> builtins.list[RecordInfo]:
-        """Every record without its payload, by program, target, dtype and key."""
-        return sorted(self._database.infos(), key=lambda r: (r.program, r.target, r.dtype, r.key))
+        """Every record without its payload, by program, target, dtype and key; those that cannot be read are left out with a
+        CorruptRecordWarning.
+        """
+        return sorted(_sound(self._database.infos()), key=lambda r: (r.program, r.target, r.dtype, r.key))
 
     def family(self, family: str) -> builtins.list[RecordInfo]:
-        """The records that differ in their processors only, without payloads."""
+        """The records that differ in their processors only, without payloads, as `list` has them."""
         _check_key(family)
-        return self._database.family(family)
+        return builtins.list(_sound(self._database.family(family)))
 
     def matching(self, prefix: str = "") -> builtins.list[str]:
         """The keys that begin with `prefix`, in order."""
@@ -181,11 +186,7 @@ class ResultStore:
 
     def sound_records(self) -> Iterator[Record]:
         """Every sound record, by key; others are left out with a CorruptRecordWarning."""
-        for record in self.records():
-            if fault := record.fault():
-                _warn(record, fault)
-            else:
-                yield record
+        return _sound(self.records())
 
     def export(self, path: str | Path) -> int:
         """Write every sound record to a file of JSON lines, whole or not at all; returns how many.
@@ -218,8 +219,11 @@ class ResultStore:
 
     def evict(self, *, max_bytes: float = math.inf, max_days: float = math.inf) -> int:
         """Remove what was not used for so many days, and what was used longest ago until no more than so many bytes of payloads
-        are left; returns how many records.
+        are left; returns how many records. Raises CacheError for a limit that is negative or no number.
         """
+        for limit, value in {"max_bytes": max_bytes, "max_days": max_days}.items():
+            if not isinstance(value, int | float) or not value >= 0:
+                raise CacheError(f"{limit}={value!r} limits nothing; give a number that is not negative; nothing was removed")
         return self._database.evict(max_bytes, max_days)
 
     def clear(self) -> int:
@@ -240,5 +244,15 @@ def _check_key(key: str) -> None:
         raise CacheError(f"{key!r} is not a cache key; keys are SHA-256 in lowercase hex")
 
 
-def _warn(record: Record, fault: str) -> None:
-    warnings.warn(f"stored record {record.key} is ignored: {fault}", CorruptRecordWarning, stacklevel=4)
+def _sound(records: Iterable[R]) -> Iterator[R]:
+    """The sound ones of these records; a CorruptRecordWarning for each of the others."""
+    for record in records:
+        if fault := record.fault():
+            _warn(record, fault)
+        else:
+            yield record
+
+
+def _warn(record: RecordInfo, fault: str) -> None:
+    text = f"stored record {record.key} is ignored: {fault}; `mirage cache verify --remove` deletes it"
+    warnings.warn(text, CorruptRecordWarning, stacklevel=4)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from mirage.cache import CallStore
-from mirage.cache.records import Record
+from mirage.cache.records import SCHEMA, Record
 from mirage.errors import FormatError, MirageError, UnknownTarget, UnverifiableRecord
 from mirage.ir.codec import RESULT, decode
 from mirage.ir.program import Program
@@ -29,7 +29,7 @@ class Finding:
     def __str__(self) -> str:
         if self.why:
             return f"{'bad' if self.bad else 'not verified'}: {self.why}"
-        return f"verified: {self.graphs} graph{'s' * (self.graphs != 1)}"
+        return f"verified: {_graphs(self.graphs)}"
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,8 @@ def opened(record: Record, seed: int = 0) -> OpenRecord:
     Raises FormatError and other MirageErrors where it is not sound, or its key is not that of its program; UnverifiableRecord
     where it is of another release, or its target is not known here.
     """
+    if isinstance(record.version, int) and record.version != SCHEMA:
+        raise UnverifiableRecord(f"its layout is {record.version}, and this release reads {SCHEMA}")
     try:
         content = record.content()
     except ValueError as e:
@@ -110,13 +112,13 @@ def described(record: Record, seed: int = 0) -> Iterator[str]:
     yield "complete" if found.stored.complete else f"cut short after {found.stored.spent:.1f} s"
     yield f"\n{found.program}"
     if found.decision is None:
-        yield f"\n{len(found.graphs)} graphs; the cheapest:"
+        yield f"\n{_graphs(len(found.graphs))}; the cheapest:"
         yield from _graph(found, 0)
         return
     assert isinstance(found.stored, StoredChoice)
     at = "; ".join(", ".join(f"{s}={n}" for s, n in sizes.items()) or "fixed sizes" for sizes in found.stored.sizes)
     constants = f", with constant {', '.join(found.stored.constants)}" if found.stored.constants else ""
-    yield f"\nchosen at {at}{constants}, among {len(found.graphs)} graphs:"
+    yield f"\nchosen at {at}{constants}, among {_graphs(len(found.graphs))}:"
     versions = found.decision.decision.versions
     for where, number in leaves(found.decision.decision.tree):
         timing = versions[number].timing
@@ -129,6 +131,10 @@ def described(record: Record, seed: int = 0) -> Iterator[str]:
     if best is not None:
         yield f"\ngraph of version {first}:"
         yield from _graph(found, best)
+
+
+def _graphs(count: int) -> str:
+    return f"{count} graph{'s' * (count != 1)}"
 
 
 def _graph(found: OpenRecord, place: int) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -87,6 +88,18 @@ def test_a_url_that_leads_nowhere(url: str, reason: str, monkeypatch: pytest.Mon
     monkeypatch.setenv("MIRAGE_CACHE_URL", url)
     with pytest.raises(CacheError, match=f"{url}: .*{reason}.*MIRAGE_CACHE_URL"):
         ResultStore()
+
+
+def test_a_url_that_was_given_is_not_looked_for_in_the_environment() -> None:
+    for url in ("", "results.sqlite", "sqlite:////no/such/folder/results.sqlite"):
+        with pytest.raises(CacheError, match="; give the SQLAlchemy URL"):
+            ResultStore(url)
+
+
+def test_a_driver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(CacheError, match=r"psycopg.*; install the driver.*\[postgresql\]"):
+        ResultStore("postgresql://127.0.0.1:1/no-such-results")
 
 
 def test_a_password_is_not_shown() -> None:

@@ -203,7 +203,7 @@ def test_a_corrupt_record_is_a_warning_and_a_miss_and_is_replaced(
     assert damaged is not None and reason in (damaged.fault() or "")
     with pytest.warns(CorruptRecordWarning, match=f"{KEY} is ignored: .*{reason}"):
         assert store.get(KEY) is None
-    assert len(store.list()) == 2
+    assert len(list(store.records())) == 2
     assert put(store, {"from": "a slower but sound record"}, 9.0)
     assert store.get(KEY) == {"from": "a slower but sound record"}
 

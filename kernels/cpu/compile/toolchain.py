@@ -101,9 +101,20 @@ def compile(source: str, *, name: str, parts: Sequence[str] = (), seconds: float
     people to read. After `seconds`, the compiler is stopped; one that compiles a part goes on in the background, so that it is
     there the next time.
 
-    Raises NoCompilerError, CompilerError if the compiler rejects the source or has no more time, and UnsafeCacheError if
-    another user could have written the cache.
+    Raises NoCompilerError, CompilerError if the compiler rejects the source or has no more time, or its files cannot be written,
+    and UnsafeCacheError if another user could have written the cache.
     """
+    try:
+        return _compile(source, name, parts, seconds)
+    except OSError as e:
+        raise CompilerError(
+            f"kernel {name!r} cannot be compiled in {settings.cache_dir()} ({e.strerror or e}); make room there, or set "
+            "MIRAGE_CACHE_DIR to a folder that you can write"
+        ) from e
+
+
+def _compile(source: str, name: str, parts: Sequence[str], seconds: float | None) -> Path:
+    """As `compile`, but for the errors of files."""
     if not parts and (ready := _shipped(source, ".so")) is not None:
         return ready
     compiler = find_compiler()

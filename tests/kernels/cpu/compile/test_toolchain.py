@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shlex
 import signal
@@ -42,6 +43,15 @@ def test_compile_and_load(cache: Path) -> None:
     assert toolchain.load(path).answer() == 42
     assert [p for p in path.parent.iterdir()] == [path], "the build leaves nothing else"
     assert path.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_full_disk_is_named_with_its_folder(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(CompilerError, match=rf"kernel 'k' cannot be compiled in {cache} \(No space left.*MIRAGE_CACHE_DIR"):
+        toolchain.compile(ANSWER % 1, name="k")
 
 
 def test_a_library_is_compiled_once(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
