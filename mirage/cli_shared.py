@@ -18,7 +18,7 @@ FILE_COLUMNS = 200
 
 
 def _console(stderr: bool) -> Console:
-    """A console. Names of the user's are printed as they are: ":boom:" may be part of a program's name, and "[b]" of a folder's."""
+    """A console. Names of the user's are printed as they are: ":boom:" may be part of a program's, and "[b]" of a folder's."""
     console = Console(stderr=stderr, emoji=False, markup=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = FILE_COLUMNS
