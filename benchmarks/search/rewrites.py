@@ -35,8 +35,8 @@ from mirage.search.rewriting import Rewriting
 from mirage.search.stream import Search
 from mirage.verify.equivalence import Verifier
 
-#: seconds of a search, more than most need, and of tuning
-SEARCH, TUNE = 20.0, 2.0
+#: seconds of a search, more than most need, and of tuning, in which several kernels are compiled
+SEARCH, TUNE = 20.0, 5.0
 #: a graph may cost so much more than that of the better form, as modelled
 TOLERANCE = 1.05
 

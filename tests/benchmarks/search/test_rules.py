@@ -1,0 +1,63 @@
+"""The benchmarks of rules: their rows say what four searches found, and their tables add them up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from benchmarks.programs import PROGRAMS
+from benchmarks.search import rewrites, rules
+from benchmarks.search.rewrite_programs import PROGRAMS as REWRITES
+from benchmarks.search.rewrites import geometric_mean, rewrite_row, rewrites_table
+from benchmarks.search.rules import RulesRow, rules_row, rules_table
+from mirage.search import rewriting
+
+
+@pytest.fixture(autouse=True)
+def counts_alone_limit_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rewriting, "MAX_SECONDS", math.inf)
+    monkeypatch.setattr(rewrites, "SEARCH", 3600.0)
+
+
+def test_a_program_without_targets_costs_the_same_with_rules() -> None:
+    softmax = PROGRAMS["softmax"]
+    row = rules_row(softmax.trace(), next(iter(softmax.sizes.values())), (), "softmax")
+    assert row.own == row.table == row.both > 0 == row.saturated
+    assert row.report.endswith("saturated; no target") and row.ratio > 0
+
+
+def test_a_program_with_targets_costs_less_with_rules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "LONG_S", 0.0)
+    (row,) = rules.measure(["quotient of exps"], rewrites=True)
+    assert row.program == "quotient of exps"
+    assert row.both == row.saturated < row.own == row.table
+    assert "targets: complete" in row.report
+
+
+def test_the_last_line_is_of_all_programs() -> None:
+    rows = [RulesRow(name, 1.0, 1.5, 0.5, both, 10.0, 10.0, 0.0, 5.0, "no target") for name, both in (("a", 2.0), ("b", 4.0))]
+    lines = rules_table(rows).markdown().splitlines()
+    cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines[2:]]
+    assert [c[0] for c in cells] == ["a", "b", "all"]
+    assert [c[5:7] for c in cells] == [["2.00", "0.50"], ["4.00", "0.50"], ["3.00", ""]]
+    assert cells[-1][1:5] == ["2.000", "3.000", "1.000", "6.000"]
+
+
+def test_a_rewrite_is_found_and_compared_with_the_program_as_it_is_written() -> None:
+    row = rewrite_row(REWRITES["log ratio"], timed=False)
+    assert row.found and row.rules and not row.why
+    assert row.both <= rewrites.TOLERANCE * row.better < row.own < row.written
+    assert row.gain is None and row.library_us == 0
+    (line, total) = rewrites_table([row]).markdown().splitlines()[2:]
+    assert f"| {row.own / row.both:.2f} | {row.written / row.both:.2f} | - | - | - | - |" in line
+    assert "1 of 1" in total
+
+
+def test_a_form_whose_exponents_may_overflow_is_no_find() -> None:
+    row = rewrite_row(REWRITES["log-softmax"], timed=False)
+    assert not row.found and "may overflow" in row.why and math.isfinite(row.both)
+
+
+def test_geometric_means() -> None:
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0) and geometric_mean([]) == 1.0
