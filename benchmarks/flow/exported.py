@@ -163,5 +163,21 @@ def in_openvino(path: Path, threads: int) -> Model:
     return lambda inputs: list(request.infer(_arrays(inputs), share_inputs=True).values())
 
 
+def in_runtimes(path: Path, threads: int, say: Callable[[str], None]) -> dict[str, Model]:
+    """An ONNX file in every runtime that is installed and takes it; `say` is told of the others."""
+    found: dict[str, Model] = {}
+    for name, load in (("ONNX Runtime", in_onnx_runtime), ("OpenVINO", in_openvino)):
+        try:
+            found[name] = load(path, threads)
+        except Exception as e:  # of packages that are no part of this project: anything
+            say(f"{name} is left out: {first_line(e)}")
+    return found
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, in short."""
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
 def _arrays(inputs: Sequence[Any]) -> list[np.ndarray]:
     return [t.numpy() for t in pytree.tree_leaves(inputs)]

@@ -28,7 +28,7 @@ from torch._inductor import config as inductor
 from torch.utils import _pytree as pytree
 
 from benchmarks.fairness import Inputs, Referee
-from benchmarks.flow.exported import Model, Ours, exported, in_onnx_runtime, in_openvino, onnx_file, ours
+from benchmarks.flow.exported import Model, Ours, exported, first_line, in_runtimes, onnx_file, ours
 from benchmarks.flow.models import CASES, FEW, Case, Sizes
 from benchmarks.flow.overhead import measure as measure_overhead
 from benchmarks.flow.overhead import overhead_table
@@ -118,7 +118,6 @@ def _measured(case: Case, quick: bool, say: Callable[[str], None]) -> Iterator[F
 
 def _peers(model: nn.Module, program: Any, folder: Path, say: Callable[[str], None]) -> dict[str, Model]:
     """What users run instead, for all sizes; `say` is told of what cannot be made."""
-    threads = num_threads()
     found: dict[str, Model] = {EAGER: lambda inputs: model(*inputs)}
     dynamic = torch.compile(model, dynamic=True)
     found["torch.compile"] = lambda inputs: dynamic(*inputs)
@@ -126,14 +125,9 @@ def _peers(model: nn.Module, program: Any, folder: Path, say: Callable[[str], No
         with redirect_stdout(StringIO()):
             path = onnx_file(program, folder)
     except Exception as e:  # of an exporter that is no part of this project: anything
-        say(f"no ONNX file: {_first_line(e)}")
+        say(f"no ONNX file: {first_line(e)}")
         return found
-    for name, load in (("ONNX Runtime", in_onnx_runtime), ("OpenVINO", in_openvino)):
-        try:
-            found[name] = load(path, threads)
-        except Exception as e:
-            say(f"{name} is left out: {_first_line(e)}")
-    return found
+    return found | in_runtimes(path, num_threads(), say)
 
 
 def _static(model: nn.Module, inputs: Sequence[Any], name: str, say: Callable[[str], None]) -> dict[str, Model]:
@@ -145,14 +139,10 @@ def _static(model: nn.Module, inputs: Sequence[Any], name: str, say: Callable[[s
         with inductor.patch({"freezing": True, "fx_graph_cache": False, "autotune_num_choices_displayed": 0}):
             run(*inputs)
     except Exception as e:
-        say(f"{name}: torch.compile for sizes alone is left out: {_first_line(e)}")
+        say(f"{name}: torch.compile for sizes alone is left out: {first_line(e)}")
         return {}
     say(f"{name}: torch.compile for sizes alone took {time.perf_counter() - start:.0f} s")
     return {"torch.compile max-autotune": lambda given: run(*given)}
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def _raced(
@@ -173,7 +163,7 @@ def _raced(
         try:
             run(inputs)
         except Exception as e:
-            say(f"{case.name} {sizes}: {name} is left out: {_first_line(e)}")
+            say(f"{case.name} {sizes}: {name} is left out: {first_line(e)}")
             continue
         runs[name] = lambda run=run: run(inputs)  # type: ignore[misc]
     arrays = [t.numpy() for t in pytree.tree_leaves(inputs)]

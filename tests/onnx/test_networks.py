@@ -16,9 +16,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("onnxscript")
 
 import mirage  # noqa: E402
+from benchmarks.graphs import networks  # noqa: E402
+from benchmarks.graphs.networks import Basic, Bottleneck, Characters, Recurrent, UNet, exported  # noqa: E402
 from mirage.frontends.onnx.importer import import_model  # noqa: E402
-from tests.onnx import networks  # noqa: E402
-from tests.onnx.networks import Basic, Bottleneck, Characters, Recurrent, UNet, exported  # noqa: E402
 
 #: operators run one by one
 PLAIN: Any = {"without": ("superoptimize", "fuse", "libraries", "plan", "merge"), "cache": False}

@@ -1,4 +1,7 @@
-"""Convolutional and recurrent networks, small, as modules of PyTorch, and what it exports of them."""
+"""Convolutional and recurrent networks as modules of PyTorch with random weights, and what it exports of them.
+
+They are small, for tests; `scale` is a factor of their widths, at which they are those of the papers.
+"""
 
 from __future__ import annotations
 
@@ -83,43 +86,48 @@ class Inverted(nn.Module):  # type: ignore[misc]
         return x + self.body(x) if self.same else self.body(x)
 
 
-def mobilenet() -> nn.Module:
+def mobilenet(scale: int = 1) -> nn.Module:
+    a, b, c = 8 * scale, 12 * scale, 24 * scale
     return nn.Sequential(
-        nn.Conv2d(3, 8, 3, 2, 1, bias=False), nn.BatchNorm2d(8), nn.ReLU6(), Inverted(8, 8, 1, 1), Inverted(8, 12, 2, 6),
-        Inverted(12, 12, 1, 6), nn.Conv2d(12, 24, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(24, 10),
+        nn.Conv2d(3, a, 3, 2, 1, bias=False), nn.BatchNorm2d(a), nn.ReLU6(), Inverted(a, a, 1, 1), Inverted(a, b, 2, 6),
+        Inverted(b, b, 1, 6), nn.Conv2d(b, c, 1), nn.ReLU6(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(c, 10),
     )  # fmt: skip
 
 
-def vgg() -> nn.Module:
+def vgg(scale: int = 1) -> nn.Module:
     layers: list[nn.Module] = []
     channels = 3
-    for width in (8, 8, 0, 12, 12, 0, 16, 16, 16, 0):
+    for width in (w * scale for w in (8, 8, 0, 12, 12, 0, 16, 16, 16, 0)):
         layers += [nn.Conv2d(channels, width, 3, 1, 1), nn.ReLU()] if width else [nn.MaxPool2d(2, 2)]
         channels = width or channels
     return nn.Sequential(
-        *layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(), nn.Linear(32, 10)
+        *layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64 * scale, 32 * scale), nn.ReLU(), nn.Dropout(),
+        nn.Linear(32 * scale, 10),
     )
 
 
-def dqn() -> nn.Module:
+def dqn(scale: int = 1, places: int = 9) -> nn.Module:
+    """The network of Atari's games; `places` are those of its last convolution."""
+    a, b = 8 * scale, 16 * scale
     return nn.Sequential(
-        nn.Conv2d(4, 8, 8, 4), nn.ReLU(), nn.Conv2d(8, 16, 4, 2), nn.ReLU(), nn.Conv2d(16, 16, 3, 1), nn.ReLU(),
-        nn.Flatten(), nn.Linear(16 * 9, 32), nn.ReLU(), nn.Linear(32, 6),
+        nn.Conv2d(4, a, 8, 4), nn.ReLU(), nn.Conv2d(a, b, 4, 2), nn.ReLU(), nn.Conv2d(b, b, 3, 1), nn.ReLU(),
+        nn.Flatten(), nn.Linear(b * places, 32 * scale), nn.ReLU(), nn.Linear(32 * scale, 6),
     )  # fmt: skip
 
 
 class UNet(nn.Module):  # type: ignore[misc]
     """Down, up by a transposed convolution and by interpolation, and what is joined from the way down."""
 
-    def __init__(self) -> None:
+    def __init__(self, scale: int = 1) -> None:
         super().__init__()
-        self.first = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.SiLU())
+        a, b = 8 * scale, 16 * scale
+        self.first = nn.Sequential(nn.Conv2d(3, a, 3, padding=1), nn.GroupNorm(2, a), nn.SiLU())
         self.down = nn.Sequential(
-            nn.MaxPool2d(2), nn.Conv2d(8, 16, 3, padding=1), nn.InstanceNorm2d(16, affine=True), nn.ReLU()
+            nn.MaxPool2d(2), nn.Conv2d(a, b, 3, padding=1), nn.InstanceNorm2d(b, affine=True), nn.ReLU()
         )
-        self.deep = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(16, 16, 3, padding=2, dilation=2), nn.LeakyReLU(0.1))
-        self.up = nn.ConvTranspose2d(16, 8, 2, 2)
-        self.last = nn.Conv2d(16, 2, 1)
+        self.deep = nn.Sequential(nn.AvgPool2d(2), nn.Conv2d(b, b, 3, padding=2, dilation=2), nn.LeakyReLU(0.1))
+        self.up = nn.ConvTranspose2d(b, a, 2, 2)
+        self.last = nn.Conv2d(b, 2, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         first = self.first(x)
@@ -131,10 +139,10 @@ class UNet(nn.Module):  # type: ignore[misc]
 class Recurrent(nn.Module):  # type: ignore[misc]
     """A network over time, the batch first."""
 
-    def __init__(self, kind: str, layers: int, both: bool) -> None:
+    def __init__(self, kind: str, layers: int, both: bool, features: int = 6, width: int = 5) -> None:
         super().__init__()
-        self.net = getattr(nn, kind)(6, 5, layers, batch_first=True, bidirectional=both)
-        self.out = nn.Linear(10 if both else 5, 3)
+        self.net = getattr(nn, kind)(features, width, layers, batch_first=True, bidirectional=both)
+        self.out = nn.Linear(2 * width if both else width, 3)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.net(x)[0])

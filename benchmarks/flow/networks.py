@@ -1,0 +1,230 @@
+"""Convolutional and recurrent networks as ONNX models, against what else runs such a file, at small and at usual widths.
+
+`python -m benchmarks.flow.networks [--only NAME] [--markdown]`. PyTorch exports each network once; our compiler, ONNX Runtime
+and OpenVINO take that file, `torch.compile` the network. Versions take turns within a race, so that all of them share what else
+the machine does: ratios say more than times.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import exp, log
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import onnx
+import torch
+import typer
+from torch import Tensor, nn
+
+import mirage as mi
+from benchmarks.fairness import Inputs, Referee
+from benchmarks.flow.exported import Model, in_runtimes
+from benchmarks.graphs.networks import (
+    Basic,
+    Bottleneck,
+    Recurrent,
+    UNet,
+    dqn,
+    exported,
+    mobilenet,
+    resnet,
+    vgg,
+)
+from benchmarks.peers.peers import complain, inference
+from benchmarks.tables import Table, emit
+from benchmarks.timing import race
+from mirage.cli_shared import AsJson
+from mirage.errors import InputError, VerificationError
+from mirage.settings import num_threads
+
+OURS = "Mirage"
+#: the batch that a network is exported at, of which it takes any, and those at which it is measured
+EXPORTED, BATCHES = 3, (1, 8)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network, the shape of an input without the batch, and whether its widths are "small" or those in "base" use."""
+
+    name: str
+    size: str
+    make: Callable[[], nn.Module]
+    shape: tuple[int, ...]
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} {self.size}"
+
+
+def _both(
+    name: str, small: Callable[[], nn.Module], base: Callable[[], nn.Module], *shapes: tuple[int, ...]
+) -> list[Network]:
+    return [Network(name, "small", small, shapes[0]), Network(name, "base", base, shapes[-1])]
+
+
+_NETWORKS = (
+    *_both(
+        "resnet-18", partial(resnet, Basic, (2, 2, 2, 2), (8, 16, 32, 64)),
+        partial(resnet, Basic, (2, 2, 2, 2), (64, 128, 256, 512)), (3, 64, 64), (3, 128, 128),
+    ),
+    *_both(
+        "resnet-50", partial(resnet, Bottleneck, (3, 4, 6, 3), (32, 64, 128, 256)),
+        partial(resnet, Bottleneck, (3, 4, 6, 3), (256, 512, 1024, 2048)), (3, 64, 64), (3, 128, 128),
+    ),
+    *_both("mobilenet-v2", mobilenet, partial(mobilenet, 4), (3, 64, 64), (3, 128, 128)),
+    *_both("vgg-16", vgg, partial(vgg, 8), (3, 32, 32), (3, 32, 32)),
+    *_both("dqn", partial(dqn, 1, 49), partial(dqn, 4, 49), (4, 84, 84)),
+    *_both("u-net", UNet, partial(UNet, 4), (3, 32, 32), (3, 64, 64)),
+    *_both(
+        "lstm", partial(Recurrent, "LSTM", 2, True, 32, 64), partial(Recurrent, "LSTM", 2, True, 256, 256), (32, 32), (32, 256),
+    ),
+    *_both(
+        "gru", partial(Recurrent, "GRU", 2, False, 32, 64), partial(Recurrent, "GRU", 2, False, 256, 256), (32, 32), (32, 256),
+    ),
+)  # fmt: skip
+#: what is measured, by name
+NETWORKS: Mapping[str, Network] = {n.label: n for n in _NETWORKS}
+
+
+@dataclass(frozen=True)
+class NetworkRow:
+    """A network at one batch. Times are medians of calls, in milliseconds, of `peers` by name, and `ours`.
+
+    `compile_s` are the seconds of our compilation, for all batches. `refused` are peers whose results are not right, and why.
+    """
+
+    network: str
+    size: str
+    batch: int
+    peers: dict[str, float]
+    ours: float
+    compile_s: float
+    refused: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def ratio(self) -> float:
+        """The best peer's time over ours: above 1, ours is faster."""
+        return min(self.peers.values()) / self.ours
+
+
+def measure(
+    names: Sequence[str] = (), say: Callable[[str], None] = complain, seconds: float = 1.0
+) -> Iterator[NetworkRow]:
+    """A row per network and batch; `names` are of networks, all if there are none.
+
+    Raises InputError for a name of nothing, VerificationError where our results are not right.
+    """
+    known = {word for n in NETWORKS.values() for word in (n.name, n.label)}
+    if unknown := [n for n in names if n not in known]:
+        raise InputError(f"no network is named {', '.join(unknown)}; choose from {', '.join(sorted(known))}")
+    torch.set_num_threads(num_threads())
+    for network in NETWORKS.values():
+        if not names or network.name in names or network.label in names:
+            yield from _measured(network, seconds, say)
+
+
+def made(network: Network) -> nn.Module:
+    """The network with its weights, the same in every run."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return network.make().eval().requires_grad_(False)
+
+
+def written(network: Network, model: nn.Module, folder: Path) -> Path:
+    """The file that PyTorch writes of a network, for batches of any size."""
+    path = folder / "model.onnx"
+    onnx.save(exported(model, torch.zeros(EXPORTED, *network.shape), {0: "batch"}), path)
+    return path
+
+
+def _measured(network: Network, seconds: float, say: Callable[[str], None]) -> Iterator[NetworkRow]:
+    rng = np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(action="ignore"):
+        model, exact = made(network), made(network).double()
+        path = written(network, model, Path(folder))
+        start = time.perf_counter()
+        mine: Any = mi.compile(path, sizes={name: BATCHES[0] for name in _dims(path)}, without=("superoptimize",))
+        compiled = time.perf_counter() - start
+        say(f"{network.label}: compiled in {compiled:.1f} s")
+        if mine.programs[0].imported.fallback:
+            raise VerificationError(f"{network.label}: {dict(mine.programs[0].imported.fallback)} in the reference evaluator")
+        with inference():
+            dynamic = torch.compile(model, dynamic=True)
+            peers: dict[str, Model] = {"PyTorch": lambda given: model(*given), "torch.compile": lambda given: dynamic(*given)}
+            peers |= in_runtimes(path, num_threads(), say)
+            for batch in BATCHES:
+                x = rng.standard_normal((batch, *network.shape), np.float32)
+                yield _raced(network, x, mine, peers, (model, exact), compiled, seconds, say)
+
+
+def _dims(path: Path) -> list[str]:
+    """The names of the dims of a model's inputs."""
+    inputs = onnx.load(path).graph.input
+    return [d.dim_param for i in inputs for d in i.type.tensor_type.shape.dim if d.dim_param]
+
+
+def _raced(
+    network: Network, x: np.ndarray, mine: Callable[..., Any], peers: Mapping[str, Model], models: tuple[nn.Module, nn.Module],
+    compiled: float, seconds: float, say: Callable[[str], None],
+) -> NetworkRow:  # fmt: skip
+    given: list[Tensor] = [torch.from_numpy(x)]
+    runs: dict[str, Callable[[], object]] = {OURS: lambda: mine(x)}
+    runs |= {name: partial(run, given) for name, run in peers.items()}
+    model, exact = models
+    referee = Referee(Inputs([x], [True], seed=0), lambda: ([exact(given[0].double()).numpy()], [model(*given).numpy()]))
+    referee.examine_all(runs)
+    times = race({n: r for n, r in runs.items() if n not in referee.refused}, seconds=seconds, referee=referee)
+    if reason := referee.refused.get(OURS):
+        raise VerificationError(f"{network.label}, batch {len(x)}: {reason}")
+    found = {n: t.median_us / 1e3 for n, t in times.items() if n not in referee.refused}
+    own = found.pop(OURS)
+    row = NetworkRow(network.name, network.size, len(x), found, own, compiled, dict(referee.refused))
+    say(f"{network.label}, batch {len(x)}: {own:.2f} ms, " + ", ".join(f"{n} {t:.2f}" for n, t in found.items()))
+    return row
+
+
+def network_table(rows: Sequence[NetworkRow]) -> Table:
+    """A line per row, and one of geometric means of peers' times over ours."""
+    names = list(dict.fromkeys(n for r in rows for n in r.peers))
+    lines = []
+    for r in rows:
+        times = [f"{r.peers[n]:.2f}" if n in r.peers else "" for n in names]
+        lines.append([f"{r.network} {r.size}", str(r.batch), *times, f"{r.ours:.2f}", f"{r.ratio:.2f}", f"{r.compile_s:.1f}"])
+    means = [_mean([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
+    lines.append(["mean of times over ours", "", *means, "1.00", _mean([r.ratio for r in rows]), ""])
+    return Table(["network", "batch", *(f"{n}, ms" for n in names), "ours, ms", "ratio", "compile, s"], lines)
+
+
+def _mean(ratios: Sequence[float]) -> str:
+    return f"{exp(sum(map(log, ratios)) / len(ratios)):.2f}"
+
+
+def section(rows: Sequence[NetworkRow]) -> str:
+    """The part of the page of benchmarks."""
+    return network_table(rows).markdown()
+
+
+def main(
+    only: Annotated[
+        list[str] | None, typer.Option(help="A network, or one of a size ('dqn base'); all if none is named.")
+    ] = None,
+    as_json: AsJson = False,
+    markdown: Annotated[bool, typer.Option(help="Print a Markdown table.")] = False,
+) -> None:
+    """Race ONNX models of convolutional and recurrent networks against PyTorch, torch.compile, ONNX Runtime and OpenVINO."""
+    rows = list(measure(only or ()))
+    if markdown:
+        print(section(rows))
+    else:
+        emit(rows, as_json, network_table)
+
+
+if __name__ == "__main__":
+    typer.run(main)
