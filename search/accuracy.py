@@ -36,6 +36,8 @@ MAX_FLOPS = 2e8
 ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
 #: different numbers in an input: larger ones repeat them, as they take long to draw. A prime: no two rows are alike
 DRAWN = 1_000_003
+#: operators that leave elements as they are
+MOVED = ("reshape", "transpose", "repeat", "cast")
 #: inputs drawn for a small trial until something can be compared, as for a log of a single number
 REDRAWN = 4
 #: the name of a trial at the sizes that are tuned for
@@ -45,16 +47,40 @@ _TRIALS = {"sizes of 1": ((1,), 0.0), "small sizes": ((3, 5, 2, 7), 0.0), "input
 
 
 def random_inputs(program: Program, sizes: Mapping[str, int], seed: int, offset: float = 0.0) -> list[np.ndarray]:
-    """Normal inputs (standard deviation 1) of the program's shapes and dtype around `offset`."""
+    """Inputs of the program's shapes and dtype: normal ones (standard deviation 1) around `offset`, and 0 or 1 for `masks`."""
     rng = np.random.default_rng(seed)
-    return [random_input(t, sizes, rng, offset) for t in program.input_types]
+    hiding = masks(program)
+    return [random_input(t, sizes, rng, offset, i in hiding) for i, t in enumerate(program.input_types)]
 
 
-def random_input(t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0) -> np.ndarray:
+def random_input(
+    t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0, is_mask: bool = False
+) -> np.ndarray:
     """One array as in `random_inputs`."""
     shape = t.bind(sizes)
-    drawn = rng.standard_normal(min(math.prod(shape), DRAWN)) + offset
+    count = min(math.prod(shape), DRAWN)
+    drawn = rng.integers(0, 2, count) if is_mask else rng.standard_normal(count) + offset
     return np.resize(drawn.astype(DTYPES[t.dtype]), shape)
+
+
+def masks(program: Program) -> frozenset[int]:
+    """The positions of inputs of which the program takes the difference from 1, as of masks: 1 where something is seen, else 0.
+
+    What is not seen has a term such as -1e9. With other numbers than 0 and 1 that term is all there is, and no trial would tell
+    a kernel that has `low - low * mask` for `(1 - mask) * low`, which loses what is seen.
+    """
+    inputs = {i: k for k, i in enumerate(i for i, n in enumerate(program.nodes) if n.op == "input")}
+    one = {i for i, n in enumerate(program.nodes) if n.op == "constant" and n.attr["value"] == 1}
+    found = set()
+    for n in program.nodes:
+        if n.op != "sub" or not one.intersection(n.inputs):
+            continue
+        for i in n.inputs:
+            while program.nodes[i].op in MOVED:
+                i = program.nodes[i].inputs[0]
+            if i in inputs:
+                found.add(inputs[i])
+    return frozenset(found)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from mirage.kernels.cpu.processor import Processor, memory_bytes
 from mirage.kernels.decision import decide, leaves, relabel
 from mirage.kernels.profile import Timing, interleave, score
 from mirage.search import cold
-from mirage.search.accuracy import Trial, Trials, random_input, random_inputs, trial_seconds
+from mirage.search.accuracy import Trial, Trials, masks, random_input, random_inputs, trial_seconds
 from mirage.search.buckets import RATIO, Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate, Candidates
 from mirage.search.cutoffs import Cutoffs
@@ -136,6 +136,7 @@ class VersionTuner:
         self.alone = not self.anchors[0]
         self.share = budget if self.alone else GIVEN_SHARE * budget / len(self.anchors)
         #: arguments by input and shape
+        self._masks = masks(program)
         given = random_inputs(program, self.anchors[0], seed)
         self._arrays: dict[tuple[int, tuple[int, ...]], np.ndarray] = {(i, a.shape): a for i, a in enumerate(given)}
         self.first = self._tuner(self.anchors[0], start)
@@ -177,7 +178,8 @@ class VersionTuner:
         for i, t in enumerate(self.program.input_types):
             key = i, t.bind(sizes)
             if key not in self._arrays:
-                self._arrays[key] = random_input(t, sizes, np.random.default_rng([self.seed, i]))
+                rng = np.random.default_rng([self.seed, i])
+                self._arrays[key] = random_input(t, sizes, rng, is_mask=i in self._masks)
             found.append(self._arrays[key])
         return found
 

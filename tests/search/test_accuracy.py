@@ -11,7 +11,7 @@ import pytest
 
 import mirage as mi
 from mirage.ir.interpret import run_reference
-from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials, random_inputs
+from mirage.search.accuracy import MAX_FLOPS, SLACK, ULPS, Trial, accuracy_trials, masks, random_inputs
 from tests.programs import program
 
 EPS = float(np.finfo(np.float32).eps)
@@ -144,3 +144,46 @@ def test_large_programs_are_not_run_in_float64_at_their_sizes() -> None:
         for flops in (1.0, 2 * MAX_FLOPS)
     ]
     assert [[t.in_float64 for t in trials] for trials in runs] == [[True] * 4, [False, True, True, True]]
+
+
+def hidden(x: Any, mask: Any) -> Any:
+    """Scores where a mask is 1, and -1e9 elsewhere."""
+    return mi.softmax(x * mask + (1 - mask) * -1e9)
+
+
+def test_masks_are_inputs_whose_difference_from_1_is_taken() -> None:
+    m, mn = mi.tensor("m"), mi.tensor("m", "n")
+    assert masks(mi.trace(hidden, x=mn, mask=mn)) == {1}
+    assert masks(mi.trace(lambda x, y: x * (mi.reshape(y, ("m", 1)) - 1), x=mn, y=m)) == {1}
+    for other in (lambda x: 2 - x, lambda x: 1 - mi.exp(x), lambda x: 1 + x, lambda x: x - x):
+        assert not masks(mi.trace(other, x=mn))
+
+
+def test_masks_are_0_or_1_in_every_trial_and_other_inputs_are_not() -> None:
+    p = mi.trace(hidden, x=mi.tensor("m", "n"), mask=mi.tensor("m", "n"))
+    for offset in (0.0, 1000.0):
+        x, mask = random_inputs(p, {"m": 9, "n": 17}, 0, offset)
+        assert set(mask.ravel()) == {0.0, 1.0} and len(set(x.ravel())) > 100
+
+
+def test_a_kernel_that_loses_what_a_mask_shows_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It multiplies the term of the mask out, which is equal in exact arithmetic."""
+    p, sizes = mi.trace(hidden, x=mi.tensor("m", "n"), mask=mi.tensor("m", "n")), {"m": 16, "n": 64}
+    low = np.float32(-1e9)
+
+    def library(inputs: Sequence[np.ndarray], at: Mapping[str, int]) -> list[np.ndarray]:
+        return run_reference(p, list(inputs), at)
+
+    def multiplied_out(inputs: Sequence[np.ndarray], at: Mapping[str, int]) -> list[np.ndarray]:
+        x, mask = inputs
+        scores = x * mask + low - low * mask
+        weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        return [weights / weights.sum(axis=-1, keepdims=True)]
+
+    def passed(run: Callable[..., list[np.ndarray]]) -> list[bool]:
+        return [t.measure(run)[1] for t in accuracy_trials(p, random_inputs(p, sizes, 0), sizes, 1e4, library, 0)]
+
+    assert all(passed(library)) and not all(passed(multiplied_out))
+    # this is what 0 and 1 are for
+    monkeypatch.setattr("mirage.search.accuracy.masks", lambda _: frozenset())
+    assert all(passed(multiplied_out))
