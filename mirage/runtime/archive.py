@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mirage.errors import FormatError, InputError, MirageError
-from mirage.ir.codec import Form, parse_json
+from mirage.ir.codec import EXECUTABLE, ONNX_MODEL, TORCH_MODEL, Form, parse_json
 
 T = TypeVar("T")
 
 _DIGEST = "digest"
+#: what reads each kind of file
+_READERS = {EXECUTABLE: "mirage.load_executable", TORCH_MODEL: "mirage.torch.load", ONNX_MODEL: "mirage.onnx.load"}
 #: what reading a file that is no archive, or an altered one, may raise beside our own errors; RuntimeError is raised for
 #: encrypted members, unknown compressions, and JSON that is nested too deeply
 _DAMAGED = (
@@ -39,6 +41,10 @@ def pack(form: Form, head: Any, members: Mapping[str, bytes]) -> bytes:
 def unpack(form: Form, kind: type[T], file: str | os.PathLike[str] | BytesIO) -> tuple[T, dict[str, bytes]]:
     """The head and the members of a file that `pack` made, to be called in `reading`."""
     with zipfile.ZipFile(file) as archive:
+        for other, reader in _READERS.items():
+            if other is not form and _head(other) in archive.namelist():
+                if other.names(parse_json(archive.read(_head(other)))):
+                    raise FormatError(f"a {other.name}, not a {form.name}; pass it to {reader}")
         data = parse_json(archive.read(_head(form)))
         if not form.names(data):
             raise FormatError(f"not a {form.name}; pass a file that save() wrote")

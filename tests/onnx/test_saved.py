@@ -198,6 +198,14 @@ def test_a_damaged_file_is_refused(file: Path, tmp_path: Path) -> None:
         mirage.onnx.load(tmp_path / "none")
 
 
+def test_a_file_of_another_kind_is_refused_with_what_reads_it(file: Path, tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match=r"a mirage ONNX model, not a mirage executable; pass it to mirage\.onnx\.load"):
+        mirage.load_executable(file)
+    mirage.compile(lambda x: x + x, {"x": mirage.tensor("n")}, **OPTIONS).save(tmp_path / "executable.mirage")
+    with pytest.raises(FormatError, match=r"a mirage executable, not a mirage ONNX model; pass it to mirage\.load_executable"):
+        mirage.onnx.load(tmp_path / "executable.mirage")
+
+
 def first(head: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = head["programs"][0]
     return found
