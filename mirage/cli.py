@@ -240,6 +240,8 @@ def show(
     check_writable("--svg", svg)
     check_writable("--html", html)
     thing = load_target(what)
+    if set_ and (html is None or isinstance(thing, Result)):
+        raise InputError(f"{what}: --set has a meaning for the page of a program only; add --html FILE, or leave it out")
     if html is not None:
         result = thing if isinstance(thing, Result) else _searched(thing, sizes_of("--set", set_ or []), budget)
         explore(result).save(html)
@@ -401,7 +403,7 @@ def main() -> None:
     except SystemExit as e:
         # what an interrupt has become by now
         if e.code == 130:
-            tell("interrupted; what was finished is in the cache, and is not done again")
+            tell("interrupted; what was finished is kept, and is not done again")
         raise
 
 

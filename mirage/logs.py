@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from mirage import settings
@@ -90,8 +89,3 @@ def told(progress: Say | None, logger: logging.Logger) -> Say:
             progress(line)
 
     return say
-
-
-def levels() -> Mapping[str, str]:
-    """The loggers that the environment chose, with their levels."""
-    return dict(_applied)

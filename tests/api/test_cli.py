@@ -254,6 +254,7 @@ def test_show_prints_programs_that_show_reads_again(run: Run, tmp_path: Path) ->
     assert run("superoptimize", "scaled.txt", "--set", "m=3", "--set", "n=4", "--budget", "0.2", "--json")[0] == 0
     fails(run, "show", "user.py:scaled", "--source", message="only a saved result")
     fails(run, "show", "user.py:scaled", "--html", "none/x.html", message="there is no folder none")
+    fails(run, "show", "user.py:scaled", "--set", "m=3", message="--set has a meaning for the page of a program only")
     fails(run, "show", "scaled.txt", "--svg", "no/x.svg", message="there is no folder no; make it first")
 
 

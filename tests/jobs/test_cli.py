@@ -148,7 +148,7 @@ def test_an_interrupt_keeps_what_was_found(run: Run, monkeypatch: pytest.MonkeyP
     with monkeypatch.context() as patch:
         patch.setattr(step, "_tune", interrupted)
         code, _, err = run("run", "small.toml")
-    assert code == 130 and err.endswith("mirage: interrupted; what was finished is in the cache, and is not done again\n")
+    assert code == 130 and err.endswith("mirage: interrupted; what was finished is kept, and is not done again\n")
     assert run("status", "small")[0] == 3
     code, _, err = run("run", "small.toml")
     assert code == 0
