@@ -96,8 +96,11 @@ def admitted(verifier: Verifier, known: Known, *, recalled: bool = False) -> Can
 
 
 def fewest_plain(candidates: Iterable[Candidate]) -> int:
-    """How many exponents may overflow in those of the candidates that may run: as few as in any of them."""
-    return min((len(c.maximum.plain) for c in candidates), default=0)
+    """How many exponents may overflow in a candidate that may run, at most: as few as in any of the program's own graphs, and of
+    its targets' where there is no other. A target with fewer keeps no kernel of the program from running.
+    """
+    plain = [(bool(c.certificate.chain), len(c.maximum.plain)) for c in candidates]
+    return min([n for chain, n in plain if not chain] or [n for _, n in plain], default=0)
 
 
 class Candidates:
@@ -231,6 +234,6 @@ class Candidates:
         return self.found
 
     def preferred(self) -> list[Candidate]:
-        """Those that may run: the ones with the fewest exponents that may overflow."""
+        """Those that may run: the ones with the fewest exponents that may overflow (`fewest_plain`)."""
         least = fewest_plain(self.found)
-        return [c for c in self.found if len(c.maximum.plain) == least]
+        return [c for c in self.found if len(c.maximum.plain) <= least]

@@ -291,13 +291,13 @@ class Tuner:
         """Note what was measured as `ready`, the fastest first; of these, what may run (`Candidates.preferred`)."""
         least = fewest_plain(self.explorer.candidates)
         order = sorted(self.measured, key=self.explorer.times.__getitem__)
-        self.ready = [c for c in map(self.measured.__getitem__, order) if len(c.maximum.plain) == least]
+        self.ready = [c for c in map(self.measured.__getitem__, order) if len(c.maximum.plain) <= least]
 
     def _search(self, source: Candidates) -> bool:
         """Let the search go on for a moment; whether it found something."""
         fresh = source.more(SLICE_S)
         least = fewest_plain(source.found)
-        self.explorer.add([c for c in fresh if len(c.maximum.plain) == least])
+        self.explorer.add([c for c in fresh if len(c.maximum.plain) <= least])
         if fresh:
             self.progress(self._so_far())
         return bool(fresh)

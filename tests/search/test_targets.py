@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,34 @@ def test_graphs_of_a_target_are_proved_by_the_chain_that_leads_to_it() -> None:
         assert certificate.verdict == "proved equal" and len(certificate.checks) == 2
         assert certificate.chain == ("product of exps: (exp(x) * exp(y)) => exp((x + y))",)
         assert "by the rule product of exps" in str(certificate)
+
+
+def plain(found: Candidates, *, preferred: bool) -> set[tuple[bool, int]]:
+    """Whether graphs are of targets, and how many of their exponents may overflow."""
+    return {
+        (bool(c.certificate.chain), len(c.maximum.plain)) for c in (found.preferred() if preferred else found.found)
+    }  # fmt: skip
+
+
+def test_a_target_with_fewer_exps_keeps_no_kernel_of_the_program_from_running() -> None:
+    found = stream(lambda x, y: mi.exp(x) / mi.exp(y), {"n": 64}, x=N, y=N)
+    found.search = Search(found.verifier.axis_program, {"n": 64}, SearchOptions())
+    found.all(3600)
+    assert plain(found, preferred=False) >= {(False, 2), (True, 1)}
+    assert plain(found, preferred=True) == plain(found, preferred=False)
+    # without graphs of the program, the targets are compared with one another
+    found.found = [c for c in found.found if c.certificate.chain]
+    assert plain(found, preferred=True) == {(True, min(n for _, n in plain(found, preferred=False)))}
+
+
+def test_a_graph_with_more_exps_that_may_overflow_than_another_does_not_run() -> None:
+    found = stream(lambda x, y: mi.exp(x) / mi.exp(y), {"n": 64}, x=N, y=N)
+    found.search = Search(found.verifier.axis_program, {"n": 64}, SearchOptions())
+    found.all(3600)
+    (own,) = [c for c in found.found if not c.certificate.chain]
+    safe = replace(own, maximum=replace(own.maximum, plain=()))
+    found.found.append(safe)
+    assert found.preferred() == [safe]
 
 
 def test_no_graph_of_the_pieces_is_lost_to_the_targets() -> None:
