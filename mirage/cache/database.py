@@ -38,6 +38,8 @@ class Database:
     def __init__(self, url: str | None = None, create: bool = True) -> None:
         source = "give" if url is not None else "set MIRAGE_CACHE_URL to"
         url = settings.cache_url() if url is None else url
+        if url is not None and (not isinstance(url, str) or "\0" in url):
+            raise CacheError(f"results store {url!r}: not a URL; {source} a text such as sqlite:////path/file.sqlite")
         # a wrong setting is told before any work is done
         self._evictor = uses.Evictor()
         #: of which records are read

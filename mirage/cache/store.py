@@ -27,6 +27,7 @@ from mirage.cache.records import (
     sha256,
 )
 from mirage.errors import CacheError
+from mirage.folders import path_of
 
 if TYPE_CHECKING:
     from mirage.cache.uses import Use
@@ -193,7 +194,7 @@ class ResultStore:
 
         Others are left out with a CorruptRecordWarning. Raises InputError if the file can't be written.
         """
-        return write_records(Path(path), self.sound_records())
+        return write_records(path_of(path), self.sound_records())
 
     def import_(self, path: str | Path) -> int:
         """Merge an exported file into the store by the rule of `put`, all of it or nothing.
@@ -201,13 +202,15 @@ class ResultStore:
         Returns how many records were new or better. Raises InputError if the file can't be read, CacheFormatError
         if it is not an export of this schema version or any record of it is damaged.
         """
-        return self.add(read_records(Path(path)))
+        return self.add(read_records(path_of(path)))
 
     def merge(self, other: ResultStore) -> int:
         """Merge the sound records of another store by the rule of `put`; returns how many were new or better.
 
         Others are left out with a CorruptRecordWarning.
         """
+        if not isinstance(other, ResultStore):
+            raise CacheError(f"{other!r} is not a results store; pass ResultStore(url)")
         return self.add(other.sound_records())
 
     def add(self, records: Iterable[Record], replaces: Collection[str] = ()) -> int:

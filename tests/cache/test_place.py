@@ -8,12 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mirage.cache import ResultStore
 from mirage.cache.records import sha256
-from mirage.errors import CacheError
+from mirage.errors import CacheError, InputError
 
 
 @contextmanager
@@ -94,6 +95,22 @@ def test_a_url_that_was_given_is_not_looked_for_in_the_environment() -> None:
     for url in ("", "results.sqlite", "sqlite:////no/such/folder/results.sqlite"):
         with pytest.raises(CacheError, match="; give the SQLAlchemy URL"):
             ResultStore(url)
+
+
+def test_what_is_no_url_no_path_and_no_store(tmp_path: Path) -> None:
+    store = ResultStore(f"sqlite:///{tmp_path}/results.sqlite")
+    given: list[Any] = [5, tmp_path / "results.sqlite", "sqlite:///a\0b"]
+    for url in given:
+        with pytest.raises(CacheError, match="not a URL; give a text such as sqlite:"):
+            ResultStore(url)
+    paths: list[Any] = [5, None, "a\0b"]
+    for path in paths:
+        for use in (store.export, store.import_):
+            with pytest.raises(InputError, match="is no path of a file"):
+                use(path)
+    other: Any = store.url
+    with pytest.raises(CacheError, match=r"is not a results store; pass ResultStore\(url\)"):
+        store.merge(other)
 
 
 def test_a_driver_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
