@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import random
 import sqlite3
+import sys
 import tempfile
 import time
 import warnings
@@ -182,7 +183,7 @@ def _row(url: str, processes: int, took: float, killed: set[int], events: Sequen
         lost += not (result.cache_hit and is_right(result, number, swapped))
     for e in events:
         if e["event"] == "error":
-            print(e, flush=True)
+            print(e, file=sys.stderr, flush=True)
     return HammerRow(
         store=url.partition(":")[0], processes=processes, seconds=took, kills=len(killed), calls=len(answered),
         hits=sum(e["hit"] for e in answered), waits=sum(e["waited"] for e in answered), searches=count["searching"],
