@@ -64,9 +64,10 @@ def _version(engine: sa.Engine, place: str) -> str | None:
             found = _read(connection)
         except (sa.exc.OperationalError, sa.exc.ProgrammingError):
             connection.rollback()
-            if sa.inspect(connection).has_table(SCHEMA.name):
-                raise
-            return None
+            if not sa.inspect(connection).has_table(SCHEMA.name):
+                return None
+            # another process may have made it meanwhile
+            found = _read(connection)
     if found is not None and found not in REVISIONS:
         raise NewerCacheError(
             f"results store {place}: its tables have version {found!r}, and this release of mirage knows those up to "

@@ -95,6 +95,21 @@ def test_a_store_that_is_new_needs_no_migration(url: str, monkeypatch: pytest.Mo
         ResultStore(url)
 
 
+def test_a_store_that_another_process_makes_meanwhile_is_opened(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = schema._read
+
+    def late(connection: sa.Connection) -> str | None:
+        """What is read before the tables are there, which another process makes at once."""
+        monkeypatch.setattr(schema, "_read", read)
+        try:
+            return read(connection)
+        finally:
+            ResultStore(url).list()
+
+    monkeypatch.setattr(schema, "_read", late)
+    assert ResultStore(url).list() == []
+
+
 def test_processes_that_open_an_old_store_at_once_migrate_it_once(old: str) -> None:
     processes = [
         subprocess.Popen(
