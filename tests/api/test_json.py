@@ -85,6 +85,7 @@ def test_every_command_takes_the_one_option(words: str, command: Any) -> None:
 
 def test_every_command_prints_one_document_and_nothing_else(command: Run, tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(SOURCE)
+    ResultStore(f"sqlite:///{tmp_path}/other.sqlite").list()
     for line, wanted in LINES:
         if "KEY" in line:
             line = line.replace("KEY", ResultStore().list()[0].key)

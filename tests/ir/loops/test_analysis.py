@@ -45,6 +45,9 @@ KINDS = {
     "merged_heads": REDUCTION,
     "split_heads": REDUCTION,
     "softmax_columns": REDUCTION,
+    "quantized": ELEMENTWISE,
+    "dequantized": ELEMENTWISE,
+    "stored": OPAQUE,
 }
 
 
