@@ -185,11 +185,7 @@ class Trials:
         self.made: list[Trial] = []
         self._first = partial(Trial.beside, GIVEN, library, inputs, sizes)
         #: what each trial takes to make, and how it is made
-        self._pending: list[tuple[float, partial[Trial]]] = []
-        each = flops / max(_made(program, sizes), 1)
-        for name, (small, offset) in small_trials(sizes).items():
-            make = partial(_small, name, program, small, offset, seed + 1)
-            self._pending.append((trial_seconds(program, small, each * _made(program, small)), make))
+        self._pending = _small_ones(program, sizes, flops, seed)
         exact = trial_seconds(program, sizes, flops)
         if flops <= MAX_FLOPS and exact <= seconds:
             self._pending.append((exact, partial(Trial.of, GIVEN, program, inputs, sizes)))
@@ -200,6 +196,13 @@ class Trials:
         """These trials, and no more."""
         found = Trials.__new__(Trials)
         found.made, found._pending = list(made), []
+        return found
+
+    @staticmethod
+    def small(program: Program, sizes: Mapping[str, int], flops: float, seed: int) -> Trials:
+        """Only the trials at small sizes, for a program of so many operations at the given ones."""
+        found = Trials.of(())
+        found._pending = sorted(_small_ones(program, sizes, flops, seed), key=lambda item: item[0])
         return found
 
     @property
@@ -244,6 +247,17 @@ def small_trials(sizes: Mapping[str, int]) -> dict[str, tuple[dict[str, int], fl
         name: ({s: values[i % len(values)] for i, s in enumerate(sizes)}, offset)
         for name, (values, offset) in _TRIALS.items()
     }
+
+
+def _small_ones(
+    program: Program, sizes: Mapping[str, int], flops: float, seed: int
+) -> list[tuple[float, partial[Trial]]]:
+    """The trials at small sizes: the seconds that each takes to make, and how it is made."""
+    each = flops / max(_made(program, sizes), 1)
+    return [
+        (trial_seconds(program, small, each * _made(program, small)), partial(_small, name, program, small, offset, seed + 1))
+        for name, (small, offset) in small_trials(sizes).items()
+    ]
 
 
 def _small(name: str, program: Program, sizes: Mapping[str, int], offset: float, seed: int) -> Trial:

@@ -17,13 +17,17 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import MirageError, SearchError
+from mirage.errors import MirageError, SearchError, VerificationError
 from mirage.ir.axes import to_axes
 from mirage.ir.program import Program
+from mirage.kernels.cpu.model.limits import program_cost
+from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Made, Scheduled, Target
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
+from mirage.mugraph.whole import whole_program
+from mirage.search.accuracy import Trials
 from mirage.search.buckets import Sizes, bytes_needed, is_empty, sample_points
 from mirage.search.candidates import Candidate
 from mirage.search.cutoffs import Cutoffs
@@ -39,6 +43,8 @@ MAX_RIVALS, PER_ANCHOR, PER_LIBRARY, PER_POINT = 20, 6, 2, 2
 FAR, OUT_OF_REACH = 2.0, 4.0
 #: share of the budget after which further points are not modelled
 MODEL_SHARE = 0.3
+#: share of the time left that the trials of graphs may take, each of them
+TRIAL_SHARE = 0.1
 #: schedules that are compiled at a time, and the first time, so that there is a result soon
 BATCH, FIRST_BATCH = 8, 2
 #: bytes of arguments and results, in float64, at a further point: a device will measure it
@@ -88,6 +94,10 @@ class Ranker:
         self.cutoffs = Cutoffs()
         self.compiled = 0
         self.versions: list[Version] = []
+        _, flops = program_cost(to_axes(program), self.anchors[0])
+        self.trials = Trials.small(program, self.anchors[0], flops, seed=0)
+        #: whether graphs, by their identity, are accurate
+        self._accurate: dict[int, bool] = {}
         #: candidates by the identity of their graphs
         self._of: dict[int, Candidate] = {}
 
@@ -202,6 +212,8 @@ class Ranker:
                 if not wanted or time.perf_counter() > self.latest:
                     return False
             batch = wanted[: BATCH if tried else FIRST_BATCH]
+            tried |= {r.pair: False for r in batch}
+            batch = [r for r in batch if self._is_accurate(r.graph)]
             tried |= dict(zip((r.pair for r in batch), self._make(batch), strict=True))
             self.progress(f"{self.compiled} kernels compiled")
         return True
@@ -216,6 +228,21 @@ class Ranker:
             else:
                 self._reject(w.graph, made)
             yield isinstance(made, Made)
+
+    def _is_accurate(self, graph: MuGraph) -> bool:
+        """Whether a graph, computed operator by operator with NumPy in the program's dtype, is about as near to float64 as the
+        program, in the trials at small sizes that there is time for: no kernel runs here that could be tried itself.
+        """
+        while self.trials.needed <= TRIAL_SHARE * (self.latest - time.perf_counter()):
+            self.trials.next()
+        found = self._accurate.get(id(graph))
+        if found is None:
+            run = LibraryProgram(whole_program(graph))
+            wrong = [t.name for t in self.trials.made if not t.measure(run)[1]]
+            found = self._accurate[id(graph)] = not wrong
+            if wrong:
+                self._reject(graph, VerificationError(f"its results differ from the program's at {wrong[0]}"))
+        return found
 
     def _reject(self, graph: MuGraph, why: MirageError) -> None:
         text = f"{graph.origin}: {why}"

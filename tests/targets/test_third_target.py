@@ -10,10 +10,18 @@ import pytest
 
 import mirage as mi
 from mirage.cache import ResultStore
-from mirage.errors import FormatError, UnknownTarget
+from mirage.errors import FormatError, SearchError, UnknownTarget
+from mirage.ir.axes import to_axes
 from mirage.kernels.target import get_target
+from mirage.mugraph.graph import MuGraph
 from mirage.results.page import search_page
 from mirage.results.ranked import Ranked
+from mirage.search.candidates import Known, admitted
+from mirage.search.generate import generate
+from mirage.search.options import SearchOptions
+from mirage.search.rank import Ranker
+from mirage.verify.equivalence import Verifier
+from tests.programs import UNLIMITED
 from tests.targets.plain_numpy import TARGET, NumpyKernels
 
 SIZES = {"s": 8, "t": 32}
@@ -103,3 +111,25 @@ def test_whole_programs_are_compiled_saved_and_loaded(tmp_path: Path, without: t
             first, second = executable(q, k, v, valid)
             np.testing.assert_allclose(first, wanted(q, k[: t - 2], v[: t - 2]), rtol=1e-5, atol=1e-5)
             np.testing.assert_allclose(second, wanted(q, k, v), rtol=1e-5, atol=1e-5)
+
+
+def is_accurate(graph: MuGraph) -> bool:
+    """Whether a graph of relu(x * m + (1 - m) * -1e9) keeps x where m is 1."""
+    x, m = np.full((5, 8), 0.5, np.float32), np.ones((5, 8), np.float32)
+    (found,) = NumpyKernels(graph)([x, m], {"s": 5})
+    return bool(np.all(found == x))
+
+
+def test_what_is_equal_but_loses_what_a_mask_shows_is_not_used() -> None:
+    """In float32, `m * low - low` has nothing left of what is added to it."""
+    specs: dict[str, Any] = {"x": mi.tensor("s", 8), "m": mi.tensor("s", 8)}
+    program = mi.trace(lambda x, m: mi.relu(x * m + (1 - m) * -1e9), **specs)
+    other = mi.trace(lambda x, m: mi.relu(x * m - 1e9 + m * 1e9), **specs)
+    options = SearchOptions(vocabulary="program", budget=UNLIMITED)
+    graphs = generate(to_axes(other), {"s": 8}, options).graphs
+    verifier = Verifier(program)
+    found = [c for g in graphs if (c := admitted(verifier, Known(g, 1.0))) is not None]
+    assert found and all(c.certificate.proof == "proved" for c in found)
+    assert not any(is_accurate(c.graph) for c in found)
+    with pytest.raises(SearchError, match="results differ from the program's at"):
+        Ranker(program, [{"s": 8}], TARGET, budget=UNLIMITED).run(found)
