@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import mirage as mi
-from mirage import background
+from mirage import background, compilation, subprograms
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
@@ -45,6 +45,29 @@ def limit_tuning(put: Callable[[object, str, object], None] = setattr) -> None:
     put(versions, "TABLE_SECONDS", 0.01)
     put(versions, "MAX_BETWEEN", 1)
     put(buckets, "MAX_POINTS", 2)
+
+
+class Judge:
+    """Stands for the races of a compilation: `wanted` wins where it takes part, else the first form."""
+
+    def __init__(self, *wanted: str) -> None:
+        self.wanted = wanted
+        self.asked: list[list[str]] = []
+
+    def __call__(
+        self, forms: dict[str, mi.Executable], arguments: list[Any], seconds: float, otherwise: str = "plain"
+    ) -> str:
+        self.asked.append(list(forms))
+        for form in forms.values():
+            for given in arguments:
+                form(*given)
+        return next((name for name in self.wanted if name in forms), next(iter(forms)))
+
+
+def races_by(judge: Callable[..., str], put: Callable[[object, str, object], None]) -> None:
+    """Have a judge say which form of a subprogram, and of a program, wins."""
+    for module in (compilation, subprograms):
+        put(module, "fastest", judge)
 
 
 @mi.program(x=mi.tensor("b", 8), w=mi.tensor(8, "n"), v=mi.tensor("n", 8), sizes={"b": 3, "n": 5})

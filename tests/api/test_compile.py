@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 import mirage as mi
 from benchmarks.graphs.programs import SMALL, GraphProgram
-from mirage import compilation, subprograms
+from mirage import subprograms
 from mirage.compiler import choice
 from mirage.compiler.build import OPTIMIZATIONS, PIPELINE
 from mirage.errors import (
@@ -33,7 +32,7 @@ from mirage.errors import (
     UnknownTarget,
 )
 from tests.api.archives import members, saved_with, write
-from tests.api.small import BUDGET, limit_tuning
+from tests.api.small import BUDGET, Judge, limit_tuning, races_by
 from tests.kernels.kernels import in_threads
 
 #: without a search, so that a test takes a second
@@ -75,7 +74,7 @@ def test_superoptimized_programs_compute_the_same(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit_tuning(monkeypatch.setattr)
-    races_by(Judge("full", "found", "fused"), monkeypatch)
+    races_by(Judge("full", "found", "fused"), monkeypatch.setattr)
     p = SMALL[name]
     executable = compiled(p, without=(), budget=4 * BUDGET)
     assert "lax_kernel" in executable.explain()
@@ -96,28 +95,6 @@ def check_parts(executable: mi.Executable) -> None:
     x, w, v = (np.random.default_rng(0).standard_normal(s).astype(np.float32) for s in ((5, 8), (8, 8), (8, 4)))
     want = np.exp(np.sort(np.maximum(x @ w, 0), axis=1) @ v)
     np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
-
-
-class Judge:
-    """Stands for the races of a compilation: `wanted` wins where it takes part, else the first form."""
-
-    def __init__(self, *wanted: str) -> None:
-        self.wanted = wanted
-        self.asked: list[list[str]] = []
-
-    def __call__(
-        self, forms: dict[str, mi.Executable], arguments: list[Any], seconds: float, otherwise: str = "plain"
-    ) -> str:
-        self.asked.append(list(forms))
-        for form in forms.values():
-            for given in arguments:
-                form(*given)
-        return next((name for name in self.wanted if name in forms), next(iter(forms)))
-
-
-def races_by(judge: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (compilation, subprograms):
-        monkeypatch.setattr(module, "fastest", judge)
 
 
 def test_where_no_time_is_left_nothing_is_made_for_a_race(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +121,7 @@ def test_a_search_has_the_time_that_the_other_forms_leave(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(subprograms, "superoptimize", search)
     monkeypatch.setattr(subprograms, "form_of", form_of)
-    races_by(Judge("fused"), monkeypatch)
+    races_by(Judge("fused"), monkeypatch.setattr)
     executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
     check_parts(executable)
     # plain and fused, for each of the two
@@ -158,7 +135,7 @@ def test_the_fastest_form_of_a_subprogram_runs(wanted: str, monkeypatch: pytest.
     limit_tuning(monkeypatch.setattr)
     # of the whole program, what was chosen for each subprogram
     judge = Judge("full", wanted)
-    races_by(judge, monkeypatch)
+    races_by(judge, monkeypatch.setattr)
     executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
     check_parts(executable)
     subprograms = [{"found", "fused", "plain"}] * 2
@@ -174,7 +151,7 @@ def test_the_fastest_form_of_a_subprogram_runs(wanted: str, monkeypatch: pytest.
 @pytest.mark.parametrize("wanted", ["full", "plain", "found"])
 def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.MonkeyPatch) -> None:
     limit_tuning(monkeypatch.setattr)
-    races_by(lambda forms, *_, **more: wanted if "full" in forms else "fused", monkeypatch)
+    races_by(lambda forms, *_, **more: wanted if "full" in forms else "fused", monkeypatch.setattr)
     executable = mi.compile(parts, PARTS, budget=2 * BUDGET, cache=False)
     check_parts(executable)
     text = executable.explain()
@@ -186,7 +163,7 @@ def test_the_fastest_form_of_a_program_runs(wanted: str, monkeypatch: pytest.Mon
 def test_a_program_whose_calls_have_effects_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     limit_tuning(monkeypatch.setattr)
     judge = Judge("found")
-    races_by(judge, monkeypatch)
+    races_by(judge, monkeypatch.setattr)
     called: list[int] = []
 
     def note(x: np.ndarray) -> tuple[()]:

@@ -26,7 +26,7 @@ from mirage.search.tune import Tuner
 from mirage.search.units import Found, Units
 from mirage.verify.certificate import Certificate
 from mirage.verify.equivalence import Verifier
-from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check
+from tests.api.small import BUDGET, PATIENCE, Judge, adapter, arrays, check, races_by
 
 ROOT = Path(__file__).parents[2]
 
@@ -289,7 +289,10 @@ def check_two_parts(executable: mi.Executable) -> None:
     np.testing.assert_allclose(executable(x, w, v), want / want.sum(axis=1, keepdims=True), rtol=1e-4)
 
 
-def test_an_interrupted_compilation_searches_no_more(store: ResultStore, tmp_path: Path) -> None:
+def test_an_interrupted_compilation_searches_no_more(
+    store: ResultStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    races_by(Judge("full", "found", "fused"), monkeypatch.setattr)
     say = Interrupter("2 kernels compiled")
     executable = mi.compile(two_parts, adapter.specs, budget=2 * BUDGET, cache=store, progress=say)
     text = executable.explain()
@@ -310,7 +313,9 @@ def _second(told: list[str]) -> str:
     return next(line for line in told if line.startswith("subprograms: 1 of 2"))
 
 
-def test_subprograms_found_before_an_interrupt_are_kept(store: ResultStore) -> None:
+def test_subprograms_found_before_an_interrupt_are_kept(store: ResultStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    races_by(Judge("full", "found", "fused"), monkeypatch.setattr)
+
     def say(text: str) -> None:
         if text.startswith("subprograms: 1 of 2"):
             kept.extend(store.list())
