@@ -197,18 +197,17 @@ class _Run:
             self._fail(asked, error)
 
     def _fail(self, asked: Asked, error: BaseException) -> None:
-        """Try the step again where its worker died; it has failed after so many attempts, or for an error of its own."""
+        """Try the step again; it has failed after so many attempts, or at once where another one would end in the same way."""
         key = asked.task.key
         self.attempts[key] = attempts = self.attempts.get(key, 0) + 1
         if self.workers.is_lost:
             # no step's fault
             raise ExecutorError(f"the workers are gone ({error}); what was finished is kept: run the same job again") from error
-        own = isinstance(error, MirageError)
-        if not own and attempts < self.workers.attempts:
+        if attempts < self.workers.attempts and not self.workers.is_final(error):
             self.queue.end(self.by_key[key], asked.kind, asked.seconds)
             return
-        died = self.workers.died(error) or type(error).__name__ == "KilledWorker"
-        what = "its worker died" if died else "" if own else f"{type(error).__name__}: "
+        died = self.workers.died(error)
+        what = "its worker died" if died else "" if isinstance(error, MirageError) else f"{type(error).__name__}: "
         text = f"{what}{f' ({error})' if died and str(error) else '' if died else error}"
         self.attempts.pop(key)
         self._note([(asked, Failed(task=key, kind=asked.kind, ended=time.time(), error=text, attempts=attempts))])

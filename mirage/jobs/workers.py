@@ -18,7 +18,7 @@ from multiprocessing import get_context
 from typing import Any
 
 from mirage.background import end_with
-from mirage.errors import ExecutorError
+from mirage.errors import ExecutorError, MirageError
 from mirage.ir.codec import JOB_STEP
 from mirage.jobs.step import run_step
 from mirage.jobs.task import Asked
@@ -61,6 +61,10 @@ class Workers(ABC):
     def died(self, error: BaseException) -> bool:
         """Whether it is no error of the step: its worker died, or was taken away."""
         return isinstance(error, BrokenExecutor | CancelledError)
+
+    def is_final(self, error: BaseException) -> bool:
+        """Whether another attempt would end in the same way."""
+        return isinstance(error, MirageError)
 
     @abstractmethod
     def close(self, wait: bool) -> None:
@@ -132,8 +136,6 @@ class Cluster(Workers):
     (`distributed.scheduler.allowed-failures`).
     """
 
-    attempts = 1
-
     def __init__(self, address: str) -> None:
         try:
             from distributed import Client
@@ -185,6 +187,16 @@ class Cluster(Workers):
     @property
     def is_lost(self) -> bool:
         return bool(self._client.status not in ("running", "connecting"))
+
+    def died(self, error: BaseException) -> bool:
+        return super().died(error) or self._gave_up(error)
+
+    def is_final(self, error: BaseException) -> bool:
+        return super().is_final(error) or self._gave_up(error)
+
+    def _gave_up(self, error: BaseException) -> bool:
+        """Whether Dask has given the step to as many workers as it does, and all of them died."""
+        return type(error).__name__ == "KilledWorker"
 
     def close(self, wait: bool) -> None:
         with suppress(Exception):

@@ -17,11 +17,12 @@ import pytest
 from benchmarks.programs import PROGRAMS
 from mirage.cache import ResultStore
 from mirage.errors import ExecutorError
+from mirage.ir.codec import JOB_STEP
 from mirage.jobs import run, workers
 from mirage.jobs.extract import subprograms
 from mirage.jobs.journal import Job, Journal
 from mirage.jobs.run import View, run_job
-from mirage.jobs.task import Done, Event, Failed, Task
+from mirage.jobs.task import Asked, Done, Event, Failed, Task
 from tests.api.small import PATIENCE
 from tests.jobs import fakes
 from tests.jobs.test_workers import graphs, own_lock, searched_here, tasks
@@ -46,11 +47,11 @@ ROUND = 120.0
 @contextmanager
 def cluster(count: int = 2, **options: Any) -> Iterator[Any]:
     """A scheduler, and so many worker processes that measure for the processor."""
-    given = {"resources": {"mirage_cpu": 1}, "preload": "tests.jobs.limited", **options}
+    given = {"resources": {"mirage_cpu": 1}, "preload": "tests.jobs.limited", "processes": True, **options}
     # a local cluster gives up workers that are not there again by then, and this machine may be busy
     patient = dask.config.set({"distributed.deploy.lost-worker-timeout": PATIENCE})
     with patient, distributed.LocalCluster(
-        n_workers=count, processes=True, threads_per_worker=1, dashboard_address=":0", worker_dashboard_address=":0",
+        n_workers=count, threads_per_worker=1, dashboard_address=":0", worker_dashboard_address=":0",
         host="127.0.0.1", silence_logs=50, **given,
     ) as found:  # fmt: skip
         yield found
@@ -84,11 +85,32 @@ def test_two_workers_of_which_one_is_killed(tmp_path: Path) -> None:
             at.check(["cuda:sm_90"])
         journal = Journal("job", tmp_path / "jobs")
         how = run_job(Job(name="job", tasks=tasks(), round=ROUND), journal, at, store, shown=killing(found, killed))
-    assert (how, len(killed)) == ("complete", 1)
     states = journal.states(tasks())
+    assert (how, len(killed), [s.failed for s in states]) == ("complete", 1, [None, None])
     assert all(s.ratio and s.ratio >= 1 for s in states)
     assert not {s.rounds[0].process for s in states} & set(killed)
     assert graphs(store) == graphs(alone)
+
+
+def test_an_answer_that_is_lost_when_it_arrives_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker dies whose answer has arrived: Dask calls it lost before it is handed on."""
+    one = fakes.task(rounds=1)
+    lost: list[str] = []
+    result = distributed.Future._result
+
+    async def arrived(self: Any, raiseit: bool = True) -> Any:
+        found = await result(self, raiseit)
+        if not lost:
+            lost.append(self.key)
+            self._state.lose()
+        return found
+
+    monkeypatch.setattr(distributed.Future, "_result", arrived)
+    monkeypatch.setattr(workers, "run_step", lambda text: JOB_STEP.to_text(fakes.answered(JOB_STEP.from_text(Asked, text))))
+    journal, store = Journal("job", tmp_path / "jobs"), ResultStore(f"sqlite:///{tmp_path}/store.sqlite")
+    with cluster(1, processes=False, protocol="tcp", preload=None) as found, workers.workers(url(found)) as at:
+        assert run_job(Job(name="job", tasks=(one,), round=ROUND), journal, at, store) == "complete"
+    assert lost
 
 
 def test_a_scheduler_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
