@@ -6,6 +6,7 @@ after terms cancel (as a square of a difference multiplied out does), has anothe
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import math
 from collections.abc import Collection, Mapping, Sequence
@@ -248,14 +249,19 @@ class _Ways:
         self._roots = frozenset(map(self.graph.find, roots))
         for x in roots:
             self._know(x)
-        todo = dict.fromkeys(sorted(self._classes, key=lambda root: self.terms.count[self.graph.best[root]]))
+        todo = [(self.terms.count[self.graph.best[root]], root) for root in self._classes]
+        heapq.heapify(todo)
+        waiting = set(self._classes)
         for _ in range(MAX_IMPROVED):
             if not todo:
                 break
-            root = next(iter(todo))
-            del todo[root]
+            # what is made of a term changes with it, and so has to come after it
+            _, root = heapq.heappop(todo)
+            waiting.remove(root)
             if self._improve(root):
-                todo.update(dict.fromkeys(self._classes[root].uses))
+                for user in self._classes[root].uses - waiting:
+                    heapq.heappush(todo, (self.terms.count[self.graph.best[user]], user))
+                waiting |= self._classes[root].uses
             yield
 
     def _nodes(self, root: int) -> list[Node]:

@@ -50,6 +50,9 @@ class EGraph:
         #: per class, a term of it with the fewest axes, and of these the smallest
         self.best: dict[int, int] = {}
         self._nodes: dict[int, dict[str, list[Node]]] = {}
+        #: per class its best term when the graph was last rebuilt, and the classes near what has changed, by how near
+        self._best_then: dict[int, int] = {}
+        self._near: list[frozenset[int]] = []
         self._numbers: dict[int, Fraction] = {}
 
     def __len__(self) -> int:
@@ -139,6 +142,7 @@ class EGraph:
                 same = self._memo.setdefault(canonical, x)
                 if same != x:
                     self.join(x, same, self._crosswise(x, same))
+        before = self._nodes
         self._memo = {}
         self._nodes = {}
         for root, members in self._members.items():
@@ -150,6 +154,18 @@ class EGraph:
                 by_head.setdefault(head_of(node), []).append(node)
             self._nodes[root] = by_head
             self._memo.update(found)
+        changed = [r for r, nodes in self._nodes.items() if before.get(r) != nodes or self._best_then.get(r) != self.best[r]]
+        self._best_then = dict(self.best)
+        self._near = [frozenset(changed)]
+
+    def near_changes(self, height: int) -> frozenset[int]:
+        """The classes that changed between the last two rebuilds, and those with one at most so many operators below them: a
+        pattern of this height has new matches nowhere else.
+        """
+        while len(self._near) <= height:
+            last = self._near[-1]
+            self._near.append(last.union(self.find(x) for root in last for x in self._uses[root]))
+        return self._near[height]
 
     def nodes(self, root: int) -> Mapping[str, Sequence[Node]]:
         """The terms of a class over classes, as it was when the graph was last rebuilt, by their heads."""

@@ -71,6 +71,11 @@ class Pattern:
             found.update(x.by_name)
         return found
 
+    @cached_property
+    def height(self) -> int:
+        """How many operators are above its deepest variable or constant."""
+        return 1 + max(x.height for x in self.args) if self.args else 0
+
     def operators(self) -> set[str]:
         """The operators and the functions in it."""
         own = {self.data[0]} if self.op == "function" else {self.op}

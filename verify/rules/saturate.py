@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirage.verify.rules.egraph import EGraph, head_of
@@ -56,10 +56,11 @@ class Saturated:
 
 @dataclass
 class _Wait:
-    """The round until which a rule waits, and how often it did."""
+    """The round until which a rule waits, how often it did, and the last round in which its matches were taken."""
 
     until: int = 0
     times: int = 0
+    taken: int = -1
 
 
 class Saturation:
@@ -152,12 +153,17 @@ class Saturation:
                 continue
             if self._late():
                 break
-            mine = [(rule, binding) for root in by_head.get(head_of(rule.lhs), ()) for binding in graph.matches(rule.lhs, root)]
+            places: Iterable[int] = by_head.get(head_of(rule.lhs), ())
+            if wait.taken == found.rounds - 1:
+                near = graph.near_changes(rule.lhs.height)
+                places = [root for root in places if root in near]
+            mine = [(rule, binding) for root in places for binding in graph.matches(rule.lhs, root)]
             if len(mine) > MATCHES << wait.times:
                 wait.times += 1
                 wait.until = found.rounds + 1 + wait.times
                 waited = True
                 continue
+            wait.taken = found.rounds
             matched += mine
             yield
         return waited

@@ -11,7 +11,9 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.verify.rules.chain import checked
+from mirage.verify.rules.egraph import EGraph
 from mirage.verify.rules.lower import lowered
+from mirage.verify.rules.pattern import Binding, Pattern
 from mirage.verify.rules.registry import only
 from mirage.verify.rules.rewritten import prove_by_rules
 from mirage.verify.rules.saturate import Saturation, saturate
@@ -118,6 +120,36 @@ def test_a_saturation_in_steps_comes_to_the_same() -> None:
         assert (steps > 1) == (seconds == 0)
         assert saturation.advance()
     assert found[0] == found[1]
+
+
+def test_rules_are_tried_again_only_near_what_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(near: Callable[[EGraph, int], frozenset[int]], fn: Callable[..., Any]) -> tuple[int, int, str, int]:
+        monkeypatch.setattr(EGraph, "near_changes", near)
+        program = axes(fn, x=N, y=N)
+        terms = Terms(program.axes)
+        matched = 0
+        match = EGraph.matches
+
+        def counted(graph: EGraph, p: Pattern, root: int) -> list[Binding]:
+            nonlocal matched
+            matched += 1
+            return match(graph, p, root)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(EGraph, "matches", counted)
+            found = saturate(terms, read(terms, program).outputs, seconds=60)
+        return len(found.graph), len(found.graph.classes()), found.stop_reason, matched
+
+    near = EGraph.near_changes
+    for fn in (
+        lambda x, y: mi.exp(x) * mi.exp(y),
+        lambda x, y: mi.sqrt(mi.exp(x)) * y,
+        lambda x, y: mi.log(mi.exp(x) * mi.exp(y)),
+    ):
+        everywhere = tried(lambda graph, height: frozenset(graph.classes()), fn)
+        fewer = tried(near, fn)
+        assert everywhere[:3] == fewer[:3] and everywhere[2] == "saturated"
+        assert fewer[3] < everywhere[3]
 
 
 def test_a_saturation_is_bounded_and_says_so() -> None:
