@@ -88,6 +88,10 @@ class Schedule:
 
     kernels: tuple[KernelSchedule, ...]
 
+    def with_kernel(self, number: int, kernel: KernelSchedule) -> Schedule:
+        """The schedule with another one of kernel `number`."""
+        return Schedule((*self.kernels[:number], kernel, *self.kernels[number + 1 :]))
+
     def check(self, graph: MuGraph) -> None:
         """Raises ScheduleError where a size is missing or impossible, or kernels split one axis differently."""
         if len(self.kernels) != len(graph.kernels):

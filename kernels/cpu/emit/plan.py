@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import sympy
 
@@ -143,6 +144,11 @@ class BlockPlan:
         self._plan()
         self.hidden = self._plan_hidden()
         self.decisions.check()
+
+    def with_schedule(self, schedule: KernelSchedule) -> Self:
+        """The kernel planned with another schedule, of the same inputs and outputs: one that packs as this one does."""
+        given = self.number, self.kernel, self.block, schedule, self.program, self.inputs, self.outputs, self.companions
+        return type(self)(*given)
 
     # facts about the graph
 

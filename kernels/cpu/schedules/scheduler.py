@@ -74,8 +74,10 @@ class Ranking:
     order: np.ndarray
 
 
+#: axes, and how often each is split
+Splits = tuple[tuple[str, int], ...]
 #: a kernel, how often its axes are split by earlier ones, and where the tensors are
-Key = tuple[Node, tuple[tuple[str, int], ...], str]
+Key = tuple[Node, Splits, str]
 
 
 class Scheduler:
@@ -103,7 +105,11 @@ class Scheduler:
         self._known: dict[Key, Ranking] = {} if known is None else known
         #: candidates of the kernel of which most were ranked, so far
         self.ranked = 0
-        self._chosen: dict[tuple[int, tuple[tuple[str, int], ...]], list[KernelSchedule]] = {}
+        self._chosen: dict[tuple[int, Splits], list[KernelSchedule]] = {}
+        #: by how often axes are split: the sizes of all, where the tensors are, and what is counted for library calls
+        self._split: dict[Splits, tuple[dict[str, int], str, np.ndarray]] = {}
+        #: counts of single kernels: schedules of many kernels that are compared differ in one
+        self._counted: dict[tuple[int, KernelSchedule, Splits, tuple[tuple[int, str], ...]], np.ndarray] = {}
 
     # estimates
 
@@ -124,13 +130,20 @@ class Scheduler:
         return Emitter(self.mugraph, schedule, self.maximum, self.bound)
 
     def _counts(self, schedule: Schedule) -> np.ndarray:
-        sizes = self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
-        home = self.model.home(self.mugraph, sizes)
-        found = self.model.library(self.mugraph, sizes)
+        splits = tuple(sorted({pair for s in schedule.kernels for pair in s.splits}))
+        if splits not in self._split:
+            sizes = self._with_parts(dict(splits))
+            self._split[splits] = sizes, self.model.home(self.mugraph, sizes), self.model.library(self.mugraph, sizes)
+        sizes, home, found = self._split[splits]
         orders = schedule.orders(self.mugraph)
-        for node, s in zip(self.nodes, schedule.kernels, strict=True):
+        for k, (node, s) in enumerate(zip(self.nodes, schedule.kernels, strict=True)):
             units = {j: orders[r] for j, r in enumerate(node.operands) if r in orders}
-            found = found + self.model.schedule(self.model.work(node), s, sizes, home, self.itemsize, units)
+            key = k, s, splits, tuple(units.items())
+            counts = self._counted.get(key)
+            if counts is None:
+                counts = self.model.schedule(self.model.work(node), s, sizes, home, self.itemsize, units)
+                self._counted[key] = counts
+            found = found + counts
         return found
 
     def ns(self, schedule: Schedule) -> float:
@@ -242,26 +255,26 @@ class Scheduler:
                     last = {**chosen, output: axis}
                     if axis == axes[-1]:
                         del last[output]
-                    kernels = list(schedule.kernels)
-                    kernels[k] = replace(own, last=tuple(sorted(last.items())))
-                    yield Schedule(tuple(kernels))
+                    yield schedule.with_kernel(k, replace(own, last=tuple(sorted(last.items()))))
 
     def _decided(self, schedule: Schedule, sizes: Mapping[str, int]) -> dict[Schedule, float]:
         """The schedules that differ in one vector axis or one layout of a block, with their estimates beside that of this
         schedule, whose own choices are estimated in the same way.
         """
         kernels = self._emitter(schedule).kernels
-        planned = self._planned(schedule)
+        planned = Schedule(tuple(k.decisions.planned for k in kernels))
         now, least = self.ns(schedule), float(self.model.ns(self._counts(planned)))
         found: dict[Schedule, float] = {}
         seen = {planned}
         for k, (own, kernel) in enumerate(zip(schedule.kernels, kernels, strict=True)):
             long = {a for a in kernel.graph.role if own.tile.get(a, sizes[a]) > 1}
             for s in self._space(k, sizes).decisions(own, kernel.decisions, long):
-                near = Schedule((*schedule.kernels[:k], s, *schedule.kernels[k + 1 :]))
+                near = schedule.with_kernel(k, s)
                 with suppress(ScheduleError):
-                    # two decisions may come to the same
-                    if (whole := self._planned(near)) not in seen:
+                    near.check(self.mugraph)
+                    # what a block decides is no matter of the other kernels; two decisions may come to the same
+                    whole = planned.with_kernel(k, kernel.with_schedule(s).decisions.planned)
+                    if whole not in seen:
                         seen.add(whole)
                         found[near] = now + float(self.model.ns(self._counts(whole))) - least
         best = sorted((s for s, ns in found.items() if ns <= _FAR * now), key=lambda s: (found[s] == now, found[s]))

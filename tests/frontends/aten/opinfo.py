@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import islice
+from itertools import count, islice
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.testing._internal.common_device_type import toleranceOverride
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.common_utils import SEED, set_rng_seed
 from torch.testing._internal.opinfo.core import DecorateInfo, OpInfo, SampleInput
 from torch.utils import _pytree as pytree
 
@@ -116,7 +117,13 @@ def samples(op: OpInfo, dtype: torch.dtype) -> Iterator[Sample]:
     if dtype not in op.supported_dtypes("cpu"):
         return
     torch.manual_seed(zlib.crc32(f"{name_of(op)} {dtype}".encode()))
-    for number, s in enumerate(op.sample_inputs("cpu", dtype)):
+    # op.sample_inputs looks for a TestCase on the stack first, with the source of every frame: most of the time of a test
+    made = iter(op.sample_inputs_func(op, "cpu", dtype, False))
+    for number in count():
+        # as torch's own tests seed each sample
+        set_rng_seed(SEED)
+        if (s := next(made, None)) is None:
+            return
         yield _sample(op, dtype, number, s)
 
 
