@@ -1,10 +1,14 @@
-"""Convolutions in C (csrc/convolution.c): patches as columns for the micro-kernels of products, in a thread's cache."""
+"""Convolutions in C (csrc/convolution.c): products of packed weights with patches that are laid out in a thread's cache, and sums
+of shifted rows channel by channel, with what is added to them and their bounds.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import functools
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -13,26 +17,151 @@ from mirage.errors import MirageError
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.operator import get_operator
 from mirage.kernels.cpu.compile import toolchain
-from mirage.kernels.cpu.compile.shipped import HEADERS
-from mirage.kernels.cpu.emit.matmul import product_parts
+from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
 from mirage.settings import num_threads
 
-#: spatial dims that C has
-_RANK = 3
+#: spatial dims that C has, at most
+RANK = 3
+#: element types that C has, by their names there
+REALS: Mapping[str, str] = {"float32": "float", "float64": "double"}
+
+
+@dataclass(frozen=True)
+class PackedWindows:
+    """Weights of a convolution as C reads them, unless that is as they are: None."""
+
+    array: np.ndarray | None
+
+
+@functools.cache
+def _library(dtype: str) -> Any:
+    source = library_source("convolution")
+    if REALS[dtype] != "float":
+        source = f"#define MI_REAL {REALS[dtype]}\n{source}"
+    library = toolchain.load(toolchain.compile(source, name="convolution"))
+    library.mi_convolution_pack.argtypes = [*[ctypes.c_ssize_t] * 4, *[ctypes.c_void_p] * 2]
+    library.mi_convolution_pack.restype = ctypes.c_ssize_t
+    library.mi_convolution_is_depthwise.argtypes = [ctypes.c_ssize_t] * 2
+    library.mi_convolution_is_depthwise.restype = ctypes.c_int
+    library.mi_convolution.argtypes = [*[ctypes.c_void_p] * 7, ctypes.c_int, ctypes.c_void_p]
+    library.mi_convolution.restype = ctypes.c_int
+    return library
 
 
 @functools.cache
 def _function(dtype: str) -> Callable[..., int]:
-    source = (HEADERS / "convolution.c").read_text(encoding="utf-8")
-    real = {"float32": "float", "float64": "double"}[dtype]
-    parts = product_parts(dtype, ("outer",))
-    text = f"#define MI_REAL {real}\n{source}"
-    function = toolchain.load(toolchain.compile(text, name="convolution", parts=parts)).mi_convolution
-    function.argtypes = [*[ctypes.c_void_p] * 4, ctypes.c_int, ctypes.c_void_p]
-    function.restype = ctypes.c_int
-    return function
+    found: Callable[..., int] = _library(dtype).mi_convolution
+    return found
+
+
+def pack(w: np.ndarray, *, groups: int = 1) -> PackedWindows:
+    """The packed form of weights `[o, c, *kernel]` of float32 or float64.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
+    """
+    library, w = _library(w.dtype.name), np.ascontiguousarray(w)
+    outputs, channels, taps = w.shape[0] // groups, w.shape[1], prod(w.shape[2:])
+    if not w.size or library.mi_convolution_is_depthwise(channels, outputs):
+        return PackedWindows(None)
+    sizes = groups, outputs, channels, taps, address(w)
+    packed = np.empty(library.mi_convolution_pack(*sizes, 0), w.dtype)
+    library.mi_convolution_pack(*sizes, address(packed))
+    return PackedWindows(packed)
+
+
+@functools.lru_cache(maxsize=1024)
+def _sizes(
+    x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
+    low: tuple[int, ...], groups: int,
+) -> Any:  # fmt: skip
+    lead = RANK - len(strides)
+    each = ((1, x[2:]), (1, w[2:]), (1, out[2:]), (1, strides), (1, dilations), (0, low))
+    filled = [v for filler, dims in each for v in (*[filler] * lead, *dims)]
+    return (ctypes.c_ssize_t * 22)(x[0], groups, w[1], w[0] // groups, *filled)
+
+
+@functools.lru_cache(maxsize=1024)
+def _bounds(least: float, most: float) -> Any:
+    return (ctypes.c_double * 2)(least, most)
+
+
+def convolve(
+    x: np.ndarray,
+    w: np.ndarray,
+    packed: PackedWindows,
+    out: np.ndarray,
+    *,
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    low: Sequence[int],
+    groups: int = 1,
+    bias: np.ndarray | None = None,
+    other: np.ndarray | None = None,
+    least: float = -inf,
+    most: float = inf,
+) -> None:
+    """Write to `out[b, o, *places]` the convolution of `x[b, groups * c, *space]` with weights `w[o, c, *kernel]`.
+
+    `low` zeros lie in front of x along each spatial dim, and as many behind it as places ask for. `bias[o]` and
+    `other[b, o, *places]` are added; then the results are at least `least` and at most `most`. All arrays are C-contiguous, of
+    float32 or float64, with at most 3 spatial dims.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    """
+    if not out.size:
+        return
+    if not w.size:
+        # sums of nothing
+        out[...] = 0
+        if bias is not None:
+            out += bias.reshape(-1, *[1] * len(strides))
+        if other is not None:
+            out += other
+        np.clip(out, least, most, out=out)
+        return
+    sizes = _sizes(x.shape, w.shape, out.shape, tuple(strides), tuple(dilations), tuple(low), groups)
+    given = ctypes.addressof(sizes), address(x), address(w if packed.array is None else packed.array)
+    added = [0 if a is None else address(a) for a in (bias, other)]
+    bounds = ctypes.addressof(_bounds(least, most))
+    if _function(x.dtype.name)(*given, *added, address(out), bounds, num_threads(), run_address()):
+        raise MirageError(f"there is no memory for a convolution of {list(x.shape)}; use smaller sizes")
+
+
+def library(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    low: Sequence[int] = (),
+    groups: int = 1,
+    packed: bool = False,
+    bias: bool = False,
+    other: bool = False,
+    least: float = -inf,
+    most: float = inf,
+) -> None:
+    """What programs call as `cpu.convolution`: see `convolve`.
+
+    `inputs` are x, w, its packed form if it is `packed`, then the bias and what else is added, if there are any. Without
+    strides, it is a product `w[o, c] @ x[b, c, n]`, whose result may have other dims in place of n.
+    """
+    x, w, *rest = inputs
+    form = rest.pop(0) if packed else pack(w, groups=groups)
+    offset = rest.pop(0) if bias else None
+    added = rest.pop(0) if other else None
+    (out,) = outputs
+    if not strides:
+        strides, dilations, low = (1,), (1,), (0,)
+        w = w.reshape(*w.shape[:2], 1)
+        out = out.reshape(*out.shape[:2], x.shape[2])
+        added = None if added is None else added.reshape(out.shape)
+    convolve(
+        x, w, form, out, strides=strides, dilations=dilations, low=low, groups=groups,
+        bias=offset, other=added, least=float(least), most=float(most),
+    )  # fmt: skip
 
 
 def convolution(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
@@ -44,7 +173,7 @@ def convolution(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[
     groups, rank = attrs["groups"], x.ndim - 2
     operator = get_operator("convolution")
     assert isinstance(operator, GraphOperator)
-    if x.dtype.name not in ("float32", "float64") or rank > _RANK or (w.shape[1] == 1 and groups == w.shape[0]):
+    if x.dtype.name not in REALS or rank > RANK:
         return operator.run(arrays, attrs, sizes)
     operator.check_run(arrays, attrs)
     x, w = np.ascontiguousarray(x), np.ascontiguousarray(w)
@@ -52,15 +181,10 @@ def convolution(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[
     windows = zip(x.shape[2:], w.shape[2:], steps, gaps, strict=True)
     places = [(n - (k - 1) * d - 1) // s + 1 for n, k, s, d in windows]
     out = np.empty((x.shape[0], w.shape[0], *places), x.dtype)
-    if not out.size:
-        return out
-    if not w.shape[1]:
-        out[...] = 0
-        return out
-    lead = [1] * (_RANK - rank)
-    each = [v for dims in (x.shape[2:], w.shape[2:], places, steps, gaps) for v in (*lead, *dims)]
-    numbers = (ctypes.c_ssize_t * 19)(x.shape[0], groups, w.shape[1], w.shape[0] // groups, *each)
-    function = _function(x.dtype.name)
-    if function(ctypes.addressof(numbers), address(x), address(w), address(out), num_threads(), run_address()):
-        raise MirageError(f"there is no memory for a convolution of {list(x.shape)}; use smaller sizes")
+    convolve(x, w, pack(w, groups=groups), out, strides=steps, dilations=gaps, low=(0,) * rank, groups=groups)
     return out
+
+
+#: the functions that programs may call without registering them: of libraries, and packed ones
+FUNCTIONS: Mapping[str, Callable[..., None]] = {"cpu.convolution": library}
+PACKING: Mapping[str, Callable[..., Any]] = {"cpu.pack_convolution": pack}

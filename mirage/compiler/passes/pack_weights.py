@@ -24,7 +24,10 @@ from mirage.ir.graph.nodes import Atom, Function, LibraryCall, MakeTuple, Module
 from mirage.ir.program import AttrItems
 
 #: library function -> the function that packs its second operand, and the attributes that both have
-PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {"onednn.linear": ("onednn.pack", ("right",))}
+PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "onednn.linear": ("onednn.pack", ("right",)),
+    "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
+}
 
 
 def run(module: Module, context: Context) -> Module:

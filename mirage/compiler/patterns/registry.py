@@ -22,7 +22,7 @@ class Rule:
     A match becomes a call of the library function `function` with the operands named `inputs`, those that an optional part
     left out excepted, and the attributes that `attributes` gives. `check` may refuse a match. Rules of higher priority come
     first, those of one priority in the order of registration. A rule of a `package` is for modules that ask for it: programs
-    that came from there, so that it is installed.
+    that came from there, so that it is installed; one named as a target is for programs that came from no package.
     """
 
     name: str

@@ -1,7 +1,8 @@
-"""Convolutions in C beside NumPy's."""
+"""Convolutions in C beside NumPy's, in float64."""
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from mirage.errors import InputError
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch.convolution import convolution
+from mirage.kernels.cpu.launch.convolution import PackedWindows, convolution, convolve, library, pack
 
 #: shapes of x and w, strides, dilations, groups
 CASES: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...], int]] = [
@@ -18,11 +19,23 @@ CASES: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, 
     ((1, 4, 5, 6, 7), (6, 4, 2, 3, 1), (1, 2, 3), (2, 1, 1), 1),
     # more rows, columns and outputs than one block has
     ((1, 50, 20, 17), (70, 50, 3, 3), (1, 1), (1, 1), 1),
+    # cells of several images, and cells along the outputs
+    ((5, 7, 3, 3), (130, 7, 3, 2), (1, 1), (1, 1), 1),
+    ((3, 9, 1), (67, 9, 1), (1,), (1,), 1),
+    # every other column, a whole vector and more
+    ((2, 3, 5, 101), (9, 3, 3, 3), (2, 2), (1, 1), 1),
     ((3, 4, 8, 8), (4, 1, 3, 3), (1, 1), (1, 1), 4),
+    # channel by channel: several outputs of each, columns of three remainders, several bands, three dims
+    ((2, 3, 9, 40), (9, 1, 2, 5), (2, 3), (2, 2), 3),
+    ((1, 2, 90, 130), (2, 1, 7, 7), (1, 2), (1, 1), 2),
+    ((2, 3, 4, 5, 37), (3, 1, 2, 3, 2), (1, 2, 1), (2, 1, 3), 3),
+    # of one channel, a product
+    ((2, 1, 12, 12), (20, 1, 3, 3), (1, 1), (1, 1), 1),
     ((0, 3, 5), (2, 3, 2), (1,), (1,), 1),
     ((2, 0, 5), (2, 0, 2), (1,), (1,), 1),
     ((2, 3, 3), (0, 3, 2), (1,), (1,), 1),
 ]
+TOLERANCES = {"float16": 0.05, "float32": 1e-4, "float64": 1e-10}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
@@ -36,8 +49,82 @@ def test_it_is_what_the_operator_means(case: Any, dtype: str) -> None:
     wanted = op.run([x.astype("float64"), w.astype("float64")], attrs, {})
     found = convolution([x, w], attrs, {})
     assert found.dtype == x.dtype
-    tolerance = {"float16": 0.05, "float32": 1e-4, "float64": 1e-10}[dtype]
-    np.testing.assert_allclose(found.astype("float64"), wanted, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(found.astype("float64"), wanted, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
+
+
+def drawn(draw: np.random.Generator) -> dict[str, Any]:
+    """Sizes of a convolution of any kind, with zeros around the tensor that may reach beyond a whole window."""
+    rank = int(draw.integers(1, 4))
+    n = lambda low, high: tuple(map(int, draw.integers(low, high, rank)))  # noqa: E731
+    kernel, strides, gaps, low, high = n(1, 5), n(1, 4), n(1, 4), n(0, 5), n(0, 5)
+    reach = [(k - 1) * d + 1 - a - b for k, d, a, b in zip(kernel, gaps, low, high, strict=True)]
+    space = [max(1, r + int(draw.integers(0, (60, 25, 8)[rank - 1]))) for r in reach]
+    groups, channels = int(draw.choice([1, 1, 2, 3, 7])), int(draw.choice([1, 1, 2, 3, 5, 17]))
+    outputs = int(draw.choice([1, 2, 3, 5, 8, 11, 40]))
+    return {
+        "x": (int(draw.integers(1, 4)), groups * channels, *space), "w": (groups * outputs, channels, *kernel),
+        "strides": strides, "dilations": gaps, "low": low, "high": high, "groups": groups,
+    }  # fmt: skip
+
+
+def reference(x: np.ndarray, w: np.ndarray, case: dict[str, Any]) -> np.ndarray:
+    edge = [(0, 0), (0, 0), *zip(case["low"], case["high"], strict=True)]
+    op = get_operator("convolution")
+    attrs = op.check_attrs({key: case[key] for key in ("strides", "dilations", "groups")})
+    return np.asarray(op.run([np.pad(x.astype("float64"), edge), w.astype("float64")], attrs, {}))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_zeros_around_what_is_added_and_bounds(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    case, dtype = drawn(draw), str(draw.choice(["float32", "float64"]))
+    x, w = (draw.standard_normal(case[name]).astype(dtype) for name in ("x", "w"))
+    wanted = reference(x, w, case)
+    bias = draw.standard_normal(w.shape[0]).astype(dtype) if draw.integers(2) else None
+    other = draw.standard_normal(wanted.shape).astype(dtype) if draw.integers(2) else None
+    least, most = [(-inf, inf), (0, inf), (-0.5, 0.25)][int(draw.integers(3))]
+    if bias is not None:
+        wanted = wanted + bias.reshape(-1, *[1] * (wanted.ndim - 2))
+    wanted = np.clip(wanted if other is None else wanted + other, least, most)
+    out = np.full(wanted.shape, np.nan, dtype)
+    told = {key: case[key] for key in ("strides", "dilations", "low", "groups")}
+    convolve(x, w, pack(w, groups=case["groups"]), out, **told, bias=bias, other=other, least=least, most=most)
+    np.testing.assert_allclose(out, wanted, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype], err_msg=str(case))
+
+
+def test_sums_of_nothing_have_a_bias_and_bounds() -> None:
+    x, w = np.zeros((2, 0, 5), np.float32), np.zeros((3, 0, 2), np.float32)
+    out, other = np.empty((2, 3, 4), np.float32), np.ones((2, 3, 4), np.float32)
+    bias = np.array([-3, 0, 1], np.float32)
+    convolve(x, w, pack(w), out, strides=(1,), dilations=(1,), low=(0,), bias=bias, other=other, least=0, most=1.5)
+    assert np.array_equal(out, np.broadcast_to(np.array([0, 1, 1.5])[:, None], out.shape))
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+def test_nan_is_not_between_bounds(groups: int) -> None:
+    x, w = np.ones((1, 3, 40), np.float32), np.ones((3, 3 // groups, 1), np.float32)
+    x[0, :, 7] = np.nan
+    out = np.empty((1, 3, 40), np.float32)
+    convolve(x, w, pack(w, groups=groups), out, strides=(1,), dilations=(1,), low=(0,), groups=groups, least=0, most=1)
+    assert np.isnan(out[..., 7]).all() and np.array_equal(np.delete(out, 7, 2), np.ones((1, 3, 39)))
+
+
+def test_products_of_matrices_as_programs_call_them() -> None:
+    draw = np.random.default_rng(0)
+    x, w = draw.standard_normal((2, 5, 12), np.float32), draw.standard_normal((3, 5, 1, 1), np.float32)
+    bias, other = draw.standard_normal((1, 3, 1, 1), np.float32), draw.standard_normal((2, 3, 4, 3), np.float32)
+    wanted = np.maximum((w[:, :, 0, 0].astype("float64") @ x).reshape(2, 3, 4, 3) + bias + other, 0)
+    for form in ([pack(w)], []):
+        out = np.empty((2, 3, 4, 3), np.float32)
+        library([x, w, *form, bias, other], [out], packed=bool(form), bias=True, other=True, least=0.0)
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_weights_of_single_channels_are_not_packed() -> None:
+    assert pack(np.ones((8, 1, 3, 3), np.float32), groups=8) == PackedWindows(None)
+    packed = pack(np.ones((11, 2, 3), np.float32)).array
+    # blocks of as many rows as a power of two
+    assert packed is not None and packed.size in (12 * 6, 16 * 6) and packed.sum() == 11 * 6
 
 
 def test_a_window_that_is_larger_than_a_dim_is_refused() -> None:

@@ -1,0 +1,126 @@
+/* Convolutions channel by channel: sums of shifted rows, columns as lanes.
+ *
+ * A cell is a band of rows of one channel. What its windows read is laid out in a thread's cache first, with zeros at the edges
+ * and the columns of one remainder by the stride beside one another, so that the sums need neither tests nor gathers.
+ */
+#ifndef MIRAGE_DEPTHWISE_H
+#define MIRAGE_DEPTHWISE_H
+
+#include "mirage_convolution.h"
+
+#include <string.h>
+
+#define MI_BAND_BYTES (24 * 1024) /* of what a cell lays out, where one row does not have more: within the first-level cache */
+#define MI_BAND_ROWS 4            /* rows and vectors of sums in registers */
+#define MI_BAND_VECTORS 2
+
+typedef struct {
+    mi_windows c;
+    ptrdiff_t bands, band, rows, length, line; /* rows of a band, and of what it reads; columns of a remainder, elements of a row */
+} mi_depthwise;
+
+static void mi_band_lay_out(const mi_depthwise *d, const mi_real *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
+{
+    const mi_windows *c = &d->c;
+    const ptrdiff_t *n = c->in;
+    for (ptrdiff_t a0 = 0; a0 < c->kernel[0]; a0++) {
+        const ptrdiff_t at0 = i0 * c->strides[0] + a0 * c->gaps[0] - c->low[0];
+        mi_real *row = to + a0 * d->rows * d->line;
+        for (ptrdiff_t r = 0; r < rows; r++, row += d->line) {
+            const ptrdiff_t at1 = i1 * c->strides[1] + r - c->low[1];
+            memset(row, 0, (size_t)d->line * sizeof(mi_real));
+            if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
+            const mi_real *line = x + (at0 * n[1] + at1) * n[2];
+            for (ptrdiff_t phase = 0; phase < c->strides[2]; phase++) {
+                const ptrdiff_t shift = phase - c->low[2];
+                ptrdiff_t first;
+                const ptrdiff_t end = mi_within(0, d->length, c->strides[2], shift, n[2], &first);
+                if (first >= end) continue;
+                mi_copy_every(row + phase * d->length + first, line + first * c->strides[2] + shift, c->strides[2], end - first);
+            }
+        }
+    }
+}
+
+/* Sums of `rows` rows, at most MI_BAND_ROWS, by NV vectors from column i2 on; `from` is the first row that they read. */
+MI_INLINE void mi_band_sums(
+    const int NV, const mi_depthwise *d, const mi_real *from, const mi_real *w, ptrdiff_t output, ptrdiff_t at, ptrdiff_t i2,
+    int rows)
+{
+    const mi_windows *c = &d->c;
+    const ptrdiff_t step = c->strides[1] * d->line;
+    mi_vec sum[MI_BAND_ROWS * MI_BAND_VECTORS];
+    ptrdiff_t row[MI_BAND_ROWS]; /* a row that does not exist has the sums of the last one */
+    MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++) row[i] = (i < rows ? i : rows - 1) * step + i2;
+    MI_UNROLL for (int i = 0; i < MI_BAND_ROWS * NV; i++) sum[i] = (mi_vec){0};
+    for (ptrdiff_t a0 = 0; a0 < c->kernel[0]; a0++) {
+        for (ptrdiff_t a1 = 0; a1 < c->kernel[1]; a1++) {
+            const mi_real *line = from + (a0 * d->rows + a1 * c->gaps[1]) * d->line;
+            ptrdiff_t phase = 0, column = 0;
+            for (ptrdiff_t a2 = 0; a2 < c->kernel[2]; a2++) {
+                const mi_vec factor = mi_broadcast(*w++);
+                const mi_real *p = line + phase * d->length + column;
+                MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++)
+                {
+                    MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] += factor * mi_load(p + row[i] + j * MI_W);
+                }
+                phase += c->gaps[2];
+                while (phase >= c->strides[2]) phase -= c->strides[2], column++;
+            }
+        }
+    }
+    const ptrdiff_t left = c->places[2] - i2;
+    MI_UNROLL for (int i = 0; i < MI_BAND_ROWS; i++)
+    {
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            const ptrdiff_t n = left - j * MI_W, to = at + i * c->places[2] + i2 + j * MI_W;
+            const mi_mask mask = mi_mask_n(n < MI_W ? (int)n : MI_W);
+            if (i < rows) mi_store_mask(c->out + to, mi_finished(c, sum[i * NV + j], output, to, mask), mask);
+        }
+    }
+}
+
+static void mi_band(void *args, long index, int thread, void *scratch)
+{
+    (void)thread;
+    const mi_depthwise *d = args;
+    const mi_windows *c = &d->c;
+    const ptrdiff_t *p = c->places;
+    const ptrdiff_t first = index % d->bands * d->band, i0 = index / d->bands % p[0], image = index / (d->bands * p[0]);
+    const ptrdiff_t left = p[1] - first, count = left < d->band ? left : d->band;
+    const mi_real *x = c->x + image * (c->in[0] * c->in[1] * c->in[2]);
+    const ptrdiff_t taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
+    mi_band_lay_out(d, x, i0, first, (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1, scratch);
+    for (ptrdiff_t o = 0; o < c->outputs; o++) {
+        const ptrdiff_t output = image % c->groups * c->outputs + o, plane = image * c->outputs + o;
+        const mi_real *w = c->w + output * taps;
+        for (ptrdiff_t i = 0; i < count; i += MI_BAND_ROWS) {
+            const mi_real *from = (const mi_real *)scratch + i * c->strides[1] * d->line;
+            const ptrdiff_t at = ((plane * p[0] + i0) * p[1] + first + i) * p[2];
+            const int rows = count - i < MI_BAND_ROWS ? (int)(count - i) : MI_BAND_ROWS;
+            ptrdiff_t i2 = 0;
+            for (; i2 + MI_W < p[2]; i2 += 2 * MI_W) mi_band_sums(2, d, from, w, output, at, i2, rows);
+            if (i2 < p[2]) mi_band_sums(1, d, from, w, output, at, i2, rows);
+        }
+    }
+}
+
+/* The convolution of groups of one channel; the status of `run`. */
+static int mi_run_depthwise(const mi_windows *c, int n_threads, mi_pool_run_fn *run)
+{
+    mi_depthwise d = {.c = *c};
+    const ptrdiff_t wide = MI_BAND_VECTORS * MI_W, reach = (c->kernel[1] - 1) * c->gaps[1] + 1;
+    d.length = (c->places[2] + wide - 1) / wide * wide + (c->kernel[2] - 1) * c->gaps[2] / c->strides[2];
+    d.line = d.length * c->strides[2];
+    const ptrdiff_t fit = MI_BAND_BYTES / (ptrdiff_t)sizeof(mi_real) / (d.line * c->kernel[0]);
+    d.band = fit > reach ? ((fit - reach) / c->strides[1] + 1) / MI_BAND_ROWS * MI_BAND_ROWS : 0;
+    if (d.band < MI_BAND_ROWS) d.band = MI_BAND_ROWS;
+    if (d.band > c->places[1]) d.band = c->places[1];
+    d.bands = (c->places[1] + d.band - 1) / d.band;
+    d.rows = (d.band - 1) * c->strides[1] + reach;
+    const size_t bytes = (size_t)(c->kernel[0] * d.rows * d.line) * sizeof(mi_real);
+    return run(mi_band, &d, c->batch * c->groups * c->places[0] * d.bands, n_threads, bytes);
+}
+
+#endif

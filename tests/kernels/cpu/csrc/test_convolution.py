@@ -1,0 +1,137 @@
+"""Convolutions in C under the sanitizers, on tensors that end where memory does, beside loops that say what they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, program, run
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "convolution.c"
+
+mi_pool_run_fn mi_pool_run; /* of pool.c */
+
+static void must(int fine, const char *what)
+{
+    if (fine) return;
+    fprintf(stderr, "%s\n", what);
+    exit(3);
+}
+
+static void *rooms[8];
+static int n_rooms;
+
+/* Memory for n elements with a page behind it, or red zones around it, that cannot be touched. */
+static mi_real *room(ptrdiff_t n)
+{
+    const size_t bytes = (size_t)n * sizeof(mi_real);
+#ifdef __SANITIZE_ADDRESS__
+    mi_real *p = rooms[n_rooms++] = malloc(bytes);
+#else
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page * page;
+    char *mapped = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(mapped != MAP_FAILED && !mprotect(mapped + pages, page, PROT_NONE), "no memory");
+    mi_real *p = (mi_real *)(mapped + pages - bytes);
+#endif
+    must(p != NULL, "no memory");
+    for (ptrdiff_t i = 0; i < n; i++) p[i] = (mi_real)(rand() % 9 - 4);
+    return p;
+}
+
+static int backwards(mi_cell *each, void *args, long n_cells, int n_threads, size_t scratch_bytes)
+{
+    (void)n_threads;
+    void *scratch;
+    must(!posix_memalign(&scratch, 64, scratch_bytes + 1), "no memory");
+    for (long i = n_cells - 1; i >= 0; i--) {
+        memset(scratch, 0xff, scratch_bytes);
+        each(args, i, 0, scratch);
+    }
+    free(scratch);
+    return 0;
+}
+
+static double wanted(const ptrdiff_t *z, const mi_real *x, const mi_real *w, ptrdiff_t b, ptrdiff_t o, const ptrdiff_t *at)
+{
+    const ptrdiff_t *n = z + 4, *k = z + 7, *s = z + 13, *d = z + 16, *low = z + 19, group = o / z[3];
+    double sum = 0;
+    for (ptrdiff_t c = 0; c < z[2]; c++) {
+        for (ptrdiff_t t = 0; t < k[0] * k[1] * k[2]; t++) {
+            const ptrdiff_t i2 = at[2] * s[2] + t % k[2] * d[2] - low[2], i1 = at[1] * s[1] + t / k[2] % k[1] * d[1] - low[1];
+            const ptrdiff_t i0 = at[0] * s[0] + t / (k[1] * k[2]) * d[0] - low[0];
+            if (i0 < 0 || i0 >= n[0] || i1 < 0 || i1 >= n[1] || i2 < 0 || i2 >= n[2]) continue;
+            const mi_real *from = x + (((b * z[1] + group) * z[2] + c) * n[0] + i0) * n[1] * n[2];
+            sum += (double)from[i1 * n[2] + i2] * (double)w[(o * z[2] + c) * k[0] * k[1] * k[2] + t];
+        }
+    }
+    return sum;
+}
+
+static void check(const ptrdiff_t *z, int threads)
+{
+    const ptrdiff_t taps = z[7] * z[8] * z[9], places = z[10] * z[11] * z[12], outputs = z[1] * z[3];
+    mi_real *x = room(z[0] * z[1] * z[2] * z[4] * z[5] * z[6]), *w = room(outputs * z[2] * taps), *packed = w;
+    mi_real *bias = room(outputs), *other = room(z[0] * outputs * places), *out = room(z[0] * outputs * places);
+    if (!mi_convolution_is_depthwise(z[2], z[3])) {
+        packed = room(mi_convolution_pack(z[1], z[3], z[2], taps, w, NULL));
+        mi_convolution_pack(z[1], z[3], z[2], taps, w, packed);
+    }
+    const double bounds[] = {-20, 30};
+    mi_pool_run_fn *by = threads ? mi_pool_run : backwards;
+    must(!mi_convolution(z, x, packed, bias, other, out, bounds, threads ? threads : 1, by), "no memory");
+    for (ptrdiff_t i = 0; i < z[0] * outputs * places; i++) {
+        const ptrdiff_t at[] = {i / (z[11] * z[12]) % z[10], i / z[12] % z[11], i % z[12]}, o = i / places % outputs;
+        double value = wanted(z, x, w, i / (places * outputs), o, at) + bias[o] + other[i];
+        value = value < -20 ? -20 : value > 30 ? 30 : value;
+        must(out[i] == (mi_real)value, "a wrong sum"); /* of small whole numbers: exact */
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 1 ? atoi(argv[1]) : 0;
+    /* batch, groups, channels, outputs, and three each: sizes, windows, places, strides, dilations, zeros in front */
+    static const ptrdiff_t cases[][22] = {
+        {2, 1, 3, 5, 1, 1, 11, 1, 1, 4, 1, 1, 7, 1, 1, 2, 1, 1, 2, 0, 0, 4},
+        {1, 2, 3, 4, 1, 9, 12, 1, 3, 2, 1, 6, 11, 1, 2, 1, 1, 1, 3, 0, 3, 1},
+        {3, 1, 5, 35, 1, 3, 3, 1, 3, 3, 1, 3, 3, 1, 1, 1, 1, 1, 1, 0, 1, 1},
+        {1, 1, 30, 70, 1, 5, 37, 1, 3, 3, 1, 3, 19, 1, 2, 2, 1, 1, 1, 0, 1, 1},
+        {5, 1, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0},
+        {1, 1, 4, 6, 3, 4, 5, 2, 3, 1, 2, 2, 5, 1, 2, 1, 2, 1, 1, 0, 1, 0},
+        {2, 3, 1, 1, 1, 8, 33, 1, 3, 3, 1, 8, 33, 1, 1, 1, 1, 1, 1, 0, 1, 1},
+        {1, 2, 1, 3, 1, 50, 95, 1, 3, 5, 1, 25, 32, 1, 2, 3, 1, 1, 2, 0, 1, 5},
+        {1, 2, 1, 1, 3, 4, 17, 2, 2, 2, 4, 5, 10, 1, 1, 2, 1, 2, 3, 1, 2, 2},
+        {1, 1, 1, 9, 1, 6, 6, 1, 3, 3, 1, 4, 4, 1, 1, 1, 1, 1, 1, 0, 0, 0},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) check(cases[i], threads);
+    return 0;
+}
+"""
+CASES = [("float", "address", "0"), ("float", "thread", "3"), ("double", "native", "0")]
+
+
+@pytest.mark.parametrize(("real", "build", "threads"), CASES)
+def test_under_sanitizers(real: str, build: str, threads: str) -> None:
+    assert build in BUILDS
+    done = run(program(build, f"#define MI_REAL {real}\n{SOURCE}"), threads)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.parametrize("build", FOREIGN)
+def test_by_other_compilers(build: str) -> None:
+    done = run(program(build, SOURCE), "3", runner=FOREIGN[build].runner)
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_a_wrong_size_is_found() -> None:
+    """What reads beyond a tensor ends the program: a place more than there is memory for."""
+    wrong = SOURCE.replace("/* batch, groups", "if (argc > 2) { mi_real *p = room(7); return (int)p[7]; } /* batch, groups")
+    done = run(program("address", wrong), "0", "wrong")
+    assert done.status != 0 and "heap-buffer-overflow" in done.text
