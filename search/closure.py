@@ -88,6 +88,8 @@ class Derivation:
 
 #: what pairs are ruled out for, whatever the operator
 ANY = "any operator"
+#: values to which the operators of a later stage are applied in one step
+TRIED = 8
 #: operators whose operands may be exchanged
 COMMUTATIVE = frozenset({"add", "mul", "matmul"})
 
@@ -110,7 +112,7 @@ class Closure:
         indices: IndexPruner | None,
         placements: Placements | None,
         stats: SearchStats,
-        vocabulary: Vocabulary,
+        stages: Sequence[Vocabulary],
         *,
         limit: int,
         canonical: bool = True,
@@ -128,17 +130,21 @@ class Closure:
         self.canonical = canonical
         #: a record of what is pruned, if somebody wants one
         self.examples = examples
-        self.vocabulary = vocabulary
+        #: the operators, those that are tried first before others
+        self.stages = tuple(stages)
+        #: those that are tried now
+        self.vocabulary = self.stages[0]
         self.values: list[Value] = []
         #: by node of the program, its value, where a kernel that reads inputs only computes it as the program does
         self.own: dict[int, Value] = {}
         self._index: dict[Hashable, Value] = {}
-        self._done = 0
+        #: by stage, to how many values its operators were applied
+        self._done = [0] * len(self.stages)
         self._seeded = False
         self._joined = 0
         self._loop_parts = frozenset(f"{a}.loop" for a in plan.loops)
         self._grid_parts = {f"{a}.grid": a for a in algebras.parts}
-        self._concat_operands = [[algebras.targets[i][0] for i in n.operands] for n in self.vocabulary.concats]
+        self._concat_operands = [[algebras.targets[i][0] for i in n.operands] for n in self.stages[0].concats]
 
     def _tile(self, axis: str) -> str:
         return self.al.parts.get(axis, (axis,))[-1]
@@ -167,21 +173,31 @@ class Closure:
         partial = [partial_axis(a) for a in self.partials(form) if a != self.plan.split]
         return (*partial, *(a for a in self.program.axes if self._tile(a) in form.free))
 
-    def run(self, max_values: int | None = None) -> Steps[bool]:
-        """Close the leaves under the vocabulary, the program's own values first; a step per value.
+    def run(self, max_values: int | None = None, stages: int | None = None) -> Steps[bool]:
+        """Close the leaves under the operators of the first so many `stages`, all if not given; a step per value and stage. The
+        program's own values come first, and no operator of a later stage is tried while one of an earlier has values left.
 
         False if it was given up, having more than `max_values`.
         """
         self.seed()
-        while self._done < len(self.values):
-            yield
+        while (stage := next((k for k, n in enumerate(self._done[:stages]) if n < len(self.values)), None)) is not None:
+            # other operators are few, and most of them make nothing new
+            if stage == 0 or self._done[stage] % TRIED == 0:
+                yield
             if max_values is not None and len(self.values) > max_values:
                 return False
-            value = self.values[self._done]
-            self._done += 1
-            self._extend(value, self.values[: self._done])
+            self.vocabulary = self.stages[stage]
+            value = self.values[self._done[stage]]
+            self._done[stage] += 1
+            self._extend(value, self.values[: self._done[stage]])
         self.join_matmuls()
         return True
+
+    @property
+    def untried(self) -> list[str]:
+        """The operators of later stages that were not applied to all values."""
+        waiting = zip(self.stages[1:], self._done[1:], strict=True)
+        return [name for stage, done in waiting if done < len(self.values) for name in stage.names]
 
     def join_matmuls(self) -> None:
         """Sums of two matmuls are also matmuls of concats (paper, LoRA in section 7): one result, and nothing copied."""
@@ -230,6 +246,12 @@ class Closure:
         for over in self.vocabulary.sums:
             if set(over) <= set(v.axes):
                 self._apply("sum", (), (v,), over)
+        if self.vocabulary is self.stages[0]:
+            self._extend_parts(v)
+        self._extend_binary(v, earlier)
+
+    def _extend_parts(self, v: Value) -> None:
+        """Put together what the parts of an axis hold, and the operands of the program's own concats."""
         for a in v.axes:
             if a.endswith(".grid"):
                 self._apply("sum", (), (v,), (a,))
@@ -238,7 +260,6 @@ class Closure:
                 self._accumulate(v, "sum")
             elif self._joinable(v):
                 self._accumulate(v, "concat")
-        self._extend_binary(v, earlier)
         self._concats(v)
 
     def _joinable(self, v: Value) -> bool:
@@ -251,6 +272,9 @@ class Closure:
 
     def _extend_binary(self, v: Value, earlier: Sequence[Value]) -> None:
         matmuls = [over for over in self.vocabulary.matmuls if set(over) <= set(v.axes)]
+        there = {op for op, _ in self.vocabulary.binary}
+        if not matmuls and not there:
+            return
         if self.placements is None:
             for u in earlier:
                 if self._compatible(u, v):
@@ -258,17 +282,16 @@ class Closure:
                 else:
                     self._drop("phase", ANY, (u, v))
             return
-        subtracts = any(op == "sub" for op, _ in self.vocabulary.binary)
-        products = self.placements.multiples(v.poly)
+        subtracts, divides = "sub" in there, "div" in there
+        products = self.placements.multiples(v.poly) if matmuls or "mul" in there else 0
+        totals = v.placed if there - {"mul", "div", "sub"} else 0
         negated = self._negated(v) if subtracts else 0
-        ratios = self.placements.ratios(v.poly)
+        ratios = self.placements.ratios(v.poly) if divides else 0
+        forwards = products | totals | negated | ratios
         ruled_out = 0
         for u in earlier:
             at = u.placed
-            if not (
-                at & products or at & v.placed or at & negated or at & ratios or self._is_divisor(u)
-                or (subtracts and v.placed & self._negated(u))
-            ):  # fmt: skip
+            if not (at & forwards or (divides and self._is_divisor(u)) or (subtracts and v.placed & self._negated(u))):
                 ruled_out += 1
                 if self.examples is not None:
                     self.examples.note("placements", self.plan, ANY, (u, v))

@@ -97,6 +97,11 @@ class Space:
             yield from self.tensors.run()
         self.complete = True
 
+    @property
+    def untried(self) -> list[str]:
+        """The operators of Table 1, beyond the program's own, that were not applied to all values."""
+        return list(dict.fromkeys(name for c in self.tensors.closures for name in c.untried))
+
     def composer(self) -> Composer:
         """Composes what is there."""
         if not self.complete:
@@ -112,13 +117,13 @@ class Space:
             placements = Placements(al.abstract, sites)
         pruner = placements or make_pruner(self.options.pruner, al.abstract, [poly for _, poly in self._outputs])
 
-        table = self.options.vocabulary == "table"
         polys = [poly for _, poly in self._outputs]
-        vocabulary = Vocabulary.table(self.program, polys) if table else Vocabulary.of(self.program)
+        table = self.options.vocabulary == "table"
+        stages = Vocabulary.stages(self.program, polys) if table else (Vocabulary.of(self.program),)
 
         def make(plan: KernelPlan) -> Closure:
             return Closure(
-                self.program, al, plan, pruner, indices, placements, self.stats, vocabulary, limit=self.limits.operators,
+                self.program, al, plan, pruner, indices, placements, self.stats, stages, limit=self.limits.operators,
                 canonical=self.options.canonical, examples=self.examples,
             )  # fmt: skip
 

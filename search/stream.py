@@ -153,8 +153,10 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
         missing = len(self.units) - len(self.finished)
         why = INTERRUPTED if self._interrupted else OUT_OF_TIME
         reason = f"{why} ({missing} of {len(self.units)} units)" if missing else "complete"
-        whole = self._running is not None and self._running.space.whole
-        return f"{reason}; products of sums left whole" if whole else reason
+        space = self._running.space if self._running is not None else None
+        if missing and space is not None and not space.complete and (untried := space.untried):
+            reason = f"{reason}; operators of Table 1 not tried on all values: {', '.join(untried)}"
+        return f"{reason}; products of sums left whole" if space is not None and space.whole else reason
 
     def save(self, *, within: float = 0.0) -> None:
         """Write the finished units to the checkpoint, unless all were finished before it was worth a file: by this search, or by

@@ -67,6 +67,8 @@ class Tensors:
         self._by_form: dict[Form, tuple[int, ...]] = {}
         self._seen = [0] * len(plans)
         self._kernels = kernels
+        #: how many of the tensors are leaves of the closures
+        self._handed = 0
         for o in program.outputs:
             n = program.nodes[o.value]
             self.trivial.append(n if n.op in _SOURCES else None)
@@ -80,18 +82,28 @@ class Tensors:
                     c.leaf(form, poly, n)
 
     def run(self, max_values: int | None = None) -> Steps[bool]:
-        """Close the closures, and hand their results on; in steps, after each of which `collect` finds what there is.
+        """Close the closures, and hand their results on; in steps, after each of which `collect` finds what there is. What the
+        program's own operators make comes first, with all that is handed on.
 
         False if it was given up, as a closure of the program's inputs had more than `max_values`.
         """
-        handed = 0
+        stages = len(self.closures[0].stages)
+        # with a bound on values, all operators count
+        for stage in range(1, stages + 1) if max_values is None else (stages,):
+            if not (yield from self._stage(stage, max_values)):
+                return False
+        return True
+
+    def _stage(self, stages: int, max_values: int | None) -> Steps[bool]:
+        """`run` with the operators of the first so many stages."""
         for rounds in range(self._kernels):
-            if not (yield from _in_turn([c.run(None if rounds else max_values) for c in self.closures])):
+            most = None if rounds else max_values
+            if not (yield from _in_turn([c.run(most, stages) for c in self.closures])):
                 return False
             self.collect()
             if rounds == self._kernels - 1:
                 break
-            fresh, handed = self.all[handed:], len(self.all)
+            fresh, self._handed = self.all[self._handed :], len(self.all)
             if not fresh:
                 break
             for t in fresh:

@@ -71,6 +71,29 @@ class Vocabulary:
             frozenset(op for op, _ in more if op == "mul"),
         )
 
+    @staticmethod
+    def stages(program: AxisProgram, targets: Sequence[Poly]) -> tuple[Vocabulary, ...]:
+        """Those of `table` in the order in which a search tries them: the program's own, and then what else there is, the most
+        useful first. Sums and matmuls save whole axes, other operators a pass over a tile at most.
+        """
+        own, all_ = Vocabulary.of(program), Vocabulary.table(program, targets)
+        reductions = Vocabulary((), (), _without(all_.sums, own.sums), _without(all_.matmuls, own.matmuls), ())
+        elementwise = Vocabulary((), _without(all_.binary, own.binary), (), (), (), all_.inside)
+        return (own, *(v for v in (reductions, elementwise) if v.names))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Its operators, for people."""
+        return (
+            *(op for op, _ in (*self.unary, *self.binary)),
+            *(f"{op} over {', '.join(over)}" for op, all_ in (("sum", self.sums), ("matmul", self.matmuls)) for over in all_),
+            *(n.op for n in self.concats),
+        )
+
+
+def _without(items: Sequence[Any], others: Sequence[Any]) -> Any:
+    return tuple(x for x in items if x not in others)
+
 
 def _distinct(items: Iterable[Any]) -> Any:
     return tuple(dict.fromkeys(items))

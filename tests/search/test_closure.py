@@ -16,6 +16,7 @@ from mirage.search.options import SearchOptions
 from mirage.search.plan import KernelPlan, kernel_plans
 from mirage.search.space import Space
 from mirage.search.steps import finish
+from mirage.search.vocabulary import Vocabulary
 from tests.programs import QUICK, SMALL, T, axes, close, space
 
 NONE = KernelPlan()
@@ -307,11 +308,36 @@ def test_the_program_itself_comes_before_all_steps(name: str) -> None:
     assert all(found or given for found, given in zip(outputs(c, axes(name)), trivial, strict=True))
 
 
+@pytest.mark.parametrize("name", ["gqa_decode", "rmsnorm_linear", "gated_mlp", "qknorm_attention"])
+def test_the_order_in_which_operators_are_tried_changes_no_value(name: str) -> None:
+    def closed(*stages: Vocabulary) -> Closure:
+        s = Space(axes(name), dict.fromkeys(axes(name).axes, 16), SearchOptions())
+        (c,) = [c for c in s.tensors.closures if c.plan == NONE]
+        c = Closure(c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, stages or c.stages, limit=c.limit)
+        for n, (form, poly) in zip(c.program.nodes, c.al.targets, strict=True):
+            if n.op in ("input", "constant", "size"):
+                c.leaf(form, poly, n)
+        return c
+
+    staged = closed()
+    polys = [staged.al.targets[o.value][1] for o in axes(name).outputs]
+    assert finish(staged.run(stages=1)) and bool(staged.untried) == (len(staged.stages) > 1)
+    first = list(staged.values)
+    own = closed(staged.stages[0])
+    assert finish(own.run()) and not own.untried
+    assert [repr(v.poly.text()) for v in first] == [repr(v.poly.text()) for v in own.values]
+    assert finish(staged.run()) and not staged.untried and staged.values[: len(first)] == first
+    together = closed(Vocabulary.table(axes(name), polys))
+    assert finish(together.run())
+    ways = [sorted((v.poly.text(), v.axes, v.after, len(v.derivations)) for v in c.values) for c in (staged, together)]
+    assert ways[0] == ways[1]
+
+
 def test_too_many_values_give_a_closure_up() -> None:
     c = close("gqa_decode", NONE)
     most = len(c.values)
     assert finish(c.run(most))
-    again = Closure(c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, c.vocabulary, limit=c.limit)
+    again = Closure(c.program, c.al, c.plan, c.pruner, c.indices, c.placements, c.stats, c.stages, limit=c.limit)
     for n, (form, poly) in zip(c.program.nodes, c.al.targets, strict=True):
         if n.op in ("input", "constant", "size"):
             again.leaf(form, poly, n)

@@ -87,11 +87,23 @@ def test_a_unit_finds_the_cheapest_first() -> None:
         assert all(a <= b * (1 + 1e-12) for a, b in itertools.pairwise(costs))
 
 
+def test_operators_that_the_program_lacks_come_last_and_are_told_where_they_were_not_tried() -> None:
+    s = Search(axes("gqa_decode"), sizes("gqa_decode"))
+    own = Search(axes("gqa_decode"), sizes("gqa_decode"), SearchOptions(vocabulary="program"))
+    s.advance(0.0)
+    own.advance(0.0)
+    assert "not tried" in s.stop_reason and "not tried" not in own.stop_reason
+    drained(s)
+    drained(own)
+    assert s.stop_reason == own.stop_reason == "complete"
+    assert min(f.cost for f in s.found) <= min(f.cost for f in own.found)
+
+
 def test_what_is_missing_is_told_at_any_time() -> None:
     s = started("gqa_decode")
     assert s.stop_reason == "budget spent (4 of 4 units)"
     s.advance(0.0)
-    assert s.stop_reason == s.stats.stop_reason == "budget spent (3 of 4 units)"
+    assert s.stop_reason == s.stats.stop_reason and s.stop_reason.startswith("budget spent (3 of 4 units); operators of ")
     assert not s.done and s.stats.candidates == sum(len(f.graphs) for f in s.found)
     drained(s)
     assert s.stop_reason == "complete" and s.done

@@ -73,6 +73,20 @@ def test_a_program_keeps_its_own_operators() -> None:
     assert wide.matmuls == own.sums and wide.inside == frozenset()
 
 
+def test_stages_are_the_program_s_operators_and_then_the_others_of_the_table_once() -> None:
+    program = to_axes(mi.trace(lambda a, b: mi.sum(mi.sum(a @ b, axis=1), axis=0), a=T("m", 32), b=T(32, "n")))
+    algebras = Algebras(program, {})
+    polys = [algebras.targets[o.value][1] for o in program.outputs]
+    stages, whole = Vocabulary.stages(program, polys), Vocabulary.table(program, polys)
+    assert stages[0] == Vocabulary.of(program)
+    assert sorted(name for stage in stages for name in stage.names) == sorted(whole.names)
+    # what saves an axis comes first
+    assert [stage.names for stage in stages[1:]] == [
+        ("sum over d32", "matmul over n", "matmul over m"), ("mul",),
+    ]  # fmt: skip
+    assert stages[-1].inside == whole.inside == {"mul"}
+
+
 def test_an_unknown_vocabulary_is_refused() -> None:
     with pytest.raises(SearchError, match="vocabulary='all' must be"):
         SearchOptions(vocabulary="all").check()
