@@ -204,17 +204,18 @@ class Candidates:
         return [candidate]
 
     def _search(self, seconds: float) -> None:
-        """Let a search go on: that of the whole program until it has its own operators in one kernel, the targets while it is
-        their turn, the pieces, and then the whole.
+        """Let a search go on: the targets while it is their turn, the pieces until there is a first graph, the whole program
+        until it has its own operators in one kernel, the other pieces, and then the whole.
         """
         targets, whole = self.rewriting, self.search
-        first = whole is None or whole.done or bool(whole.finished)
+        pieces = self.pieces
+        of_pieces = pieces is not None and (not pieces.begun or whole is None or whole.done or bool(whole.finished))
         if targets is not None and not targets.done and not targets.waits(whole):
             targets.advance(seconds, whole)
             fresh = targets.found[self._rewritten :]
             self._rewritten += len(fresh)
             self._waiting.extend(Known(graph, found.cost) for found in fresh for graph in found.graphs)
-        elif self.pieces is not None and first and (joined := next(self.pieces, None)) is not None:
+        elif pieces is not None and of_pieces and (joined := next(pieces, None)) is not None:
             self._waiting.extend(Known(graph, joined.cost) for graph in joined.graphs)
         elif whole is not None:
             whole.advance(seconds)

@@ -1,9 +1,9 @@
 """Graphs of programs that are too large to be searched whole: their pieces are searched, and the graphs of these joined.
 
-Every atom is searched, then the pieces of the partition that would be best if every piece were one kernel without repeated
-work, then one piece after another, the one first that could improve the best partition most. Equal pieces, such as the
-norms of a transformer's layer, are searched once. Of the products that are kernels of their own, the largest may be library
-calls.
+First every atom is one kernel of the program's own operators, and then every piece of the partition that would be best if
+each were one without repeated work. Then these are searched, and one piece after another, the one first that could improve
+the best partition most. Equal pieces, such as the norms of a transformer's layer, are searched once. Of the products that are
+kernels of their own, the largest may be library calls.
 """
 
 from __future__ import annotations
@@ -99,8 +99,8 @@ class LargeSearch:
         #: seconds, or steps, of the search of a piece, infinite where it is complete
         self.spent: dict[Atoms, float] = {}
         self.seen: set[object] = set()
-        #: whether the stream has ended, and whether nothing is left to search
-        self.done = self.complete = False
+        #: whether the stream has begun and ended, and whether nothing is left to search
+        self.begun = self.done = self.complete = False
         self._items = self._all()
 
     def __iter__(self) -> Iterator[Found]:
@@ -108,6 +108,7 @@ class LargeSearch:
 
     def __next__(self) -> Found:
         found = next(self._items, None)
+        self.begun = True
         if found is None:
             self.done = True
             raise StopIteration
@@ -126,14 +127,15 @@ class LargeSearch:
         self.searches.save()
 
     def _all(self) -> Iterator[Found]:
-        for k in range(len(self.cuts.atoms)):
-            self.search(1 << k, self.searches.first)
-        yield self.next()
-        coarse, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
-        for piece, _ in coarse.steps:
-            if piece not in self.ways:
-                self.search(piece, self.searches.first)
-        yield self.next()
+        atoms = [1 << k for k in range(len(self.cuts.atoms))]
+        best, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
+        coarse = [piece for piece, _ in best.steps]
+        for limit in (0.0, self.searches.first):
+            for pieces in (atoms, coarse):
+                for piece in pieces:
+                    if self.spent.get(piece, -1.0) < limit:
+                        self.search(piece, limit)
+                yield self.next()
         yield from self.improved()
         for partition in self.partitions():
             yield self.found(partition)
@@ -247,7 +249,8 @@ class _Searches:
 
     def of(self, program: AxisProgram, limit: float) -> tuple[list[tuple[MuGraph, float]], float]:
         """The graphs that a search of so many seconds, or steps, finds, with their costs, cheapest first, and how many it has
-        had, infinite where it is complete. Once nothing is left, what it found before.
+        had, infinite where it is complete: the program's own operators in one kernel at least. Once nothing is left, what it
+        found before.
         """
         canonical = canonical_key(program)
         axes = canonical.renaming.inverse().axes
@@ -262,14 +265,16 @@ class _Searches:
         renaming = first.renaming_to(canonical)
         # library calls are made of the whole graph
         graphs = [(g, f.cost) for f in undominated(search.found) for g in f.graphs if not _calls_library(g)]
-        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], math.inf if search.done else limit
+        # a search that ended for all has not had what it might have
+        had = math.inf if search.done else 0.0 if self.stopped else limit
+        return [(rename_mugraph(g, renaming, program), c) for g, c in graphs], had
 
     def _advance(self, key: object, search: Search, limit: float) -> None:
         if self._left is None:
-            while not search.done and search.seconds < limit and not self.stopped:
-                search.advance(min(limit - search.seconds, self.deadline - time.perf_counter()))
+            while not search.done and (search.seconds < limit or not search.finished) and not self.stopped:
+                search.advance(min(max(limit - search.seconds, 0.0), self.deadline - time.perf_counter()))
             return
-        while not search.done and self._steps[key] < limit and self._left > 0:
+        while not search.done and (self._steps[key] < limit or not search.finished) and self._left > 0:
             # without time, each call takes one step
             search.advance(0.0)
             self._steps[key] += 1

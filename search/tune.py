@@ -54,6 +54,8 @@ FINAL_SECONDS, FINAL_SHARE = 2.0, 0.2
 COLD_SHARE = 0.2
 #: seconds of a race at least
 RACE_LEAST = 0.05
+#: times as long as the fastest, or the library, that a call takes which is not made again: those of a large program take seconds
+HOPELESS = 3.0
 #: rounds of the last measurement, where they fit, and seconds of a call that is made in any case
 ROUNDS = 5
 CHEAP_S = 0.02
@@ -452,17 +454,22 @@ class Tuner:
         return replace(c, accuracy=tuple(sorted(found, key=lambda a: a.trial != GIVEN)))
 
     def race(self, candidates: Sequence[Candidate], seconds: float) -> list[Candidate]:
-        """Fastest first, as an interleaved run scores them, or, where there is no time for one, as their first calls do."""
+        """Fastest first, as an interleaved run scores them, or, where one is hopeless or there is no time for a race, as their
+        first calls do.
+        """
         if not candidates:
             return []
-        fns = {str(i): self.call(c.executable) for i, c in enumerate(candidates) if c.executable is not None}
-        first = self._first_calls(candidates)
-        if 2 * sum(first.values()) < self.left():
-            seconds, spinning = max(seconds, RACE_LEAST), self.spinning(candidates)
-            timings = interleave(fns, seconds=seconds, spinning=spinning, apart=self.apart(candidates))
-        else:
+        first, apart = self._first_calls(candidates), self.apart(candidates)
+        timings = {name: Timing.once(s) for name, s in first.items()}
+        # a first call that makes copies may take longer for these
+        least = min([*first.values(), self.expected["library"]])
+        racing = [name for name, s in first.items() if name in apart or s <= max(CHEAP_S, HOPELESS * least)]
+        if 2 * sum(first[name] for name in racing) >= self.left():
             self.cut = True
-            timings = {name: Timing.once(s) for name, s in first.items()}
+        elif racing:
+            fns = {name: self.call(candidates[int(name)].executable) for name in racing}
+            seconds, spinning = max(seconds, RACE_LEAST), self.spinning(candidates)
+            timings |= interleave(fns, seconds=seconds, spinning=spinning, apart=apart)
         timed = [replace(c, timing=timings[str(i)]) for i, c in enumerate(candidates)]
         return sorted(timed, key=lambda c: score(c.timing) if c.timing else np.inf)
 
@@ -476,7 +483,8 @@ class Tuner:
         """Finalists (by position) and baselines (by name) in one interleaved run, until it is clear which is the fastest, as far
         as two calls of each fit the time.
 
-        Others have the times of their first calls; baselines but the library are left out then, unless they are cheap.
+        Others have the times of their races, or of their first calls; baselines but the library are left out then, unless they
+        are cheap.
         """
         fns = {str(i): self.call(c.executable) for i, c in enumerate(finalists) if c.executable is not None}
         fns |= {name: self.call(run) for name, run in self.baselines.items()}
@@ -488,7 +496,9 @@ class Tuner:
             if 2 * sum(call[n] for n in (*chosen, name)) < seconds:
                 chosen[name] = fns[name]
         self.cut |= len(chosen) < len(fns)
+        raced = {id(c.executable): c.timing for c in self.measured.values() if c.timing}
         once = {name: Timing.once(s) for name, s in (first | {"library": call["library"]}).items()}
+        once |= {str(i): raced[id(c.executable)] for i, c in enumerate(finalists) if id(c.executable) in raced}
         for name in fns.keys() - chosen.keys() - once.keys():
             if call[name] < CHEAP_S:
                 once[name] = Timing.once(1e-9 * wall_ns(fns[name]))

@@ -77,6 +77,17 @@ def test_the_first_item_has_a_graph_whatever_the_budget() -> None:
     check(p, ap, found[0].graphs[0], SIZES, Random(0))
 
 
+def test_the_first_graph_is_of_the_programs_own_operators_and_no_search_goes_on_before_it() -> None:
+    _, ap = small("decoder_layer")
+    stream = LargeSearch(ap, SIZES)
+    graph, *_ = next(stream).graphs
+    assert len(graph.kernels) == len(stream.cuts.atoms)
+    searches = [search for _, search in stream.searches._known.values()]
+    # a norm's atoms are those of the other norms
+    assert 0 < len(searches) <= len(stream.cuts.atoms)
+    assert all(len(search.finished) == 1 for search in searches)
+
+
 def test_no_graph_comes_twice_and_the_stream_ends() -> None:
     found = [g for item in first("mlp_block", 200, budget=3.0) for g in item.graphs]
     keys = [structure_key(g) for g in found]
@@ -161,10 +172,13 @@ def test_a_counted_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_interrupted_stream_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     _, ap = small("mlp_block")
-    every = drained(LargeSearch(ap, SIZES))
+    # which graphs of a piece are known after half a second is a matter of the machine
+    counted = SearchOptions(steps=10**6)
+    monkeypatch.setattr(large, "PIECE_STEPS", 50)
+    every = drained(LargeSearch(ap, SIZES, counted))
     advance = Search.advance
     for at in (1, 2, 5):
-        stream, calls = LargeSearch(ap, SIZES), 0
+        stream, calls = LargeSearch(ap, SIZES, counted), 0
 
         def interrupted(self: Search, seconds: float, at: int = at) -> Any:
             nonlocal calls

@@ -73,6 +73,27 @@ def test_all_that_was_measured_is_told_after_every_wave(monkeypatch: pytest.Monk
     assert all({s for s, _ in before} < {s for s, _ in after} for before, after in pairwise(told))
 
 
+def test_what_is_hopeless_is_not_called_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of two kernels, a call of one has taken a second, and of the other as long as the library's."""
+    limit_tuning(monkeypatch.setattr)
+    baselines = {"library": LibraryProgram(to_axes(program(NAME)))}
+    tuner = Tuner(program(NAME), SIZES, processor(), baselines, flops=1e6, budget=600.0, seed=0)
+    graph = kernels()
+    first, second = (s for s in tuner.schedules(candidate(graph))[:2])
+    made = tuner.compile([(candidate(graph), first), (candidate(graph), second)], 600.0)
+    slow, fast = (id(c.executable) for c in made)
+    tuner.calls = {slow: 1.0, fast: tuner.expected["library"]}
+    raced = tuner.race(made, 0.1)
+    runs = {id(c.executable): c.timing.runs for c in raced if c.timing}
+    assert runs[slow] == 1 < runs[fast]
+    # all of them are, and none is called
+    tuner.calls = {slow: 1.0, fast: 2.0}
+    assert [c.timing and c.timing.median_us for c in tuner.race(made, 0.1)] == [1e6, 2e6]
+    # what made copies in its first call is
+    monkeypatch.setattr(Tuner, "apart", lambda self, candidates: [str(i) for i, _ in enumerate(candidates)])
+    assert all(c.timing and c.timing.runs > 1 for c in tuner.race(made, 0.1))
+
+
 def test_variants_take_turns_with_the_graphs_that_they_are_of() -> None:
     own = kernels()
     library = with_predefined(own)

@@ -205,6 +205,31 @@ def test_neighbours_are_few_differ_in_code_and_lead_back() -> None:
         assert best in list(scheduler.neighbours(s))
 
 
+@pytest.mark.parametrize("name", ("gated_mlp", "mha_decode"))
+def test_a_decision_of_one_kernel_is_planned_as_in_the_whole_graph(name: str) -> None:
+    hints = dict(zip(program(name).symbols(), SIZES[1], strict=False))
+    graph = next(g for g in kernels_only(name, 100) if len(g.kernels) > 1)
+    base = tiles(graph, 6)
+    emitter = Emitter(graph, base, analyze(graph), hints)
+    changed = 0
+    for near in each_other(graph, base, hints):
+        whole = [k.decisions.planned for k in Emitter(graph, near, analyze(graph), hints).kernels]
+        for number, (kernel, own) in enumerate(zip(emitter.kernels, near.kernels, strict=True)):
+            assert kernel.with_schedule(own).decisions.planned == whole[number]
+            changed += own != base.kernels[number]
+    assert changed
+
+
+def test_counts_that_schedules_share_are_those_of_each_alone() -> None:
+    hints = dict(zip(program("gated_mlp").symbols(), SIZES[1], strict=False))
+    graph = next(g for g in kernels_only("gated_mlp", 100) if len(g.kernels) > 1)
+    scheduler = Scheduler(graph, hints, MODEL)
+    near = list(scheduler.neighbours(scheduler.first()))
+    assert near
+    for s in near:
+        assert scheduler.ns(s) == Scheduler(graph, hints, MODEL).ns(s)
+
+
 def test_the_model_sees_vectors_across_rows() -> None:
     graph, schedule = softmax()
     scheduler = Scheduler(graph, {"m": 512, "n": 1024}, MODEL)
