@@ -24,6 +24,7 @@ import typer
 
 import mirage as mi
 from benchmarks import slow_machine
+from benchmarks.large import LARGE
 from benchmarks.programs import PROGRAMS
 from benchmarks.tables import Table, emit
 from mirage.cli_shared import AsJson
@@ -41,6 +42,8 @@ SPEEDS = (1.0, slow_machine.SHARE)
 BEST = 300.0
 #: seconds of the race between it and the one that a row returned
 RACE = 2.0
+#: what is superoptimized, by name
+ALL = {**PROGRAMS, **LARGE}
 #: what a line of progress says once a kernel was measured, and once there is a graph
 KERNEL, GRAPH = "the fastest takes", " graphs"
 
@@ -77,7 +80,7 @@ def child(name: str, budget: float, begun: float, result: Path) -> None:
     # the deadline counts from the call on, after the import
     superoptimize = mi.superoptimize
     start = time.perf_counter()
-    found = superoptimize(PROGRAMS[name], budget=budget, progress=say)
+    found = superoptimize(ALL[name], budget=budget, progress=say)
     seconds = time.perf_counter() - start
     found.save(result)
     print(json.dumps([seen.get(GRAPH), seen.get(KERNEL), seconds]))
@@ -94,9 +97,9 @@ def measure(
     with ExitStack() as stack:
         warm = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mirage-anytime-warm-")))
         _compile_shared(warm)
-        for name in names or PROGRAMS:
+        for name in names or ALL:
             say(f"{name}: looking for the best version for {best_budget:g} s")
-            best = mi.superoptimize(PROGRAMS[name], budget=best_budget)
+            best = mi.superoptimize(ALL[name], budget=best_budget)
             for speed in speeds:
                 for start in STARTS:
                     for budget in budgets:
