@@ -80,7 +80,8 @@ MODULES = dict(sources())
 BENCHMARKS = dict(modules_below(ROOT / "benchmarks", "benchmarks"))
 
 
-def imported(text: str, *, types: bool = True) -> set[str]:
+@functools.cache
+def imported(text: str, *, types: bool = True) -> frozenset[str]:
     """The modules of `mirage` and `benchmarks` that a source imports; `from mirage import api` is the module `mirage.api`.
 
     Without `types`, those that only type checkers import are left out.
@@ -98,7 +99,7 @@ def imported(text: str, *, types: bool = True) -> set[str]:
             found |= {n if n in MODULES or n in BENCHMARKS else str(node.module) for n in below}
         elif isinstance(node, ast.Import):
             found |= {a.name for a in node.names}
-    return {n for n in found if n.split(".")[0] in ("mirage", "benchmarks")}
+    return frozenset(n for n in found if n.split(".")[0] in ("mirage", "benchmarks"))
 
 
 def layer(module: str) -> str:

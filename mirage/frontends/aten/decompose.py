@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any
 
@@ -50,6 +51,13 @@ SPLIT = (
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
     """The table for `ExportedProgram.run_decompositions` and AOTAutograd: torch's core operators and those of `WHOLE` stay."""
+    # others may be registered at any time
+    return dict(_decompositions(frozenset(torch._C._dispatch_get_registrations_for_dispatch_key("CompositeImplicitAutograd"))))
+
+
+@lru_cache(maxsize=1)
+def _decompositions(registered: frozenset[str]) -> dict[Any, Callable[..., Any]]:
+    """The table while these operators are registered that are made of others."""
     table = default_decompositions()
     for op in list(table):
         if isinstance(op, torch._ops.OpOverload) and op._schema.name.partition("::")[2] in WHOLE:
