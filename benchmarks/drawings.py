@@ -1,4 +1,4 @@
-"""Draws graphs that a search finds, and a compiled program: `python -m benchmarks.drawings` writes SVGs to docs/figures/."""
+"""Draws graphs of a search, equal terms and a compiled program: `python -m benchmarks.drawings` writes SVGs to docs/figures/."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import mirage as mi
 from benchmarks.graphs.programs import SMALL
 from benchmarks.programs import PROGRAMS
 from mirage.drawing.show import picture
+from mirage.ir.axes import to_axes
 from mirage.mugraph.degree import analyze, program_is_stable
 from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
@@ -16,6 +17,8 @@ from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
 from mirage.verify.proof import prove
+from mirage.verify.rules.saturate import saturate
+from mirage.verify.rules.terms import Terms, read
 
 FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 
@@ -30,6 +33,8 @@ PICTURES = {
     "adapter_mlp": ("loop d4096 split over the grid; no loop", "relu"),
     "rmsnorm_linear": ("loop d4096", "rsqrt"),
 }
+#: the program whose classes of equal terms are drawn
+CLASSES = "rms_norm"
 #: programs drawn down to their thread graphs; the others stop at the block graph, which is easier to read
 WITH_THREADS = frozenset({"rmsnorm_linear"})
 
@@ -62,6 +67,13 @@ def compiled(name: str) -> str:
     return picture(fast)
 
 
+def saturated(name: str) -> str:
+    """The drawing of the terms that are equal to those of a benchmark program, all of them."""
+    program = to_axes(PROGRAMS[name].trace())
+    terms = Terms(program.axes)
+    return picture(saturate(terms, read(terms, program).outputs, seconds=BUDGET))
+
+
 def operators(graph: MuGraph) -> set[str]:
     """The operators of all block graphs."""
     return {n.op for k in graph.kernels if k.graph is not None for n in k.graph.nodes}
@@ -79,9 +91,10 @@ def main() -> None:
         file = FIGURES / f"{name}.svg"
         write(with_threads(graph, analyze(graph)) if name in WITH_THREADS else graph, file)
         print(file)
-    file = FIGURES / "llama_decode.svg"
-    file.write_text(compiled("llama_decode"), encoding="utf-8")
-    print(file)
+    for kind, drawn in (("llama_decode", compiled("llama_decode")), (f"{CLASSES}-classes", saturated(CLASSES))):
+        file = FIGURES / f"{kind}.svg"
+        file.write_text(drawn, encoding="utf-8")
+        print(file)
 
 
 if __name__ == "__main__":

@@ -173,12 +173,20 @@ class EGraph:
 
     def __str__(self) -> str:
         """The classes, each with its terms, as it was when the graph was last rebuilt."""
-        names = {root: f"c{i}" for i, root in enumerate(sorted(self._nodes, key=lambda r: min(self._members[r])))}
-        lines = []
-        for root, name in names.items():
-            terms = sorted(self._text(node, names) for nodes in self.nodes(root).values() for node in nodes)
-            lines.append(f"{name} = {' | '.join(terms)}")
-        return "\n".join(lines)
+        names = self.names()
+        return "\n".join(f"{name} = {' | '.join(self.texts(root, names))}" for root, name in names.items())
+
+    def names(self) -> dict[int, str]:
+        """A name for each class, in the order in which their terms were added."""
+        return {root: f"c{i}" for i, root in enumerate(sorted(self._nodes, key=lambda r: min(self._members[r])))}
+
+    def texts(self, root: int, names: Mapping[int, str]) -> list[str]:
+        """The terms of a class over classes of these names, as it was when the graph was last rebuilt."""
+        return sorted(self._text(node, names) for nodes in self.nodes(root).values() for node in nodes)
+
+    def below(self, root: int) -> list[int]:
+        """The classes to which the terms of a class are applied."""
+        return list(dict.fromkeys(self.find(a) for nodes in self.nodes(root).values() for node in nodes for a in node.args))
 
     def _text(self, node: Node, names: Mapping[int, str]) -> str:
         if not node.args:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mirage.drawing.show import Displayed
 from mirage.verify.rules.egraph import EGraph, head_of
 from mirage.verify.rules.pattern import Binding
 from mirage.verify.rules.registry import rules
@@ -30,7 +31,7 @@ GROWTH = 16
 
 
 @dataclass
-class Saturated:
+class Saturated(Displayed, drawn_by="mirage.verify.rules.draw"):
     """An e-graph under the rules. `stop_reason` is "saturated" where no rule says more, else what the bound was."""
 
     graph: EGraph

@@ -16,6 +16,7 @@ import sympy
 
 from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.ir.functions import ScalarFunction
+from mirage.verify.decimals import as_written
 from mirage.verify.exact import read_node
 
 #: operators whose operands have no order
@@ -149,7 +150,8 @@ class Terms:
             case "input":
                 return str(data[0])
             case "constant":
-                return str(data) if data >= 0 and data.denominator == 1 else f"({data})"
+                number = as_written(data)
+                return str(number) if number >= 0 and number.denominator == 1 else f"({number})"
             case "size":
                 return f"|{data}|"
             case "function":
