@@ -11,8 +11,8 @@ arguments. The new parameters never change either, and join `Context.constants`.
 
 Lifted is what pays for the memory that is then kept: a result of known shape, not larger than the constants that it is made
 of; what only reads a constant in another order (reshapes, transposes) stays, as kernels do so for free, but where a library
-function reads it, for which it would be made in every call. What the main function returns, and what an effect may write to,
-is computed anew in every call.
+function or all rounds of a loop read it, for which it would be made in every call. What the main function returns, and what an
+effect may write to, is computed anew in every call.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from mirage.compiler.passes.rewrite import Rewriter
 from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import Dim
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Binding, Function, LibraryCall, MakeTuple, Module, OpCall, ShapeValue, Var
+from mirage.ir.graph.nodes import Atom, Binding, Function, LibraryCall, Loop, MakeTuple, Module, OpCall, ShapeValue, Var
 from mirage.ir.graph.traverse import determined, symbols_used, variables, with_atoms
 from mirage.ir.types import ELEMENTS, TensorType
 
@@ -83,29 +83,47 @@ def constant_values(
 def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Var], set[Var]]:
     """Which of the constant values are prepared, in order, and which are computed in every call nevertheless."""
     handed_out = set(_handed_out(function))
-    by_libraries = {v for b in function.bindings if isinstance(b.value, LibraryCall) for v in variables(b.value)}
+    in_order = set(_read_in_order(function))
     results: set[Var] = set()
     kept: set[Var] = set()
     todo = [v for b in function.bindings if b.var not in constant for v in variables(b.value)]
-    todo += [*handed_out, *by_libraries]
+    todo += [*handed_out, *in_order]
     while todo:
         v = todo.pop()
         if v not in constant or v in results or v in kept:
             continue
-        if v not in handed_out and _pays(v, constant, in_order=v in by_libraries):
+        made = constant[v].value
+        is_view = isinstance(made, OpCall) and made.op == "reshape" and v not in in_order
+        # another shape costs nothing, and others may see through it
+        if not is_view and v not in handed_out and _pays(v, constant, in_order=v in in_order):
             results.add(v)
         else:
             kept.add(v)
-            todo += variables(constant[v].value)
+            todo += variables(made)
     return [v for v in constant if v in results], kept
 
 
+def _read_in_order(function: Function) -> Iterator[Var]:
+    """What library functions read, and all rounds of a loop."""
+    for b in function.bindings:
+        if isinstance(b.value, LibraryCall):
+            yield from variables(b.value)
+        elif isinstance(b.value, Loop):
+            yield from (a for a in b.value.args[_first_invariant(b.value) :] if isinstance(a, Var))
+
+
+def _first_invariant(loop: Loop) -> int:
+    return loop.carried + (loop.count is None)
+
+
 def _handed_out(function: Function) -> Iterator[Var]:
-    """What is not only read by operators: results, fields of tuples, arguments of calls."""
+    """What is not only read by operators: results, fields of tuples, arguments of calls but those that a loop only reads."""
     if isinstance(function.result, Var):
         yield function.result
     for b in function.bindings:
-        if not isinstance(b.value, OpCall | LibraryCall):
+        if isinstance(b.value, Loop):
+            yield from (a for a in b.value.args[: _first_invariant(b.value)] if isinstance(a, Var))
+        elif not isinstance(b.value, OpCall | LibraryCall):
             yield from variables(b.value)
 
 

@@ -56,7 +56,7 @@ def _is_fitting(m: Match) -> bool:
     for name in ("bias", "other"):
         if name in m.calls and _type(m.calls[name]) != out:
             return False
-    if "bias" in m.calls and not any(_is_per_output(a.annotation, out) for a in m.calls["bias"].args):
+    if "bias" in m.calls and not any(is_per_output(a.annotation, out) for a in m.calls["bias"].args):
         return False
     if "other" in m.operands and not (isinstance(m.operands["other"], Var) and m.type("other") == out):
         return False
@@ -77,7 +77,7 @@ def _is_window_of_one(m: Match) -> bool:
     return w.shape[:2] == matrix.shape and all(map(is_one, w.shape[2:])) and out.shape[:2] == product.shape[:2]
 
 
-def _is_per_output(bias: Any, out: TensorType) -> bool:
+def is_per_output(bias: Any, out: TensorType) -> bool:
     """Whether a summand broadcasts along all dims of the result but that of the outputs."""
     if not isinstance(bias, TensorType) or bias.dtype != out.dtype or len(bias.shape) > len(out.shape):
         return False

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch import convolution, order
+from mirage.kernels.cpu.launch import convolution, linear, order
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import SEVERAL, lease
@@ -18,6 +18,8 @@ from mirage.runtime.places.place import OperatorRun, Place, span_at
 _BYTE = np.dtype(np.uint8)
 #: operators that are faster in C than by their meaning in NumPy
 _OPERATORS: Mapping[str, OperatorRun] = {"topk": order.topk, "convolution": convolution.convolution}
+#: library functions that the threads of kernels compute, in place of others
+_LIBRARY: Mapping[str, Callable[..., None]] = {"blas.matmul": linear.matmul}
 
 
 class HostPlace(Place):
@@ -76,7 +78,7 @@ class HostPlace(Place):
         to[...] = a
 
     def library(self, name: str) -> Callable[..., None]:
-        return library_function(name)
+        return _LIBRARY.get(name) or library_function(name)
 
     def operator(self, name: str) -> OperatorRun:
         return _OPERATORS.get(name) or get_operator(name).run

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.launch import linear as module
-from mirage.kernels.cpu.launch.linear import FEW, linear
+from mirage.kernels.cpu.launch.linear import FEW, linear, matmul
 from tests.kernels.kernels import in_threads
 
 
@@ -37,6 +39,41 @@ def test_many_blocks(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "num_threads", lambda: 3)
     check(2, 2100, 1030, transposed=transposed, bias=True)
     check(1, 70_000, 40, transposed=transposed, bias=False)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("rows", [33, 70, 600])
+def test_many_rows(rows: int, transposed: bool) -> None:
+    check(rows, 45, 203, transposed=transposed, bias=True)
+
+
+#: shapes of the operands and of what is added, and permutations that the operands are read through
+PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None, tuple[int, ...], tuple[int, ...]]] = [
+    ((5, 7), (7, 9), None, (), ()),
+    ((2, 3, 7), (9, 7), (9,), (), (1, 0)),
+    ((3, 2, 7), (7, 9), (2, 3, 9), (1, 0, 2), ()),
+    ((5, 7), (7, 9), (5, 9), (), (0, 1)),
+    # those of BLAS: columns of a product that are read as rows, sums that broadcast otherwise, several matrices
+    ((7, 5), (7, 9), (1, 9), (1, 0), ()),
+    ((5, 7), (7, 9), (5, 1), (), ()),
+    ((5, 7), (7, 1), (5, 1), (), ()),
+    ((2, 5, 7), (2, 7, 9), (9,), (), ()),
+]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_products_as_programs_call_them(case: Any, relu: bool, dtype: str) -> None:
+    xs, ys, added, left, right = case
+    rng = np.random.default_rng(3)
+    inputs = [rng.standard_normal(s).astype(dtype) for s in (xs, ys, added) if s is not None]
+    x, y = (a.astype("float64").transpose(p or range(a.ndim)) for a, p in zip(inputs[:2], (left, right), strict=True))
+    wanted = x @ y + (inputs[2] if added else 0)
+    out = np.full(wanted.shape, np.nan, dtype)
+    matmul(inputs, [out], left=left, right=right, bias=added is not None, relu=relu)
+    tolerance = 0.05 if dtype == "float16" else 1e-5
+    np.testing.assert_allclose(out, np.maximum(wanted, 0) if relu else wanted, rtol=tolerance, atol=tolerance)
 
 
 def test_nothing_to_sum_and_no_rows() -> None:
