@@ -14,6 +14,7 @@ import linecache
 import math
 import os
 import sys
+from dataclasses import replace
 from typing import IO, Any
 
 import numpy as np
@@ -105,6 +106,11 @@ def _reduce(self: Any, inputs: tuple[Any, ...]) -> list[Any]:
 
 
 interpreter.ReduceOps.generic_reduce = _reduce
+
+
+# a third of the interpreter's time: sums, differences and products of integers are computed again in 64 bits, and then compared
+# with their limits, but what is found is told in Triton's debug mode only
+interpreter.interpreter_builder.options = replace(interpreter.interpreter_builder.options, sanitize_overflow=False)
 
 
 class _Patched:
