@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from mirage.ir.axes import AxisProgram
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator
 from mirage.kernels.cpu.processor import CPU_RATES
 from mirage.kernels.target import Rates
@@ -35,6 +36,11 @@ SPLITS = 8
 CACHES = (1 << 13, 1 << 18)
 #: sizes of the symbolic axes, beside the hinted ones, at which costs are compared
 COMPARED = (4096,)
+#: and those of programs with products of products, whose best order depends on sizes
+COMPARED_CHAINS = (16, 4096)
+
+#: operators through which a product goes on, where one operand depends on it
+_LINEAR = frozenset({"mul", "div", "add", "sub", "neg", "sum"})
 
 #: entries of a cost: launches, operators of blocks, and then per set of sizes
 _LAUNCHES, _OPERATORS = range(2)
@@ -58,14 +64,41 @@ class Place:
     split: str | None
 
 
+def compared_sizes(program: AxisProgram) -> tuple[int, ...]:
+    """The sizes of symbolic axes at which the costs of a program's graphs are compared."""
+    return COMPARED_CHAINS if _has_chain(program) else COMPARED
+
+
+def _has_chain(program: AxisProgram) -> bool:
+    """Whether an operand of a matmul follows from a matmul by sums, differences and products alone."""
+    products: set[int] = set()
+    for i, n in enumerate(program.nodes):
+        of_product = any(k in products for k in n.operands)
+        if n.op == "matmul":
+            if of_product:
+                return True
+            products.add(i)
+        elif of_product and n.op in _LINEAR:
+            products.add(i)
+    return False
+
+
 class CostModel:
-    """Costs at the hinted sizes of the axes, and at others. Symbolic axes (`free`) take other sizes, fixed ones do not.
+    """Costs at the hinted sizes of the axes, and at others. Symbolic axes (`free`) take other sizes, those `compared`, fixed ones
+    do not.
 
     Elements in memory are of `itemsize` bytes. `rates` decide the order.
     """
 
-    def __init__(self, sizes: Mapping[str, int], free: Sequence[str], itemsize: int, rates: Rates = CPU_RATES) -> None:
-        others = [{a: n if a in free else sizes[a] for a in sizes} for n in COMPARED] if free else []
+    def __init__(
+        self,
+        sizes: Mapping[str, int],
+        free: Sequence[str],
+        itemsize: int,
+        rates: Rates = CPU_RATES,
+        compared: Sequence[int] = COMPARED,
+    ) -> None:
+        others = [{a: n if a in free else sizes[a] for a in sizes} for n in compared] if free else []
         self.tables: list[dict[str, int]] = [dict(sizes), *others]
         self.length = 2 + _ENTRIES * len(self.tables)
         weights = np.zeros(self.length)

@@ -8,6 +8,7 @@ from mirage.errors import SearchError
 from mirage.ir.axes import AxisProgram
 from mirage.kernels.cpu.processor import CPU_RATES
 from mirage.kernels.target import Rates
+from mirage.search.cost import COMPARED
 
 #: operators that a kernel may have beyond those of the whole program
 SLACK = 2
@@ -25,7 +26,8 @@ class SearchOptions:
     by so many steps together, so that what it finds by a step is the same on every machine. `rules`: whether what the rules
     make of the program is searched too (`targets.py`). `vocabulary`: "table" for the operators of the paper's Table 1 that
     the program has room for, "program" for those that it is written in. `constants`: arguments whose contents never change:
-    what follows from them alone costs nothing, as it is computed once. `rates`: what costs weigh that order graphs. `pruner`
+    what follows from them alone costs nothing, as it is computed once. `rates`: what costs weigh that order graphs. `compared`:
+    sizes of the symbolic axes, beside the given ones, at which a graph may be the best. `pruner`
     ("normal-form", "smt" or None) and `canonical=False`, which builds equal values again, are for ablations.
     """
 
@@ -43,6 +45,7 @@ class SearchOptions:
     vocabulary: str = "table"
     constants: tuple[str, ...] = ()
     rates: Rates = CPU_RATES
+    compared: tuple[int, ...] = COMPARED
 
     def check(self) -> None:
         """Raises SearchError where an option is impossible."""

@@ -46,7 +46,7 @@ class Space:
         self.plans = kernel_plans(program, options.max_loops)
         self.algebras = Algebras(program, axis_parts(program))
         free = [a for a, d in program.axes.items() if d.free_symbols]
-        self.model = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates)
+        self.model = CostModel(axis_sizes, free, DTYPES[program.dtype].itemsize, options.rates, options.compared)
         self.whole = False
         self.complete = False
         self.stats = SearchStats()

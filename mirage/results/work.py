@@ -21,6 +21,7 @@ from mirage.results.recall import Kept, KeptDecision, Memory, search_key
 from mirage.results.result import StoredResult
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
+from mirage.search.cost import compared_sizes
 from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
@@ -105,19 +106,20 @@ class Request:
         finds besides.
         """
         verifier, sizes = self.verifier, self.anchors[0]
+        options = replace(self.options, compared=compared_sizes(verifier.axis_program))
         graphs = self.memory.graphs() if self.memory is not None else None
         known = [*(_measured(kept) if kept else ()), *hints, *(graphs.value[0] if graphs else ())]
         recalled = graphs.value[1] if graphs and graphs.complete else None
         search = checkpoint = None
         if recalled is None:
-            key = search_key(verifier.program, sizes, self.options)
+            key = search_key(verifier.program, sizes, options)
             checkpoint = Checkpoint(checkpoint_path(key), key) if self.checkpointed else None
             search = Search(
-                verifier.axis_program, sizes, self.options, safe=program_is_stable(verifier.program),
+                verifier.axis_program, sizes, options, safe=program_is_stable(verifier.program),
                 checkpoint=checkpoint, executor=self.executor,
             )  # fmt: skip
-        found = pieces(verifier, sizes, self.options, checkpoint) if search is not None else None
-        targets = rewriting(verifier, sizes, self.options, self.constants) if search is not None else None
+        found = pieces(verifier, sizes, options, checkpoint) if search is not None else None
+        targets = rewriting(verifier, sizes, options, self.constants) if search is not None else None
         candidates = Candidates(verifier, search, known, found, targets)
         spent = kept.spent if kept else 0.0
         return Work(verifier, self.anchors, candidates, self.constants, checkpoint, recalled, spent, self.begun)

@@ -153,12 +153,12 @@ def test_no_graph_of_the_pieces_is_lost_to_the_targets() -> None:
     item = Found([reference_graph(found.verifier.axis_program)], 1.0, np.zeros(0), False, 0.0)
 
     class Pieces:
-        done = complete = False
+        begun = done = complete = False
 
         def __next__(self) -> Found:
             if self.done:
                 raise StopIteration
-            self.done = self.complete = True
+            self.begun = self.done = self.complete = True
             return item
 
     found.pieces = Pieces()  # type: ignore[assignment]

@@ -28,7 +28,7 @@ from mirage.results.result import FROM_CACHE, FROM_FILE, WAITED, Result, StoredR
 from mirage.runtime.calls import Caller
 from mirage.search.accuracy import Accuracy, accuracy_trials, random_inputs
 from mirage.search.candidates import Candidate
-from mirage.search.cost import COMPARED
+from mirage.search.cost import compared_sizes
 from mirage.search.decision import MAX_VERSIONS, Decision, Version
 from mirage.verify.certificate import Certificate
 
@@ -238,7 +238,8 @@ class Superoptimized(Result):
     def _compared(self) -> str:
         """The sizes at which the search compared graphs: one that is dearer than another at all of them is dropped."""
         given = ", ".join(f"{s}={n}" for s, n in self.sizes.items())
-        return f"{given}, and all of these {', '.join(map(str, COMPARED))}" if given else "the program's own sizes"
+        others = ", or ".join(map(str, compared_sizes(self.verifier.axis_program)))
+        return f"{given}, and all of these {others}" if given else "the program's own sizes"
 
     def stored(self) -> StoredResult:
         decision = decision_record(self.decision, self.graphs)

@@ -1,0 +1,83 @@
+"""Orders of products that depend on sizes, and factors of constants: what one search holds for all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mirage as mi
+from mirage.ir.axes import to_axes
+from mirage.ir.dims import evaluate
+from mirage.kernels.target import get_target
+from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.whole import whole_program
+from mirage.results.work import Request
+from mirage.search.cost import COMPARED, compared_sizes
+from mirage.search.large import Prices
+from mirage.search.options import SearchOptions
+from mirage.verify.equivalence import Verifier
+
+T = mi.tensor
+SPECS: dict[str, Any] = {"a": T("m", 64), "b": T(64, "n"), "c": T("n", 64)}
+
+
+def chain(a: Any, b: Any, c: Any) -> Any:
+    return a @ b @ c
+
+
+def found(fn: Callable[..., Any], sizes: dict[str, int], constants: tuple[str, ...] = (), **specs: Any) -> list[MuGraph]:
+    """The proved graphs of a search as `superoptimize` begins it, the cheapest at these sizes first."""
+    options = SearchOptions(constants=constants, rules=False)
+    request = Request(Verifier(mi.trace(fn, **specs)), [sizes], get_target("cpu"), options, constants)
+    return [c.graph for c in sorted(request.work().candidates.all(60), key=lambda c: c.cost)]
+
+
+def left_first(graph: MuGraph) -> bool:
+    """Whether a @ b is computed, not b @ c."""
+    return any(n.op == "matmul" and set(n.axes) == {"m", "n"} for n in whole_program(graph).nodes)
+
+
+@pytest.mark.parametrize("size", [8, 1024])
+def test_one_search_holds_both_orders_of_a_chain_whatever_sizes_it_is_made_for(size: int) -> None:
+    sizes = {"m": size, "n": size}
+    graphs = found(chain, sizes, **SPECS)
+    assert {left_first(g) for g in graphs} == {True, False}
+    # and the order that takes fewer operations comes first
+    left, right = (
+        Prices(axes, {a: evaluate(d, sizes) for a, d in axes.axes.items()}, SearchOptions()).apart(axes)
+        for axes in (to_axes(mi.trace(fn, **SPECS)) for fn in (chain, lambda a, b, c: a @ (b @ c)))
+    )
+    assert left_first(graphs[0]) == (left < right)
+
+
+@pytest.mark.parametrize(
+    ("fn", "specs", "is_chain"),
+    [
+        (chain, SPECS, True),
+        (lambda x, a, b: (x @ a / 8 + x) @ b, {"x": T("m", 8), "a": T(8, 8), "b": T(8, "n")}, True),
+        (lambda x, a, b: mi.relu(x @ a) @ b, {"x": T("m", 8), "a": T(8, 8), "b": T(8, "n")}, False),
+        (lambda x, a, b: x @ a + x @ b, {"x": T("m", 8), "a": T(8, "n"), "b": T(8, "n")}, False),
+    ],
+    ids=["chain", "scaled and added", "relu between", "side by side"],
+)
+def test_more_sizes_are_compared_where_products_have_orders(fn: Callable[..., Any], specs: Any, is_chain: bool) -> None:
+    compared = compared_sizes(to_axes(mi.trace(fn, **specs)))
+    assert set(COMPARED) <= set(compared) and (len(compared) > len(COMPARED)) == is_chain
+
+
+def test_the_gain_of_a_norm_goes_into_the_weights_where_both_are_constant() -> None:
+    specs: dict[str, Any] = {"x": T("n", 64), "g": T(64), "w": T(64, 32)}
+
+    def norm(x: Any, g: Any, w: Any) -> Any:
+        return mi.rms_norm(x, g) @ w
+
+    def of_constants(graph: MuGraph) -> bool:
+        """Whether a kernel reads the gain and the weights alone."""
+        kernels = [n for n in graph.kernels if all(graph.kernel.nodes[r.node].op == "input" for r in n.operands)]
+        names = [[graph.inputs[graph.kernel.nodes[r.node].attr["index"]].name for r in n.operands] for n in kernels]
+        return ["g", "w"] in [sorted(n) for n in names]
+
+    assert of_constants(found(norm, {"n": 256}, ("g", "w"), **specs)[0])
+    assert not any(of_constants(g) for g in found(norm, {"n": 256}, **specs))
