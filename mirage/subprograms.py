@@ -59,6 +59,9 @@ class Searches:
     """The fastest of what `mirage.superoptimize` finds for a subprogram, of one kernel that is made without a search, and of what
     libraries and fusion make of it. All three are made and raced within the budget; after an interrupt, and where no time is
     left, it is the last, which costs none.
+
+    What a search leaves of its budget is the next one's. What is recalled leaves nothing, so that a program whose subprograms are
+    all known is compiled at once, also where their searches were cut short.
     """
 
     kernels: KernelMaker
@@ -66,6 +69,8 @@ class Searches:
     seed: int
     say: Say
     interrupted: bool = False
+    #: seconds that searches left, or, below 0, took beyond their budgets
+    saved: float = 0.0
     #: what was chosen for each subprogram, and what a search found for it, or, without one, the same
     chosen: dict[str, Choice] = field(default_factory=dict)
     found: dict[str, Choice] = field(default_factory=dict)
@@ -73,6 +78,7 @@ class Searches:
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
     ) -> Choice:
+        budget += self.saved
         deadline = time.perf_counter() + budget
         race = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS)
         sizes = list(sizes)[:MAX_VERSIONS]
@@ -102,6 +108,8 @@ class Searches:
             name = name if arguments is None else fastest(made, arguments, race)
         choices = {n: (forms[n], _said(n, result, why)) for n in (name, FOUND) if n in forms}
         self.chosen[program.name], self.found[program.name] = choices[name], choices.get(FOUND, choices[name])
+        if result is None or not result.cache_hit:
+            self.saved = deadline - time.perf_counter()
         return choices[name]
 
     @property

@@ -6,7 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -34,6 +35,7 @@ from mirage.errors import (
 from tests.api.archives import members, saved_with, write
 from tests.api.small import BUDGET, Judge, limit_tuning, races_by
 from tests.kernels.kernels import in_threads
+from tests.work import ByHand
 
 #: without a search, so that a test takes a second
 QUICK: dict[str, Any] = {"without": ("superoptimize",)}
@@ -128,6 +130,28 @@ def test_a_search_has_the_time_that_the_other_forms_leave(monkeypatch: pytest.Mo
     assert done == ["form", "form", "search"] * 2
     assert max(budgets) < 2 * BUDGET
     assert executable.explain().count("fused without a search, as one found nothing that can be compiled (none)") == 2
+
+
+def test_what_a_search_leaves_is_the_next_ones_and_what_is_recalled_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three subprograms with 100 s each: of one a search takes 30, one is recalled, of one a search takes 180."""
+    clock, budgets = ByHand(), list[float]()
+    outcomes = iter([(30.0, False), (0.0, True), (180.0, False), (0.0, False)])
+
+    def search(*_: Any, budget: float, **__: Any) -> Any:
+        budgets.append(budget)
+        seconds, hit = next(outcomes)
+        clock.sleep(seconds)
+        return SimpleNamespace(interrupted=False, cache_hit=hit, best="", stats=SimpleNamespace(stop_reason=""))
+
+    monkeypatch.setattr(subprograms, "time", clock)
+    monkeypatch.setattr(subprograms, "superoptimize", search)
+    # the forms beside what is found are not made elsewhere than on the host
+    kernels = SimpleNamespace(on_host=False, target="cpu", superoptimized=lambda result: result)
+    searches = subprograms.Searches(cast(Any, kernels), False, 0, lambda _: None)
+    for _ in range(4):
+        searches(mi.trace(mi.relu, x=mi.tensor("n")), [{"n": 4}], [], 100.0)
+    whole = [b + subprograms.RACE_SECONDS for b in budgets]
+    assert whole == pytest.approx([100.0, 170.0, 170.0, 90.0], abs=0.1)
 
 
 @pytest.mark.parametrize("wanted", ["found", "fused", "plain"])

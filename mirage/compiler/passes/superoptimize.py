@@ -1,9 +1,9 @@
 """Lax subprograms become calls of verified kernels, found by a search or in the results cache (Mirage, Fig. 1).
 
 The function of a subprogram keeps its signature and calls the kernel; inlining then puts the call into its callers. Equal
-subprograms, as the layers of a model have them, share one kernel. The budget that is left is divided among those that are still
-to be searched by the square root of the time that each takes at least: large ones gain most, but small ones gain, too. Where no
-kernel is better than libraries and fusion, the subprogram becomes an ordinary function, which is left to these.
+subprograms, as the layers of a model have them, share one kernel. The budget is divided by the square root of the time that each
+subprogram takes at least: large ones gain most, but small ones gain, too. Where no kernel is better than libraries and fusion,
+the subprogram becomes an ordinary function, which is left to these.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ def run(module: Module, context: Context) -> Module:
     # equal ones are one piece of work
     shares = {w.key: w.share for w in works}
     kernels: dict[Any, str | None] = {}
+    seconds = context.seconds_left / sum(shares.values())
     # the largest first: what takes longer than its share is missing at the end
     for k, w in enumerate(sorted(works, key=lambda w: -w.share)):
         if w.key not in kernels:
             start = time.perf_counter()
             context.say(Step("subprograms", w.function.name, k, len(found)))
             names = w.lax.program.input_names
-            budget = context.seconds_left * w.share / sum(s for key, s in shares.items() if key not in kernels)
-            kernel, outcome = context.superoptimizer(
-                w.lax.program, w.anchors, [names[i] for i in w.constants], budget
-            )
+            constants = [names[i] for i in w.constants]
+            kernel, outcome = context.superoptimizer(w.lax.program, w.anchors, constants, seconds * w.share)
             spent = time.perf_counter() - start
             if kernel is None:
                 kernels[w.key] = None
