@@ -51,8 +51,8 @@ def _library(dtype: str) -> Any:
 
 
 @functools.cache
-def _function(dtype: str) -> Callable[..., int]:
-    found: Callable[..., int] = _library(dtype).mi_convolution
+def _function(dtype: np.dtype[Any]) -> Callable[..., int]:
+    found: Callable[..., int] = _library(dtype.name).mi_convolution
     return found
 
 
@@ -125,7 +125,7 @@ def convolve(
     given = ctypes.addressof(sizes), address(x), address(w if packed.array is None else packed.array)
     added = [0 if a is None else address(a) for a in (bias, other)]
     bounds = ctypes.addressof(_bounds(least, most))
-    if _function(x.dtype.name)(*given, *added, address(out), bounds, num_threads(), run_address()):
+    if _function(x.dtype)(*given, *added, address(out), bounds, num_threads(), run_address()):
         raise MirageError(f"there is no memory for a convolution of {list(x.shape)}; use smaller sizes")
 
 

@@ -104,8 +104,13 @@ def _scatter_fits(name: str, args: Sequence[Annotation], attrs: Attrs) -> None:
 
 
 def _scatter(x: np.ndarray, indices: np.ndarray, values: np.ndarray, axis: int) -> None:
-    xp: Any = np if isinstance(x, np.ndarray) else x.__array_namespace__()
-    index = _SCATTER.places(xp, x, indices, axis)
+    index: Any
+    if isinstance(x, np.ndarray) and not indices.ndim and -x.shape[axis] <= indices < x.shape[axis]:
+        # one slice, as in every round of a loop
+        index = (*[slice(None)] * (axis % x.ndim), int(indices))
+    else:
+        xp: Any = np if isinstance(x, np.ndarray) else x.__array_namespace__()
+        index = _SCATTER.places(xp, x, indices, axis)
     x[index] = values.copy() if np.may_share_memory(x, values) else values
 
 

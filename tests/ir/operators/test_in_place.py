@@ -23,10 +23,11 @@ from mirage.ir.types import ELEMENTS, tensor
 FLOATS, INTEGERS = tensor("n", "m"), tensor("n", "m", dtype="int64")
 
 
-def test_every_effect_returns_what_it_wrote_to() -> None:
-    def zeros() -> np.ndarray:
-        return np.zeros((3, 4), np.float32)
+def zeros() -> np.ndarray:
+    return np.zeros((3, 4), np.float32)
 
+
+def test_every_effect_returns_what_it_wrote_to() -> None:
     x = zeros()
     assert get_effect("update_slice_")(x, np.ones((2, 2), np.float32), starts=(1, 2)) is x
     np.testing.assert_array_equal(x, [[0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 1, 1]])
@@ -39,6 +40,18 @@ def test_every_effect_returns_what_it_wrote_to() -> None:
     assert get_effect("scatter_")(x, np.array([-1, 0]), np.array([[7], [8], [9]], np.float32), axis=1) is x
     np.testing.assert_array_equal(x, [[7, 0, 0, 7], [8, 0, 0, 8], [9, 0, 0, 9]])
     assert set(EFFECTS) == {"update_slice_", "scatter_", "add_", "copy_", "fill_"}
+
+
+@pytest.mark.parametrize(("axis", "at"), [(0, 1), (-1, 2), (1, -4)])
+def test_one_slice(axis: int, at: int) -> None:
+    x, wanted = zeros(), zeros()
+    values = np.arange(1, 1 + x.shape[1 - axis % 2], dtype=np.float32)
+    get_effect("scatter_")(x, np.array(at), values, axis=axis)
+    np.moveaxis(wanted, axis, 0)[at] = values
+    np.testing.assert_array_equal(x, wanted)
+    for outside in (x.shape[axis], -x.shape[axis] - 1):
+        with pytest.raises(InputError, match=f"index {outside} is outside"):
+            get_effect("scatter_")(x, np.array(outside), values, axis=axis)
 
 
 @pytest.mark.parametrize("dtype", ELEMENTS)
