@@ -153,6 +153,19 @@ def _flow(run: _Run) -> None:
         run.page.write({"flow": section(rows)}, {"flow": as_rows(rows)})
 
 
+def _networks(run: _Run) -> None:
+    """Writes the rows of each network when they are measured; those of other networks stay, where they tell as much."""
+    # needs torch, which other parts do without
+    from benchmarks.flow.networks import NETWORKS, NetworkRow, measure, section
+
+    fields, order = {f.name for f in dataclasses.fields(NetworkRow)}, list(NETWORKS)
+    for row in measure(run.names, _say):
+        kept = [NetworkRow(**r) for r in run.page.rows("networks") if set(r) == fields]
+        rows = [r for r in kept if (r.label, r.batch) != (row.label, row.batch)] + [row]
+        rows.sort(key=lambda r: (order.index(r.label), r.batch))
+        run.page.write({"networks": section(rows)}, {"networks": as_rows(rows)})
+
+
 def _imports(run: _Run) -> None:
     imports = list(measure_imports(IMPORTS))
     run.page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
@@ -220,6 +233,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "overhead": _overhead,
     "compiler": _compiler,
     "flow": _flow,
+    "networks": _networks,
     "products": _products,
     "masks": _masks,
     "imports": _imports,

@@ -109,6 +109,11 @@ class NetworkRow:
     refused: dict[str, str] = field(default_factory=dict)
 
     @property
+    def label(self) -> str:
+        """The name of the network in `NETWORKS`."""
+        return f"{self.network} {self.size}"
+
+    @property
     def ratio(self) -> float:
         """The best peer's time over ours: above 1, ours is faster."""
         return min(self.peers.values()) / self.ours
@@ -196,7 +201,7 @@ def network_table(rows: Sequence[NetworkRow]) -> Table:
     lines = []
     for r in rows:
         times = [f"{r.peers[n]:.2f}" if n in r.peers else "" for n in names]
-        lines.append([f"{r.network} {r.size}", str(r.batch), *times, f"{r.ours:.2f}", f"{r.ratio:.2f}", f"{r.compile_s:.1f}"])
+        lines.append([r.label, str(r.batch), *times, f"{r.ours:.2f}", f"{r.ratio:.2f}", f"{r.compile_s:.1f}"])
     means = [_mean([r.peers[n] / r.ours for r in rows if n in r.peers]) for n in names]
     lines.append(["mean of times over ours", "", *means, "1.00", _mean([r.ratio for r in rows]), ""])
     return Table(["network", "batch", *(f"{n}, ms" for n in names), "ours, ms", "ratio", "compile, s"], lines)
