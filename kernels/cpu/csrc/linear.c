@@ -3,10 +3,14 @@
 #include "mirage_gemm.h"
 #include "mirage_pool.h"
 
+#include <string.h>
+
 #define BLOCK_BYTES (256 * 1024) /* of a weight [n,k], per cell: long runs in memory, and cells for all threads to end together */
 #define FEW 32                   /* rows up to which [k,n] is read in order */
 #define ROWS 512                 /* of a cell, where there are more */
 #define COLUMNS 96               /* of a cell, of more rows than FEW: a multiple of what register blocks have */
+#define DEPTH 768                /* of a copy of [n,k], for more rows: where rows lie whole pages apart, they share lines of the */
+#define LINE (DEPTH + MI_W)      /* first cache, but not in the copy */
 
 typedef struct {
     ptrdiff_t m, k, n, columns, parts; /* columns per cell, and cells along them */
@@ -17,14 +21,23 @@ typedef struct {
 
 static void multiply(void *args, long index, int thread, void *scratch)
 {
-    (void)thread, (void)scratch;
+    (void)thread;
     const product *p = args;
     const ptrdiff_t from = index % p->parts * p->columns, left = p->n - from, n = left < p->columns ? left : p->columns;
     const ptrdiff_t row = index / p->parts * ROWS, rest = p->m - row, m = rest < ROWS ? rest : ROWS;
     const mi_real *x = p->x + row * p->k;
     mi_real *out = p->out + row * p->n + from;
-    if (p->transposed) mi_gemm_dot(m, p->k, n, x, p->k, p->w + from * p->k, p->k, out, p->n, p->accumulate);
-    else if (m <= FEW) mi_gemm_stream(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
+    if (p->transposed && m > FEW) {
+        for (ptrdiff_t at = 0; at < p->k || !at; at += DEPTH) {
+            const ptrdiff_t more = p->k - at, k = more < DEPTH ? more : DEPTH;
+            for (ptrdiff_t j = 0; j < n; j++) {
+                memcpy((mi_real *)scratch + j * LINE, p->w + (from + j) * p->k + at, (size_t)k * sizeof(mi_real));
+            }
+            mi_gemm_dot(m, k, n, x + at, p->k, scratch, LINE, out, p->n, p->accumulate || at);
+        }
+    } else if (p->transposed) {
+        mi_gemm_dot(m, p->k, n, x, p->k, p->w + from * p->k, p->k, out, p->n, p->accumulate);
+    } else if (m <= FEW) mi_gemm_stream(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
     else mi_gemm_outer(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
     if (!p->bias) return;
     for (ptrdiff_t i = 0; i < m; i++) {
@@ -38,11 +51,13 @@ int mi_linear(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, const mi_real *w, const mi_real *bias, mi_real *out,
     int transposed, int accumulate, int n_threads, mi_pool_run_fn *run)
 {
-    /* rows of [k,n] are read in runs as long as threads allow */
-    const ptrdiff_t wanted = transposed ? BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / (k > 0 ? k : 1) : n / n_threads;
-    ptrdiff_t columns = (wanted / MI_W + 1) * MI_W;
+    /* runs of a row are as long as threads allow, and the cells of a matrix that is read row by row no larger than a block */
+    const ptrdiff_t depth = m > FEW && k > DEPTH ? DEPTH : k > 0 ? k : 1;
+    const ptrdiff_t share = n / n_threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
+    ptrdiff_t columns = ((transposed && block < share ? block : share) / MI_W + 1) * MI_W;
     if (m > FEW && columns > COLUMNS) columns = COLUMNS;
     const ptrdiff_t parts = (n + columns - 1) / columns, bands = (m + ROWS - 1) / ROWS;
     product p = {m, k, n, columns, parts, x, w, bias, out, transposed, accumulate};
-    return run(multiply, &p, bands * parts, n_threads, 0);
+    const size_t bytes = transposed && m > FEW ? (size_t)(columns * LINE) * sizeof(mi_real) : 0;
+    return run(multiply, &p, bands * parts, n_threads, bytes);
 }

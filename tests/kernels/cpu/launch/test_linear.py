@@ -44,7 +44,8 @@ def test_many_blocks(transposed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("rows", [33, 70, 600])
 def test_many_rows(rows: int, transposed: bool) -> None:
-    check(rows, 45, 203, transposed=transposed, bias=True)
+    for k, n in ((45, 203), (768, 40), (1540, 9)):
+        check(rows, k, n, transposed=transposed, bias=True)
 
 
 #: shapes of the operands and of what is added, and permutations that the operands are read through
