@@ -9,6 +9,7 @@ import pytest
 from mirage.ir.axes import to_axes
 from mirage.kernels.cpu.processor import processor
 from mirage.kernels.library import LibraryProgram
+from mirage.kernels.profile import Timing, score
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.predefined import with_predefined
@@ -49,7 +50,8 @@ def test_a_graph_and_its_predefined_variant_are_both_measured(monkeypatch: pytes
     assert not tuned.rejected and tuned.compiled >= 2
     assert [c.timing is not None and c.executable is not None for c in tuned.candidates] == [True, True]
     assert {c.graph.origin for c in tuned.candidates} == {own.origin, library.origin}
-    times = [c.timing.median_us for c in tuned.candidates if c.timing]
+    # of two that are as fast, the one with the smaller median may have the larger minimum
+    times = [score(c.timing) for c in tuned.candidates if c.timing]
     assert times == sorted(times)
 
 
@@ -82,6 +84,9 @@ def test_what_is_hopeless_is_not_called_again(monkeypatch: pytest.MonkeyPatch) -
     first, second = (s for s in tuner.schedules(candidate(graph))[:2])
     made = tuner.compile([(candidate(graph), first), (candidate(graph), second)], 600.0)
     slow, fast = (id(c.executable) for c in made)
+    # what is raced is a matter of these times alone, and of no machine
+    tuner.expected["library"] = 1e-3
+    monkeypatch.setattr(tune, "interleave", lambda fns, **_: {name: Timing(1.0, 1.0, 2) for name in fns})
     tuner.calls = {slow: 1.0, fast: tuner.expected["library"]}
     raced = tuner.race(made, 0.1)
     runs = {id(c.executable): c.timing.runs for c in raced if c.timing}
