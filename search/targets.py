@@ -198,6 +198,10 @@ class _Prices:
             all_below |= below
         return cost
 
+    def whole(self, x: int) -> float:
+        """What a term costs, where what it uses more than once is computed once."""
+        return self._whole(x)[0]
+
     def _whole(self, x: int) -> tuple[float, int]:
         """What a term costs, and all that is computed for it, as a bit set of terms."""
         found = self._wholes.get(x)
@@ -271,7 +275,7 @@ class _Ways:
         """The program's own terms are ways, too."""
         for a in self.terms.nodes[x].args:
             self._know(a)
-        self._classes[self.graph.find(x)].ways.setdefault(x, self.prices.of((x,)))
+        self._classes[self.graph.find(x)].ways.setdefault(x, self.prices.whole(x))
 
     def _improve(self, root: int) -> bool:
         """Find ways of a class from those of its operands; whether there are new ones."""
@@ -289,7 +293,7 @@ class _Ways:
                     continue
                 x = self.terms.intern(node.op, node.data, args)
                 if x not in ways:
-                    ways[x] = self.prices.of((x,))
+                    ways[x] = self.prices.whole(x)
         kept = dict(sorted(ways.items(), key=lambda way: (way[1], self.terms.count[way[0]], way[0]))[:count])
         if kept.keys() == mine.ways.keys():
             return False

@@ -25,8 +25,8 @@ class Step(NamedTuple):
     back: bool
 
 
-def head_of(x: Node | Pattern) -> str:
-    """The operator of a term or a pattern, or the function that it applies."""
+def head_of(x: Node) -> str:
+    """The operator of a term, or the function that it applies."""
     return x.data[0] if x.op == "function" else x.op
 
 
@@ -203,16 +203,14 @@ class EGraph:
     def _match(self, p: Pattern, root: int, binding: Binding) -> list[Binding]:
         op = p.op
         if op == "var" or op == "number":
-            if op == "number" and root not in self._numbers:
-                return []
             known = binding.get(p.data)
-            if known is None:
-                return [{**binding, p.data: root}]
-            return [binding] if known == root else []
+            if known is not None:
+                return [binding] if known == root else []
+            return [{**binding, p.data: root}] if op == "var" or root in self._numbers else []
         if op == "constant":
             return [binding] if self._numbers.get(root) == p.data else []
         nodes = self._nodes.get(root)
-        if nodes is None or (mine := nodes.get(head_of(p))) is None:
+        if nodes is None or (mine := nodes.get(p.head)) is None:
             return []
         found: list[Binding] = []
         for node in mine:

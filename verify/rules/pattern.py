@@ -62,6 +62,11 @@ class Pattern:
         return as_pattern(other) + -self
 
     @cached_property
+    def head(self) -> str:
+        """The operator, or the function that is applied."""
+        return str(self.data[0]) if self.op == "function" else self.op
+
+    @cached_property
     def by_name(self) -> dict[str, Pattern]:
         """The variables, by name."""
         if self.op in ("var", "number"):
@@ -78,8 +83,7 @@ class Pattern:
 
     def operators(self) -> set[str]:
         """The operators and the functions in it."""
-        own = {self.data[0]} if self.op == "function" else {self.op}
-        return own.union(*(x.operators() for x in self.args))
+        return {self.head}.union(*(x.operators() for x in self.args))
 
     def __str__(self) -> str:
         match self.op:
@@ -176,6 +180,8 @@ def instantiate(p: Pattern, terms: Terms, binding: Mapping[str, Any], *, simplif
 def depends_as_declared(p: Pattern, terms: Terms, binding: Mapping[str, Any]) -> bool:
     """Whether no variable stands for a term that depends on axes of a sum which it may not depend on."""
     axes = {name: value for name, value in binding.items() if isinstance(value, frozenset)}
+    if not axes:
+        return True
     for name, variable in p.by_name.items():
         forbidden = frozenset().union(*(v for a, v in axes.items() if a not in variable.over))
         if terms.axes[binding[name]] & forbidden:

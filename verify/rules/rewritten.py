@@ -18,7 +18,7 @@ from mirage.verify.rules.saturate import saturate
 from mirage.verify.rules.terms import Terms, read
 
 #: bounds of a saturation that is to prove two programs equal
-PROOF_NODES, PROOF_SECONDS = 1000, 1.0
+PROOF_ADDED, PROOF_SECONDS = 1000, 1.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def prove_by_rules(a: AxisProgram, b: AxisProgram) -> Rewritten | None:
     """
     terms = Terms(a.axes)
     x, y = read(terms, a).outputs, read(terms, b).outputs
-    found = saturate(terms, (*x, *y), max_nodes=PROOF_NODES, seconds=PROOF_SECONDS, together=tuple(zip(x, y, strict=True)))
+    found = saturate(terms, (*x, *y), max_added=PROOF_ADDED, seconds=PROOF_SECONDS, together=tuple(zip(x, y, strict=True)))
     if not all(found.graph.equal(u, v) for u, v in zip(x, y, strict=True)):
         return None
     links: list[Link] = []

@@ -12,14 +12,14 @@ from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from mirage.drawing.show import Displayed
-from mirage.verify.rules.egraph import EGraph, head_of
+from mirage.verify.rules.egraph import EGraph
 from mirage.verify.rules.pattern import Binding
 from mirage.verify.rules.registry import rules
 from mirage.verify.rules.rule import Facts, Rule, instance
 from mirage.verify.rules.terms import Terms
 
-#: terms over classes, and seconds, of one saturation
-MAX_NODES = 400
+#: terms over classes that rules add to those of a program, and seconds, of one saturation
+MAX_ADDED = 200
 MAX_SECONDS = 1.0
 #: rounds in which every rule is tried, and matches of a rule in one of them, beyond which it waits
 MAX_ROUNDS = 10
@@ -66,7 +66,7 @@ class _Wait:
 
 class Saturation:
     """A saturation that goes on step by step: the classes of some terms, and of what the rules make of them, until all pairs of
-    roots in `together` are equal, if any, within so many terms over classes and seconds of work.
+    roots in `together` are equal, if any, within so many terms over classes that are added and seconds of work.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Saturation:
         terms: Terms,
         roots: Sequence[int],
         *,
-        max_nodes: int = MAX_NODES,
+        max_added: int = MAX_ADDED,
         seconds: float = MAX_SECONDS,
         together: Sequence[tuple[int, int]] = (),
     ) -> None:
@@ -84,7 +84,7 @@ class Saturation:
         graph.rebuild()
         self.found = Saturated(graph, tuple(roots), Facts(terms))
         self._largest = max((terms.count[x] for x in roots), default=0) + GROWTH
-        self._max_nodes = max_nodes
+        self._max_nodes = len(graph) + max_added
         self._seconds = seconds
         self._together = together
         self._waits: dict[str, _Wait] = {}
@@ -154,7 +154,7 @@ class Saturation:
                 continue
             if self._late():
                 break
-            places: Iterable[int] = by_head.get(head_of(rule.lhs), ())
+            places: Iterable[int] = by_head.get(rule.lhs.head, ())
             if wait.taken == found.rounds - 1:
                 near = graph.near_changes(rule.lhs.height)
                 places = [root for root in places if root in near]
@@ -174,12 +174,12 @@ def saturate(
     terms: Terms,
     roots: Sequence[int],
     *,
-    max_nodes: int = MAX_NODES,
+    max_added: int = MAX_ADDED,
     seconds: float = MAX_SECONDS,
     together: Sequence[tuple[int, int]] = (),
 ) -> Saturated:
     """A whole `Saturation`, whose arguments these are."""
-    saturation = Saturation(terms, roots, max_nodes=max_nodes, seconds=seconds, together=together)
+    saturation = Saturation(terms, roots, max_added=max_added, seconds=seconds, together=together)
     saturation.advance()
     return saturation.found
 

@@ -55,13 +55,13 @@ class Terms:
             found = self._numbers[node] = len(self.nodes)
             self.nodes.append(node)
             self.axes.append(self._axes(node))
-            self.count.append(1 + sum(self.count[x] for x in args))
+            self.count.append(1 + sum([self.count[x] for x in args]))
         return found
 
     def _axes(self, node: Node) -> frozenset[str]:
         if node.op == "input":
             return frozenset(node.data[1])
-        below = frozenset().union(*(self.axes[x] for x in node.args))
+        below = frozenset[str]().union(*[self.axes[x] for x in node.args])
         if node.op == "sum":
             return below - frozenset(node.data)
         if node.op == "concat":
