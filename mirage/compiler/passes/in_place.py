@@ -5,9 +5,7 @@ Results of operators are values of their own, whatever is written to their opera
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-import networkx as nx
+from collections.abc import Iterator, Mapping
 
 from mirage.ir.annotations import TupleType
 from mirage.ir.graph.effects import is_pure_function
@@ -24,36 +22,23 @@ from mirage.ir.graph.nodes import (
     TupleItem,
     Var,
 )
-from mirage.ir.graph.traverse import atoms, variables
+from mirage.ir.graph.traverse import atoms
 
 
 def written_variables(function: Function, functions: Mapping[str, Function]) -> frozenset[Var]:
     """The variables whose value an effect may change in place, by whatever name it is reached.
 
-    Tuples, their items, casts and results of calls are taken to share memory with their operands; results of operators are
-    values of their own. In a module with such effects, callers may write to what a function returns.
+    Results of calls are taken to be in the memory of what their callee may hand on; results of operators are values of their own.
+    In a module with such effects, callers may write to what a function returns.
     """
     if not _has_effects(functions):
         return frozenset()
-    shared: nx.Graph[Var] = nx.Graph()
-    written = {function.result} if isinstance(function.result, Var) else set()
+    memory = _memory(function, functions, views=False)
+    hit: set[Atom] = {function.result}
     for b in function.bindings:
-        read = list(variables(b.value))
-        match b.value:
-            case PackedCall(args=args, in_place=positions):
-                hit = [args[i] for i in positions]
-                written.update(a for a in hit if isinstance(a, Var))
-                shared.add_edges_from((b.var, a) for a in hit if isinstance(a, Var))
-            case FunctionCall() | If() | Loop():
-                written |= _written_by_call(b.value, functions)
-                shared.add_edges_from((b.var, a) for a in read)
-            case Var() | MakeTuple() | TupleItem() | MatchCast():
-                shared.add_edges_from((b.var, a) for a in read)
-    found = set(written)
-    for group in nx.connected_components(shared):
-        if group & written:
-            found |= group
-    return frozenset(found)
+        hit |= _written_by(b.value, functions)
+    written = frozenset[Var]().union(*(memory.get(a, frozenset()) for a in hit))
+    return frozenset(a for a, places in memory.items() if isinstance(a, Var) and places & written)
 
 
 def _has_effects(functions: Mapping[str, Function]) -> bool:
@@ -64,7 +49,7 @@ def written_parameters(function: Function, functions: Mapping[str, Function]) ->
     """The parameters whose memory an effect of the function, or of one that it calls, writes to."""
     if not _has_effects(functions):
         return frozenset()
-    return frozenset(_last_writes(function, functions, _memory(function)).keys() & set(function.parameters))
+    return frozenset(_last_writes(function, functions, _memory(function, functions)).keys() & set(function.parameters))
 
 
 def reshapes_to_copy(function: Function, functions: Mapping[str, Function], *, called: bool) -> frozenset[Var]:
@@ -74,7 +59,7 @@ def reshapes_to_copy(function: Function, functions: Mapping[str, Function], *, c
     """
     if not _has_effects(functions):
         return frozenset()
-    memory = _memory(function)
+    memory = _memory(function, functions)
     last = _last_writes(function, functions, memory)
     parameters = set(function.parameters)
     if called:
@@ -91,8 +76,8 @@ def reshapes_to_copy(function: Function, functions: Mapping[str, Function], *, c
     return frozenset(found)
 
 
-def _memory(function: Function) -> dict[Atom, frozenset[Var]]:
-    """The values in whose memory each variable may be, itself where it has its own; reshapes are views of their operands."""
+def _memory(function: Function, functions: Mapping[str, Function], *, views: bool = True) -> dict[Atom, frozenset[Var]]:
+    """The values in whose memory each variable may be, itself where it has its own; reshapes are `views` of their operands."""
     found: dict[Atom, frozenset[Var]] = {p: frozenset({p}) for p in function.parameters}
     fields: dict[Atom, tuple[Atom, ...]] = {}
     for b in function.bindings:
@@ -104,12 +89,14 @@ def _memory(function: Function) -> dict[Atom, frozenset[Var]]:
                 own = frozenset()
             case TupleItem((whole,), index):
                 operands, own = (fields[whole][index],) if whole in fields else operands, frozenset()
-            case Var() | MatchCast() | OpCall("reshape"):
+            case Var() | MatchCast():
+                own = frozenset()
+            case OpCall("reshape") if views:
                 own = frozenset()
             case PackedCall(args=args, in_place=positions):
                 operands = tuple(args[i] for i in positions)
             case FunctionCall() | If() | Loop():
-                pass
+                operands = tuple(_handed_on(b.value, functions))
             case _:
                 operands = ()
         found[b.var] = own.union(*(found.get(a, frozenset()) for a in operands))
@@ -122,34 +109,57 @@ def _last_writes(
     """The position of the last binding that writes to the memory of a value."""
     last: dict[Var, int] = {}
     for at, b in enumerate(function.bindings):
-        written: set[Var] = set()
-        match b.value:
-            case PackedCall(args=args, in_place=positions):
-                written = {a for i in positions if isinstance(a := args[i], Var)}
-            case FunctionCall() | If() | Loop():
-                written = _written_by_call(b.value, functions)
-        for v in written:
+        for v in _written_by(b.value, functions):
             last.update(dict.fromkeys(memory[v], at))
     return last
 
 
-def _written_by_call(call: FunctionCall | If | Loop, functions: Mapping[str, Function]) -> set[Var]:
-    """The arguments that a call writes to."""
-    args: tuple[object, ...] = call.args
-    lead: tuple[object, ...] = ()
+def _written_by(value: object, functions: Mapping[str, Function]) -> set[Var]:
+    """The operands of a binding that it writes to."""
+    match value:
+        case PackedCall(args=args, in_place=positions):
+            return {a for i in positions if isinstance(a := args[i], Var)}
+        case FunctionCall() | If() | Loop():
+            found: set[Var] = set()
+            for callee, given in _calls(value, functions):
+                written = set() if is_pure_function(callee) else set(written_parameters(callee, functions))
+                if isinstance(value, Loop) and not written.isdisjoint(callee.parameters[1 : 1 + value.carried]):
+                    # what a round hands on, a later one may write to under another name
+                    written |= _in_result(callee, functions)
+                found.update(a for p, a in given.items() if p in written and isinstance(a, Var))
+            return found
+    return set()
+
+
+def _handed_on(call: FunctionCall | If | Loop, functions: Mapping[str, Function]) -> Iterator[Atom]:
+    """The arguments in whose memory the result of a call may be."""
+    if isinstance(call, Loop):
+        # as they went in, where there is no round
+        begin = call.count is None
+        yield from call.args[begin : begin + call.carried]
+    for callee, given in _calls(call, functions):
+        yield from (given[p] for p in _in_result(callee, functions) if p in given)
+
+
+def _in_result(callee: Function, functions: Mapping[str, Function]) -> frozenset[Var]:
+    """The parameters in whose memory the result of a function may be."""
+    return _memory(callee, functions).get(callee.result, frozenset()) & set(callee.parameters)
+
+
+def _calls(
+    call: FunctionCall | If | Loop, functions: Mapping[str, Function]
+) -> Iterator[tuple[Function, dict[Var, Atom]]]:
+    """The functions that may be called, with their parameters' arguments; the index of a loop has none."""
+    names: tuple[str, ...]
+    args: tuple[Atom, ...] = call.args
+    lead = 0
     match call:
         case FunctionCall(function=name):
-            names = [name]
+            names = (name,)
         case If(then=then, orelse=orelse):
-            names, args = [then, orelse], args[1:]
+            names, args = (then, orelse), args[1:]
         case Loop(body=name, count=count):
-            # the index comes first
-            names, lead, args = [name], (None,), args if count is not None else args[1:]
-    found: set[Var] = set()
+            names, lead, args = (name,), 1, args if count is not None else args[1:]
     for name in names:
         callee = functions[name]
-        written = () if is_pure_function(callee) else written_parameters(callee, functions)
-        for p, a in zip(callee.parameters, (*lead, *args), strict=True):
-            if p in written and isinstance(a, Var):
-                found.add(a)
-    return found
+        yield callee, dict(zip(callee.parameters[lead:], args, strict=True))

@@ -8,6 +8,7 @@ import pytest
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes import dead_code, lift_constants
+from mirage.compiler.passes.in_place import reshapes_to_copy, written_variables
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Module
 from mirage.ir.graph.parse import parse_module
@@ -199,10 +200,77 @@ def body(i: int64[()], a: float32[4, 4], c: float32[4, 4]) -> float32[4, 4]:
         ("(x,), (t,)", 'z: float32[4, 4] = packed["copy_", float32[4, 4], in_place[0]](c, y)', None),
     ],
 )
-def test_a_transposed_constant_that_all_rounds_of_a_loop_read(arguments: str, effect: str, lifted: list[str] | None) -> None:
+def test_a_transposed_constant_that_all_rounds_of_a_loop_read(
+    arguments: str, effect: str, lifted: list[str] | None
+) -> None:
     before = parse_module(LOOP.format(arguments=arguments, effect=effect))
     m = after(before, lift_constants.run, dead_code.run, context=Context(constants=("w",)))
     assert prepared(m) == lifted
     if not effect:
         x, w = random_arrays(2, (4, 4), (4, 4))
         assert_equal(run_prepared(m, x, w), evaluate(before, x, w))
+
+
+RECURRENT = """
+def main(x: float32[4, 4], w: float32[4, 4]):
+    with dataflow():
+        t: float32[4, 4] = transpose(w, perm=(1, 0))
+        rows: float32[3, 4, 4] = full(shape=(3, 4, 4), value=0, dtype='float32')
+    r = loop[body]((x, rows), (t,), count=3)
+    with dataflow():
+        s = item[1](r)
+    return s
+
+
+def body(i: int64[()], a: float32[4, 4], rows: float32[3, 4, 4], c: float32[4, 4]):
+    with dataflow():
+        y: float32[4, 4] = matmul(a, c)
+    z: float32[3, 4, 4] = packed["scatter_", float32[3, 4, 4], in_place[0]](rows, i, y, axis=0)
+    with dataflow():
+        r = ({result})
+    return r
+"""
+
+
+@pytest.mark.parametrize(
+    ("result", "lifted"),
+    [
+        ("y, rows", ["transpose", "MakeTuple"]),
+        # the caller gets memory of the constant, or another round writes to what was one before
+        ("c, rows", None),
+    ],
+)
+def test_a_loop_that_writes_to_what_it_carries_only_reads_the_rest(result: str, lifted: list[str] | None) -> None:
+    text = RECURRENT.format(result=result)
+    m = after(text, lift_constants.run, dead_code.run, context=Context(constants=("w",)))
+    assert prepared(m) == lifted
+    x, w = random_arrays(2, (4, 4), (4, 4))
+    assert_equal(run_prepared(m, x, w), evaluate(parse_module(text), x, w))
+
+
+EXCHANGED = """
+def main(x: float32[2]):
+    with dataflow():
+        a: float32[2] = neg(x)
+        b: float32[2] = exp(x)
+        v: float32[2, 1] = reshape({value}, shape=(2, 1))
+    r = loop[body]((a, b), (x,), count=3)
+    with dataflow():
+        s = abs(v)
+    return s
+
+
+def body(i: int64[()], a: float32[2], b: float32[2], c: float32[2]):
+    z: float32[2] = packed["add_", float32[2], in_place[0]](a, c)
+    with dataflow():
+        r = (b, a)
+    return r
+"""
+
+
+@pytest.mark.parametrize("value", ["a", "b"])
+def test_a_loop_writes_to_all_that_it_exchanges(value: str) -> None:
+    module = parse_module(EXCHANGED.format(value=value))
+    main = module.functions["main"]
+    assert {v.name for v in written_variables(main, module.functions)} == {"a", "b", "r", "s"}
+    assert {v.name for v in reshapes_to_copy(main, module.functions, called=False)} == {"v"}
