@@ -26,6 +26,7 @@ from mirage.ir.dims import evaluate
 from mirage.ir.functions import EXP, ScalarFunction
 from mirage.ir.operator import Elementwise, get_operator
 from mirage.ir.types import DTYPES, compute_dtype
+from mirage.kernels.logs import corrections
 from mirage.kernels.separate import with_separate_exps
 from mirage.mugraph.degree import analyze
 from mirage.mugraph.reference import reference_graph
@@ -144,7 +145,7 @@ class Product:
 class Planner:
     """The algebra of NumPy calls: a value is the index of a step; equal steps are shared.
 
-    `rows` and `maxima` are those of `LibraryCalls`, `arrays` the functions that are called.
+    `rows`, `maxima` and `added` are those of `LibraryCalls`, `arrays` the functions that are called.
     """
 
     def __init__(
@@ -152,6 +153,7 @@ class Planner:
         program: AxisProgram,
         rows: Mapping[int, Sequence[Axes]],
         maxima: Mapping[int, Sequence[Maxima]],
+        added: Mapping[int, Sequence[Added]],
         arrays: Arrays,
     ) -> None:
         self.program = program
@@ -163,6 +165,10 @@ class Planner:
         self.shared: dict[Any, int] = {}
         self.rows = rows
         self.maxima = maxima
+        self.added = added
+        #: per exp that is shifted, by its node and its number there, the step of what is subtracted
+        self.shifts: dict[tuple[int, int], int] = {}
+        self.node = -1
         self.node_rows: list[Axes] = []
 
     def plan(self) -> tuple[list[int], list[int]]:
@@ -172,15 +178,29 @@ class Planner:
         inputs = iter(range(len(given)))
         new: list[int] = []
         for i, n in enumerate(self.program.nodes):
-            self.node_rows = list(self.rows.get(i, ()))
+            self.node, self.node_rows = i, list(self.rows.get(i, ()))
             if n.op == "input":
                 k = next(inputs)
                 new.append(read[k])
                 for m in self.maxima.get(k, ()):
                     new[-1] = self.mul(new[-1], self.factor(read[m.input], m.parts))
             else:
-                new.append(self._node(n, [new[j] for j in n.operands]))
+                args = [new[j] for j in n.operands]
+                for a in self.added.get(i, ()):
+                    if a.operand is not None:
+                        args[a.operand] = self._corrected(args[a.operand], a, read)
+                new.append(self._node(n, args))
+                for a in self.added.get(i, ()):
+                    if a.operand is None:
+                        new[-1] = self._corrected(new[-1], a, read)
         return given, new
+
+    def _corrected(self, x: int, added: Added, read: Sequence[int]) -> int:
+        of = added.of
+        shift = self._largest(read[of.input], of.parts) if isinstance(of, Maxima) else self.shifts[of]
+        for _ in range(abs(added.times)):
+            x = self.add(x, shift) if added.times > 0 else self.sub(x, shift)
+        return x
 
     def outputs(self, nodes: Sequence[int]) -> list[int]:
         """The steps of the program's results, as they are stored."""
@@ -204,9 +224,12 @@ class Planner:
 
     def factor(self, maximum: int, parts: Axes) -> int:
         """exp(own maximum - largest of all parts): what brings partial results to one maximum."""
-        # rows whose exponents are all -inf have the factor exp(-inf) = 0, not exp(-inf + inf)
-        largest = self.reduce(np.maximum, maximum, parts, initial=float(np.finfo(self.dtype).min))
-        return self._ufunc(np.exp, self.sub(maximum, largest))
+        return self._ufunc(np.exp, self.sub(maximum, self._largest(maximum, parts)))
+
+    def _largest(self, x: int, reduced: Sequence[str]) -> int:
+        """The largest element along some axes, but a finite one."""
+        # where all exponents are -inf, exp is exp(-inf) = 0, not exp(-inf + inf)
+        return self.reduce(np.maximum, x, reduced, initial=float(np.finfo(self.dtype).min))
 
     def _node(self, n: AxisNode, args: list[int]) -> int:
         if n.op == "matmul":
@@ -280,9 +303,11 @@ class Planner:
 
     def function(self, fn: ScalarFunction, x: int, *params: Fraction) -> int:
         if fn is EXP and self.node_rows:
+            k = len(self.rows[self.node]) - len(self.node_rows)
             rows = self.node_rows.pop(0)
-            reduced = tuple(a for a in self.steps[x].axes if a not in rows)
-            x = self.sub(x, self.reduce(np.maximum, x, reduced, initial=-np.inf))
+            shift = self._largest(x, tuple(a for a in self.steps[x].axes if a not in rows))
+            self.shifts[self.node, k] = shift
+            x = self.sub(x, shift)
         native = f"{self.dtype.char}->{self.dtype.char}"
         if isinstance(fn.numpy, np.ufunc) and native in fn.numpy.types and not params:
             return self._ufunc(fn.numpy, x)
@@ -388,13 +413,24 @@ class Maxima:
     parts: Axes
 
 
+@dataclass(frozen=True)
+class Added:
+    """What a log lacks whose argument is relative to a maximum: `times` the maximum of an exp, `of` (its node, its number
+    there), or of partial results, to be added to operand `operand` of a node, or to its result where None.
+    """
+
+    operand: int | None
+    of: tuple[int, int] | Maxima
+    times: int
+
+
 class LibraryCalls:
     """The NumPy and BLAS calls of a program over named axes, for arrays with one dim per axis.
 
     `rows` are, per node, the rows of each of its exps in order, where the maximum of a row may be subtracted. `maxima`
     are given for inputs that hold partial results, each part relative to a maximum of its own: those are scaled to the
-    largest maximum first. `inputs` are the steps of the inputs, `nodes` of all nodes, `axes` the memory order of each
-    step's result. `arrays` are the functions that are called.
+    largest maximum first. `added` is, per node, what its logs lack. `inputs` are the steps of the inputs, `nodes` of all
+    nodes, `axes` the memory order of each step's result. `arrays` are the functions that are called.
     """
 
     #: what makes the plan
@@ -405,9 +441,10 @@ class LibraryCalls:
         program: AxisProgram,
         rows: Mapping[int, Sequence[Axes]],
         maxima: Mapping[int, Sequence[Maxima]] | None = None,
+        added: Mapping[int, Sequence[Added]] | None = None,
         arrays: Arrays = NUMPY,
     ) -> None:
-        planner = self.planner(program, rows, maxima or {}, arrays)
+        planner = self.planner(program, rows, maxima or {}, added or {}, arrays)
         self.inputs, self.nodes = planner.plan()
         self.outputs = planner.finish(planner.outputs(self.nodes))
         self._scalars = planner.scalars
@@ -448,12 +485,18 @@ class LibraryCalls:
                     values[j] = None
 
 
-def _rows(program: AxisProgram) -> dict[int, list[Axes]]:
-    """Per node, the rows of its exps whose scale cancels in the program's results."""
+def _maxima(program: AxisProgram) -> tuple[dict[int, list[Axes]], dict[int, list[Added]]]:
+    """Per node, the rows of its exps whose scale cancels in the program's results, and what its logs of their sums lack."""
+    graph = reference_graph(program)
+    maximum = analyze(graph)
     rows: dict[int, list[Axes]] = {}
-    for site in analyze(reference_graph(program)).sites:
-        rows.setdefault(site.path[0], []).append(site.rows)
-    return rows
+    exps: list[tuple[int, int]] = []
+    for site in maximum.sites:
+        own = rows.setdefault(site.path[0], [])
+        exps.append((site.path[0], len(own)))
+        own.append(site.rows)
+    found = corrections(graph.kernel, (), maximum).items()
+    return rows, {i: [Added(c.operand, exps[c.site], c.times) for c in cs] for i, cs in found}
 
 
 class LibraryProgram:
@@ -472,7 +515,8 @@ class LibraryProgram:
         self._places = argument_places(axis_program.inputs)
         separate = with_separate_exps(axis_program)
         self._xp = arrays.xp
-        self._calls = self.calls(separate, _rows(separate), arrays=arrays)
+        rows, added = _maxima(separate)
+        self._calls = self.calls(separate, rows, added=added, arrays=arrays)
         self._bindings: dict[tuple[tuple[str, int], ...], _Bound] = {}
 
     def __call__(

@@ -2,13 +2,14 @@
 
 The test multiplies what every exp gives by random factors, one per row. A tensor of degree n must come out
 multiplied by the n-th power of the factors, so an output, of degree 0, unchanged: that is what lets a
-kernel subtract its row's maximum from the exponents.
+kernel subtract its row's maximum from the exponents. A log is taken of its argument without these factors, as a kernel adds to it
+what was subtracted; so it changes unless its argument has the degree that it is said to have.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -112,7 +113,9 @@ class _Scaled:
         self.graph = replace(g, inputs=tuple(inputs), kernel=kernel, outputs=outputs)
 
     def sites_below(self, path: Path) -> list[int]:
-        return [s for s, x in enumerate(self.maximum.sites) if x.path[: len(path)] == path]
+        """The sites whose factors are needed at a path, or below: those of its exps, and of the arguments of its logs."""
+        logs = {s for p, degree in self.maximum.logs.items() if p[: len(path)] == path for s in degree}
+        return [s for s, x in enumerate(self.maximum.sites) if x.path[: len(path)] == path or s in logs]
 
     def rewrite(
         self, graph: Graph, at: Path, first: int
@@ -132,6 +135,9 @@ class _Scaled:
             path = (*at, i)
             below = self.sites_below(path)
             node = replace(n, operands=tuple(Ref(new[r.node], r.out) for r in n.operands))
+            if path in self.maximum.logs:
+                unscaled = {s: -d for s, d in self.maximum.logs[path].items()}
+                node = replace(node, operands=(_times(nodes, node.operands[0], unscaled, factor),))
             inner: list[tuple[Path, int, tuple[str, ...], Ref]] = []
             if n.graph is not None:
                 child, inner = self.rewrite(n.graph, path, len(n.operands))
@@ -140,12 +146,9 @@ class _Scaled:
                 dims = (*n.dims, *(_one(axes) for *_, axes, _ in inner))
                 node = replace(node, operands=(*node.operands, *extra), dims=dims, graph=child)
             nodes.append(node)
-            for s in below if n.graph is None else ():
-                power = self.maximum.degree[path, 0].get(s, 0)
-                for _ in range(abs(power)):
-                    op = "mul" if power > 0 else "div"
-                    nodes.append(Node(op, (Ref(len(nodes) - 1), Ref(factor[s])), n.dims))
-            new[i] = len(nodes) - 1
+            own = [s for s in below if n.graph is None and self.maximum.sites[s].path == path]
+            powers = {s: self.maximum.degree[path, 0].get(s, 0) for s in own}
+            new[i] = _times(nodes, Ref(len(nodes) - 1), powers, factor).node
             if not at and n.op != "input":
                 shown += [(path, k, n.axes(k), Ref(new[i], k)) for k in range(len(n.dims))]
                 outer = (Ref(new[i], len(n.dims) + j) for j in range(len(inner)))
@@ -154,6 +157,16 @@ class _Scaled:
                 shown.append((path, 0, (*split, *n.axes()), Ref(new[i])))
         outputs = tuple(Ref(new[r.node], r.out) for r in graph.outputs)
         return replace(graph, nodes=tuple(nodes), outputs=outputs), shown
+
+
+def _times(nodes: list[Node], x: Ref, powers: Mapping[int, int], factor: Mapping[int, int]) -> Ref:
+    """A tensor times these powers of the sites' factors, as new nodes; `factor` are the nodes of the factors."""
+    for s, power in powers.items():
+        for _ in range(abs(power)):
+            op = "mul" if power > 0 else "div"
+            nodes.append(Node(op, (x, Ref(factor[s])), (nodes[x.node].dims[x.out],)))
+            x = Ref(len(nodes) - 1)
+    return x
 
 
 def _one(axes: Sequence[str]) -> AxisDims:

@@ -7,30 +7,28 @@ cancels, so that each tensor of degree 1 can be kept as a pair (value, maximum o
 softmax, derived. An exp whose scale reaches an output, or breaks a rule, is left plain; others are
 shifted all the same.
 
-A shift may make all but the largest exp of a row vanish, so what is divided by has to hold that one, with a factor that is
-bounded away from 0: a sum of exps does, one of exps times weights does not.
+The log of a tensor of degree 1 has degree 0: what the pair stands for is value * exp(maximum), whose log is log(value) + maximum.
+
+A shift may make all but the largest exp of a row vanish, so what is divided by, or has its log taken, has to hold that one, with
+a factor that is bounded away from 0: a sum of exps does, one of exps times weights does not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from functools import reduce as fold
-from typing import NamedTuple
-
-import sympy
 
 from mirage.errors import GraphError
-from mirage.ir.functions import CLAMP, EXP, MAXIMUM, Range, ScalarFunction
+from mirage.ir.functions import LOG
 from mirage.ir.operator import PRODUCTS, Elementwise, get_operator, reduced_axes
 from mirage.ir.program import Program
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
+from mirage.mugraph.scaling import BrokenRule, Degree, DegreeAlgebra, Value, degree_text
 
 #: path of a node: its index in the kernel graph, then in the block graph, then in the thread graph
 Path = tuple[int, ...]
-Degree = dict[int, int]
 Axes = tuple[str, ...]
 
 
@@ -50,134 +48,21 @@ class RunningMaximum:
     """The exp-degrees of a muGraph.
 
     `sites` are the exps that subtract their row's maximum without changing a result. `degree` maps (path of a node,
-    output) to {index of a site: degree}, zeros left out. `plain` are the paths of nodes whose exps cannot; `reason` names
-    the first tensor and rule that forbid it.
+    output) to {index of a site: degree}, zeros left out; `logs` maps the path of a log to the degree of its argument, where that
+    is not 0: to its result is added what was subtracted from the exponents, as often as the degree says. `plain` are the paths
+    of nodes whose exps cannot; `reason` names the first tensor and rule that forbid it.
     """
 
     plain: tuple[Path, ...]
     reason: str
     sites: tuple[Site, ...]
     degree: Mapping[tuple[Path, int], Mapping[int, int]]
+    logs: Mapping[Path, Mapping[int, int]] = field(default_factory=dict)
 
     @property
     def safe(self) -> bool:
         """Whether no exponent can overflow: every exp subtracts its row's maximum."""
         return not self.reason
-
-
-class _Value(NamedTuple):
-    """What is known of a tensor: its axes, its degree, and what a shift leaves of it.
-
-    `nonnegative`: no element is below 0. `attained`: besides, where all exps on which it depends are largest in their rows, it
-    is at least a positive constant once these are shifted. Two exps may be so at different places along an axis over which
-    the maxima of both are taken: `together` are the pairs of exps that were multiplied elementwise, and the axis.
-    """
-
-    axes: frozenset[str]
-    degree: Degree
-    nonnegative: bool = False
-    attained: bool = False
-    constant: bool = False
-    together: frozenset[tuple[int, int, str]] = frozenset()
-
-    @property
-    def key(self) -> Hashable:
-        return (*self[:1], tuple(sorted(self.degree.items())), *self[2:])
-
-
-class _Broken(Exception):
-    """A rule of degrees that a tensor breaks, in words, and the sites whose degrees break it."""
-
-    def __init__(self, text: str, sites: Iterable[int]) -> None:
-        super().__init__(text)
-        self.sites = frozenset(sites)
-
-
-class _Degrees:
-    """The algebra of degrees, of one node; every exp that it meets becomes a site, unless it is `plain`."""
-
-    def __init__(self, first_site: int, plain: bool = False) -> None:
-        self.next = first_site
-        self.plain = plain
-        #: what something is divided by
-        self.divisors: list[_Value] = []
-        #: of its own sites: exps of one argument are largest at the same places
-        self.arguments: dict[int, _Value] = {}
-
-    def constant(self, value: Fraction) -> _Value:
-        return _Value(frozenset(), {}, value >= 0, value > 0, constant=True)
-
-    def dim(self, size: sympy.Expr) -> _Value:
-        return self.constant(Fraction(1))
-
-    def add(self, x: _Value, y: _Value) -> _Value:
-        nonnegative = x.nonnegative and y.nonnegative
-        attained = nonnegative and (x.attained or y.attained)
-        constant = x.constant and y.constant
-        return _Value(x.axes | y.axes, _same(x, y), nonnegative, attained, constant, x.together | y.together)
-
-    def sub(self, x: _Value, y: _Value) -> _Value:
-        return _Value(x.axes | y.axes, _same(x, y))
-
-    def mul(self, x: _Value, y: _Value) -> _Value:
-        degree = _plain({s: x.degree.get(s, 0) + y.degree.get(s, 0) for s in (*x.degree, *y.degree)})
-        pairs = {(min(s, t), max(s, t)) for s in x.degree for t in y.degree if s != t}
-        together = {
-            (s, t, a)
-            for s, t in pairs
-            if s not in self.arguments or self.arguments[s] is not self.arguments.get(t)
-            for a in x.axes & y.axes
-        }
-        return _Value(
-            x.axes | y.axes,
-            degree,
-            x is y or (x.nonnegative and y.nonnegative),
-            x.attained and y.attained,
-            x.constant and y.constant,
-            x.together | y.together | together,
-        )
-
-    def div(self, x: _Value, y: _Value) -> _Value:
-        self.divisors.append(y)
-        degree = _plain({s: x.degree.get(s, 0) - y.degree.get(s, 0) for s in (*x.degree, *y.degree)})
-        nonnegative = x.nonnegative and y.nonnegative
-        # only a constant is known to be bounded above
-        attained = x.attained and y.attained and y.constant
-        return _Value(x.axes | y.axes, degree, nonnegative, attained, x.constant and y.constant, x.together)
-
-    def neg(self, x: _Value) -> _Value:
-        return _Value(x.axes, x.degree)
-
-    def function(self, fn: ScalarFunction, x: _Value, *params: Fraction) -> _Value:
-        if x.degree:
-            raise _Broken(f"applies {fn.name} to a term of degree {_text(x.degree)}, not 0", x.degree)
-        if fn in (MAXIMUM, CLAMP):
-            return _Value(x.axes, {}, params[0] >= 0, params[0] > 0)
-        if fn is not EXP or self.plain:
-            return _Value(x.axes, {}, fn.range is not Range.ANY)
-        self.arguments[self.next] = x
-        self.next += 1
-        return _Value(x.axes, {self.next - 1: 1}, True, True)
-
-    def sum(self, x: _Value, axes: Iterable[str]) -> _Value:
-        return x._replace(axes=x.axes.difference(axes))
-
-
-def _same(x: _Value, y: _Value) -> Degree:
-    if x.degree != y.degree:
-        apart = [s for s in {*x.degree, *y.degree} if x.degree.get(s) != y.degree.get(s)]
-        raise _Broken(
-            f"adds terms of degrees {_text(x.degree)} and {_text(y.degree)}, which scale differently", apart
-        )
-    return x.degree
-
-
-def _plain(x: Degree) -> Degree:
-    return {s: d for s, d in x.items() if d}
-
-
-def _text(x: Mapping[int, int]) -> str:
-    return ", ".join(f"{d} in exp {s}" for s, d in sorted(x.items())) or "0"
 
 
 class _Kernel:
@@ -191,7 +76,7 @@ class _Kernel:
         self,
         node: Node,
         path: Path,
-        inputs: Sequence[_Value],
+        inputs: Sequence[Value],
         operands: Sequence[Axes],
         exps: Sequence[Axes],
         plain: Collection[Path] = (),
@@ -208,22 +93,24 @@ class _Kernel:
         self.paths: list[Path] = []
         #: axes that are reduced or joined here while a tensor depends on a site
         self.removed: dict[int, set[str]] = {}
-        self.values: dict[tuple[Path, int], _Value] = {}
+        self.values: dict[tuple[Path, int], Value] = {}
         self.axes: dict[tuple[Path, int], Axes] = {}
         self.current: Path = path
-        #: name, axes and value of every tensor that something is divided by
-        self.divisors: list[tuple[str, Axes, _Value]] = []
+        #: every tensor that something is divided by, or whose log is taken: who does what with it, its axes and value
+        self.kept: list[tuple[str, Axes, Value]] = []
+        #: path of a log -> axes and value of its argument, where that scales
+        self.logs: dict[Path, tuple[Axes, Value]] = {}
 
     @property
-    def results(self) -> list[_Value]:
+    def results(self) -> list[Value]:
         return [self.values[self.path, out] for out in range(len(self.of.dims))]
 
     def run(self) -> None:
-        """Find the degrees; raises _Broken."""
-        inputs = [_Value(frozenset(self.of.axes()), {})] if self.of.op == "input" else self.inputs
+        """Find the degrees; raises BrokenRule."""
+        inputs = [Value(frozenset(self.of.axes()), {})] if self.of.op == "input" else self.inputs
         self.node(self.of, self.path, inputs, self.operands, ())
 
-    def graph(self, graph: Graph, at: Path, inputs: Sequence[_Value]) -> list[_Value]:
+    def graph(self, graph: Graph, at: Path, inputs: Sequence[Value]) -> list[Value]:
         for i, n in enumerate(graph.nodes):
             args = [self.values[(*at, r.node), r.out] for r in n.operands]
             if n.op == "input":
@@ -232,7 +119,7 @@ class _Kernel:
             self.node(n, (*at, i), args, operands, graph.loop)
         return [self.values[(*at, r.node), r.out] for r in graph.outputs]
 
-    def node(self, n: Node, path: Path, args: Sequence[_Value], operands: Sequence[Axes], loop: Axes) -> None:
+    def node(self, n: Node, path: Path, args: Sequence[Value], operands: Sequence[Axes], loop: Axes) -> None:
         """Note the values of a node, of whose operands these are the values and the axes. An input's are its argument's."""
         self.current = path
         try:
@@ -243,17 +130,17 @@ class _Kernel:
                 results = self.graph(n.graph, path, args)
             else:
                 results = [self.apply(n, path, args, operands, loop)]
-        except _Broken as e:
+        except BrokenRule as e:
             # that of an inner node is named already
-            raise e if n.op == "graph" else _Broken(f"{_name(path, n)} {e}", e.sites) from None
+            raise e if n.op == "graph" else BrokenRule(f"{_name(path, n)} {e}", e.sites) from None
         for out, value in enumerate(results):
             self.values[path, out] = value
             self.axes[path, out] = n.axes(out)
 
-    def apply(self, n: Node, path: Path, args: Sequence[_Value], operands: Sequence[Axes], loop: Axes) -> _Value:
+    def apply(self, n: Node, path: Path, args: Sequence[Value], operands: Sequence[Axes], loop: Axes) -> Value:
         """The value of an operator's result, by the rule of the operator."""
         self.check_partial([x.degree for x in args], operands)
-        algebra = _Degrees(len(self.exps), path in self.plain)
+        algebra = DegreeAlgebra(len(self.exps), path in self.plain, n.op == LOG.name)
         if n.op in PRODUCTS:
             terms = []
             for (i, j), axes in zip(PRODUCTS[n.op], reduced_axes(n.op, operands, n.reduce), strict=True):
@@ -275,14 +162,16 @@ class _Kernel:
         op = get_operator(n.op)
         if not isinstance(op, Elementwise):
             raise GraphError(f"{n.op}: not an operator of a muGraph; expand the program first")
-        value: _Value = op.apply(algebra, args, n.attr)
-        self.divisors += [(_name(path, n), tuple(y.axes), y) for y in algebra.divisors if y.degree]
+        value: Value = op.apply(algebra, args, n.attr)
+        self.kept += [(f"{_name(path, n)} {what}", tuple(y.axes), y) for what, y in algebra.kept]
+        if n.op == LOG.name and args[0].degree:
+            self.logs[path] = operands[0], args[0]
         for _ in range(algebra.next - len(self.exps)):
             self.paths.append(path)
             self.exps.append(n.axes())
         return value
 
-    def remove(self, axes: Sequence[str], values: Sequence[_Value]) -> None:
+    def remove(self, axes: Sequence[str], values: Sequence[Value]) -> None:
         for s in {s for x in values for s in x.degree}:
             self.removed.setdefault(s, set()).update(axes)
 
@@ -292,14 +181,14 @@ class _Kernel:
             split = {partial_axis(a) for a in self.exps[s]}
             seen = {frozenset(split & set(axes)) for axes, d in zip(operands, args, strict=True) if s in d}
             if len(seen) > 1:
-                raise _Broken(f"combines a partial result of exp {s} with a whole one: two maxima", [s])
+                raise BrokenRule(f"combines a partial result of exp {s} with a whole one: two maxima", [s])
 
     def check_results(self) -> None:
         for value in self.results:
             try:
                 _check_stored(value.degree, "hands other kernels a tensor")
-            except _Broken as e:
-                raise _Broken(f"{_name(self.path, self.of)} {e}", e.sites) from None
+            except BrokenRule as e:
+                raise BrokenRule(f"{_name(self.path, self.of)} {e}", e.sites) from None
 
     def check_sites(self, removed: Sequence[Collection[str]]) -> None:
         """The blocks of a kernel must agree on the maxima of its own sites; `removed` are the axes that the graph removes."""
@@ -312,7 +201,7 @@ class _Kernel:
                     a for a, r in graph.roles if r is Role.SPLIT and partial_axis(a) not in self.of.axes(out)
                 ]
                 if value.degree.get(s) and side_by_side:
-                    raise _Broken(
+                    raise BrokenRule(
                         f"output {out} of kernel {self.path[0]} scales with exp {s} and holds the parts of all blocks along "
                         f"{side_by_side[0]}, which have maxima of their own",
                         [s],
@@ -321,28 +210,47 @@ class _Kernel:
                 role = graph.role.get(a)
                 looped = role is Role.SPLIT or (role is Role.LOOP and path[1] not in graph.after_loop)
                 if looped and a not in removed[s]:
-                    raise _Broken(f"exp {s} at {_where(path)}: its rows differ along {a}, which is looped over", [s])
+                    raise BrokenRule(f"exp {s} at {_where(path)}: its rows differ along {a}, which is looped over", [s])
             for a in self.exps[s]:
                 if a in removed[s] and graph.role.get(a) is Role.PARALLEL:
-                    raise _Broken(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum", [s])
+                    raise BrokenRule(f"exp {s} at {_where(path)}: {a} is summed, but its blocks share no maximum", [s])
 
-    def check_divisors(self, removed: Sequence[Collection[str]]) -> None:
-        """What is divided by has the largest exp of its row, with a factor that is not 0, and of no other row."""
-        for name, axes, value in self.divisors:
+    def check_kept(self, removed: Sequence[Collection[str]]) -> None:
+        """What is divided by, or has its log taken, has the largest exp of its row, with a factor that is not 0, and of no other
+        row.
+        """
+        for name, axes, value in self.kept:
             for s in value.degree:
-                apart = [a for a in axes if a in self.exps[s] and a in removed[s]]
+                over = [a for a in self.exps[s] if a in removed[s]]
+                apart = [a for a in axes if a in (*over, *map(partial_axis, over))]
                 if apart:
-                    raise _Broken(
-                        f"{name} divides by a tensor with axis {apart[0]}, but the maximum of exp {s} is taken over "
-                        f"{apart[0]} too: a sum far below it would be 0",
+                    raise BrokenRule(
+                        f"{name} a tensor with axis {apart[0]}, but the maximum of exp {s} is taken over {apart[0]} too: a sum "
+                        "far below it would be 0",
                         [s],
                     )
             where = [a for s, t, a in value.together if a in removed[s] and a in removed[t]]
             if not value.attained or where:
                 why = f"two exps are largest at other places along {where[0]}" if where else "no factor is known not to be"
-                raise _Broken(
-                    f"{name} divides by a tensor that may be 0 where exponents are shifted by their maximum: {why}", value.degree
+                raise BrokenRule(
+                    f"{name} a tensor that may be 0 where exponents are shifted by their maximum: {why}", value.degree
                 )
+
+    def check_logs(self, removed: Sequence[Collection[str]]) -> None:
+        """What a log adds again is there where it is computed: the final maximum of every row, one that several exps share."""
+        graph = self.of.graph
+        for path, (axes, value) in self.logs.items():
+            for s in value.degree:
+                rows = [a for a in self.exps[s] if a not in removed[s]]
+                why = ""
+                if len(rows) == len(self.exps[s]):
+                    why = "is summed over no axis, so that there is nothing to gain"
+                elif missing := [a for a in rows if a not in axes]:
+                    why = f"has a maximum per element of {missing[0]}, which its argument lacks"
+                elif graph is not None and s >= self.first and (path[1] in graph.in_loop or set(rows) & set(graph.loop)):
+                    why = "has a maximum that is known only after the loop"
+                if why:
+                    raise BrokenRule(f"log at {_where(path)}: exp {s} {why}", [s])
 
     def check_rows(self, removed: Sequence[Collection[str]]) -> None:
         """A tensor that is kept beside its maximum has a place for the maximum of every row."""
@@ -353,12 +261,12 @@ class _Kernel:
                 missing = set(self.exps[s]).difference(removed[s], self.axes[path, out])
                 if missing:
                     lacks = ", ".join(sorted(missing))
-                    raise _Broken(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {lacks}", [s])
+                    raise BrokenRule(f"{_where(path)}: its degree in exp {s} is 1, but it lacks axes {lacks}", [s])
 
 
 def _check_stored(degree: Degree, what: str) -> None:
     if others := [s for s, d in degree.items() if d not in (0, 1)]:
-        raise _Broken(f"{what} of degree {_text(degree)}; only degrees 0 and 1 can be rescaled", others)
+        raise BrokenRule(f"{what} of degree {degree_text(degree)}; only degrees 0 and 1 can be rescaled", others)
 
 
 class _Analysis:
@@ -370,7 +278,7 @@ class _Analysis:
         self.kernels: list[_Kernel] = []
 
     def run(self) -> None:
-        """Raises _Broken where an operator's own rule is broken."""
+        """Raises BrokenRule where an operator's own rule is broken."""
         for i, n in enumerate(self.graph.nodes):
             inputs = [self.kernels[r.node].results[r.out] for r in n.operands]
             operands = [self.graph.nodes[r.node].axes(r.out) for r in n.operands]
@@ -403,19 +311,31 @@ class _Analysis:
         )
 
     def check(self) -> None:
-        """The rules that need the whole graph; raises _Broken."""
+        """The rules that need the whole graph; raises BrokenRule."""
         for k, r in enumerate(self.graph.outputs):
             if degree := self.kernels[r.node].results[r.out].degree:
-                raise _Broken(f"output {k} has degree {_text(degree)}, not 0: a shifted exponent changes it", degree)
+                raise BrokenRule(f"output {k} has degree {degree_text(degree)}, not 0: a shifted exponent changes it", degree)
         removed = self.removed
         for kernel in self.kernels:
             kernel.check_results()
         for kernel in self.kernels:
             kernel.check_sites(removed)
         for kernel in self.kernels:
-            kernel.check_divisors(removed)
+            kernel.check_kept(removed)
+        for i, kernel in enumerate(self.kernels):
+            kernel.check_logs(removed)
+            self.check_library_exps(i, kernel)
         for kernel in self.kernels:
             kernel.check_rows(removed)
+
+    def check_library_exps(self, i: int, kernel: _Kernel) -> None:
+        """A library hands on no maxima: the log of a sum of its exps is the library's too, and in the same run of calls."""
+        for path, (_, value) in kernel.logs.items():
+            for s in value.degree:
+                first = next(k for k, other in enumerate(self.kernels) if s < len(other.exps))
+                between = self.graph.nodes[first : i + 1]
+                if between[0].graph is None and any(n.op == "graph" for n in between):
+                    raise BrokenRule(f"log at {_where(path)}: exp {s} is a library's, which hands on no maximum", [s])
 
 
 def _where(path: Path) -> str:
@@ -449,12 +369,13 @@ def _analyze(graph: MuGraph, whole: bool) -> RunningMaximum:
             if whole:
                 analysis.check()
             break
-        except _Broken as e:
+        except BrokenRule as e:
             reason = reason or str(e)
             # exps of one node are shifted all, or none
             plain += dict.fromkeys(analysis.path(s) for s in sorted(e.sites))
     degree = {at: value.degree for k in analysis.kernels for at, value in k.values.items()}
-    return RunningMaximum(tuple(plain), reason, analysis.sites(), degree)
+    logs = {path: value.degree for k in analysis.kernels for path, (_, value) in k.logs.items()}
+    return RunningMaximum(tuple(plain), reason, analysis.sites(), degree, logs)
 
 
 class SafetyCheck:
@@ -471,12 +392,12 @@ class SafetyCheck:
         try:
             analysis.run()
             analysis.check()
-        except _Broken:
+        except BrokenRule:
             return False
         return True
 
     def _kernel(
-        self, node: Node, path: Path, inputs: Sequence[_Value], operands: Sequence[Axes], exps: Sequence[Axes]
+        self, node: Node, path: Path, inputs: Sequence[Value], operands: Sequence[Axes], exps: Sequence[Axes]
     ) -> _Kernel:
         if node.graph is None:
             return _Kernel(node, path, inputs, operands, exps)
@@ -487,7 +408,7 @@ class SafetyCheck:
             try:
                 kernel.run()
                 kernel.check_results()
-            except _Broken:
+            except BrokenRule:
                 found = kernel, False
             else:
                 found = kernel, True
@@ -495,7 +416,7 @@ class SafetyCheck:
             self._kernels[key] = found
         kernel, unbroken = found
         if not unbroken:
-            raise _Broken("", ())
+            raise BrokenRule("", ())
         return kernel
 
 
@@ -509,10 +430,10 @@ def program_is_stable(program: Program) -> bool:
 
 
 def _has_exp(op: Elementwise, attrs: Mapping[str, object], arity: int) -> bool:
-    algebra = _Degrees(0)
+    algebra = DegreeAlgebra(0)
     try:
-        op.apply(algebra, [_Value(frozenset(), {})] * arity, attrs)
-    except _Broken:
+        op.apply(algebra, [Value(frozenset(), {})] * arity, attrs)
+    except BrokenRule:
         # only an exp gives a term a degree that a rule could reject
         return True
     return algebra.next > 0

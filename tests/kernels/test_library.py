@@ -25,6 +25,9 @@ from mirage.search.accuracy import rounding
 from tests.frontends.test_spec import PROGRAMS
 from tests.ir.cases import programs
 from tests.kernels.kernels import bound, error, random_inputs
+from tests.mugraph.logs import CASES as LOGS
+from tests.mugraph.logs import ROUNDING, inputs, largest_error
+from tests.mugraph.logs import SIZES as LOG_SIZES
 from tests.programs import retyped
 
 SIZE = st.integers(1, 9)
@@ -49,6 +52,14 @@ def check(
     found = error(got, run_reference(program, inputs, sizes, "float64"))
     assert found < bound(program.dtype), f"{program.name} {dict(sizes)}: {found}"
     return got
+
+
+@pytest.mark.parametrize("name", ["one_kernel", "lse", "mean", "cross_entropy", "smoothed"])
+def test_logs_of_sums_of_exps_neither_overflow_nor_vanish(name: str) -> None:
+    case = LOGS[name]
+    for offset in (0.0, 1e4, -1e4):
+        given = inputs(case, offset, LOG_SIZES)
+        assert largest_error(case, given, library(case.program)(given, LOG_SIZES)[0]) < ROUNDING
 
 
 def peak(run: Callable[[], object]) -> int:

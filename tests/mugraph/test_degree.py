@@ -12,13 +12,15 @@ import pytest
 
 import mirage as mi
 from mirage.ir.axes import to_axes
-from mirage.ir.functions import EXP
+from mirage.ir.functions import EXP, LOG
 from mirage.ir.operator import REGISTRY, elementwise
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import tensor
 from mirage.mugraph.degree import RunningMaximum, SafetyCheck, Site, analyze, program_is_stable
 from mirage.mugraph.graph import MuGraph, Ref, Role
 from mirage.mugraph.reference import reference_graph
+from tests.kernels.kernels import cut
+from tests.mugraph.logs import CASES, row
 from tests.verify.graphs import (
     PAIRS,
     L,
@@ -208,10 +210,6 @@ def reduced(divisor: Callable[[Any, Any, Any], Any], numerator: Callable[..., An
     return reference_graph(to_axes(mi.trace(f, "reduced", **xs)))
 
 
-def row(x: Any) -> Any:
-    return mi.sum(x, axis=1, keepdims=True)
-
-
 #: divisors that hold the largest exp of a row with a factor that is bounded away from 0
 SAFE: dict[str, Callable[[Any, Any, Any], Any]] = {
     "a sum": lambda e, z, w: row(e),
@@ -245,6 +243,93 @@ def test_a_divisor_whose_largest_exp_may_be_multiplied_by_0_is_plain(name: str) 
     found = analyze(graph)
     assert not found.safe and len(found.plain) == 1 and not SafetyCheck().safe(graph)
     assert "divides by a tensor that may be 0 where exponents are shifted by their maximum" in found.reason
+
+
+def logarithm(of: Callable[[Any, Any, Any], Any]) -> MuGraph:
+    """The log of what is made of exps, values and weights."""
+    xs = {name: tensor("m", "n") for name in "xzw"}
+    return reference_graph(to_axes(mi.trace(lambda x, z, w: mi.log(of(mi.exp(x), z, w)), "logarithm", **xs)))
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_the_log_of_what_holds_the_largest_exp_is_shifted_back(name: str) -> None:
+    graph = logarithm(SAFE[name])
+    found = analyze(graph)
+    assert found.safe and len(found.sites) == 1 and SafetyCheck().safe(graph)
+    (log,) = (i for i, n in enumerate(graph.kernel.nodes) if n.op == "log")
+    assert found.logs == {(log,): {0: 1}} and found.degree[(log,), 0] == {}
+
+
+@pytest.mark.parametrize("name", UNSAFE)
+def test_the_log_of_what_may_be_0_once_it_is_shifted_is_plain(name: str) -> None:
+    graph = logarithm(UNSAFE[name])
+    found = analyze(graph)
+    assert not found.safe and len(found.plain) == 1 and not found.sites and not found.logs and not SafetyCheck().safe(graph)
+    assert "takes the log of a tensor that may be 0 where exponents are shifted by their maximum" in found.reason
+
+
+def test_logs_of_products_and_powers_of_sums_add_the_maximum_of_each() -> None:
+    found = analyze(CASES["twice"].graph)
+    assert found.safe and list(found.logs.values()) == [{0: 2, 1: 1}]
+    # between kernels, only tensors of degrees 0 and 1 can be rescaled
+    assert not analyze(reference_graph(to_axes(CASES["twice"].program))).safe
+
+
+def test_a_log_of_exps_that_nothing_sums_is_plain() -> None:
+    f = mi.trace(lambda x: mi.log(mi.exp(x)), "alone", x=tensor("m", "n"))
+    found = analyze(reference_graph(to_axes(f)))
+    assert not found.safe and not found.sites
+    assert "exp 0 is summed over no axis" in found.reason
+
+
+def test_a_log_of_single_exps_of_a_row_is_plain() -> None:
+    """Those far below the largest are 0 once they are shifted, and log(0) is no number."""
+    f = mi.trace(lambda x: mi.log(mi.exp(x)) + mi.log(row(mi.exp(x))), "terms", x=tensor("m", "n"))
+    found = analyze(reference_graph(to_axes(f)))
+    assert not found.safe and not found.sites
+    assert "takes the log of a tensor with axis n, but the maximum of exp 0 is taken over n too" in found.reason
+
+
+def test_a_log_of_a_log_of_a_sum_of_exps_is_shifted() -> None:
+    f = mi.trace(lambda x: mi.log(mi.log(row(mi.exp(x)))), "twice", x=tensor("m", "n"))
+    found = analyze(reference_graph(to_axes(f)))
+    assert found.safe and len(found.logs) == 1
+
+
+@pytest.mark.usefixtures("user_operators")
+def test_a_log_inside_a_users_operator_needs_degree_zero() -> None:
+    elementwise("test_half_log", lambda al, x: al.mul(al.constant(Fraction(1, 2)), al.function(LOG, x)))
+    try:
+        found = analyze(replace_node(flash(), (3, 11), op="test_half_log", operands=(Ref(8),), dims=(one("h", "s"),)))
+        assert "applies log to a term of degree 1 in exp 0, not 0" in found.reason
+    finally:
+        del REGISTRY["test_half_log"]
+
+
+def looped(role: Role, log_in_loop: bool) -> MuGraph:
+    """The log of a sum of exps in a loop over the rows' elements: of the whole sum, or of the sum of each tile."""
+    p = to_axes(mi.trace(lambda x: mi.log(mi.sum(mi.exp(x), axis=1)), "lse", x=tensor("m", "n")))
+    nodes = [read(0, one("m", "n")), node("exp", (0,), ("m", "n")), node("sum", (1,), ("m",), reduce=("n",))]
+    ends = [sum_over("n", 2, ("m",)), node("log", (3,), ("m",))]
+    if log_in_loop:
+        ends = [node("log", (2,), ("m",)), sum_over("n", 3, ("m",))]
+    g = block([*nodes, *ends], (4,), {"m": P, "n": role})
+    return mugraph(p, [defined(g, (Ref(0),), one("m"))], Ref(1))
+
+
+def test_the_maximum_of_a_row_is_known_after_the_loop() -> None:
+    assert analyze(looped(L, False)).safe
+    found = analyze(looped(L, True))
+    assert not found.safe and "log at kernel 1, node 3: exp 0 has a maximum that is known only after the loop" in found.reason
+    assert not SafetyCheck().safe(looped(L, True))
+
+
+def test_a_library_hands_on_no_maximum_to_a_kernel() -> None:
+    case = CASES["all_in_a_library"]
+    assert analyze(case.graph).safe
+    found = analyze(cut(case.program, (3, 4)))
+    assert not found.safe and not found.sites
+    assert "exp 0 is a library's, which hands on no maximum" in found.reason
 
 
 def test_exps_of_two_rows_are_divided_by_one_after_the_other_or_together() -> None:

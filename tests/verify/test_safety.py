@@ -17,6 +17,7 @@ from mirage.mugraph.degree import Site, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.verify.safety import degree_violation, offered
+from tests.mugraph.logs import CASES as LOGS
 from tests.verify.graphs import PAIRS, attention, flash, flash_decoding, replace_node
 
 
@@ -44,6 +45,21 @@ def test_wrong_degrees_are_noticed(graph: Callable[[], MuGraph], node: int, clai
     found = analyze(g)
     wrong = replace(found, degree={**found.degree, ((3, node), 0): claim})
     assert "does not scale" in degree_violation(to_axes(attention()), g, wrong)
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_logs_of_sums_of_exps_hold(name: str) -> None:
+    case = LOGS[name]
+    assert degree_violation(to_axes(case.program), case.graph, analyze(case.graph)) == ""
+
+
+@pytest.mark.parametrize("name", ["one_kernel", "log_in_the_next_kernel", "split_then_a_library", "twice_in_a_loop"])
+@pytest.mark.parametrize("change", [-1, 1])
+def test_wrong_degrees_of_the_arguments_of_logs_are_noticed(name: str, change: int) -> None:
+    case = LOGS[name]
+    found = analyze(case.graph)
+    wrong = {path: {**degree, 0: degree[0] + change} for path, degree in found.logs.items()}
+    assert "does not scale" in degree_violation(to_axes(case.program), case.graph, replace(found, logs=wrong))
 
 
 def test_wrong_rows_are_noticed() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -43,6 +45,9 @@ class BlockEmitter(BlockDeclarations):
                 w.line("(void)at;")
             for r in self.block.rescales:
                 self._factors(w, r.node, r.site)
+            for x in self.block.shifts:
+                if not x.own:
+                    self._shifts(w, x.node, x.site)
             if not self.hidden:
                 self._start(w)
             self._phase(w, "before")
@@ -63,35 +68,48 @@ class BlockEmitter(BlockDeclarations):
 
     def _factors(self, w: Writer, i: int, site: int) -> None:
         """Factors that bring partial results to a common maximum: exp(own maximum - largest of all)."""
-        companion, tensor = self.companions[site]
-        partial = [a for a in tensor.axes if a not in self.program.maximum.sites[site].rows]
         w.line()
         w.comment(f"factors of the partial results of exp {site}: exp(own maximum - largest maximum)")
-        with w.block():
-            self._declare_tensor(w, tensor, "own", "const ", {}, whole=True)
-            strides = self._strides(tensor, "own")
-            own = View("own", strides, tensor.unit)
-            at: dict[str, str] = {}
-            target = self.factors[i].view(self.names)
-            rows = [a for a in companion.axes if a not in partial]
-            nest = Nest(w, self.axes, False)
-            index = nest.index
-            with nest.over(rows):
-                for a in rows:
-                    offset = f"b_{self.names[a]}" if self.graph.role[a] in (Role.PARALLEL, Role.SPLIT) else ""
-                    at[a] = f"({offset} + {index[a]})" if offset else index[a]
-                w.line("mi_real largest = -MI_INFINITY;")
-                whole = {a: f"k_{self.names[a]}" for a in partial}
-                heads = [f"for (long {v} = 0; {v} < n_{self.names[a]}; {v}++)" for a, v in whole.items()]
-                element = own.at({**at, **whole})
-                w.line(" ".join(heads))
-                w.line(f"    if (*({element}) > largest) largest = *({element});")
-                w.line("const mi_real shift = largest == -MI_INFINITY ? 0 : largest;")
-                with nest.over(partial):
-                    for a in partial:
-                        offset = f"b_{self.names[a]}" if self.graph.role[a] in (Role.PARALLEL, Role.SPLIT) else ""
-                        at[a] = f"({offset} + {index[a]})" if offset else index[a]
-                    w.line(f"*({target.at(index)}) = mi_fn_exp(mi_broadcast(*({own.at(at)}) - shift))[0];")
+        target = self.factors[i].view(self.names)
+        with w.block(), self._largest(w, site) as (nest, own, at):
+            partial = [a for a in self.companions[site][0].axes if a not in at]
+            with nest.over(partial):
+                at |= {a: self._position(nest, a) for a in partial}
+                w.line(f"*({target.at(nest.index)}) = mi_fn_exp(mi_broadcast(*({own.at(at)}) - shift))[0];")
+
+    def _shifts(self, w: Writer, i: int, site: int) -> None:
+        """What another kernel shifted exponents by."""
+        w.line()
+        w.comment(f"largest maxima of exp {site}")
+        target = self.factors[i].view(self.names)
+        with w.block(), self._largest(w, site) as (nest, _, _):
+            w.line(f"*({target.at(nest.index)}) = shift;")
+
+    @contextmanager
+    def _largest(self, w: Writer, site: int) -> Iterator[tuple[Nest, View, dict[str, str]]]:
+        """Loops over the rows of another kernel's exp, in which the C variable `shift` is the largest maximum of all parts, or 0:
+        the nest, the companion tensor, and where the row is in it.
+        """
+        companion, tensor = self.companions[site]
+        rows = self.program.maximum.sites[site].rows
+        self._declare_tensor(w, tensor, "own", "const ", {}, whole=True)
+        own = View("own", self._strides(tensor, "own"), tensor.unit)
+        nest = Nest(w, self.axes, False)
+        with nest.over(rows):
+            at = {a: self._position(nest, a) for a in rows}
+            w.line("mi_real largest = -MI_INFINITY;")
+            whole = {a: f"k_{self.names[a]}" for a in companion.axes if a not in rows}
+            heads = [f"for (long {v} = 0; {v} < n_{self.names[a]}; {v}++)" for a, v in whole.items()]
+            element = own.at({**at, **whole})
+            w.add([" ".join(heads)] if heads else [])
+            w.line(f"{'    ' if heads else ''}if (*({element}) > largest) largest = *({element});")
+            w.line("const mi_real shift = largest == -MI_INFINITY ? 0 : largest;")
+            yield nest, own, at
+
+    def _position(self, nest: Nest, a: str) -> str:
+        """Where an iteration is along an axis of a whole tensor."""
+        offset = f"b_{self.names[a]}" if self.graph.role[a] in (Role.PARALLEL, Role.SPLIT) else ""
+        return f"({offset} + {nest.index[a]})" if offset else nest.index[a]
 
     def _start(self, w: Writer) -> None:
         """Accumulators start at zero, maxima at -inf."""
@@ -105,6 +123,9 @@ class BlockEmitter(BlockDeclarations):
                 w.line()
                 w.comment(f"maxima of exp {site}")
                 fill(w, self.axes, False, maximum.view(self.names), "(-MI_INFINITY)", maximum.axes)
+                if any(x.own and x.site == site for x in self.block.shifts):
+                    # read after a loop without iterations, too
+                    fill(w, self.axes, False, others[0].view(self.names), "0", maximum.axes)
 
     def _loop(self, w: Writer, outside: int) -> None:
         """The loops inside the first `outside` ones; what varies with the outer loops only is not computed again."""

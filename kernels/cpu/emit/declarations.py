@@ -71,7 +71,7 @@ class BlockDeclarations(BlockPlan):
     def _declare_tensors(self, w: Writer) -> None:
         w.line()
         for i in self.graph.inputs:
-            if i in self.factors:
+            if i in self.block.computed:
                 continue
             tensor = self.inputs[self.graph.nodes[i].attr["index"]]
             self._declare_tensor(w, tensor, f"p{i}", "const ", {})

@@ -20,7 +20,7 @@ from mirage.kernels.cpu.emit.block import BlockEmitter
 from mirage.kernels.cpu.emit.hidden import hidden_functions
 from mirage.kernels.cpu.emit.layout import c_names
 from mirage.kernels.cpu.emit.matmul import product_parts, type_macros
-from mirage.kernels.cpu.emit.maximum import RUNNING_MAXIMUM, Companion, companions, with_rescaled_inputs
+from mirage.kernels.cpu.emit.maximum import RUNNING_MAXIMUM, Companion, companions, with_maxima
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES, Program, Tensor
 from mirage.kernels.cpu.emit.stages import CodeStage, LibraryStage, computed_once, library_stage, runs
 from mirage.kernels.cpu.emit.stream import LAUNCH
@@ -212,7 +212,7 @@ class Emitter:
         for s, c in known.items():
             if program.maximum.sites[s].path[0] == i:
                 carried[s] = c, self._tensor(c.axes, self.real)
-        block = with_rescaled_inputs(self.mugraph, i, program.maximum, known)
+        block = with_maxima(self.mugraph, i, program.maximum, known)
         inputs = [values[r] for r in n.operands]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
         number = len(self.kernels)

@@ -116,7 +116,8 @@ class BlockPlan:
         self.companions = companions
         self._readers: dict[int, list[int]] = {}
         for j, n in enumerate(self.graph.nodes):
-            for i in {r.node for r in n.operands}:
+            # an input that the kernel computes comes after what it names, without reading it
+            for i in {r.node for r in n.operands if n.op != "input"}:
                 self._readers.setdefault(i, []).append(j)
         self.axes = BlockAxes(self.graph, schedule, program.sizes, program.hints, program.names)
         self.names = program.names
@@ -134,7 +135,9 @@ class BlockPlan:
         self.decisions = Decisions(number, schedule, block.old)
         #: per site its loops, and its rows' maxima, shifts and, in the for-loop, factors of growth
         self.states: dict[int, tuple[GroupPlan, tuple[Buffer, ...]]] = {}
+        #: what is computed from companion tensors: factors of partial results, and what other kernels shifted exponents by
         self.factors: dict[int, Buffer] = {}
+        self.shifts = {x.node: x for x in block.shifts}
         #: per site, if tiles may be passed over that are hidden for all: what hides them
         self.hidden: dict[int, HiddenTiles] = {}
         self.emitter = GroupEmitter(self.graph, self.axes, program.functions, program.dims)
@@ -292,10 +295,12 @@ class BlockPlan:
         return found
 
     def _input_view(self, i: int, looping: bool) -> View:
-        factor = next((r for r in self.block.rescales if r.node == i), None)
+        shift = self.shifts.get(i)
+        if shift is not None and shift.own:
+            return self.states[shift.site][1][1].view(self.names)
         inner = looping and bool(set(self.graph.nodes[i].axes()) & set(self.graph.loop))
         pointer = f"{'t' if inner else 'p'}{i}"
-        if factor is not None:
+        if i in self.factors:
             view = self.factors[i].view(self.names)
             return View(pointer if inner else view.pointer, view.strides, view.unit)
         tensor = self.inputs[self.graph.nodes[i].attr["index"]]
@@ -329,6 +334,10 @@ class BlockPlan:
         for r in self.block.rescales:
             order = self._rows_order([a for a in r.axes if a in self.graph.role], False)
             self.factors[r.node] = self._buffer(f"factor{r.site}", order, False)
+        for x in self.block.shifts:
+            if not x.own:
+                order = self._rows_order(self.program.maximum.sites[x.site].rows, False)
+                self.factors[x.node] = self._buffer(f"shift{x.site}_{x.node}", order, False)
         for unit in self.order:
             n = self.graph.nodes[unit[0]]
             if n.op in ("input", "constant", "size"):

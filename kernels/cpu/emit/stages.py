@@ -13,7 +13,8 @@ import numpy as np
 
 from mirage.ir.axes import AxisInput, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.dims import Dim
-from mirage.kernels.library import LibraryCalls, Maxima
+from mirage.kernels.library import Added, LibraryCalls, Maxima
+from mirage.kernels.logs import Correction, corrections
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, Ref
 
@@ -80,6 +81,8 @@ def computed_once(mugraph: MuGraph, constants: Collection[str], maximum: Running
     Not those of exps whose maximum goes along with their results.
     """
     nodes = mugraph.kernel.nodes
+    if any(nodes[maximum.sites[s].path[0]].graph is None for degree in maximum.logs.values() for s in degree):
+        return frozenset()  # a log and its exps are in one run of library calls
     shifted = {s.path[0] for s in maximum.sites}
     results = {r.node for r in mugraph.kernel.outputs}
     fixed: dict[int, bool | None] = {}
@@ -113,14 +116,20 @@ def library_stage(
     nodes = mugraph.kernel.nodes
     read = list(dict.fromkeys(r for i in run for r in nodes[i].operands if r.node not in run))
     reads = {tensors[r]: nodes[r.node].axes(r.out) for r in read}
+
+    def parts(s: int) -> Maxima:
+        axes, tensor = maxima[s]
+        reads[tensor] = axes
+        return Maxima(list(reads).index(tensor), tuple(a for a in axes if a not in maximum.sites[s].rows))
+
     scaled: dict[int, list[Maxima]] = {}
     for k, r in enumerate(read):
         for s in maximum.degree.get(((r.node,), r.out), {}):
             if s in maxima and maximum.sites[s].path[0] == r.node:
-                axes, tensor = maxima[s]
-                reads[tensor] = axes
-                parts = tuple(a for a in axes if a not in maximum.sites[s].rows)
-                scaled.setdefault(k, []).append(Maxima(list(reads).index(tensor), parts))
+                if (found := parts(s)).parts:
+                    scaled.setdefault(k, []).append(found)
+    lacking = corrections(mugraph.kernel, (), maximum)
+    lacks = {s: parts(s) for i in run for _, s, *_ in lacking.get(i, ()) if s in maxima}
     inputs = tuple(AxisInput(f"tensor{t}", tuple((a,) for a in axes)) for t, axes in reads.items())
     new = {r: k for k, r in enumerate(read)} | {Ref(i): len(inputs) + k for k, i in enumerate(run)}
     body = [AxisNode("input", (), (("name", x.name),), x.axes) for x in inputs]
@@ -131,7 +140,13 @@ def library_stage(
     later = {r for i, n in enumerate(nodes) if i not in run for r in n.operands} | set(mugraph.kernel.outputs)
     outputs = tuple(AxisOutput(new[Ref(i)], nodes[i].dims[0]) for i in run if Ref(i) in later)
     program = AxisProgram(mugraph.name, dict(sizes), inputs, tuple(body), outputs, mugraph.dtype)
-    calls = plan(program, rows, scaled)
+
+    def added(c: Correction) -> Added:
+        path = maximum.sites[c.site].path
+        exps = [s for s, site in enumerate(maximum.sites) if site.path == path]
+        return Added(c.operand, lacks.get(c.site) or (new[Ref(path[0])], exps.index(c.site)), c.times)
+
+    calls = plan(program, rows, scaled, {new[Ref(i)]: [added(c) for c in lacking.get(i, ())] for i in run})
     writes: dict[int, Write] = {}
     copies: list[Write] = []
     for step, r in zip(calls.outputs, (Ref(i) for i in run if Ref(i) in later), strict=True):

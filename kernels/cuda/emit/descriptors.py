@@ -65,7 +65,7 @@ def _plan(plan: BlockPlan, tensor: Tensor, fixed: Mapping[str, str]) -> Descript
 def describable(plan: BlockPlan) -> tuple[int, ...]:
     """The operands of a kernel, and then its results, that descriptors can describe (`CudaKernelSchedule.descriptors`)."""
     read = sorted(
-        {n.attr["index"] for i, n in enumerate(plan.graph.nodes) if n.op == "input" and i not in plan.rescales}
+        {n.attr["index"] for i, n in enumerate(plan.graph.nodes) if n.op == "input" and i not in plan.block.computed}
     )
     found = [k for k in read if isinstance(plan_operand(plan, k), Descriptor)]
     count = len(plan.inputs)

@@ -211,6 +211,8 @@ class BlockMemory(BlockPlan):
     def _input(self, i: int, n: Node) -> Value:
         if i in self.rescales:
             return self._factors(i)
+        if i in self.shifts:
+            return self._shift(i)
         tensor = self.inputs[n.attr["index"]]
         dims = self.space.dims(self.space.of(n.axes()))
         groups = [g for d in dims for g in d]
@@ -235,12 +237,41 @@ class BlockMemory(BlockPlan):
 
     def _factors(self, i: int) -> Value:
         """Factors that bring partial results to a common maximum: exp(own maximum - largest of all)."""
-        site = self.rescales[i].site
+        site, w = self.rescales[i].site, self.w
+        _, tensor = self.companions[site]
+        self._largest(i, site)
+        dims = self.space.dims(self.space.of(self.graph.nodes[i].axes()))
+        mask = self.mask([g for d in dims for g in d], dims)
+        more = f', mask={mask}, other=float("-inf")' if mask else ""
+        own = f"tl.load({self.offset(tensor, f'q{site}', dims, {})}{more})"
+        shift = self.space.arrange(Value(f"shift{i}", self._rows(site)), dims)
+        w.line(f"v{i} = tl.exp({own} - {shift})")
+        return Value(f"v{i}", dims)
+
+    def _shift(self, i: int) -> Value:
+        """What was subtracted from exponents, to be added to the log of their sum."""
+        shift = self.shifts[i]
+        rows = self._rows(shift.site)
+        if not shift.own:
+            self._largest(i, shift.site)
+            return Value(f"shift{i}", rows)
+        self.w.line(f'v{i} = tl.where(max{shift.site} == float("-inf"), 0.0, max{shift.site})')
+        return Value(f"v{i}", rows)
+
+    def _largest(self, i: int, site: int) -> None:
+        """Name the largest maximum of all parts of each row of another kernel's exp, or 0, for node i."""
         companion, tensor = self.companions[site]
         rows = self.program.maximum.sites[site].rows
         partial = [a for a in companion.axes if a not in rows]
-        row_dims = self.space.dims(self.space.of(rows))
+        row_dims = self._rows(site)
         row_groups = [g for d in row_dims for g in d]
+        w = self.w
+        if not partial:
+            mask = self.mask(row_groups, row_dims)
+            more = f', mask={mask}, other=float("-inf")' if mask else ""
+            w.line(f"largest{i} = tl.load({self.offset(tensor, f'q{site}', row_dims, {})}{more})")
+            w.line(f'shift{i} = tl.where(largest{i} == float("-inf"), 0.0, largest{i})')
+            return
         # all parts of the rows, one dim more
         fixed: dict[str, str] = {}
         count = 1
@@ -249,7 +280,6 @@ class BlockMemory(BlockPlan):
                 f"(all_parts // {count} % {self.literal(a)})" if count > 1 else f"(all_parts % {self.literal(a)})"
             )
             count *= self.literal(a) or 1
-        w = self.w
         w.line(f"all_parts = tl.arange(0, {1 << (count - 1).bit_length()})")
         lead = expand([True, *(False for _ in row_dims)]) if row_dims else ""
         terms = [f"q{site}"]
@@ -267,13 +297,6 @@ class BlockMemory(BlockPlan):
         text = f'tl.load({" + ".join(terms)}, mask={" & ".join(masks)}, other=float("-inf"))'
         w.line(f"largest{i} = tl.max({text}, axis=0)")
         w.line(f'shift{i} = tl.where(largest{i} == float("-inf"), 0.0, largest{i})')
-        dims = self.space.dims(self.space.of(self.graph.nodes[i].axes()))
-        mask = self.mask([g for d in dims for g in d], dims)
-        more = f', mask={mask}, other=float("-inf")' if mask else ""
-        own = f"tl.load({self.offset(tensor, f'q{site}', dims, {})}{more})"
-        shift = self.space.arrange(Value(f"shift{i}", row_dims), dims)
-        w.line(f"v{i} = tl.exp({own} - {shift})")
-        return Value(f"v{i}", dims)
 
     def _store(self, k: int, v: Value) -> None:
         """Store a value to the k-th output."""

@@ -18,7 +18,7 @@ from mirage.ir.axes import AxisDims, argument_places
 from mirage.ir.dims import Dim, ceil_div
 from mirage.ir.types import DTYPES, between_dtype, compute_dtype
 from mirage.kernels.cpu.emit.layout import c_names
-from mirage.kernels.cpu.emit.maximum import Companion, companions, with_rescaled_inputs
+from mirage.kernels.cpu.emit.maximum import Companion, companions, with_maxima
 from mirage.kernels.cuda.emit.algebra import FunctionSources
 from mirage.kernels.cuda.emit.block import BlockEmitter
 from mirage.kernels.cuda.emit.descriptors import describable
@@ -196,7 +196,7 @@ class Emitter:
         for s, c in known.items():
             if self.program.maximum.sites[s].path[0] == i:
                 carried[s] = c, self._tensor(f"maxima{s}", tuple((a,) for a in c.axes), self.real)
-        block = with_rescaled_inputs(self.mugraph, i, self.program.maximum, known)
+        block = with_maxima(self.mugraph, i, self.program.maximum, known)
         packed = dict(self.schedule.kernels[number].packed)
         inputs = [self._packed(values[r], packed[k]) if k in packed else values[r] for k, r in enumerate(n.operands)]
         outputs = [values[Ref(i, k)] for k in range(len(n.dims))]
@@ -258,7 +258,7 @@ class Emitter:
     def _pointers(self, kernel: BlockEmitter) -> list[tuple[str, Tensor, bool]]:
         """The names of pointers in a kernel, their tensors, and whether it writes them."""
         read = {
-            i: n.attr["index"] for i, n in enumerate(kernel.graph.nodes) if n.op == "input" and i not in kernel.rescales
+            i: n.attr["index"] for i, n in enumerate(kernel.graph.nodes) if n.op == "input" and i not in kernel.block.computed
         }
         own = {s for found in kernel.sites.values() for s in found}
         found = [(f"p{i}", kernel.inputs[k], False) for i, k in read.items()]

@@ -80,6 +80,7 @@ class BlockPlan:
         self.outputs = outputs
         self.companions = companions
         self.rescales = {r.node: r for r in block.rescales}
+        self.shifts = {x.node: x for x in block.shifts}
         self.sites = block.sites(program.maximum, kernel)
         self.limits: dict[str, tuple[Dim, int]] = {}
         self.space = self._space()
@@ -91,7 +92,9 @@ class BlockPlan:
         return self.program.maximum.degree.get(((self.kernel, self.block.old[i]), 0), {}).get(site, 0)
 
     def readers(self, i: int) -> list[int]:
-        return [j for j, n in enumerate(self.graph.nodes) if any(r.node == i for r in n.operands)]
+        # an input that the kernel computes comes after what it names, without reading it
+        nodes = self.graph.nodes
+        return [j for j, n in enumerate(nodes) if n.op != "input" and any(r.node == i for r in n.operands)]
 
     def stored_in_loop(self, i: int) -> bool:
         """Whether a concatenating accumulator's pieces go to the outputs one by one: nothing else needs them."""

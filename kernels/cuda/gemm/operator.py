@@ -32,7 +32,7 @@ from mirage.kernels.cuda.device import CudaDevice, find_cupy
 from mirage.kernels.cuda.gemm.gemm import FACTORS, FUNCTIONS, RESULTS, Epilogue, Gemm, GemmCall, config_for
 from mirage.kernels.cuda.launch.loaded import LoadedKernels
 from mirage.kernels.cuda.library.program import CudaLibraryCalls, CudaPlanner
-from mirage.kernels.library import Arrays, Axes, Extents, Maxima, Product, Step
+from mirage.kernels.library import Added, Arrays, Axes, Extents, Maxima, Product, Step
 
 #: the version of nvidia-cutlass-dsl that kernels are compiled with
 VERSION = "4.8.1"
@@ -250,11 +250,12 @@ class CutlassPlanner(CudaPlanner):
         program: AxisProgram,
         rows: Mapping[int, Sequence[Axes]],
         maxima: Mapping[int, Sequence[Maxima]],
+        added: Mapping[int, Sequence[Added]],
         arrays: Arrays,
         gemms: Gemms,
         types: Mapping[str, str],
     ) -> None:
-        super().__init__(program, rows, maxima, arrays)
+        super().__init__(program, rows, maxima, added, arrays)
         self._gemms = gemms
         self._types = types
 
@@ -409,6 +410,7 @@ class CutlassCalls(CudaLibraryCalls):
         program: AxisProgram,
         rows: Mapping[int, Sequence[Axes]],
         maxima: Mapping[int, Sequence[Maxima]] | None = None,
+        added: Mapping[int, Sequence[Added]] | None = None,
         arrays: Arrays | None = None,
         *,
         gemms: Gemms,
@@ -416,7 +418,7 @@ class CutlassCalls(CudaLibraryCalls):
     ) -> None:
         self.planner = partial(CutlassPlanner, gemms=gemms, types=types or {})
         self._gemms = gemms
-        super().__init__(program, rows, maxima, arrays)
+        super().__init__(program, rows, maxima, added, arrays)
 
     def prepare(self, extents: Extents) -> None:
         steps = [s.run for _, s in self._compute if isinstance(s.run, GemmStep)]

@@ -22,7 +22,18 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.functions import RELU, ScalarFunction
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.library.cublaslt import CublasLt
-from mirage.kernels.library import Arrays, Axes, Extents, LibraryCalls, LibraryProgram, Maxima, Planner, Product, Step
+from mirage.kernels.library import (
+    Added,
+    Arrays,
+    Axes,
+    Extents,
+    LibraryCalls,
+    LibraryProgram,
+    Maxima,
+    Planner,
+    Product,
+    Step,
+)
 
 
 class CupyArrays(Arrays):
@@ -200,9 +211,10 @@ class CudaLibraryCalls(LibraryCalls):
         program: AxisProgram,
         rows: Mapping[int, Sequence[Axes]],
         maxima: Mapping[int, Sequence[Maxima]] | None = None,
+        added: Mapping[int, Sequence[Added]] | None = None,
         arrays: Arrays | None = None,
     ) -> None:
-        super().__init__(program, rows, maxima, CupyArrays() if arrays is None else arrays)
+        super().__init__(program, rows, maxima, added, CupyArrays() if arrays is None else arrays)
 
     def prepare(self, extents: Extents) -> None:
         """Compile what calls at these sizes of axes need; needs no device. Raises CompilerError."""

@@ -1,0 +1,21 @@
+"""Logs of sums of exps in Triton: maxima of the same kernel, of another one or of a library, run by Triton's interpreter."""
+
+from __future__ import annotations
+
+import pytest
+
+from mirage.kernels.cuda.emit.mugraph import emit
+from mirage.kernels.cuda.interpret.interpreter import Interpreter
+from tests.kernels.cuda.simple import simple_schedule
+from tests.mugraph.logs import CASES, ROUNDING, SIZES, inputs, largest_error
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logs_of_sums_of_exps_neither_overflow_nor_vanish(interpreter: Interpreter, name: str) -> None:
+    case = CASES[name]
+    for sizes in (SIZES, {"m": 1, "n": 1}):
+        emitted = emit(case.graph, simple_schedule(case.graph, SIZES))
+        for offset in (0.0, 1e4, -1e4):
+            given = inputs(case, offset, sizes)
+            (got,) = interpreter.run(emitted, case.graph, given, sizes)
+            assert largest_error(case, given, got) < ROUNDING
