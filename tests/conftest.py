@@ -6,7 +6,7 @@ import gc
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -78,3 +78,19 @@ def pytest_collection_finish() -> None:
     trace = logging.getLogger("torch.__trace")
     trace.handlers.clear()
     trace.propagate = True
+
+
+@pytest.fixture
+def rounds_in_c(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of rounds of the loops that run in C as a whole, as they run."""
+    from mirage.kernels.cpu.launch.rounds import LaunchedRounds
+
+    found: list[int] = []
+    run = LaunchedRounds.run
+
+    def counted(self: LaunchedRounds, count: int, addresses: Sequence[int]) -> int | None:
+        found.append(count)
+        return run(self, count, addresses)
+
+    monkeypatch.setattr(LaunchedRounds, "run", counted)
+    return found

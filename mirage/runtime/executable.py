@@ -22,6 +22,7 @@ from mirage.kernels.cuda.device import cuda_device
 from mirage.kernels.target import get_target
 from mirage.runtime import archive
 from mirage.runtime.arrays import like
+from mirage.runtime.bound_kernel import bound
 from mirage.runtime.device import DeviceProgram
 from mirage.runtime.places.host import HOST
 from mirage.runtime.prepared import Prepared
@@ -125,7 +126,7 @@ class Executable(Displayed, drawn_by="mirage.runtime.draw"):
         self._device: DeviceProgram | None = None
         self._machine: VirtualMachine | DeviceProgram
         if get_target(target).on_host:
-            self._machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], constants)
+            self._machine = VirtualMachine(program, [bound(self.kernels[n]) for n in program.kernels], constants)
         else:
             self._machine = self._device = self._on_device(program)
         names = tuple(p.name for p in program.functions[program.main].parameters)
@@ -146,7 +147,7 @@ class Executable(Displayed, drawn_by="mirage.runtime.draw"):
         machine: VirtualMachine | DeviceProgram
         run: Callable[..., Any]
         if self._device is None:
-            run = machine = VirtualMachine(program, [_bound(self.kernels[n]) for n in program.kernels], self._constants)
+            run = machine = VirtualMachine(program, [bound(self.kernels[n]) for n in program.kernels], self._constants)
         else:
             machine = self._on_device(program)
             run = machine.prepare
@@ -426,21 +427,6 @@ def _check_calls(program: VMProgram, kernels: Mapping[str, Kernel]) -> None:
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
-
-
-def _bound(kernel: Kernel) -> Callable[..., None]:
-    """The kernel as the machine calls it."""
-    symbols = tuple(kernel.symbols)
-
-    def run(
-        inputs: tuple[np.ndarray, ...],
-        outputs: tuple[np.ndarray, ...],
-        dims: tuple[int, ...],
-        workspace: tuple[np.ndarray, ...],
-    ) -> None:
-        kernel(inputs, dict(zip(symbols, dims, strict=True)), outputs, workspace)
-
-    return run
 
 
 def _like(result: Any, x: Any) -> Any:

@@ -47,6 +47,13 @@ class Callee(Protocol):
         """The result for arguments and extra shape arguments; `memory` has room for the arena, if it is given."""
         ...
 
+    def rounds(self, count: int, args: list[Any], carried: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+        """What a loop over the function carries after so many rounds, 1 at least, in C; None where it runs round by round.
+
+        `args` are those of the first round, of which the first is the index and so many behind it are carried.
+        """
+        ...
+
 
 class Steps:
     """Makes the closures of one function: `stage` is the number of checks before the instruction.
@@ -204,6 +211,7 @@ class Steps:
         most = None if i.bound is None else self.table.slot(i.bound, self.stage)
         where = f"{self.owner}{', ' * bool(i.where)}{i.where}"
         array, array_of = self.place.array, self.place.array_of
+        first = array_of(0, np.int64)
 
         def step(registers: list[Any], frame: Frame) -> None:
             slots = frame.slots
@@ -212,6 +220,9 @@ class Steps:
                 bound = f"its bound {i.bound} is {slots[most]} here"
                 raise GuardError(f"{where}: a loop is to run {n} times, and {bound}; raise the bound")
             state, fixed, extra = carried(registers), invariant(registers), dims(slots)
+            if n > 1 and (found := body.rounds(n, [first, *state, *fixed], many, extra)) is not None:
+                registers[out] = found if many != 1 else found[0]
+                return
             lent = None if memory is None else frame.storages[memory]
             for k in range(n):
                 result = body.run([array_of(k, np.int64), *state, *fixed], extra, lent)

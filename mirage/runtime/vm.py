@@ -19,6 +19,7 @@ from mirage.runtime.guards import Entry, Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place, PlacedArray
+from mirage.runtime.rounds import rounds_of
 from mirage.runtime.sizes import SizeTable
 from mirage.runtime.steps import Callee, Kernel, Step, Steps, arrays_in
 
@@ -168,12 +169,13 @@ class VirtualMachine:
     @property
     def idle_bytes(self) -> int:
         """Bytes of intermediate memory that is kept for the next calls."""
-        return sum(frame.arena.bytes for f in self._functions.values() for frame in f.free)
+        functions = self._functions.values()
+        return sum(f.idle_rounds for f in functions) + sum(frame.arena.bytes for f in functions for frame in f.free)
 
     def release(self) -> None:
         """Give the memory that is kept for the next calls back."""
         for f in self._functions.values():
-            f.free.clear()
+            f.release()
 
 
 class Occupied:
@@ -262,6 +264,7 @@ class _Function:
         assert isinstance(last, vm.Return)
         self._result = last.value
         self._parameters = len(f.parameters)
+        self._rounds = rounds_of(f, self._layout, make)
 
     def _match(self, i: vm.MatchShape, stage: int, guards: Sequence[vm.Guard]) -> Step:
         known = {name for name, s in self._table.stages.items() if s < stage}
@@ -329,6 +332,22 @@ class _Function:
     def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         """The result, as `Callee.run`; `args` are replaced by what the registers held."""
         return self.run_entered(self.signature.enter(args, dims), args, memory)
+
+    def rounds(self, count: int, args: list[Any], carried: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
+        """See `Callee.rounds`."""
+        found = self._rounds
+        return None if found is None else found.run(self.signature.enter(args, dims), args, carried, count)
+
+    @property
+    def idle_rounds(self) -> int:
+        """Bytes of memory that is kept for the next loops over the function."""
+        return 0 if self._rounds is None else self._rounds.idle_bytes
+
+    def release(self) -> None:
+        """Give the memory that is kept for the next calls back."""
+        self.free.clear()
+        if self._rounds is not None:
+            self._rounds.release()
 
     def run_entered(self, entry: Entry, args: Sequence[Any], memory: PlacedArray | None) -> Any:
         """The result for arguments that the signature has read."""

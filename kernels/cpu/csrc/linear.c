@@ -61,3 +61,21 @@ int mi_linear(
     const size_t bytes = transposed && m > FEW ? (size_t)(columns * LINE) * sizeof(mi_real) : 0;
     return run(multiply, &p, bands * parts, n_threads, bytes);
 }
+
+#define SHARED_WORK (128 * 1024) /* products of numbers from which another thread's help is worth the wait for it */
+
+/* A product whose arguments were prepared before: out[m,n] = x[m,k] w + added, which is NULL, bias[n], or [m,n] if it is `whole`. */
+typedef struct {
+    const mi_real *x, *w, *added;
+    mi_real *out;
+    ptrdiff_t m, k, n;
+    int transposed, whole;
+} prepared;
+
+int mi_linear_prepared(prepared *p, mi_pool_run_fn *run, int n_threads)
+{
+    if (p->m * p->k * p->n < SHARED_WORK) n_threads = 1;
+    if (p->whole) memcpy(p->out, p->added, (size_t)(p->m * p->n) * sizeof(mi_real));
+    return mi_linear(
+        p->m, p->k, p->n, p->x, p->w, p->whole ? NULL : p->added, p->out, p->transposed, p->whole, n_threads, run);
+}

@@ -12,6 +12,7 @@ import numpy as np
 from mirage.errors import MirageError
 from mirage.kernels.cpu.launch.memory import LINE, address, aligned
 from mirage.kernels.cpu.launch.packing import PackedCopies, PackedCopy
+from mirage.kernels.cpu.launch.rounds import Launch, launcher, pointers_to
 
 _BYTE = np.dtype(np.uint8)
 
@@ -58,6 +59,7 @@ class Frame:
         self._memory: np.ndarray | None = None
         self._args = _Args(*(ctypes.addressof(x) for x in (self.sizes, self.tensors, self.strides)))
         self.reference = ctypes.byref(self._args)
+        self.address = ctypes.addressof(self._args)
 
     def take(self, workspaces: list[Workspace]) -> Workspace:
         """A workspace from the list, or a new one, in which the tensors between operators now are."""
@@ -126,7 +128,11 @@ class Code:
     def run(self, frame: Frame, function: Callable[..., int]) -> None:
         """Raises MirageError if there is no memory for the scratch of a kernel."""
         if function(frame.reference, self._pool, self._threads):
-            raise MirageError(f"{self.name}: no memory for the scratch of a kernel; use smaller tiles")
+            raise self.error()
+
+    def error(self, status: int = -1) -> MirageError:
+        """What it means where a function fails."""
+        return MirageError(f"{self.name}: no memory for the scratch of a kernel; use smaller tiles")
 
 
 class BoundCall:
@@ -181,3 +187,18 @@ class BoundCall:
         if workspace is not None:
             self._workspaces.append(workspace)
         self._free.append(frame)
+
+    def prepare(self) -> tuple[Launch, ...] | None:
+        """The launches of a call, for tensors in the order of `run`'s addresses; None where packed copies have to be found first.
+
+        The tensors between operators are in memory of their own.
+        """
+        if self.packed:
+            return None
+        frame = self.make()
+        if frame.need:
+            frame.use(memory := aligned(frame.need + LINE, _BYTE))
+        keep = frame, memory if frame.need else None
+        pointers = pointers_to(frame.tensors, self.places)
+        code = self.code
+        return tuple(Launch(launcher(f), frame.address, pointers, code.error, keep) for f in code.functions)

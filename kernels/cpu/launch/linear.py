@@ -21,16 +21,32 @@ from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.emit.matmul import product_parts
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
+from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
 #: rows up to which these are faster than products of packed weights (`python -m benchmarks.run products`)
 FEW = 4
 
 
+class _Prepared(ctypes.Structure):
+    """`prepared` of linear.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "w", "added", "out")),
+        *((name, ctypes.c_ssize_t) for name in ("m", "k", "n")),
+        *((name, ctypes.c_int) for name in ("transposed", "whole")),
+    )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    source = (HEADERS / "linear.c").read_text(encoding="utf-8")
+    return toolchain.load(toolchain.compile(source, name="linear", parts=product_parts("float32")))
+
+
 @functools.cache
 def _function() -> Callable[..., int]:
-    source = (HEADERS / "linear.c").read_text(encoding="utf-8")
-    function = toolchain.load(toolchain.compile(source, name="linear", parts=product_parts("float32"))).mi_linear
+    function = _library().mi_linear
     function.argtypes = [*[ctypes.c_ssize_t] * 3, *[ctypes.c_void_p] * 4, *[ctypes.c_int] * 3, ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
@@ -70,13 +86,12 @@ def matmul(
     relu: bool = False,
 ) -> None:
     """What `mirage.kernels.blas.matmul` computes: here where the second operand is a matrix of float32, else by that."""
+    if not _fits(inputs, outputs, left, bias):
+        return blas.matmul(inputs, outputs, left=left, right=right, bias=bias, relu=relu)
     x, y, *added = inputs
     (out,) = outputs
     summand: Any = added[0] if bias else None
-    per_column = bias and summand.size == out.shape[-1] == summand.shape[-1]
-    fits = all(a.dtype == np.float32 for a in (*inputs, out)) and y.ndim == 2 and x.ndim > 1
-    if not fits or (left and left[-1] != x.ndim - 1) or (bias and not per_column and summand.shape != out.shape):
-        return blas.matmul(inputs, outputs, left=left, right=right, bias=bias, relu=relu)
+    per_column = bias and _per_column(summand, out)
     rows = np.ascontiguousarray(x.transpose(left)) if left else x
     if bias and not per_column:
         out[...] = summand
@@ -84,3 +99,47 @@ def matmul(
     linear(rows, y, out, transposed=tuple(right) == (1, 0), bias=vector, accumulate=rest)
     if relu:
         np.maximum(out, np.float32(0), out=out)
+
+
+def _per_column(summand: np.ndarray, out: np.ndarray) -> bool:
+    return bool(summand.size == out.shape[-1] == summand.shape[-1])
+
+
+def _fits(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], left: Sequence[int], bias: bool) -> bool:
+    """Whether the product is one of rows with a matrix of float32, to which a row, or a matrix, may be added."""
+    x, y, *added = inputs
+    (out,) = outputs
+    if not all(a.dtype == np.float32 for a in (*inputs, out)) or y.ndim != 2 or x.ndim < 2:
+        return False
+    in_order = not left or left[-1] == x.ndim - 1
+    return in_order and not (bias and added[0].shape != out.shape and not _per_column(added[0], out))
+
+
+def prepare(
+    inputs: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
+    *,
+    left: Sequence[int] = (),
+    right: Sequence[int] = (),
+    bias: bool = False,
+    relu: bool = False,
+) -> Launch | None:
+    """The launch of `matmul` for contiguous tensors like these, inputs and then outputs; None where that is more than a product.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
+    memory.
+    """
+    if not _fits(inputs, outputs, left, bias) or left or relu:
+        return None
+    x, _, *added = inputs
+    (out,) = outputs
+    n, k = out.shape[-1], x.shape[-1]
+    whole = bias and not _per_column(added[0], out)
+    args = _Prepared(0, 0, 0, 0, out.size // n if n else 0, k, n, tuple(right) == (1, 0), whole)
+    names = ("x", "w", *["added"] * bias, "out")
+    pointers = tuple((field(args, name), place) for place, name in enumerate(names))
+
+    def error(status: int) -> Exception:
+        return MirageError(f"there is no memory for a product of {args.m} rows; use smaller sizes")
+
+    return Launch(launcher(_library().mi_linear_prepared), ctypes.addressof(args), pointers, error, args)

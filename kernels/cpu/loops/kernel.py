@@ -17,6 +17,7 @@ from mirage.ir.types import ELEMENTS, TensorType
 from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.launch import pool
 from mirage.kernels.cpu.launch.memory import address, aligned
+from mirage.kernels.cpu.launch.rounds import Launch, launcher, pointers_to
 from mirage.kernels.cpu.loops.access import last_long
 from mirage.kernels.cpu.loops.emit import emit
 from mirage.remember import remember
@@ -149,10 +150,38 @@ class LoopKernel:
         status = self._run(frame.reference, self._pool, self._threads)
         failed, index, extent = frame.args.failed, frame.args.index, frame.args.extent
         free.append(frame)
-        if status > 0:
-            raise InputError(f"{self.program.name}: {index_message(self._checks[failed - 1], index, extent)}")
         if status:
-            raise MirageError(f"{self.program.name}: no memory for a row of intermediate results; use smaller sizes")
+            raise self._error(status, failed, index, extent)
+
+    def _error(self, status: int, failed: int, index: int, extent: int) -> Exception:
+        if status > 0:
+            return InputError(f"{self.program.name}: {index_message(self._checks[failed - 1], index, extent)}")
+        return MirageError(f"{self.program.name}: no memory for a row of intermediate results; use smaller sizes")
+
+    def prepare(
+        self,
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray],
+        workspace: Sequence[np.ndarray],
+    ) -> tuple[Launch, ...] | None:
+        """The launch that does what a call with arrays of these shapes and strides does; None where that copies one first.
+
+        It fails as calls do.
+        """
+        shape = self._shape(sizes)
+        arrays = self._inputs(inputs, shape)
+        if any(a is not given for a, given in zip(arrays, inputs, strict=True)) or len(workspace) != len(shape.workspace):
+            return None
+        steps = [s // a.itemsize for a in arrays for s in a.strides]
+        count = len(arrays) + len(out) + len(workspace)
+        frame = _Frame(shape.values, count, steps)
+        places = pointers_to(frame.tensors, [(k, k) for k in range(count)])
+
+        def error(status: int) -> Exception:
+            return self._error(status, frame.args.failed, frame.args.index, frame.args.extent)
+
+        return (Launch(launcher(self._run), ctypes.addressof(frame.args), places, error, frame),)
 
     def _shape(self, sizes: Mapping[str, int]) -> _Shape:
         symbols = self.program.symbols

@@ -27,6 +27,7 @@ from mirage.ir.types import DTYPES, TensorType
 from mirage.kernels.cpu.launch.choose import compile_tree
 from mirage.kernels.cpu.launch.frames import BoundCall
 from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.kernels.decision import Tree, leaves
 from mirage.kernels.library import LibraryProgram
 from mirage.remember import remember
@@ -199,6 +200,24 @@ class MuGraphKernel:
             )
             for o, r in zip(out, run(inputs, sizes), strict=True):
                 o[...] = r
+
+    def prepare(
+        self,
+        inputs: Sequence[np.ndarray],
+        sizes: Mapping[str, int],
+        out: Sequence[np.ndarray],
+        workspace: Sequence[np.ndarray],
+    ) -> tuple[Launch, ...] | None:
+        """Launches that do what a call with arrays of these shapes and strides does; None where more than C code takes part.
+
+        They fail as calls do.
+        """
+        executable = self.version(sizes).executable
+        if executable is None or not all(prod(a.shape) for a in (*inputs, *out)):
+            return None
+        check_arrays(self.program, inputs, sizes, out)
+        call = executable.bind(sizes, [a.strides for a in (*inputs, *out)])
+        return None if call is None else call.prepare()
 
     def _reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         return run_reference(self.program, inputs, sizes)

@@ -1,0 +1,64 @@
+/* All rounds of a loop as launches of compiled code: described in rounds.py. */
+#include "mirage_pool.h"
+
+#include <string.h>
+
+/* A launcher with its arguments; what it returns is 0 unless it failed. */
+typedef struct {
+    int (*run)(void *args, mi_pool_run_fn *pool, int threads);
+    void *args;
+} launch;
+
+/* A pointer among the arguments of a launcher, and the tensor that it is to point to. */
+typedef struct {
+    void **to;
+    long tensor;
+} pointer;
+
+typedef struct {
+    const launch *launches; /* of the first round, of odd and of even ones, `count` of each */
+    const pointer *pointers;
+    void *const *tensors;
+    long count, n_pointers;
+    long *index;  /* the number of the round */
+    long failed;  /* the launch that failed */
+} rounds;
+
+/* The rounds from `first` on, up to `end`; the status of the launch that failed, which ends them, or 0. */
+int mi_rounds(rounds *r, long first, long end, mi_pool_run_fn *pool, int threads)
+{
+    if (!first) {
+        for (long i = 0; i < r->n_pointers; i++) *r->pointers[i].to = r->tensors[r->pointers[i].tensor];
+    }
+    for (long i = first; i < end; i++) {
+        const launch *l = r->launches + (i ? 2 - i % 2 : 0) * r->count;
+        *r->index = i;
+        for (long k = 0; k < r->count; k++) {
+            const int status = l[k].run(l[k].args, pool, threads);
+            if (status) {
+                r->failed = k;
+                return status;
+            }
+        }
+    }
+    return 0;
+}
+
+/* x[outer, at, inner] = values[outer, inner], where `at` is one of `extent` places, from the end if it is negative. */
+typedef struct {
+    char *x;
+    const char *values;
+    const long *at;
+    long outer, extent, inner; /* `inner` in bytes */
+} row;
+
+int mi_rounds_row(row *r, mi_pool_run_fn *pool, int threads)
+{
+    (void)pool, (void)threads;
+    const long at = *r->at < 0 ? *r->at + r->extent : *r->at;
+    if (at < 0 || at >= r->extent) return 1;
+    for (long i = 0; i < r->outer; i++) {
+        memcpy(r->x + (i * r->extent + at) * r->inner, r->values + i * r->inner, (size_t)r->inner);
+    }
+    return 0;
+}

@@ -1,0 +1,175 @@
+"""Loops whose rounds launch compiled code alone: all rounds in C (csrc/rounds.c), where Python takes longer than small kernels.
+
+A launch is prepared once for tensors of known shapes; addresses are filled in before the first round. What a round hands to the
+next alternates between two places in memory, so that odd and even rounds have launches of their own; those of the first round
+read what the loop began with.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import InputError
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.pool import run_address
+from mirage.settings import num_threads
+
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+#: rounds that are made at first, and seconds until which twice as many are made at once: between them, signals have their turn
+_FIRST, _SECONDS = 64, 0.02
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A launcher of compiled code, `int (void *args, mi_pool_run_fn *pool, int threads)`, with its arguments.
+
+    `pointers` are (address of a pointer among the arguments, place of its tensor among those that it was prepared for);
+    `error` is what a status other than 0 means, and `keep` what has to live as long as it is launched.
+    """
+
+    function: int
+    args: int
+    pointers: tuple[tuple[int, int], ...]
+    error: Callable[[int], Exception]
+    keep: object
+
+
+def pointers_to(array: ctypes.Array[ctypes.c_void_p], places: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The pointers of a launch that are elements of an array: `places` are (element, place of the tensor)."""
+    start = ctypes.addressof(array)
+    return tuple((start + _POINTER * element, tensor) for element, tensor in places)
+
+
+class _Row(ctypes.Structure):
+    """`row` of rounds.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "values", "at")),
+        *((name, ctypes.c_long) for name in ("outer", "extent", "inner")),
+    )
+
+
+class _Launch(ctypes.Structure):
+    """`launch` of rounds.c."""
+
+    _fields_ = (("run", ctypes.c_void_p), ("args", ctypes.c_void_p))
+
+
+class _Pointer(ctypes.Structure):
+    """`pointer` of rounds.c."""
+
+    _fields_ = (("to", ctypes.c_void_p), ("tensor", ctypes.c_long))
+
+
+class _Rounds(ctypes.Structure):
+    """`rounds` of rounds.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("launches", "pointers", "tensors")),
+        *((name, ctypes.c_long) for name in ("count", "n_pointers")),
+        ("index", ctypes.c_void_p),
+        ("failed", ctypes.c_long),
+    )
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    library = toolchain.library("rounds")
+    library.mi_rounds.argtypes = [ctypes.c_void_p, ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_int]
+    library.mi_rounds.restype = ctypes.c_int
+    return library
+
+
+def launcher(function: Any) -> int:
+    """The address of a function of a library."""
+    found = ctypes.cast(function, ctypes.c_void_p).value
+    assert found is not None
+    return found
+
+
+def field(structure: ctypes.Structure, name: str) -> int:
+    """The address of a field."""
+    offset: int = getattr(type(structure), name).offset
+    return ctypes.addressof(structure) + offset
+
+
+def scatter_row(x: np.ndarray, index: np.ndarray, values: np.ndarray, axis: int) -> Launch | None:
+    """The launch that writes `values` to the place `index` of `x` along an axis; the tensors are in this order.
+
+    None where they are not contiguous, `values` broadcast, or the index is not one int64. Raises NoCompilerError,
+    CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with InputError for an index out of range.
+    """
+    axis %= x.ndim
+    fits = all(a.flags.c_contiguous for a in (x, values)) and x.flags.writeable and x.dtype == values.dtype
+    if not fits or index.shape or index.dtype != np.int64 or values.shape != (*x.shape[:axis], *x.shape[axis + 1 :]):
+        return None
+    extent = x.shape[axis]
+    args = _Row(0, 0, 0, prod(x.shape[:axis]), extent, prod(x.shape[axis + 1 :]) * x.itemsize)
+    pointers = tuple((field(args, name), k) for k, name in enumerate(("x", "at", "values")))
+
+    def error(status: int) -> Exception:
+        return InputError(f"scatter_: axis {axis}: an index is not one of its {extent} places; use other indices")
+
+    return Launch(launcher(_library().mi_rounds_row), ctypes.addressof(args), pointers, error, args)
+
+
+class LaunchedRounds:
+    """All rounds of a loop.
+
+    `launches` are those of the first round, of odd and of even ones, each with the places of its tensors among all; `index` is
+    the int64 in which launches find the number of the round. One call at a time. Raises NoCompilerError, CompilerError and
+    UnsafeCacheError as `toolchain.compile`.
+    """
+
+    def __init__(
+        self, launches: Sequence[Sequence[tuple[Launch, Sequence[int]]]], index: np.ndarray, tensors: int
+    ) -> None:
+        first = launches[0]
+        self._launches = tuple(launches)
+        self._index = index
+        flat = [entry for kind in launches for entry in kind]
+        calls = (_Launch * max(len(flat), 1))(*(_Launch(one.function, one.args) for one, _ in flat))
+        pointers = [_Pointer(to, places[k]) for one, places in flat for to, k in one.pointers]
+        kept = (_Pointer * max(len(pointers), 1))(*pointers)
+        self._tensors = (ctypes.c_void_p * max(tensors, 1))()
+        starts = [ctypes.addressof(a) for a in (calls, kept, self._tensors)]
+        self._args = _Rounds(*starts, len(first), len(pointers), address(index), 0)
+        self._reference = ctypes.byref(self._args)
+        self._keep = calls, kept
+        self._status = 0
+        self._run = _library().mi_rounds
+        self._pool, self._threads = ctypes.c_void_p(run_address()), ctypes.c_int(num_threads())
+
+    def run(self, count: int, addresses: Sequence[int]) -> int | None:
+        """Make so many rounds, with all tensors at these addresses.
+
+        None, or the number of the launch of a round that failed, which ends them: `error` says why.
+        """
+        self._tensors[: len(addresses)] = list(addresses)
+        done, more = 0, _FIRST
+        while done < count:
+            end = min(count, done + more)
+            start = perf_counter()
+            self._status = self._run(self._reference, done, end, self._pool, self._threads)
+            if self._status:
+                return int(self._args.failed)
+            if perf_counter() - start < _SECONDS:
+                more *= 2
+            done = end
+        return None
+
+    def error(self) -> Exception:
+        """What was wrong with the launch that failed."""
+        i = int(self._index)
+        launch, _ = self._launches[2 - i % 2 if i else 0][int(self._args.failed)]
+        found: Exception = launch.error(self._status)
+        return found

@@ -1,0 +1,284 @@
+"""Loops whose body only calls compiled code: all rounds in C, without the steps of the virtual machine.
+
+A body is looked at once, when its function is loaded, and prepared once for the sizes of a call. What cannot be prepared, such as
+a call of a Python function, or a carried tensor that comes back in another's place, leaves a loop to the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from mirage.ir.types import ELEMENTS
+from mirage.kernels.cpu.launch import linear
+from mirage.kernels.cpu.launch.memory import address, aligned
+from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds, scatter_row
+from mirage.remember import remember
+from mirage.runtime import program as vm
+from mirage.runtime.frame import Frame, FrameLayout
+from mirage.runtime.guards import Entry
+from mirage.runtime.places.host import HOST
+from mirage.runtime.sizes import Slots
+from mirage.runtime.steps import Steps
+
+#: sizes whose rounds are kept
+_KEPT = 16
+#: library functions, and what prepares launches of them
+_LIBRARY: Mapping[str, Callable[..., Launch | None]] = {"blas.matmul": linear.prepare}
+#: what prepares a call for the tensors in its registers, and which of them these are
+_Prepare: TypeAlias = Callable[[Sequence[np.ndarray], Slots], "Sequence[Launch] | None"]
+
+
+@runtime_checkable
+class Launchable(Protocol):
+    """A kernel whose calls may be prepared."""
+
+    def prepare(
+        self,
+        inputs: tuple[np.ndarray, ...],
+        outputs: tuple[np.ndarray, ...],
+        dims: tuple[int, ...],
+        workspace: tuple[np.ndarray, ...],
+        /,
+    ) -> Sequence[Launch] | None:
+        """Launches that do what a call with tensors of these shapes does, of the addresses that they are given; None if there are
+        none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class _Call:
+    """An instruction that launches compiled code: which registers it gives, and what prepares it."""
+
+    at: vm.Instruction
+    registers: tuple[int, ...]
+    prepare: _Prepare
+
+
+class _Unknown(Exception):
+    """The body does more than to call compiled code."""
+
+
+class Rounds:
+    """The loops over one function, whose frames are laid out as `layout`; `steps` evaluates its dims. Raises `_Unknown`."""
+
+    def __init__(self, function: vm.VMFunction, layout: FrameLayout, steps: Steps) -> None:
+        self._function, self._layout, self._steps = function, layout, steps
+        self._parameters = len(function.parameters)
+        #: register -> that whose memory it shares, and what gives its shape
+        self._views: dict[int, tuple[int, Callable[[Slots], tuple[int, ...]] | None]] = {}
+        #: register -> shape and element type of a tensor that outlives the round
+        self._fresh: dict[int, tuple[Callable[[Slots], tuple[int, ...]], np.dtype[Any]]] = {}
+        self._tuples: dict[int, tuple[int, ...]] = {}
+        self._calls: list[_Call] = []
+        self._ready: dict[Entry, list[_Ready] | None] = {}
+        for i in function.code[:-1]:
+            self._look_at(i)
+
+    def _look_at(self, i: vm.Instruction) -> None:
+        make = self._steps
+        match i:
+            case vm.AllocStorage() | vm.Free():
+                pass
+            case vm.MakeTensor(out, None, _, shape, dtype):
+                self._fresh[out] = make.slots(shape), ELEMENTS[dtype]
+            case vm.MakeTensor(out):
+                if all(t.out != out for t in self._layout.tensors):
+                    raise _Unknown
+            case vm.Reshape(out, value, shape):
+                self._views[out] = value, make.slots(shape)
+            case vm.MakeTuple(out, items):
+                self._tuples[out] = items
+            case vm.GetItem(out, value, index) if value in self._tuples:
+                self._views[out] = self._tuples[value][index], None
+            case vm.CallKernel(number, inputs, outputs, dims, workspace) if isinstance(
+                kernel := make.kernels[number], Launchable
+            ):
+                sizes, (a, b) = make.slots(dims), (len(inputs), len(inputs) + len(outputs))
+
+                def launches(
+                    given: Sequence[np.ndarray], slots: Slots, kernel: Launchable = kernel, a: int = a, b: int = b
+                ) -> Sequence[Launch] | None:
+                    return kernel.prepare(tuple(given[:a]), tuple(given[a:b]), sizes(slots), tuple(given[b:]))
+
+                self._calls.append(_Call(i, (*inputs, *outputs, *workspace), launches))
+            case vm.CallLibrary(name, inputs, outputs, attrs) if name in _LIBRARY:
+                fixed, count = dict(attrs), len(inputs)
+
+                def product(
+                    given: Sequence[np.ndarray], slots: Slots, name: str = name, count: int = count
+                ) -> Sequence[Launch] | None:
+                    return _one(_LIBRARY[name](given[:count], given[count:], **fixed))
+
+                self._calls.append(_Call(i, (*inputs, *outputs), product))
+            case vm.CallPacked(out, "scatter_", args, attrs):
+                axis: Any = dict(attrs)["axis"]
+                self._calls.append(_Call(i, args, lambda given, slots: _one(scatter_row(given[0], given[1], given[2], axis))))
+                self._views[out] = args[0], None
+            case _:
+                raise _Unknown
+
+    def root(self, register: int) -> int:
+        """The register in whose memory the tensor of another is."""
+        while register in self._views:
+            register = self._views[register][0]
+        return register
+
+    def run(self, entry: Entry, args: Sequence[Any], carried: int, count: int) -> tuple[Any, ...] | None:
+        """What is carried after so many rounds, 1 at least; None where these are left to the machine.
+
+        `args` are those of the first round, with the index, for which the sizes in `entry` are: `carried` many behind the index.
+        Raises what the calls of the body do.
+        """
+        if entry not in self._ready:
+            first = self._prepare(entry, args, carried)
+            remember(self._ready, entry, None if first is None else [first], _KEPT)
+        free = self._ready[entry]
+        if free is None:
+            return None
+        try:
+            ready = free.pop()
+        except IndexError:
+            again = self._prepare(entry, args, carried)
+            assert again is not None, "as for the same sizes before"
+            ready = again
+        result = ready.run(args, count)
+        # after an error, it is dropped
+        free.append(ready)
+        return result
+
+    def _prepare(self, entry: Entry, args: Sequence[Any], carried: int) -> _Ready | None:
+        try:
+            return _Ready(self, entry, args, carried)
+        except _Unknown:
+            return None
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes of memory that is kept for the next calls."""
+        return sum(r.bytes for free in self._ready.values() for r in free or ())
+
+    def release(self) -> None:
+        """Give that memory back."""
+        self._ready.clear()
+
+
+def rounds_of(function: vm.VMFunction, layout: FrameLayout, steps: Steps) -> Rounds | None:
+    """The loops over a function in main memory; None where they are left to the machine."""
+    if steps.place is not HOST:
+        return None
+    try:
+        return Rounds(function, layout, steps)
+    except _Unknown:
+        return None
+
+
+def _one(launch: Launch | None) -> Sequence[Launch] | None:
+    return None if launch is None else (launch,)
+
+
+class _Ready:
+    """The rounds of loops at some sizes. One call at a time."""
+
+    def __init__(self, body: Rounds, entry: Entry, args: Sequence[Any], carried: int) -> None:
+        self._body, self._name = body, body._function.name
+        self._frame = Frame(body._layout)
+        self._frame.enter(entry, None)
+        self._slots = entry.slots
+        if not all(isinstance(a, np.ndarray) and a.size for a in args):
+            raise _Unknown
+        self._index = np.zeros((), np.int64)
+        #: all tensors by their places: the index, the arguments, and those of the rounds' own; and how these are found again
+        self._tensors: list[np.ndarray] = [self._index, *args[1:]]
+        self._places: dict[tuple[int, int], int] = {}
+        result = body._function.code[-1]
+        assert isinstance(result, vm.Return)
+        items = (result.value,) if carried == 1 else body._tuples.get(body.root(result.value), ())
+        if len(items) != carried:
+            raise _Unknown
+        self._fields = [body.root(r) for r in items]
+        for j, (root, register) in enumerate(zip(self._fields, items, strict=True), 1):
+            found = self._tensor(register, 0)[0]
+            # what comes back in another's place would live longer than until the next round
+            if (root <= carried and root != j) or found.shape != args[j].shape or found.dtype != args[j].dtype:
+                raise _Unknown
+        #: the call of each launch of a round
+        self._calls: list[_Call] = []
+        self._rounds = LaunchedRounds(
+            [self._launches(k, carried) for k in range(3)], self._index, len(self._tensors)
+        )
+        self._addresses = list(map(address, self._tensors))
+        self._given = len(args)
+
+    @property
+    def bytes(self) -> int:
+        own = sum(a.nbytes for (r, _), at in self._places.items() if r in self._body._fresh for a in (self._tensors[at],))
+        return own + self._frame.arena.bytes
+
+    def _tensor(self, register: int, turn: int) -> tuple[np.ndarray, int]:
+        """The tensor in a register in rounds of a `turn`, 0 or 1, and its place among all."""
+        body = self._body
+        if register in body._views:
+            value, shape = body._views[register]
+            array, place = self._tensor(value, turn)
+            return (array if shape is None else array.reshape(shape(self._slots))), place
+        if register < body._parameters:
+            return self._tensors[register], register
+        if register not in body._fresh:
+            turn = 0
+        place = self._places.get((register, turn), -1)
+        if place < 0:
+            if register in body._fresh:
+                shape, dtype = body._fresh[register]
+                dims = shape(self._slots)
+                array = aligned(int(np.prod(dims, dtype=np.int64)), dtype).reshape(dims)
+            else:
+                array = self._frame.registers[register]
+            if not isinstance(array, np.ndarray) or not array.size:
+                raise _Unknown
+            place = self._places[register, turn] = len(self._tensors)
+            self._tensors.append(array)
+        return self._tensors[place], place
+
+    def _launches(self, kind: int, carried: int) -> list[tuple[Launch, Sequence[int]]]:
+        """Those of the first round, of odd or of even ones, with the places of their tensors."""
+        turn = kind % 2
+        found: list[tuple[Launch, Sequence[int]]] = []
+        for call in self._body._calls:
+            given = [self._tensor(r, turn) for r in call.registers]
+            launches = call.prepare([a for a, _ in given], self._slots)
+            if launches is None:
+                raise _Unknown
+            places = [place for _, place in given]
+            if kind:
+                # what the round before has made
+                for k, r in enumerate(call.registers):
+                    root = self._body.root(r)
+                    if 1 <= root <= carried and self._fields[root - 1] != root:
+                        places[k] = self._tensor(self._fields[root - 1], 1 - turn)[1]
+            found += [(launch, places) for launch in launches]
+            if not kind:
+                self._calls += [call] * len(launches)
+        return found
+
+    def run(self, args: Sequence[Any], count: int) -> tuple[Any, ...]:
+        """As `Rounds.run`."""
+        for k in range(1, self._given):
+            self._addresses[k] = address(args[k])
+        failed = self._rounds.run(count, self._addresses)
+        if failed is not None:
+            call = self._calls[failed]
+            error = self._rounds.error()
+            error.add_note(f"in function {self._name!r}{', ' * bool(call.at.where)}{call.at.where}: {call.at}")
+            raise error
+        return tuple(self._field(root, args[j], args, (count - 1) % 2) for j, root in enumerate(self._fields, 1))
+
+    def _field(self, root: int, like: np.ndarray, args: Sequence[Any], turn: int) -> np.ndarray:
+        if root < self._body._parameters:
+            return args[root].reshape(like.shape)  # type: ignore[no-any-return]
+        array, _ = self._tensor(root, turn)
+        return (array.copy() if root in self._body._fresh else array).reshape(like.shape)

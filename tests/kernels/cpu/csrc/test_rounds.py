@@ -1,0 +1,121 @@
+"""Rounds of launches in C under the sanitizers, beside the loop that they mean."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, program, run
+
+SOURCE = r"""
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "rounds.c"
+
+mi_pool_run_fn mi_pool_run; /* of pool.c */
+
+static void must(int fine, const char *what)
+{
+    if (fine) return;
+    fprintf(stderr, "%s\n", what);
+    exit(3);
+}
+
+#define N 5
+
+/* to = from + 1, of N cells; fails where a number is `bad` */
+typedef struct {
+    const long *from;
+    long *to;
+    long bad;
+} next;
+
+static void cell(void *args, long i, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    next *a = args;
+    a->to[i] = a->from[i] + 1;
+}
+
+static int advance(void *args, mi_pool_run_fn *pool, int threads)
+{
+    next *a = args;
+    if (a->from[0] == a->bad) return 7;
+    return pool(cell, a, N, threads, 64);
+}
+
+static int store(void *args, mi_pool_run_fn *pool, int threads) { return mi_rounds_row(args, pool, threads); }
+
+static void check(long count, long bad, long places, int threads)
+{
+    long begin[N] = {0}, *turns[2] = {malloc(sizeof begin), malloc(sizeof begin)}, index = -1;
+    long *rows = calloc((size_t)(2 * places * N), sizeof *rows);
+    next args[3];
+    row stored[3];
+    launch launches[6];
+    pointer pointers[15];
+    /* the tensors: the index, what the loop begins with, the two turns, the rows */
+    void *const tensors[] = {&index, begin, turns[0], turns[1], rows};
+    for (long k = 0; k < 3; k++) {
+        const long to = 2 + k % 2, from = k ? 5 - to : 1;
+        args[k] = (next){NULL, NULL, bad};
+        stored[k] = (row){NULL, NULL, NULL, 1, places, N * sizeof(long)};
+        launches[2 * k] = (launch){advance, args + k};
+        launches[2 * k + 1] = (launch){store, stored + k};
+        pointer *p = pointers + 5 * k;
+        p[0] = (pointer){(void **)&args[k].from, from};
+        p[1] = (pointer){(void **)&args[k].to, to};
+        p[2] = (pointer){(void **)&stored[k].x, 4};
+        p[3] = (pointer){(void **)&stored[k].values, to};
+        p[4] = (pointer){(void **)&stored[k].at, 0};
+    }
+    rounds r = {launches, pointers, tensors, 2, 15, &index, -1};
+    /* in two parts, as signals have their turn between them */
+    int status = mi_rounds(&r, 0, count / 2, mi_pool_run, threads);
+    if (!status) status = mi_rounds(&r, count / 2, count, mi_pool_run, threads);
+    const long whole = bad < count && bad < places ? bad : places < count ? places : count;
+    must(status == (whole == count ? 0 : whole == bad ? 7 : 1), "a wrong status");
+    if (whole < count) must(index == whole && r.failed == (whole == bad ? 0 : 1), "a wrong launch");
+    for (long i = 0; i < places; i++) {
+        for (long j = 0; j < N; j++) must(rows[i * N + j] == (i < whole ? i + 1 : 0), "a wrong row");
+    }
+    free(rows), free(turns[0]), free(turns[1]);
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    for (long count = 0; count < 9; count++) {
+        check(count, 100, 9, threads);
+        check(count, 4, 9, threads);
+        check(count, 100, 6, threads);
+    }
+    /* the last of several parts of a tensor, from its end */
+    long x[2][3][2] = {0}, values[2][2] = {{1, 2}, {3, 4}}, at = -1;
+    row middle = {(char *)x, (const char *)values, &at, 2, 3, sizeof x[0][0]};
+    must(!mi_rounds_row(&middle, NULL, 1), "a wrong status");
+    must(x[0][2][1] == 2 && x[1][2][0] == 3 && !x[1][1][1], "a wrong row");
+    at = argc > 2 ? 3 : -4;
+    must(mi_rounds_row(&middle, NULL, 1) == 1, "an index out of range");
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("build", "threads"), [("address", "1"), ("thread", "3"), ("native", "2")])
+def test_under_sanitizers(build: str, threads: str) -> None:
+    assert build in BUILDS
+    done = run(program(build, SOURCE), threads)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.parametrize("build", FOREIGN)
+def test_by_other_compilers(build: str) -> None:
+    done = run(program(build, SOURCE), "2", runner=FOREIGN[build].runner)
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_a_row_that_is_not_there_is_found() -> None:
+    wrong = SOURCE.replace("2, 3, sizeof x[0][0]}", "3, 3, sizeof x[0][0]}")
+    done = run(program("address", wrong), "1")
+    assert done.status != 0 and "stack-buffer-overflow" in done.text
