@@ -8,8 +8,8 @@ from typing import Any
 from mirage.ir.axes import AxisNode, AxisProgram
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.operator import Over, read_operator
+from mirage.mugraph.exact import ExactAlgebra, Form, read_node
 from mirage.search.abstract import AbstractAlgebra, Poly
-from mirage.verify.exact import ExactAlgebra, Form, read_node
 
 
 class Algebras:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.mugraph.exact import Form
 from mirage.mugraph.graph import partial_axis
 from mirage.search.abstract import Poly
 from mirage.search.algebras import Algebras
@@ -25,7 +26,6 @@ from mirage.search.pruners import Pruner
 from mirage.search.stats import SearchStats
 from mirage.search.steps import Steps
 from mirage.search.vocabulary import Attrs, Vocabulary
-from mirage.verify.exact import Form
 
 
 class Value:

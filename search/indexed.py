@@ -5,7 +5,7 @@ Two facts about a value that is a prefix of a graph with exactly the target's fo
 - a function or a denominator never changes again, so it must occur in the target as it is;
 - once an index is summed, no factor can join it, so the set of factors that carry it must be one that the target sums.
 
-So this keeps every graph that can be proved equal (`verify/exact.py`) without terms that cancel, and is far stronger than
+So this keeps every graph that can be proved equal (`mirage/mugraph/exact.py`) without terms that cancel, and is far stronger than
 the abstract expression alone: summing q over d before it meets k is admitted there and pruned here.
 """
 
@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from mirage.verify.exact import ExactAlgebra, Form, Monomial
+from mirage.mugraph.exact import ExactAlgebra, Form, Monomial
 
 Group = tuple[str, frozenset[tuple[int, int]]]
 

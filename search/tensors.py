@@ -10,13 +10,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.mugraph.exact import Form
 from mirage.mugraph.graph import partial_axis
 from mirage.search.abstract import Poly
 from mirage.search.algebras import Algebras
 from mirage.search.closure import Closure, Derivation, Value
 from mirage.search.plan import KernelPlan
 from mirage.search.steps import Steps
-from mirage.verify.exact import Form
 
 #: operators whose result is new data, not a rearrangement of one element each
 _COMBINING = frozenset({"sum", "matmul", "accumulator", "concat"})

@@ -15,7 +15,7 @@ import sympy
 
 from mirage.errors import TermTooLarge
 from mirage.ir.functions import ABS, FUNCTIONS, POW, SQRT, Range, ScalarFunction
-from mirage.verify.exact import ExactAlgebra, Form, Index, Monomial
+from mirage.mugraph.exact import ExactAlgebra, Form, Index, Monomial
 from mirage.verify.form_text import form_text
 
 #: a part of an axis; with the axis that a concat joins it to, where it stands for the same elements of that axis

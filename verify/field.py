@@ -22,9 +22,9 @@ import numpy as np
 
 from mirage.errors import FieldError, InputError
 from mirage.ir.arithmetic import Arithmetic
+from mirage.ir.decimals import as_written
 from mirage.ir.dims import Dim
 from mirage.ir.functions import EXP, ScalarFunction
-from mirage.verify.decimals import as_written
 from mirage.verify.measure import DrawnMeasure
 from mirage.verify.primes import Primes, Residues
 from mirage.verify.words import keys, mix

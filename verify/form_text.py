@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from mirage.verify.exact import ExactAlgebra, Form
+from mirage.mugraph.exact import ExactAlgebra, Form
 
 
 def form_text(al: ExactAlgebra, form: Form) -> str:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.arithmetic import Arithmetic, contract
+from mirage.ir.decimals import as_written
 from mirage.ir.functions import ABS, COS, POW, SIN, Range, ScalarFunction
-from mirage.verify.decimals import as_written
 
 #: of a function of NumPy or SciPy, relative; they are right to a few units in the last place
 _FUNCTION_ERROR = 2.0**-46

@@ -14,11 +14,11 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.expand import expand
 from mirage.ir.operator import Elementwise, get_operator, reduced_parts
 from mirage.ir.program import Program
+from mirage.mugraph.exact import ExactAlgebra, read_node
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
 from mirage.verify.definedness import DefinedAlgebra, Term
-from mirage.verify.exact import ExactAlgebra, read_node
 from mirage.verify.pairing import paired
 from mirage.verify.simplify import SimplifyingAlgebra
 

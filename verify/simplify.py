@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from mirage.errors import TermTooLarge
 from mirage.ir.functions import EXP, FUNCTIONS, RELU, SIGMOID, ScalarFunction
-from mirage.verify.exact import ExactAlgebra, Form
+from mirage.mugraph.exact import ExactAlgebra, Form
 
 _ZERO, _ONE = Fraction(0), Fraction(1)
 

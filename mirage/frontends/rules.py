@@ -15,7 +15,7 @@ from mirage.frontends.trace import trace
 from mirage.ir.axes import AxisProgram, to_axes
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.program import Program
-from mirage.verify.exact import read_node
+from mirage.mugraph.exact import read_node
 from mirage.verify.rules.pattern import Pattern, as_pattern, call, var
 from mirage.verify.rules.registry import add_rule
 from mirage.verify.rules.rule import Fact, Rule

@@ -14,11 +14,11 @@ from mirage import api
 from mirage.ir.axes import to_axes
 from mirage.ir.functions import EXP, LOG, POW, RELU, SQRT
 from mirage.ir.program import Program
+from mirage.mugraph.exact import ExactAlgebra
 from mirage.mugraph.reference import reference_graph
 from mirage.search.candidates import Known, admitted
 from mirage.verify.definedness import DefinedAlgebra, Term
 from mirage.verify.equivalence import Verifier
-from mirage.verify.exact import ExactAlgebra
 from mirage.verify.proof import compare_graph, compare_programs, prove, prove_programs
 from mirage.verify.safety import offered
 

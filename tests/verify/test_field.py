@@ -11,8 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from mirage.errors import FieldError
+from mirage.ir.decimals import as_written
 from mirage.ir.functions import EXP, LOG, RELU, SQRT
-from mirage.verify.decimals import as_written
 from mirage.verify.field import FieldArithmetic, Pair, draw, inverse
 from mirage.verify.primes import Primes, draw_primes
 

@@ -15,13 +15,13 @@ import mirage as mi
 from mirage import api
 from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import to_axes
+from mirage.ir.decimals import as_written
 from mirage.ir.functions import ABS, CLAMP, FUNCTIONS, MAXIMUM, RELU, ScalarFunction
 from mirage.ir.program import Program
+from mirage.mugraph.exact import ExactAlgebra, Form
 from mirage.mugraph.reference import reference_graph
 from mirage.search.candidates import Known, admitted
-from mirage.verify.decimals import as_written
 from mirage.verify.equivalence import Verifier
-from mirage.verify.exact import ExactAlgebra, Form
 from mirage.verify.simplify import SimplifyingAlgebra
 
 Function = Callable[..., Any]

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple, get_args
 
 from mirage.errors import RuleError, TermTooLarge
 from mirage.ir.functions import FUNCTIONS, Range
+from mirage.mugraph.exact import ExactAlgebra
 from mirage.verify.definedness import DefinedAlgebra, Term
-from mirage.verify.exact import ExactAlgebra
 from mirage.verify.rules.pattern import Binding, Pattern, depends_as_declared, instantiate, shown
 from mirage.verify.rules.terms import Terms
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import sympy
 
 from mirage.ir.axes import AxisNode, AxisProgram
+from mirage.ir.decimals import as_written
 from mirage.ir.functions import ScalarFunction
-from mirage.verify.decimals import as_written
-from mirage.verify.exact import read_node
+from mirage.mugraph.exact import read_node
 
 #: operators whose operands have no order
 COMMUTATIVE = frozenset({"add", "mul"})

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from mirage.errors import TermTooLarge
 from mirage.ir.functions import EXP, FUNCTIONS, SIGMOID, ScalarFunction
-from mirage.verify import exact
-from mirage.verify.exact import ExactAlgebra, Form
+from mirage.mugraph import exact
+from mirage.mugraph.exact import ExactAlgebra, Form
 
 #: axis a is divided in two
 PARTS = ("a.loop", "a.tile", "b")

@@ -19,10 +19,10 @@ import sympy
 
 from mirage.errors import TermTooLarge
 from mirage.ir.axes import AxisNode
+from mirage.ir.decimals import as_written
 from mirage.ir.functions import ScalarFunction
 from mirage.ir.operator import Over, read_operator
 from mirage.mugraph.graph import Node
-from mirage.verify.decimals import as_written
 
 Value = TypeVar("Value")
 
