@@ -7,6 +7,7 @@ refined, one size at a time.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -299,7 +300,9 @@ class Explorer:
                     continue
                 # weights in panels may be what is best about a graph
                 packed = packed_variants(rival.scheduler.mugraph, best[0], self.constants, self.sizes)
-                rival.propose([*best, *packed[:1]])
+                # as may half of the work
+                halved = itertools.islice(rival.scheduler.halved(best[0]), 1)
+                rival.propose([*best, *packed[:1], *halved])
                 estimates |= {(number, s): self._estimate(rival, s, otherwise) for s in rival.proposals}
                 if schedule not in best:
                     # its scratch is too large

@@ -68,6 +68,7 @@ def rename_schedule(schedule: Schedule, axes: Mapping[str, str]) -> Schedule:
                 tuple((output, axes[a]) for output, a in k.last),
                 tuple(replace(x, last=None if x.last is None else rename_axis(x.last, axes)) for x in k.layouts),
                 tuple((i, rename_axis(a, axes)) for i, a in k.vectors),
+                None if k.halved is None else (axes[k.halved[0]], axes[k.halved[1]]),
             )
             for k in schedule.kernels
         )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 from mirage.errors import ScheduleError
 from mirage.ir.dims import evaluate
 from mirage.mugraph.graph import Graph, MuGraph, Ref, Role, partial_axis
+from mirage.mugraph.symmetry import Pair, exchangeable_axes
 from mirage.mugraph.thread import inline_threads
 
 #: an axis is split into parts for threads to work on at once: more than there will be threads, few enough that partial
@@ -60,6 +61,10 @@ class KernelSchedule(AxisSizes):
     operators and sums, which goes by its first member, and in a product (of sums where the axis is one of its result, of terms
     where it is summed): (which operator, the axis). Operators are numbered as in the block graph, with the operators of thread
     graphs in the place of these. The back end chooses where neither says anything.
+
+    `halved` is (rows, columns), two axes whose exchange leaves the results as they are (`mirage.mugraph.symmetry`): blocks end at
+    the last column that one of their rows meets the diagonal in, and write what they compute a second time with the two axes
+    exchanged. Without any, all is computed.
     """
 
     lanes: int = 16
@@ -68,6 +73,11 @@ class KernelSchedule(AxisSizes):
     last: tuple[tuple[int, str], ...] = ()
     layouts: tuple[BlockLayout, ...] = ()
     vectors: tuple[tuple[int, str], ...] = ()
+    halved: Pair | None = None
+
+    def with_tile(self, axis: str, tile: int) -> KernelSchedule:
+        """The schedule with another tile of one axis that has one."""
+        return replace(self, tiles=tuple((a, tile if a == axis else n) for a, n in self.tiles))
 
     def bounds(self, graph: Graph, axis: str, size: int) -> tuple[int, int]:
         """(number of blocks along the axis, elements per block) at that size; the last block may be shorter."""
@@ -134,6 +144,8 @@ class Schedule:
                 raise ScheduleError(f"kernel {k}: a result has two last axes; give it one")
             if s.layouts or s.vectors:
                 self._check_operators(k, inline_threads(node.graph))
+            if s.halved is not None:
+                self._check_halved(graph, k, s.halved)
 
     def _check_operators(self, k: int, graph: Graph) -> None:
         """The operators and axes of `layouts` and `vectors`; which tensors are in scratch, and which operators are a group, is
@@ -198,6 +210,14 @@ class Schedule:
         if not is_handed_on(graph, Ref(number, output)):
             raise ScheduleError(
                 f"kernel {k}: the order of result {output} is not free: others than graph-defined kernels read it; leave it"
+            )
+
+    def _check_halved(self, graph: MuGraph, k: int, halved: Pair) -> None:
+        found = exchangeable_axes(graph, kernel_numbers(graph)[k])
+        if halved not in found and halved[::-1] not in found:
+            raise ScheduleError(
+                f"kernel {k}: axes {halved[0]} and {halved[1]} are halved, but its results are not known to be the same with "
+                f"both exchanged; {_one_of(tuple(' and '.join(p) for p in found))}"
             )
 
     def orders(self, graph: MuGraph) -> dict[Ref, str]:

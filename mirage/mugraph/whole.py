@@ -7,18 +7,29 @@ iteration and one part per axis, grids, loops, accumulators and sums of partial 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from mirage.ir.axes import AxisNode, AxisOutput, AxisProgram
+from mirage.ir.axes import AxisDims, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.ir.program import AttrItems
-from mirage.mugraph.graph import Graph, MuGraph, Node
+from mirage.mugraph.graph import Graph, MuGraph, Node, Ref
 from mirage.mugraph.validate import validate
 
 
 def whole_program(graph: MuGraph) -> AxisProgram:
     """The program over the axes of a muGraph; raises GraphError where the graph breaks a rule."""
     validate(graph)
-    return _Whole(graph).run()
+    return _Whole(graph).run(graph.kernel, [o.dims for o in graph.outputs])
+
+
+def results_of(graph: MuGraph, kernel: int) -> AxisProgram:
+    """The program that the results of one node of the kernel graph are, those of a split kernel with all parts added up. The
+    graph has to be valid.
+    """
+    dims = graph.kernel.nodes[kernel].dims
+    results = tuple(Ref(kernel, k) for k in range(len(dims)))
+    whole = [tuple(tuple(a for a in d if a in graph.axes) for d in result) for result in dims]
+    return _Whole(graph).run(replace(graph.kernel, outputs=results), whole)
 
 
 class _Whole:
@@ -26,12 +37,12 @@ class _Whole:
         self.graph = graph
         self.nodes: list[AxisNode] = []
 
-    def run(self) -> AxisProgram:
+    def run(self, kernel: Graph, dims: Sequence[AxisDims]) -> AxisProgram:
         g = self.graph
         for x in g.inputs:
             self.nodes.append(AxisNode("input", (), (("name", x.name),), self.order(set(x.axes))))
-        results = self.read(g.kernel, list(range(len(g.inputs))))
-        outputs = tuple(AxisOutput(v, o.dims) for v, o in zip(results, g.outputs, strict=True))
+        results = self.read(kernel, list(range(len(g.inputs))))
+        outputs = tuple(AxisOutput(v, d) for v, d in zip(results, dims, strict=True))
         return AxisProgram(g.name, dict(g.axes), g.inputs, tuple(self.nodes), outputs, g.dtype)
 
     def order(self, axes: set[str]) -> tuple[str, ...]:

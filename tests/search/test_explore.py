@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import mirage as mi
 from mirage.kernels.cpu.model.cost import CostModel, Machine
 from mirage.kernels.cpu.schedules.scheduler import Scheduler
 from mirage.kernels.profile import Timing
@@ -16,7 +17,7 @@ from mirage.mugraph.whole import whole_program
 from mirage.search.candidates import Candidate
 from mirage.search.explore import Explorer, Pair
 from mirage.verify.equivalence import Verifier
-from tests.kernels.kernels import cut
+from tests.kernels.kernels import cut, single_kernel
 from tests.mugraph.graphs import gated
 from tests.programs import axes, program
 
@@ -51,6 +52,13 @@ def variants() -> list[MuGraph]:
     parts = [i for i, n in enumerate(axes("adapter_mlp").nodes) if n.op not in ("input", "constant")]
     split = replace(cut(p, *((i,) for i in parts)), origin="split")
     return [split, replace(cut(p, tuple(parts)), origin="whole"), replace(with_predefined(split), origin="library")]
+
+
+def test_half_of_a_symmetric_product_is_among_what_is_compiled_first() -> None:
+    gram = single_kernel(mi.trace(lambda x: x @ x.mT, x=mi.tensor("n", 256)))
+    other = single_kernel(mi.trace(lambda x, y: x @ y.mT, x=mi.tensor("n", 256), y=mi.tensor("n", 256)))
+    assert any(s.kernels[0].halved for _, s in explorer(gram, sizes={"n": 1024}).wave(4))
+    assert not any(s.kernels[0].halved for _, s in explorer(other, sizes={"n": 1024}).wave(4))
 
 
 def test_the_cheapest_pair_comes_first_and_none_twice() -> None:

@@ -63,6 +63,8 @@ class BlockEmitter(BlockDeclarations):
                     self._loop(w, 0)
                 self._phase(w, "after")
             self._finish(w)
+            if self.schedule.halved is not None:
+                self._mirror(w, *self.schedule.halved)
             if self.stream is not None:
                 w.line("if (past) mi_flush_stream();")
 
@@ -367,6 +369,23 @@ class BlockEmitter(BlockDeclarations):
                 self._declare_tensor(w, tensor, "own", "", at)
                 own = View("own", self._strides(tensor, "own", set(at)), tensor.unit)
                 copy(w, self.axes, False, maximum.view(self.names), own, rows)
+
+    def _mirror(self, w: Writer, rows: str, columns: str) -> None:
+        """Store what lies below the diagonal of the results above it, too."""
+        r, c = f"b_{self.names[rows]}", f"b_{self.names[columns]}"
+        w.line()
+        w.comment(f"the same with {rows} and {columns} exchanged")
+        with w.block(f"if ({c} < {r})"):
+            w.line(f"const long below = least({self.axes.extent(columns, False)}, {r} - {c});")
+            axes = self.axes.with_extent(columns, "below")
+            for k in range(len(self.outputs)):
+                view = self.output_view(k)
+                exchanged = {**view.strides, rows: view.strides[columns], columns: view.strides[rows]}
+                pointer = f"o{k} + ({c} - {r}) * ({view.strides[rows]} - {view.strides[columns]})"
+                unit = {rows: columns, columns: rows}.get(str(view.unit), view.unit)
+                target = replace(view, pointer=pointer, strides=exchanged, unit=unit)
+                with w.block():
+                    copy(w, axes, False, view, target, list(view.strides))
 
 
 def _compare(nest: Nest, views: tuple[View, View], axis: str | None, lanes: str) -> None:

@@ -47,19 +47,27 @@ class BlockDeclarations(BlockPlan):
     def _declare_grid(self, w: Writer) -> None:
         w.line()
         grid = self.graph.grid
+        rows, columns = self.schedule.halved or ("", "")
         for k, a in reversed(list(enumerate(grid))):
             name = self.names[a]
+            # rows with most columns come first, so that threads end together
+            back = f"{self._blocks(a)} - 1 - " if a == rows else ""
             if k > 0:
-                w.line(f"const long g_{name} = cell % {self._blocks(a)};")
+                w.line(f"const long g_{name} = {back}cell % {self._blocks(a)};")
                 w.line(f"cell /= {self._blocks(a)};")
             else:
-                w.line(f"const long g_{name} = cell;")
-        for a, role in self.graph.roles:
+                w.line(f"const long g_{name} = {back}cell;")
+        # the columns of a halved kernel end where its rows do
+        for a, role in sorted(self.graph.roles, key=lambda r: r[0] == columns):
             name = self.names[a]
             if role is Role.PARALLEL:
                 tile = self.axes.tile(a)
                 w.line(f"const long b_{name} = g_{name} * {tile};")
                 extent = f"least({tile}, n_{name} - b_{name})"
+                if a == columns:
+                    end = f"b_{self.names[rows]} + {self.axes.extent(rows, False)}"
+                    w.line(f"if (b_{name} >= {end}) return;")
+                    extent = f"least({extent}, {end} - b_{name})"
             elif role is Role.SPLIT:
                 w.line(f"const long b_{name} = least(g_{name} * room_{name}, n_{name});")
                 extent = f"least(room_{name}, n_{name} - b_{name})"

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field
 from math import prod
+from typing import Self
 
 from mirage.ir.dims import Dim
 from mirage.mugraph.graph import Graph, Role
@@ -137,6 +139,17 @@ class BlockAxes:
         self.hints = hints
         #: axes whose size is known when the kernel is printed
         self.literal = {a: int(s) for a, s in sizes.items() if s.is_Integer}
+        #: extents of axes, as C text, that differ from block to block for another reason than the size
+        self._own: dict[str, str] = {}
+        if schedule.halved is not None:
+            columns = schedule.halved[1]
+            self._own[columns] = f"x_{names[columns]}"
+
+    def with_extent(self, axis: str, extent: str) -> Self:
+        """The same axes where this one has another extent in a block, given as C text."""
+        found = copy(self)
+        found._own = {**self._own, axis: extent}
+        return found
 
     def tile(self, axis: str) -> int:
         """The tile of a divided axis, not larger than a constant size."""
@@ -146,6 +159,8 @@ class BlockAxes:
     def constant(self, axis: str, looping: bool) -> int | None:
         """The extent of an axis in a block (in an iteration, if `looping`), if every block has the same."""
         size, role = self.literal.get(axis), self.graph.role[axis]
+        if axis in self._own:
+            return None
         if role is Role.WHOLE or (role is Role.LOOP and not looping):
             return size
         if role is Role.SPLIT and not looping:
@@ -163,6 +178,8 @@ class BlockAxes:
         found = self.constant(axis, looping)
         if found is not None:
             return str(found)
+        if axis in self._own:
+            return self._own[axis]
         inner = looping and self.graph.role[axis] in (Role.LOOP, Role.SPLIT)
         return f"{'e' if inner else 'x'}_{self.names[axis]}"
 

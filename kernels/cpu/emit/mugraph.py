@@ -381,6 +381,7 @@ def _describe(mugraph: MuGraph, schedule: Schedule) -> list[str]:
         + "".join(f"; {a} last in result {output}" for output, a in s.last)
         + "".join(f"; {_layout_text(x)}" for x in s.layouts)
         + "".join(f"; vectors along {a} in w{i}" for i, a in s.vectors)
+        + (f"; half of {' and '.join(s.halved)}" if s.halved else "")
         for k, s in enumerate(schedule.kernels)
     ]
     return [*text.splitlines(), "", *tiles]

@@ -11,7 +11,7 @@ from typing import Self
 
 import sympy
 
-from mirage.errors import GraphError
+from mirage.errors import GraphError, ScheduleError
 from mirage.ir.dims import Dim
 from mirage.ir.operator import PRODUCTS, reduced_axes
 from mirage.kernels.cpu.emit.algebra import FunctionSources, literal
@@ -147,6 +147,10 @@ class BlockPlan:
         self._plan()
         self.hidden = self._plan_hidden()
         self.decisions.check()
+        if schedule.halved is not None and self.companions.keys() & self.states.keys():
+            raise ScheduleError(
+                f"kernel {number}: it leaves the maxima of exps beside its results, which are not halved; compute all of it"
+            )
 
     def with_schedule(self, schedule: KernelSchedule) -> Self:
         """The kernel planned with another schedule, of the same inputs and outputs: one that packs as this one does."""

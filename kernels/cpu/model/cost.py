@@ -29,6 +29,7 @@ from mirage.kernels.cpu.emit.matmul import (
 from mirage.kernels.cpu.emit.plan import VECTOR_BYTES
 from mirage.mugraph.graph import Graph, MuGraph, Node, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule
+from mirage.mugraph.symmetry import Pair
 from mirage.mugraph.thread import inline_threads, stored, thread_groups
 
 #: what is counted, each with the ns that one costs where nothing has been measured: fitted to 424 kernels of all programs that
@@ -300,15 +301,17 @@ class CostModel:
         units: Mapping[int, str] | None = None,
         vectors: Mapping[int, str] | None = None,
         lasts: Mapping[int, str] | None = None,
+        halved: Pair | None = None,
     ) -> tuple[Counts, np.ndarray]:
         """Counts [features, candidates] of a kernel whose k-th candidate has the k-th tiles and splits, and about how many
         bytes of scratch a cell of it needs.
 
         `home` is that of its muGraph, `packed` are inputs of the kernel that are stored tile after tile of an axis, `units` those
         that are contiguous along another axis than their last. `vectors` and `lasts` are what a schedule decides about operators:
-        along which axis vectors lie, and which axis of their results is stored last.
+        along which axis vectors lie, and which axis of their results is stored last; `halved` are rows and columns of which one
+        triangle is computed.
         """
-        decided = vectors or {}, lasts or {}
+        decided = vectors or {}, lasts or {}, halved
         counter = _Counter(self.machine, work, tiles, splits, sizes, home, itemsize, packed or {}, units or {}, *decided)
         return counter.count(), counter.scratch
 
@@ -325,7 +328,7 @@ class CostModel:
         tiles = {a: np.array([float(n)]) for a, n in schedule.tiles}
         splits = {a: np.array([float(n)]) for a, n in schedule.splits}
         lasts = {x.node: x.last for x in schedule.layouts if x.last is not None}
-        decided = dict(schedule.vectors), lasts
+        decided = dict(schedule.vectors), lasts, schedule.halved
         counts, _ = self.kernel(work, tiles, splits, sizes, home, itemsize, dict(schedule.packed), units, *decided)
         found: Counts = counts[:, 0]
         return found
@@ -347,6 +350,7 @@ class _Counter:
         units: Mapping[int, str],
         vectors: Mapping[int, str],
         lasts: Mapping[int, str],
+        halved: Pair | None,
     ) -> None:
         self.machine, self.work, self.sizes = machine, work, sizes
         self.home, self.itemsize, self.packed = home, itemsize, packed
@@ -381,6 +385,10 @@ class _Counter:
         self.iterations = [np.ceil(self.block[a] / self.inner[a]) for a in g.loop]
         #: cells of the busiest thread, whole ones
         self.rounds = np.maximum(np.ceil(self.cells / machine.threads) * fill, 1)
+        self.halved = halved
+        if halved is not None:
+            # blocks are as long as their rows need, half as long as they could be on the average
+            self.rounds = self.rounds * (1 + self.block[halved[0]] / max(sizes[halved[0]], 1)) / 2
         self.counts = np.zeros((len(FEATURES), length))
         self.seen = self._seen()
 
@@ -436,7 +444,16 @@ class _Counter:
         for axes in self.work.outputs:
             self._transfer(axes, 0)
             self._runs(axes, 0)
+            if self.halved is not None:
+                self._mirrored(axes, self.halved)
         return self.counts
+
+    def _mirrored(self, axes: tuple[str, ...], halved: Pair) -> None:
+        """The other triangle of a result, which is copied in runs of as many elements as a block has rows."""
+        elements = self._volume(axes, self.block) * self._times(0)
+        self._add("copy", elements)
+        self._add(self.home, elements * self.itemsize)
+        self._add("far_run" if self.far else "run", elements / self.block[halved[0]])
 
     def _moved(self, elements: np.ndarray) -> None:
         """So many elements are moved between an operator and the block's tensors."""

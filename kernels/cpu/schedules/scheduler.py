@@ -23,6 +23,7 @@ from mirage.kernels.cpu.schedules.space import Space, distance
 from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph, Node, Ref, Role, partial_axis
 from mirage.mugraph.schedule import KernelSchedule, Schedule, is_handed_on, kernel_numbers
+from mirage.mugraph.symmetry import exchangeable_axes
 
 #: how far apart (in factors of 2) the schedules are that are offered for one kernel
 _APART = 2.0
@@ -156,6 +157,24 @@ class Scheduler:
         return {**self._sizes, **{partial_axis(a): splits.get(a, 1) for a in roles}}
 
     # schedules
+
+    def halved(self, schedule: Schedule) -> Iterator[Schedule]:
+        """The schedules that compute one triangle of the results of one kernel, where that is all of them, with as many rows in a
+        block as the model finds best; and those that compute all of such a kernel again.
+        """
+        sizes = self._with_parts({a: n for s in schedule.kernels for a, n in s.splits})
+        for k, (own, number) in enumerate(zip(schedule.kernels, kernel_numbers(self.mugraph), strict=True)):
+            if own.halved is not None:
+                yield schedule.with_kernel(k, replace(own, halved=None))
+                continue
+            for pair in exchangeable_axes(self.mugraph, number):
+                tiles = self._space(k, sizes).tiles
+                found = [
+                    schedule.with_kernel(k, replace(own.with_tile(rows, t), halved=(rows, columns)))
+                    for rows, columns in (pair, pair[::-1])
+                    for t in tiles[rows]
+                ]
+                yield min(found, key=self.ns)
 
     def first(self) -> Schedule:
         """The most promising schedule as the model sees it: its scratch may exceed the cache."""
@@ -299,6 +318,7 @@ class Scheduler:
                 whole = Schedule(tuple(kernels))
                 if whole not in found:
                     found[whole] = self.ns(whole)
+        found |= {s: self.ns(s) for s in self.halved(schedule)}
         orders = {s: self.ns(s) for s in self._orders(schedule, sizes)}
         decided = self._decided(schedule, sizes)
         now = self.ns(schedule)

@@ -8,13 +8,14 @@ from random import Random
 
 import pytest
 
+import mirage as mi
 from benchmarks.programs import PROGRAMS
 from mirage.kernels.cpu.model.limits import program_cost
 from mirage.kernels.cpu.schedules.scheduler import schedules
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.schedule import Schedule
 from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, GAP, Case, Kernels
-from tests.kernels.kernels import odd_tiles, tiles
+from tests.kernels.kernels import odd_tiles, single_kernel, tiles
 from tests.programs import axes, program, retyped, search, sizes
 
 #: where there is nothing to leave over, and primes below, between and above vectors
@@ -108,6 +109,15 @@ def test_a_few_by_other_compilers(name: str, dtype: str, build: str) -> None:
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_program_by_other_compilers(name: str, dtype: str, build: str) -> None:
     check(name, build, 1, 1, dtype)
+
+
+@pytest.mark.parametrize("build", ["address", "thread"])
+def test_half_of_a_symmetric_product(build: str) -> None:
+    p = mi.trace(lambda x: mi.relu(x @ x.mT), x=mi.tensor("n", "k"))
+    graph = single_kernel(p)
+    schedule = Schedule((replace(tiles(graph, {"n": 4, "n_2": 7}).kernels[0], halved=("n", "n_2")),))
+    cases = [{"n": n, "k": 5} for n in (1, 4, 7, 37)]
+    Kernels(p, graph, schedule, {}).check(build, cases, 3 if build == "thread" else 0)
 
 
 def softmax() -> tuple[Kernels, Case]:
