@@ -46,7 +46,7 @@ def compile_(
     constant: Annotated[list[str] | None, typer.Option(help="A parameter whose contents never change.")] = None,
     budget: Annotated[float, typer.Option(help="Seconds for superoptimizing all subprograms together.")] = 60.0,
     without: Annotated[
-        list[str] | None, typer.Option(help="Leave an optimization out: merge, superoptimize, libraries, fuse, plan.")
+        list[str] | None, typer.Option(help="Leave an optimization out: merge, fold, superoptimize, libraries, fuse, plan.")
     ] = None,
     target: Annotated[
         str, typer.Option(help="What to compile for: cpu, cuda, or an architecture such as cuda:sm_90.")

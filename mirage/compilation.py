@@ -96,8 +96,8 @@ def compile(
     to improve until there is nothing left to try (`Executable.wait`, `Executable.close`). `target` is "cpu", "cuda" for the
     device at hand, or a CUDA architecture such as "cuda:sm_90", of which no device is needed but for calls: an executable may
     be saved, and loaded where one is.
-    `without` leaves optimizations out ("merge", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`, `seed`
-    and `progress` are as of `superoptimize`.
+    `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`,
+    `seed` and `progress` are as of `superoptimize`.
 
     A model of ONNX, or the path of its file, `"model.onnx"`, becomes a function that is called with arrays in the order of its
     inputs, or by their names (`mirage.onnx.CompiledModel`): its initializers are constants.

@@ -14,6 +14,8 @@ from mirage.compiler.passes import (
     cse,
     dead_code,
     fold_constants,
+    fold_factors,
+    fold_gains,
     fold_scales,
     fuse,
     generate,
@@ -35,6 +37,7 @@ from mirage.runtime.executable import Background, Executable, Facts, Kernel, Mem
 #: optimizations that can be left out, for ablations, and the passes that make them
 OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
     "merge": (merge_matmuls.run, batch_matmuls.run),
+    "fold": (fold_scales.run, fold_factors.run, fold_gains.run),
     "superoptimize": (add_masks.run, partition.run, superoptimize.run),
     "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run),
     "fuse": (fuse.run, generate.run),
@@ -53,6 +56,8 @@ PREPARATION: tuple[Pass, ...] = (
     merge_matmuls.run,
     batch_matmuls.run,
     fold_scales.run,
+    fold_factors.run,
+    fold_gains.run,
     dead_code.run,
     lift_constants.run,
     lower_packages.run,

@@ -93,8 +93,8 @@ def choose(function: Function, constant: Mapping[Var, Binding]) -> tuple[list[Va
         if v not in constant or v in results or v in kept:
             continue
         made = constant[v].value
-        is_view = isinstance(made, OpCall) and made.op == "reshape" and v not in in_order
-        # another shape costs nothing, and others may see through it
+        is_view = isinstance(made, OpCall) and made.op in _VIEWS and v not in in_order
+        # another shape or order costs nothing, and others may see through it
         if not is_view and v not in handed_out and _pays(v, constant, in_order=v in in_order):
             results.add(v)
         else:
@@ -134,7 +134,23 @@ def _pays(v: Var, constant: Mapping[Var, Binding], in_order: bool) -> bool:
     """
     if not isinstance(v.annotation, TensorType) or v.annotation.dtype not in ELEMENTS:
         return False
-    computed = False
+    ops, _ = _origin(v, constant)
+    computed = any(op not in (*_VIEWS, "constant", "size") or (in_order and op == "transpose") for op in ops)
+    return computed and no_larger(v, constant)
+
+
+def no_larger(v: Atom, constant: Mapping[Var, Binding]) -> bool:
+    """Whether a value is no larger than the constants that it is made of: one that is made once instead of them costs no more to
+    read.
+    """
+    _, sources = _origin(v, constant)
+    total = sum((_bytes(a) for a in sources), sympy.Integer(0))
+    return _never_negative(sympy.expand(total - _bytes(v)))
+
+
+def _origin(v: Atom, constant: Mapping[Var, Binding]) -> tuple[set[str], dict[Atom, None]]:
+    """The operators that a value is made by, and the constants that it is made of."""
+    ops: set[str] = set()
     sources: dict[Atom, None] = {}
     todo: list[Atom] = [v]
     seen: set[Atom] = set()
@@ -147,10 +163,9 @@ def _pays(v: Var, constant: Mapping[Var, Binding], in_order: bool) -> bool:
         if made is None or not isinstance(made.value, OpCall):
             sources[atom] = None
             continue
-        computed |= made.value.op not in (*_VIEWS, "constant", "size") or (in_order and made.value.op == "transpose")
+        ops.add(made.value.op)
         todo += made.value.args
-    total = sum((_bytes(a) for a in sources), sympy.Integer(0))
-    return computed and _never_negative(sympy.expand(total - _bytes(v)))
+    return ops, sources
 
 
 def _bytes(atom: Atom) -> Dim:

@@ -23,6 +23,7 @@ from functools import lru_cache
 from mirage.compiler.context import Context
 from mirage.compiler.lax import lax_program
 from mirage.compiler.outline import Group, Outliner, is_movement, is_scalar
+from mirage.compiler.passes.lift_constants import PREPARE
 from mirage.errors import MirageError
 from mirage.ir.expand import ExpandingBuilder
 from mirage.ir.graph.builder import ModuleBuilder
@@ -40,6 +41,10 @@ ORIGIN: AttrItems = (("origin", "lax"),)
 def run(module: Module, context: Context) -> Module:
     builder = ModuleBuilder(module)
     for function in module:
+        if function.attr.get("origin") == PREPARE:
+            # what runs once is not worth a search
+            builder.add(function)
+            continue
         weights = frozenset(context.constants) if function.name == module.main else frozenset[str]()
         builder.add(partition_function(function, weights, builder, context))
     return builder.finish(module.main)
