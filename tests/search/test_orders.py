@@ -10,11 +10,13 @@ import pytest
 import mirage as mi
 from mirage.ir.axes import to_axes
 from mirage.ir.dims import evaluate
+from mirage.kernels.decision import decide, leaves
 from mirage.kernels.target import get_target
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.whole import whole_program
 from mirage.results.work import Request
 from mirage.search.cost import COMPARED, compared_sizes
+from mirage.search.decide import learn
 from mirage.search.large import Prices
 from mirage.search.options import SearchOptions
 from mirage.verify.equivalence import Verifier
@@ -50,6 +52,22 @@ def test_one_search_holds_both_orders_of_a_chain_whatever_sizes_it_is_made_for(s
         for axes in (to_axes(mi.trace(fn, **SPECS)) for fn in (chain, lambda a, b, c: a @ (b @ c)))
     )
     assert left_first(graphs[0]) == (left < right)
+
+
+def test_both_orders_of_a_chain_run_each_where_it_takes_fewer_operations() -> None:
+    """As `learn` has it that makes the tree of a decision, with what the orders cost as modelled in the place of times."""
+    graphs = found(chain, {"m": 64, "n": 1024}, **SPECS)
+    orders = [whole_program(next(g for g in graphs if left_first(g) == first)) for first in (True, False)]
+    points = [{"m": m, "n": n} for m in (1, 16, 256, 4096) for n in (16, 256, 4096)]
+    costs = []
+    for p in points:
+        sizes = {a: evaluate(d, p) for a, d in orders[0].axes.items()}
+        costs.append([Prices(o, sizes, SearchOptions()).apart(o) for o in orders])
+    tree = learn(["m", "n"], points, costs)
+    assert {version for _, version in leaves(tree)} == {0, 1}
+    for p, (left, right) in zip(points, costs, strict=True):
+        # m n 64 twice, or n 64 64 and m 64 64
+        assert decide(tree, p) == (right < left) == (2 * p["m"] * p["n"] > 64 * (p["m"] + p["n"]))
 
 
 @pytest.mark.parametrize(

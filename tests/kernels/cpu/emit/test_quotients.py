@@ -26,6 +26,16 @@ def quotients(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     return found
 
 
+def test_a_row_is_divided_by_once_and_multiplied_with_the_inverse() -> None:
+    b = ProgramBuilder("quotient")
+    graph = single_kernel(b.finish([b.op("div", b.input("x", tensor("m", "n")), b.input("y", tensor("m", 1)))]))
+    lines = CpuExecutable(graph, tiles(graph, 4), analyze(graph)).source.splitlines()
+    marks = ("for (long i_m", "mi_divisor_of(", "MI_W <=", "mi_quotient(", "mi_quotient(")
+    # a loop over rows, the inverse, and the two loops over columns
+    assert [next(m for m in marks if m in s) for s in lines if any(m in s for m in marks)] == list(marks)
+    assert not any(" / v" in s for s in lines)
+
+
 #: bits of the exponent, and of the fraction
 FORMATS = {"float16": (5, 10), "bfloat16": (8, 7), "float32": (8, 23), "float64": (11, 52)}
 
