@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 
 import sympy
@@ -70,13 +70,9 @@ def _is(fact: Fact, value: Fraction) -> bool:
 
 
 def _sides(rule: Rule, numbers: dict[str, Fraction]) -> tuple[AxisProgram, AxisProgram]:
-    axes = {a: sympy.Symbol(a, integer=True, positive=True) for a in _axes(rule)}
-    for a in list(axes):
-        if f"{a}_0" in axes:
-            axes[a] = axes[f"{a}_0"] + axes[f"{a}_1"]
+    axes = axes_of(rule)
     terms = Terms(axes)
-    binding: Binding = {a: frozenset((a,)) for a in axes}
-    binding |= {f"{a}_joined": (a, (f"{a}_0", f"{a}_1")) for a in axes if f"{a}_0" in axes}
+    binding = axes_binding(axes)
     inputs: list[AxisInput] = []
     nodes: list[AxisNode] = []
     for name, variable in rule.lhs.by_name.items():
@@ -99,8 +95,8 @@ def _sides(rule: Rule, numbers: dict[str, Fraction]) -> tuple[AxisProgram, AxisP
     return left, right
 
 
-def _axes(rule: Rule) -> list[str]:
-    """The axes of a rule's variables and sums, and the one around it."""
+def axes_of(rule: Rule) -> dict[str, sympy.Expr]:
+    """The axes of a rule's variables and sums, by the names that the rule has for them, and the one around it, with sizes."""
     found: dict[str, None] = {_AROUND: None}
 
     def visit(p: Pattern) -> None:
@@ -114,7 +110,17 @@ def _axes(rule: Rule) -> list[str]:
 
     visit(rule.lhs)
     visit(rule.rhs)
-    return list(found)
+    axes: dict[str, sympy.Expr] = {a: sympy.Symbol(a, integer=True, positive=True) for a in found}
+    for a in found:
+        if f"{a}_0" in axes:
+            axes[a] = axes[f"{a}_0"] + axes[f"{a}_1"]
+    return axes
+
+
+def axes_binding(axes: Iterable[str]) -> Binding:
+    """Each axis variable of a rule as the axis of its name."""
+    binding: Binding = {a: frozenset((a,)) for a in axes}
+    return binding | {f"{a}_joined": (a, (f"{a}_0", f"{a}_1")) for a in axes if f"{a}_0" in binding}
 
 
 def _with_fact(terms: Terms, x: int, fact: Fact | None) -> int:
