@@ -495,8 +495,8 @@ def _maxima(program: AxisProgram) -> tuple[dict[int, list[Axes]], dict[int, list
         own = rows.setdefault(site.path[0], [])
         exps.append((site.path[0], len(own)))
         own.append(site.rows)
-    found = corrections(graph.kernel, (), maximum).items()
-    return rows, {i: [Added(c.operand, exps[c.site], c.times) for c in cs] for i, cs in found}
+    found = corrections(graph.kernel, maximum).items()
+    return rows, {i: [Added(c.operand, exps[c.site], c.times) for c in cs] for (i,), cs in found}
 
 
 class LibraryProgram:

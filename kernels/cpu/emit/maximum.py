@@ -6,7 +6,7 @@ maximum first. A kernel that takes the log of a sum of another kernel's exps rea
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -48,9 +48,10 @@ class Companion:
 
 def companions(mugraph: MuGraph, maximum: RunningMaximum) -> dict[int, Companion]:
     """Per exp whose maxima other kernels need, its companion tensor: its partial results leave a kernel that splits an axis, or
-    another kernel takes the log of a sum of it.
+    another kernel adds its maximum to the log of a sum of it.
     """
-    logs = {s for path, degree in maximum.logs.items() for s in degree if maximum.sites[s].path[0] != path[0]}
+    added = corrections(mugraph.kernel, maximum).items()
+    logs = {c.site for path, cs in added for c in cs if maximum.sites[c.site].path[0] != path[0]}
     found: dict[int, Companion] = {}
     for s, site in enumerate(maximum.sites):
         i = site.path[0]
@@ -118,36 +119,43 @@ def with_maxima(mugraph: MuGraph, kernel: int, maximum: RunningMaximum, known: M
     """
     node = mugraph.kernel.nodes[kernel]
     assert node.graph is not None
-    return _Prepared(node, node.graph, kernel, maximum, known).block()
+    added = {path[1]: cs for path, cs in corrections(mugraph.kernel, maximum).items() if path[0] == kernel}
+    return _Prepared(node, node.graph, kernel, maximum, known, added).block()
 
 
 class _Prepared:
     def __init__(
-        self, node: Node, graph: Graph, kernel: int, maximum: RunningMaximum, known: Mapping[int, Companion]
+        self,
+        node: Node,
+        graph: Graph,
+        kernel: int,
+        maximum: RunningMaximum,
+        known: Mapping[int, Companion],
+        added: Mapping[int, Sequence[Correction]],
     ) -> None:
         self.node = node
         self.graph = graph
         self.kernel = kernel
         self.maximum = maximum
         self.known = known
+        self.added = added
         self.nodes: list[Node] = []
         self.new: dict[int, int] = {}
         self.old: dict[int, int] = {}
         self.factors: dict[int, Rescale] = {}
-        #: by site and log
-        self.shifts: dict[tuple[int, int], Shift] = {}
+        #: by site, and what a log is taken of
+        self.shifts: dict[tuple[int, int | None], Shift] = {}
 
     def block(self) -> Block:
-        found = corrections(self.graph, (self.kernel,), self.maximum)
         for i, n in enumerate(self.graph.nodes):
             operands = [self.new[r.node] for r in n.operands]
-            for c in found.get(i, ()):
+            for c in self.added.get(i, ()):
                 if c.operand is not None:
                     operands[c.operand] = self._corrected(operands[c.operand], c)
             refs = tuple(Ref(j, r.out) for j, r in zip(operands, n.operands, strict=True))
             self.new[i] = self._add(replace(n, operands=refs))
             self.old[self.new[i]] = i
-            for c in found.get(i, ()):
+            for c in self.added.get(i, ()):
                 if c.operand is None:
                     self.new[i] = self._corrected(self.new[i], c)
             if n.op == "input":
@@ -167,12 +175,10 @@ class _Prepared:
 
     def _corrected(self, i: int, c: Correction) -> int:
         """A node that adds to another one what a log lacks."""
-        key = c.site, c.log
+        key = c.site, c.argument
         if key not in self.shifts:
             site = self.maximum.sites[c.site]
-            # the maximum of a row is known once the argument of the log is
-            argument = self.graph.nodes[c.log].operands[0].node
-            made = self._input(site.rows, (Ref(self.new[argument]),))
+            made = self._input(site.rows, () if c.argument is None else (Ref(self.new[c.argument]),))
             self.shifts[key] = Shift(made, c.site, site.path[0] == self.kernel)
         shift = self.shifts[key].node
         dims = self.nodes[i].dims[0]

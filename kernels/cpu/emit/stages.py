@@ -128,7 +128,7 @@ def library_stage(
             if s in maxima and maximum.sites[s].path[0] == r.node:
                 if (found := parts(s)).parts:
                     scaled.setdefault(k, []).append(found)
-    lacking = corrections(mugraph.kernel, (), maximum)
+    lacking = {path[0]: cs for path, cs in corrections(mugraph.kernel, maximum).items() if len(path) == 1}
     lacks = {s: parts(s) for i in run for _, s, *_ in lacking.get(i, ()) if s in maxima}
     inputs = tuple(AxisInput(f"tensor{t}", tuple((a,) for a in axes)) for t, axes in reads.items())
     new = {r: k for k, r in enumerate(read)} | {Ref(i): len(inputs) + k for k, i in enumerate(run)}

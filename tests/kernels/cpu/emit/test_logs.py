@@ -24,8 +24,13 @@ def test_logs_of_sums_of_exps_neither_overflow_nor_vanish(name: str) -> None:
             assert largest_error(case, given, exe(given, sizes)[0]) < ROUNDING
 
 
-def test_a_difference_of_a_number_and_a_log_keeps_the_digits_of_the_log() -> None:
-    case = CASES["one_kernel"]
+#: a library hands on no maxima, and so returns the whole log
+ROUNDED = "a_difference_in_a_kernel"
+
+
+@pytest.mark.parametrize("name", [k for k, c in CASES.items() if c.program.name == "log_softmax" and k != ROUNDED])
+def test_a_difference_of_a_number_and_a_log_keeps_the_digits_of_the_log(name: str) -> None:
+    case = CASES[name]
     exe = CpuExecutable(case.graph, tiles(case.graph, 4), analyze(case.graph), SIZES)
     x = inputs(case, 1e4, SIZES)[0][1:-1]
     (got,) = exe([x], {**SIZES, "m": len(x)})
