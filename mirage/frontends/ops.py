@@ -124,6 +124,11 @@ def softmax(x: Proxy, axis: int = -1) -> Proxy:
     return apply("softmax", x, axis=axis)
 
 
+def log_softmax(x: Proxy, axis: int = -1) -> Proxy:
+    """x - log(sum(exp(x))) along `axis`: the log of a softmax, without the overflow of exp."""
+    return apply("log_softmax", x, axis=axis)
+
+
 def rms_norm(x: Proxy, weight: Proxy | None = None, axis: int = -1, eps: float = 1e-6) -> Proxy:
     """x / sqrt(mean(x^2) + eps) along `axis`, times `weight` of the shape of the last dim."""
     return apply("rms_norm", *(v for v in (x, weight) if v is not None), axis=axis, eps=eps)

@@ -101,6 +101,8 @@ CASES = [
     Case("repeat", [("b", "n")], lambda x: np.repeat(x, 3, axis=0), {"axis": 0, "times": "n"}),
     Case("softmax", [("b", "m", "n")], lambda x: _softmax(x, -1)),
     Case("softmax", [("b", "m", "n")], lambda x: _softmax(x, 1), {"axis": 1}),
+    Case("log_softmax", [("b", "m", "n")], lambda x: np.log(_softmax(x, -1))),
+    Case("log_softmax", [("b", "m", "n")], lambda x: np.log(_softmax(x, 1)), {"axis": 1}),
     Case("rms_norm", ONE_ARG, lambda x: _norm(x, 1.0, _EPS)),
     Case("rms_norm", [("b", "n"), ("n",)], lambda x, g: _norm(x, g, 0.5), {"eps": 0.5}),
     Case("rms_norm", [("b", "n", "m")], lambda x: _norm(x, 1.0, _EPS, 1), {"axis": 1}),
@@ -190,4 +192,4 @@ def _random_op(draw: st.DrawFn, b: ProgramBuilder, values: list[int]) -> int:
             return b.op("reshape", x, shape=draw(st.sampled_from([(-1,), (total,), (1, total), (*shape, 1)])))
         case "join":
             return b.op("concat", x, y, axis=axis)
-    return b.op(draw(st.sampled_from(["softmax", "rms_norm", "layer_norm"])), x, axis=axis)
+    return b.op(draw(st.sampled_from(["softmax", "log_softmax", "rms_norm", "layer_norm"])), x, axis=axis)

@@ -136,6 +136,7 @@ BAD_SHAPES: list[tuple[str, list[Any], dict[str, Any], list[str]]] = [
     ("repeat", [("m", "n")], {"axis": 2, "times": 2}, ["repeat: axis 2"]),
     ("softmax", [("m", "n")], {"axis": 2}, ["softmax: axis 2"]),
     ("softmax", [()], {}, ["softmax", "rank 0"]),
+    ("log_softmax", [("m", "n")], {"axis": 2}, ["log_softmax: axis 2"]),
     ("rms_norm", [("m", "n"), ("m",)], {}, ["[m]", "[m, n]", "last dim"]),
     ("layer_norm", [("m", "n"), ("n",), ("n", 1)], {}, ["[n, 1]", "[m, n]"]),
 ]

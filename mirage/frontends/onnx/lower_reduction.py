@@ -106,9 +106,10 @@ def _softmax(c: Call, x: Any) -> Any:
 
 @lowers("LogSoftmax")
 def _log_softmax(c: Call, x: Any) -> Any:
+    if not x.ndim:
+        return x - x
     rows, axis = _rows(c, x)
-    shifted = rows - graph_ops.max(rows, axis, keepdims=True)
-    return (shifted - ops.log(ops.exp(shifted).sum(axis, keepdims=True))).reshape(x.shape)
+    return ops.log_softmax(rows, axis).reshape(x.shape)
 
 
 @lowers("Hardmax", since=13)

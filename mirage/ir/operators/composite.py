@@ -1,4 +1,4 @@
-"""Operators defined by expansion into others: mean, softmax, rms_norm, layer_norm."""
+"""Operators defined by expansion into others: mean, softmax, log_softmax, rms_norm, layer_norm."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sympy
 
 from mirage.errors import ShapeError
 from mirage.ir.expand import evaluate_expansion
-from mirage.ir.functions import EXP
+from mirage.ir.functions import EXP, LOG
 from mirage.ir.loops.lower import lower_expansion
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, extra_dims, operands, reduce_axes, reduction
 from mirage.ir.loops.scalars import Operand, Scalar, apply
@@ -89,6 +89,17 @@ def _stable_softmax(x: Any, axis: int) -> Any:
     return e / np.sum(e, axis=axis, keepdims=True)
 
 
+def _log_softmax(b: ProgramBuilder, x: int, axis: int) -> int:
+    return b.op("sub", x, b.op("log", b.op("sum", b.op("exp", x), axes=(axis,), keepdims=True)))
+
+
+def _stable_log_softmax(x: Any, axis: int) -> Any:
+    if x.shape[axis] == 0:
+        return x.copy()
+    shifted = x - np.max(x, axis=axis, keepdims=True)
+    return shifted - np.log(np.sum(np.exp(shifted), axis=axis, keepdims=True))
+
+
 class _Softmax(Composite):
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
         axis = normalize_axis(self.name, attrs["axis"], out.rank)
@@ -103,13 +114,20 @@ class _Softmax(Composite):
             "greatest": reduce_axes("max", x.type, (axis,), rows),
             "e": compute(out, lambda *i: apply(EXP, x[i] - greatest[row(i)])),
             "total": reduction(rows, (out.shape[axis],), "sum", lambda i, r: e[(*i[:axis], *r, *i[axis:])]),
-            "out": compute(out, lambda *i: e[i] / total[row(i)]),
         }
+        if self is LOG_SOFTMAX:
+            log = Operand("log", rows)
+            stages["log"] = compute(rows, lambda *i: apply(LOG, total[i]))
+            stages["out"] = compute(out, lambda *i: x[i] - greatest[row(i)] - log[row(i)])
+        else:
+            stages["out"] = compute(out, lambda *i: e[i] / total[row(i)])
         dims = extra_dims(types, list(stages.values()))
         return LoopProgram(self.name, (("x0", x.type),), dims, tuple(stages.items()), ("out",))
 
 
-SOFTMAX = register(_Softmax("softmax", 1, 1, (Attribute("axis", "int", -1),), ALL_LEVELS, _softmax, _stable_softmax))
+_AXIS = (Attribute("axis", "int", -1),)
+SOFTMAX = register(_Softmax("softmax", 1, 1, _AXIS, ALL_LEVELS, _softmax, _stable_softmax))
+LOG_SOFTMAX = register(_Softmax("log_softmax", 1, 1, _AXIS, ALL_LEVELS, _log_softmax, _stable_log_softmax))
 
 
 def _rms_norm(b: ProgramBuilder, x: int, *weight: int, axis: int, eps: Any) -> int:
