@@ -9,6 +9,7 @@
 #define FEW 32                   /* rows up to which [k,n] is read in order */
 #define ROWS 512                 /* of a cell, where there are more */
 #define COLUMNS 96               /* of a cell, of more rows than FEW: a multiple of what register blocks have */
+#define PANEL (8 * MI_W)         /* columns of the widest blocks of a matrix in the caches */
 #define DEPTH 768                /* of a copy of [n,k], for more rows: where rows lie whole pages apart, they share lines of the */
 #define LINE (DEPTH + MI_W)      /* first cache, but not in the copy */
 
@@ -16,7 +17,7 @@ typedef struct {
     ptrdiff_t m, k, n, columns, parts; /* columns per cell, and cells along them */
     const mi_real *x, *w, *bias;
     mi_real *out;
-    int transposed, accumulate;
+    int transposed, accumulate, resident; /* `resident`: w is in the caches, where a call before has read it */
 } product;
 
 static void multiply(void *args, long index, int thread, void *scratch)
@@ -37,12 +38,26 @@ static void multiply(void *args, long index, int thread, void *scratch)
         }
     } else if (p->transposed) {
         mi_gemm_dot(m, p->k, n, x, p->k, p->w + from * p->k, p->k, out, p->n, p->accumulate);
-    } else if (m <= FEW) mi_gemm_stream(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
+    } else if (m <= FEW && !p->resident) mi_gemm_stream(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
     else mi_gemm_outer(m, p->k, n, x, p->k, 1, p->w + from, p->n, out, p->n, p->accumulate);
     if (!p->bias) return;
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) out[i * p->n + j] += p->bias[from + j];
     }
+}
+
+static int run_in_cells(product p, int n_threads, mi_pool_run_fn *run)
+{
+    /* runs of a row are as long as threads allow, and the cells of a matrix that is read row by row no larger than a block */
+    const ptrdiff_t depth = p.m > FEW && p.k > DEPTH ? DEPTH : p.k > 0 ? p.k : 1;
+    const ptrdiff_t share = p.n / n_threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
+    p.columns = ((p.transposed && block < share ? block : share) / MI_W + 1) * MI_W;
+    if (p.resident && !p.transposed) p.columns = (p.n + n_threads * PANEL - 1) / (n_threads * PANEL) * PANEL;
+    if (p.m > FEW && p.columns > COLUMNS) p.columns = COLUMNS;
+    p.parts = (p.n + p.columns - 1) / p.columns;
+    const ptrdiff_t bands = (p.m + ROWS - 1) / ROWS;
+    const size_t bytes = p.transposed && p.m > FEW ? (size_t)(p.columns * LINE) * sizeof(mi_real) : 0;
+    return run(multiply, &p, bands * p.parts, n_threads, bytes);
 }
 
 /* out[m,n] = x[m,k] w + bias[n], or out += x w where it is to `accumulate`; w is [n,k] if it is `transposed`, else [k,n], and
@@ -51,20 +66,14 @@ int mi_linear(
     ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const mi_real *x, const mi_real *w, const mi_real *bias, mi_real *out,
     int transposed, int accumulate, int n_threads, mi_pool_run_fn *run)
 {
-    /* runs of a row are as long as threads allow, and the cells of a matrix that is read row by row no larger than a block */
-    const ptrdiff_t depth = m > FEW && k > DEPTH ? DEPTH : k > 0 ? k : 1;
-    const ptrdiff_t share = n / n_threads, block = BLOCK_BYTES / (ptrdiff_t)sizeof(mi_real) / depth;
-    ptrdiff_t columns = ((transposed && block < share ? block : share) / MI_W + 1) * MI_W;
-    if (m > FEW && columns > COLUMNS) columns = COLUMNS;
-    const ptrdiff_t parts = (n + columns - 1) / columns, bands = (m + ROWS - 1) / ROWS;
-    product p = {m, k, n, columns, parts, x, w, bias, out, transposed, accumulate};
-    const size_t bytes = transposed && m > FEW ? (size_t)(columns * LINE) * sizeof(mi_real) : 0;
-    return run(multiply, &p, bands * parts, n_threads, bytes);
+    return run_in_cells((product){m, k, n, 0, 0, x, w, bias, out, transposed, accumulate, 0}, n_threads, run);
 }
 
-#define SHARED_WORK (128 * 1024) /* products of numbers from which another thread's help is worth the wait for it */
+/* From so many products of numbers, or numbers to read, another thread's help is worth the wait for it: some 5 us of work. */
+#define SHARED_WORK (320 * 1024)
+#define SHARED_READ (128 * 1024)
 
-/* A product whose arguments were prepared before: out[m,n] = x[m,k] w + added, which is NULL, bias[n], or [m,n] if it is `whole`. */
+/* A product that is made again and again: out[m,n] = x[m,k] w + added, which is NULL, bias[n], or [m,n] if it is `whole`. */
 typedef struct {
     const mi_real *x, *w, *added;
     mi_real *out;
@@ -74,8 +83,8 @@ typedef struct {
 
 int mi_linear_prepared(prepared *p, mi_pool_run_fn *run, int n_threads)
 {
-    if (p->m * p->k * p->n < SHARED_WORK) n_threads = 1;
+    if (p->m * p->k * p->n < SHARED_WORK && p->k * p->n < SHARED_READ) n_threads = 1;
     if (p->whole) memcpy(p->out, p->added, (size_t)(p->m * p->n) * sizeof(mi_real));
-    return mi_linear(
-        p->m, p->k, p->n, p->x, p->w, p->whole ? NULL : p->added, p->out, p->transposed, p->whole, n_threads, run);
+    const mi_real *bias = p->whole ? NULL : p->added;
+    return run_in_cells((product){p->m, p->k, p->n, 0, 0, p->x, p->w, bias, p->out, p->transposed, p->whole, 1}, n_threads, run);
 }
