@@ -5,7 +5,7 @@ x * 0 stays (x may be NaN or infinite), and so does x + 0 of floats (-0.0 + 0.0 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -161,7 +161,25 @@ def _reshape(site: Site) -> Expr | None:
         and isinstance(site.annotation, TensorType)
     ):
         return operator_call("reshape", inner.args[0], shape=site.annotation.shape)
-    return None
+    return _broadcast_alone(site, range(_rank(site.call.args[0].annotation) or 0))
+
+
+def _slice(site: Site) -> Expr | None:
+    return _broadcast_alone(site, site.attrs["axes"])
+
+
+def _broadcast_alone(site: Site, axes: Iterable[int]) -> Expr | None:
+    """The result as what was broadcast, where all elements along these axes of its operand are equal for that."""
+    inner = site.producer(0, "broadcast_to")
+    x = inner.args[0].annotation if inner is not None else None
+    whole, to = site.call.args[0].annotation, site.annotation
+    if inner is None or not all(isinstance(t, TensorType) for t in (x, whole, to)):
+        return None
+    assert isinstance(x, TensorType) and isinstance(whole, TensorType) and isinstance(to, TensorType)
+    missing = whole.rank - x.rank
+    if any(x.shape[at] != 1 for a in axes if (at := a % whole.rank - missing) >= 0):
+        return None
+    return operator_call("broadcast_to", inner.args[0], shape=to.shape) if x.rank <= to.rank else None
 
 
 def _rank(annotation: Annotation) -> int | None:
@@ -209,7 +227,7 @@ def _with_shape(op: str, attributes: Callable[[Mapping[str, Any]], Mapping[str, 
 
 _RULES: dict[str, Callable[[Site], Expr | None]] = {
     "add": _add, "sub": _sub, "mul": _mul, "div": _div, "pow": _pow, "neg": _neg, "sum": _sum, "cast": _cast,
-    "reshape": _reshape, "broadcast_to": _same_shape, "transpose": _transpose, "repeat": _repeat,
+    "reshape": _reshape, "slice": _slice, "broadcast_to": _same_shape, "transpose": _transpose, "repeat": _repeat,
     "reshape_to": _with_shape("reshape", lambda attrs: {}),
     "broadcast_to_shape": _with_shape("broadcast_to", lambda attrs: {}),
     "full_of": _with_shape("full", lambda attrs: attrs),

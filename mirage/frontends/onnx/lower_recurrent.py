@@ -180,9 +180,9 @@ def _network(
         own = _row(bias, k)
         rest = None
         if own is not None:
-            inputs = inputs + sliced(own, {0: (0, wide)})
-            rest = sliced(own, {0: (wide, 2 * wide)})
-            inputs = inputs if separate else inputs + rest
+            first, rest = (sliced(own, {0: (at, at + wide)}) for at in (0, wide))
+            # one row, that of constants is made once
+            inputs = inputs + (first if separate else first + rest)
         given = [_row(s, k) for s in state]
         begin = [array_ops.zeros((batch, size), x.dtype) if s is None else as_shape(s, (batch, size)) for s in given]
         cell = Cell(

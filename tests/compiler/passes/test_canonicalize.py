@@ -319,3 +319,25 @@ def main(x: float32[k]) -> float32[_]:
 def test_constants_are_untouched() -> None:
     (add,) = expressions(after(main_text("r = add(x, float32[2](1, 2))", "x: float32[2]"), canonicalize.run))
     assert isinstance(add, OpCall) and isinstance(add.args[1], Constant)
+
+
+@pytest.mark.parametrize(
+    ("body", "stays"),
+    [
+        ("a = broadcast_to(z, shape=(3, n, 4))\nr = slice(a, axes=(0,), starts=(1,), stops=(3,), steps=(1,))", []),
+        ("a = broadcast_to(y, shape=(3, n, 4))\nr = slice(a, axes=(-2,), starts=(0,), stops=(n,), steps=(2,))", []),
+        ("a = broadcast_to(z, shape=(3, n, 4))\nr = reshape(a, shape=(3*n, 2, 2))", []),
+        # which elements are equal, x says
+        ("a = broadcast_to(y, shape=(3, n, 4))\nr = slice(a, axes=(2,), starts=(1,), stops=(3,), steps=(1,))", ["slice"]),
+        ("a = broadcast_to(x, shape=(3, n, 4))\nr = slice(a, axes=(0, 1), starts=(1, 0), stops=(3, 1), steps=(1, 1))", ["slice"]),
+        ("a = broadcast_to(y, shape=(3, n, 4))\nr = reshape(a, shape=(3*n, 4))", ["reshape"]),
+        ("a = broadcast_to(one, shape=(1, 1))\nr = reshape(a, shape=())", ["reshape"]),
+    ],
+)
+def test_parts_of_what_was_broadcast_are_broadcast_alone(body: str, stays: list[str]) -> None:
+    text = main_text(body, "x: float32[n, 4], y: float32[1, 4], z: float32[()], one: float32[1, 1]")
+    m = after(text, canonicalize.run, dead_code.run)
+    # a shape may have come to be that of what is broadcast
+    assert [op for op in ops(m) if op != "broadcast_to"] == stays
+    args = random_arrays(0, (5, 4), (1, 4), (), (1, 1))
+    assert_equal(evaluate(m, *args), evaluate(parse_module(text), *args))
