@@ -9,7 +9,9 @@ import pytest
 
 from mirage.errors import MirageError
 from mirage.kernels.cpu.launch import linear as module
-from mirage.kernels.cpu.launch.linear import FEW, linear, matmul
+from mirage.kernels.cpu.launch.linear import FEW, linear, matmul, prepare
+from mirage.kernels.cpu.launch.memory import address
+from mirage.kernels.cpu.launch.rounds import LaunchedRounds
 from tests.kernels.kernels import in_threads
 
 
@@ -112,3 +114,23 @@ def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     one = np.ones((1, 1), np.float32)
     with pytest.raises(MirageError, match="no memory for a product of 1 rows"):
         linear(one, one, one.copy(), transposed=False)
+
+
+@pytest.mark.parametrize("case", PRODUCTS, ids=str)
+def test_products_that_are_made_again_and_again(case: Any) -> None:
+    xs, ys, added, left, right = case
+    rng = np.random.default_rng(4)
+    inputs = [rng.standard_normal(s).astype("float32") for s in (xs, ys, added) if s is not None]
+    x, y = (a.astype("float64").transpose(p or range(a.ndim)) for a, p in zip(inputs[:2], (left, right), strict=True))
+    wanted = x @ y + (inputs[2] if added else 0)
+    out = np.full(wanted.shape, np.nan, np.float32)
+    options: Any = {"left": left, "right": right, "bias": added is not None}
+    launch = prepare(inputs, [out], **options)
+    one_matrix = y.ndim == 2 and not left and (added is None or added in (out.shape, out.shape[-1:]))
+    assert (launch is not None) == one_matrix
+    assert prepare(inputs, [out], relu=True, **options) is None
+    assert prepare([a.astype("float64") for a in inputs], [out], **options) is None
+    if launch is not None:
+        rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
+        assert rounds.run(3, [address(a) for a in (*inputs, out)]) is None
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)

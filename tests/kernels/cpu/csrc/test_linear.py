@@ -1,0 +1,109 @@
+"""Products with a matrix as it lies under the sanitizers, on tensors that end where memory does, beside loops."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, program, run
+
+#: all micro-kernels of products are compiled
+pytestmark = pytest.mark.slow
+
+SOURCE = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "linear.c"
+#include "mirage_gemm_outer.c"
+#include "mirage_gemm_stream.c"
+#include "mirage_gemm_dot.c"
+
+mi_pool_run_fn mi_pool_run; /* of pool.c */
+
+static void must(int fine, const char *what)
+{
+    if (fine) return;
+    fprintf(stderr, "%s\n", what);
+    exit(3);
+}
+
+static void *rooms[8];
+static int n_rooms;
+
+/* Memory for n elements with a page behind it, or red zones around it, that cannot be touched. */
+static float *room(ptrdiff_t n)
+{
+    const size_t bytes = (size_t)n * sizeof(float);
+#ifdef __SANITIZE_ADDRESS__
+    float *p = rooms[n_rooms++] = malloc(bytes);
+#else
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page * page;
+    char *mapped = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    must(mapped != MAP_FAILED && !mprotect(mapped + pages, page, PROT_NONE), "no memory");
+    float *p = (float *)(mapped + pages - bytes);
+#endif
+    must(p != NULL, "no memory");
+    for (ptrdiff_t i = 0; i < n; i++) p[i] = (float)(rand() % 9 - 4);
+    return p;
+}
+
+/* `added`: 0 for nothing, 1 for a row, 2 for a whole tensor */
+static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int transposed, int added, int again, int threads)
+{
+    float *x = room(m * k), *w = room(k * n), *bias = room(n), *whole = room(m * n), *out = room(m * n);
+    if (again) {
+        prepared p = {x, w, added == 2 ? whole : added ? bias : NULL, out, m, k, n, transposed, added == 2};
+        must(!mi_linear_prepared(&p, mi_pool_run, threads), "no memory");
+    } else {
+        if (added == 2) memcpy(out, whole, (size_t)(m * n) * sizeof(float));
+        must(!mi_linear(m, k, n, x, w, added == 1 ? bias : NULL, out, transposed, added == 2, threads, mi_pool_run), "no memory");
+    }
+    for (ptrdiff_t i = 0; i < m; i++) {
+        for (ptrdiff_t j = 0; j < n; j++) {
+            float sum = added == 2 ? whole[i * n + j] : added ? bias[j] : 0;
+            for (ptrdiff_t t = 0; t < k; t++) sum += x[i * k + t] * w[transposed ? j * k + t : t * n + j];
+            must(out[i * n + j] == sum, "a wrong sum"); /* of small whole numbers: exact */
+        }
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    static const ptrdiff_t cases[][3] = {
+        {1, 7, 28}, {1, 64, 256}, {2, 33, 131}, {3, 1, 1}, {8, 64, 257}, {13, 257, 64}, {32, 16, 48}, {40, 21, 100},
+        {1, 300, 520},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const ptrdiff_t *c = cases[i];
+        for (int kind = 0; kind < 12; kind++) check(c[0], c[1], c[2], kind % 2, kind / 2 % 3, kind / 6, threads);
+    }
+    if (argc > 2) { /* a matrix with a column less than there should be */
+        prepared p = {room(4), room(4 * 15), NULL, room(16), 1, 4, 16, 0, 0};
+        return mi_linear_prepared(&p, mi_pool_run, 1);
+    }
+    return 0;
+}
+"""
+
+
+@pytest.mark.parametrize(("build", "threads"), [("address", "1"), ("thread", "3"), ("native", "2")])
+def test_under_sanitizers(build: str, threads: str) -> None:
+    assert build in BUILDS
+    done = run(program(build, SOURCE), threads)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.parametrize("build", FOREIGN)
+def test_by_other_compilers(build: str) -> None:
+    done = run(program(build, SOURCE), "3", runner=FOREIGN[build].runner)
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_a_matrix_that_ends_too_early_is_found() -> None:
+    done = run(program("address", SOURCE), "1", "wrong")
+    assert done.status != 0 and "heap-buffer-overflow" in done.text
