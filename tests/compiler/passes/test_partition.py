@@ -48,6 +48,19 @@ def test_literal_matrices_count_as_weights_where_none_is_named() -> None:
     assert partitioned(DECODER)[0] == partitioned(DECODER, WEIGHTS)[0]
 
 
+def test_a_cross_entropy_is_one_subprogram() -> None:
+    text = """
+def main(x: float32[n, m], y: float32[n, m]) -> float32[n]:
+    with dataflow():
+        p = log_softmax(x, axis=-1)
+        a = mul(p, y)
+        s = sum(a, axes=(1,))
+        r = neg(s)
+    return r
+"""
+    assert partitioned(text)[0] == [["log_softmax", "mul", "sum", "neg"]]
+
+
 def test_a_transposed_weight_is_a_part_of_its_product() -> None:
     text = """
 def main(x: float32[n, 8], w: float32[4, 8]) -> float32[n, 4]:

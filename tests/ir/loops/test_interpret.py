@@ -24,6 +24,17 @@ def test_masked_softmax() -> None:
     np.testing.assert_allclose(found, e / e.sum(1, keepdims=True), 1e-12, 1e-12)
 
 
+def test_a_log_softmax_subtracts_the_largest_of_each_row() -> None:
+    definition, types = get_operator("log_softmax"), [tensor("n", "m")]
+    attrs = definition.check_attrs({"axis": 0})
+    program = lower_operator("log_softmax", types, attrs, definition.infer(types, attrs))
+    assert program is not None
+    x = (np.arange(15).reshape(5, 3) * 7 % 11 + np.float32(1e4)).astype(np.float32)
+    (found,) = run_loops(program, [x], dict(n=5, m=3))
+    e = np.exp(x.astype(np.float64) - 1e4)
+    np.testing.assert_allclose(found, np.log(e / e.sum(axis=0)), 1e-6, 1e-6)
+
+
 def test_choices_do_not_evaluate_the_other_branch() -> None:
     program = programs()["concatenated"]
     x, y, z = inputs(program, SIZES)

@@ -48,3 +48,8 @@ def test_a_row_of_nothing_is_what_numpy_has(name: str) -> None:
     x[1, 3], x[2, 4] = -1e4, np.nan
     (got,) = exe([x], {"m": 5, "n": 9})
     np.testing.assert_array_equal(got[:, 0], np.array([-np.inf, -1e4, np.nan, -np.inf, -np.inf], np.float32))
+    # as in a softmax
+    x[:] = 0
+    x[1, 3] = np.inf
+    (got,) = exe([x], {"m": 5, "n": 9})
+    assert np.isnan(got[1]).all() and np.isfinite(got[[0, 2, 3, 4]]).all()
