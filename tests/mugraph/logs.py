@@ -59,6 +59,10 @@ TWICE = (
     _traced("twice", lambda x, y: mi.log(row(mi.exp(x)) * row(mi.exp(x)) * row(mi.exp(y))), "x", "y"),
     lambda x, y: 2 * logsumexp(x) + logsumexp(y),
 )
+SCALED = (
+    _traced("scaled", lambda x, y: mi.exp(x) / row(mi.exp(x)) * mi.log(row(mi.exp(x))) + y, "x", "y"),
+    lambda x, y: np.exp(x - logsumexp(x)) * logsumexp(x) + y,
+)
 MEAN = _traced("mean", lambda x: mi.log(mi.mean(mi.exp(x), axis=1)), "x"), lambda x: (logsumexp(x) - np.log(x.shape[1]))[:, 0]
 
 #: nodes of log-softmax over axes
@@ -100,7 +104,7 @@ def _cases() -> Mapping[str, LogCase]:
     for name, (p, exact) in summed.items():
         found[name] = LogCase(p, single_kernel(p), exact)
         found[f"{name}_in_a_loop"] = LogCase(p, single_kernel(p, n=L), exact)
-    losses: dict[str, tuple[Program, Exact]] = {"cross_entropy": CROSS_ENTROPY, "smoothed": SMOOTHED}
+    losses: dict[str, tuple[Program, Exact]] = {"cross_entropy": CROSS_ENTROPY, "smoothed": SMOOTHED, "scaled": SCALED}
     for name, (p, exact) in losses.items():
         found[name] = LogCase(p, single_kernel(p), exact)
     return found

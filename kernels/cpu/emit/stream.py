@@ -79,7 +79,7 @@ def _fetched(plan: BlockPlan, results: Mapping[int, Tensor]) -> tuple[int, Tenso
     first = next(iter(results))
     earlier = [i for u in plan.groups if first not in u for i in u if i < first]
     read = {r.node for i in earlier for r in plan.graph.nodes[i].operands}
-    found = {i: plan.inputs[plan.graph.nodes[i].attr["index"]] for i in plan.graph.inputs if i in read - plan.factors.keys()}
+    found = {i: plan.inputs[plan.graph.nodes[i].attr["index"]] for i in plan.graph.inputs if i in read - plan.block.computed}
     alike = [(i, t) for i, t in found.items() if set(t.axes) == set(results[first].axes) and not t.packed]
     return alike[0] if len(alike) == 1 and alike[0][1].unit == results[first].unit else None
 

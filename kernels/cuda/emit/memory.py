@@ -91,7 +91,7 @@ class BlockMemory(BlockPlan):
         self.described = {}
         wanted = set(self.schedule.descriptors)
         for i, n in enumerate(self.graph.nodes):
-            if n.op == "input" and i not in self.rescales and n.attr["index"] in wanted:
+            if n.op == "input" and i not in self.block.computed and n.attr["index"] in wanted:
                 k = n.attr["index"]
                 self._describe(f"p{i}", self.inputs[k], plan_operand(self, k), f"operand {k}")
         for k, tensor in enumerate(self.outputs):
