@@ -7,14 +7,14 @@ that nothing is computed twice; and its result's shape is known, because the cal
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 from mirage.compiler.context import Context
 from mirage.compiler.patterns import Match, Rule, rules
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.builder import FunctionBuilder
-from mirage.ir.graph.nodes import Binding, Block, Expr, Function, LibraryCall, Module, OpCall, Var
+from mirage.ir.graph.nodes import Binding, Block, Expr, Function, LibraryCall, Loop, Module, OpCall, Var
 from mirage.ir.graph.traverse import uses, variables
 from mirage.ir.types import ELEMENTS, TensorType
 
@@ -28,17 +28,19 @@ OWN: Mapping[str, Mapping[str, str]] = {"torch": {"blas.matmul": "torch.matmul"}
 def run(module: Module, context: Context) -> Module:
     """The module with matches of all registered patterns that need no package as library calls."""
     own = {name: other for p in context.packages for name, other in OWN.get(p, {}).items()}
-    return lowered(module, context, [replace(r, function=own.get(r.function, r.function)) for r in rules()])
+    # rounds of a loop are small, and run in C where they have no function of a package
+    bodies = {b.value.body for f in module for b in f.bindings if isinstance(b.value, Loop)}
+    return lowered(module, context, [replace(r, function=own.get(r.function, r.function)) for r in rules()], bodies)
 
 
-def lowered(module: Module, context: Context, found: Sequence[Rule]) -> Module:
-    """The module with matches of these rules as library calls."""
+def lowered(module: Module, context: Context, found: Sequence[Rule], bodies: Collection[str] = ()) -> Module:
+    """The module with matches of these rules as library calls, and functions named in `bodies` with those of no package."""
     main = module.functions[module.main]
     constants = {main.name: frozenset(p for p in main.parameters if p.name in context.constants)}
     functions = {
         f.name: f
         if f.attr.get("origin") in _OTHERS
-        else lower(f, module.functions, found, constants.get(f.name, frozenset()))
+        else lower(f, module.functions, rules() if f.name in bodies else found, constants.get(f.name, frozenset()))
         for f in module
     }
     return Module(functions, module.kernels, module.main)

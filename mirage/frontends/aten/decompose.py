@@ -27,6 +27,10 @@ WHOLE = (
     "eye",
     "roll",
     "select_scatter",
+    "lstm",
+    "gru",
+    "rnn_tanh",
+    "rnn_relu",
 )
 
 #: what torch counts among its core operators, or leaves whole for other reasons, and can split: the graph IR has no better

@@ -23,6 +23,7 @@ from mirage.frontends.aten import (  # noqa: F401
     lower_movement,
     lower_order,
     lower_pooling,
+    lower_recurrent,
     lower_reduction,
     lower_segments,
     lower_unique,

@@ -1,21 +1,17 @@
-"""Lowerings of recurrent networks: a loop over time, whose step has one product; those of the inputs are made before, as one."""
+"""Lowerings of recurrent networks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from mirage.frontends import array_ops, control, graph_ops, ops
-from mirage.frontends.effects import scatter_
+from mirage.frontends import array_ops, graph_ops, ops
 from mirage.frontends.imported import unsupported
 from mirage.frontends.onnx.table import Call, lowers
-from mirage.frontends.products import product
 from mirage.frontends.proxy import apply
+from mirage.frontends.recurrent import Function, Step, gru, lstm, one_direction, simple
 from mirage.frontends.shapes import as_shape, sliced
-from mirage.ir.dims import to_dim
 
-Function = Callable[[Any], Any]
 #: activations, of their alpha and beta, which have these defaults
 _ACTIVATIONS: dict[str, tuple[float, float, Callable[[Any, float, float], Any]]] = {
     "sigmoid": (0.0, 0.0, lambda x, a, b: ops.sigmoid(x)),
@@ -58,108 +54,14 @@ def _activations(c: Call, defaults: Sequence[str], directions: int) -> list[list
     return [found[k * size : (k + 1) * size] for k in range(directions)]
 
 
-@dataclass(frozen=True)
-class Cell:
-    """A network's operands of one direction.
-
-    `inputs` are the products of the inputs of all steps, `[t, b, gates * h]`; `weights` `[h, gates * h]` those of the state.
-    """
-
-    inputs: Any
-    weights: Any
-    bias: Any
-    peepholes: Any
-    functions: Sequence[Function]
-    size: Any
-
-    def gates(self, x: Any) -> list[Any]:
-        """The parts of each gate along the last dim."""
-        count = self.weights.shape[1] // self.size
-        return [sliced(x, {x.ndim - 1: (k * self.size, (k + 1) * self.size)}) for k in range(count)]
-
-
-Step = Callable[[Cell, Any, Sequence[Any]], tuple[Any, ...]]
-
-
-def _simple(cell: Cell, x: Any, state: Sequence[Any]) -> tuple[Any, ...]:
-    (h,) = state
-    return (cell.functions[0](x + product(h, cell.weights)),)
-
-
-def _lstm(cell: Cell, x: Any, state: Sequence[Any]) -> tuple[Any, ...]:
-    h, memory = state
-    f, g, out = cell.functions
-    i, o, forget, new = cell.gates(x + product(h, cell.weights))
-    if cell.peepholes is not None:
-        first, last, middle = (sliced(cell.peepholes, {0: (k * cell.size, (k + 1) * cell.size)}) for k in range(3))
-        i, forget = i + first * memory, forget + middle * memory
-    memory = f(forget) * memory + f(i) * g(new)
-    if cell.peepholes is not None:
-        o = o + last * memory
-    return f(o) * out(memory), memory
-
-
-def _gru(linear_before_reset: bool) -> Step:
-    def step(cell: Cell, x: Any, state: Sequence[Any]) -> tuple[Any, ...]:
-        (h,) = state
-        f, g = cell.functions
-        z, r, new = cell.gates(x)
-        size = cell.size
-        if linear_before_reset:
-            hidden = product(h, cell.weights)
-            hidden = hidden if cell.bias is None else hidden + cell.bias
-            hz, hr, hn = cell.gates(hidden)
-            z, r = f(z + hz), f(r + hr)
-            candidate = g(new + r * hn)
-        else:
-            both = product(h, sliced(cell.weights, {1: (0, 2 * size)}))
-            z, r = (f(v + sliced(both, {1: (k * size, (k + 1) * size)})) for k, v in enumerate((z, r)))
-            candidate = g(new + product(r * h, sliced(cell.weights, {1: (2 * size, 3 * size)})))
-        return (candidate + z * (h - candidate),)
-
-    return step
-
-
 def _row(x: Any, at: int) -> Any:
     """The part of an operand that belongs to a direction."""
     return None if x is None else sliced(x, {0: (at, at + 1)}).reshape(x.shape[1:])
 
 
-def _reversed(x: Any, lengths: Any) -> Any:
-    """The steps in reverse order, each sequence up to its length."""
-    if lengths is None:
-        return array_ops.flip(x, 0)
-    at = array_ops.arange(x.shape[0]).reshape((x.shape[0], 1))
-    end = lengths.reshape((1, lengths.shape[0]))
-    places = graph_ops.where(graph_ops.less(at, end), end - 1 - at, at)
-    return array_ops.take_along_axis(x, array_ops.broadcast_to(places.reshape((*places.shape, 1)), x.shape), 0)
-
-
-def _run(cell: Cell, step: Step, state: Sequence[Any], lengths: Any) -> tuple[Any, tuple[Any, ...]]:
-    """The states of all steps, `[t, b, h]`, and the last."""
-    steps = cell.inputs.shape[0]
-    first = state[0]
-    outputs = array_ops.zeros((steps, *first.shape), first.dtype)
-
-    def body(i: Any, *carried: Any) -> Any:
-        *before, rows = carried
-        after = step(cell, array_ops.take(cell.inputs, i, 0), before)
-        after = tuple(as_shape(a, b.shape) for a, b in zip(after, before, strict=True))
-        row = after[0]
-        if lengths is not None:
-            on = graph_ops.less(i, lengths).reshape((lengths.shape[0], 1))
-            row = graph_ops.where(on, row, 0)
-            after = tuple(graph_ops.where(on, a, b) for a, b in zip(after, before, strict=True))
-        scatter_(rows, i, row, 0)
-        return (*after, rows)
-
-    *last, rows = control.loop(to_dim(steps), body, *state, outputs)
-    return rows, tuple(last)
-
-
 def _network(
     c: Call, x: Any, weights: Any, recurrence: Any, bias: Any, lengths: Any, state: Sequence[Any], peepholes: Any,
-    step: Step, defaults: Sequence[str], separate: bool = False,
+    step: Step, defaults: Sequence[str], gates: int, separate: bool = False,
 ) -> tuple[Any, ...]:  # fmt: skip
     """All directions of a network; with `separate` the recurrent bias is added by the step."""
     if c.attr("layout", 0):
@@ -168,29 +70,21 @@ def _network(
     direction = c.attr("direction", "forward")
     count = 2 if direction == "bidirectional" else 1
     functions = _activations(c, defaults, count)
-    steps, batch, size = x.shape[0], x.shape[1], recurrence.shape[2]
+    steps, batch, size, order = x.shape[0], x.shape[1], recurrence.shape[2], range(gates)
     if lengths is not None:
         lengths = c.cast(as_shape(lengths, (batch,)), "int64")
     rows, lasts = [], []
     for k in range(count):
-        backwards = direction == "reverse" or k == 1
-        here = _reversed(x, lengths) if backwards else x
-        inputs = product(here.reshape((steps * batch, x.shape[2])), _row(weights, k).swapaxes(0, 1))
-        wide = recurrence.shape[1]
         own = _row(bias, k)
-        rest = None
-        if own is not None:
-            first, rest = (sliced(own, {0: (at, at + wide)}) for at in (0, wide))
-            # one row, that of constants is made once
-            inputs = inputs + (first if separate else first + rest)
+        wide = recurrence.shape[1]
+        biases = None if own is None else (sliced(own, {0: (0, wide)}), sliced(own, {0: (wide, 2 * wide)}))
         given = [_row(s, k) for s in state]
         begin = [array_ops.zeros((batch, size), x.dtype) if s is None else as_shape(s, (batch, size)) for s in given]
-        cell = Cell(
-            inputs.reshape((steps, batch, wide)), _row(recurrence, k).swapaxes(0, 1), rest if separate else None,
-            _row(peepholes, k), functions[k], size,
+        found, last = one_direction(
+            x, _row(weights, k), _row(recurrence, k), biases, begin, step, functions[k], order,
+            backwards=direction == "reverse" or k == 1, lengths=lengths, peepholes=_row(peepholes, k), separate=separate,
         )  # fmt: skip
-        found, last = _run(cell, step, begin, lengths)
-        rows.append(_reversed(found, lengths) if backwards else found)
+        rows.append(found)
         lasts.append(last)
     every = ops.concat([r.reshape((steps, 1, batch, size)) for r in rows], 1)
     ends = [ops.concat([v.reshape((1, batch, size)) for v in values], 0) for values in zip(*lasts, strict=True)]
@@ -201,13 +95,13 @@ def _network(
 
 @lowers("RNN")
 def _rnn(c: Call, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, h: Any = None) -> Any:
-    return _network(c, x, w, r, bias, lengths, [h], None, _simple, ("Tanh",))
+    return _network(c, x, w, r, bias, lengths, [h], None, simple, ("Tanh",), 1)
 
 
 @lowers("GRU")
 def _gru_network(c: Call, x: Any, w: Any, r: Any, bias: Any = None, lengths: Any = None, h: Any = None) -> Any:
     before = bool(c.attr("linear_before_reset", 0))
-    return _network(c, x, w, r, bias, lengths, [h], None, _gru(before), ("Sigmoid", "Tanh"), before)
+    return _network(c, x, w, r, bias, lengths, [h], None, gru(linear_before_reset=before), ("Sigmoid", "Tanh"), 3, before)
 
 
 @lowers("LSTM")
@@ -224,4 +118,4 @@ def _lstm_network(
 ) -> Any:
     if c.attr("input_forget", 0):
         unsupported("its gates of input and of forgetting are one")
-    return _network(c, x, w, r, bias, lengths, [h, memory], peepholes, _lstm, ("Sigmoid", "Tanh", "Tanh"))
+    return _network(c, x, w, r, bias, lengths, [h, memory], peepholes, lstm, ("Sigmoid", "Tanh", "Tanh"), 4)
