@@ -70,8 +70,8 @@ class Run:
 
     @property
     def stop_reason(self) -> str:
-        """ "complete", or the cuts: "budget spent (2 of 8 units)"."""
-        return "; ".join(f"{why} ({n} of {len(self.units)} units)" for why, n in self.cuts.items()) or "complete"
+        """ "complete", or the cuts: "budget spent (2 of 8 units left)"."""
+        return "; ".join(f"{why} ({n} of {len(self.units)} units left)" for why, n in self.cuts.items()) or "complete"
 
 
 def run_units(

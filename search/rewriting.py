@@ -13,6 +13,7 @@ from functools import partial
 
 from mirage.ir.axes import AxisProgram
 from mirage.ir.dims import evaluate
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME, was_cut
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.search.targets import Targets, finding_targets
@@ -86,6 +87,18 @@ class Rewriting:
         states = ", ".join(s.stop_reason for s in self._searches)
         why = ", as they have had their share of the search" if self._cut else ""
         return f"{self._targets.report}; {len(self._searches)} targets: {states}{why}"
+
+    @property
+    def left_out(self) -> list[str]:
+        """What it did not try, if it ends here, and why, in words."""
+        ended = INTERRUPTED if self._stopped else OUT_OF_TIME
+        if self._targets is None:
+            return [f"rules not saturated: {ended}" if self._found_in else f"rules not tried: {ended}"]
+        found = [f"rules not saturated: {self._targets.cut}"] if self._targets.cut else []
+        if unfinished := sum(was_cut(s.stop_reason) for s in self._searches):
+            why = "they have had their share of the search" if self._cut else ended
+            found.append(f"{unfinished} of {len(self._searches)} targets of rules not searched to the end: {why}")
+        return found
 
     def waits(self, search: Search | None) -> bool:
         """Whether it is not its turn yet, beside the program's own search."""

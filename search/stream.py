@@ -147,12 +147,12 @@ class Search(Displayed, drawn_by="mirage.search.draw"):
 
     @property
     def stop_reason(self) -> str:
-        """ "complete", or why it is not, if it ends here: "budget spent (2 of 4 units)"."""
+        """ "complete", or why it is not, if it ends here: "budget spent (2 of 4 units left)"."""
         if self._refused:
             return self._refused
         missing = len(self.units) - len(self.finished)
         why = INTERRUPTED if self._interrupted else OUT_OF_TIME
-        reason = f"{why} ({missing} of {len(self.units)} units)" if missing else "complete"
+        reason = f"{why} ({missing} of {len(self.units)} units left)" if missing else "complete"
         space = self._running.space if self._running is not None else None
         if missing and space is not None and not space.complete and (untried := space.untried):
             reason = f"{reason}; operators of Table 1 not tried on all values: {', '.join(untried)}"

@@ -38,10 +38,13 @@ READ_NS = 0.1
 
 @dataclass(frozen=True)
 class Targets:
-    """What saturation makes of a program: `programs`, cheapest first; `report` says how far it came, in words."""
+    """What saturation makes of a program: `programs`, cheapest first; `report` says how far it came, in words, and `cut` which
+    bound ended it, if one did.
+    """
 
     programs: tuple[Rewritten, ...] = ()
     report: str = ""
+    cut: str = ""
 
 
 def find_targets(
@@ -65,14 +68,14 @@ def finding_targets(
     while not saturation.advance(0.0):
         yield
     found = saturation.found
-    report = f"{found.nodes} terms, {found.stop_reason}"
+    report, cut = f"{found.nodes} terms, {found.stop_reason}", found.stop_reason if found.cut else ""
     prices = _Prices(terms, sizes, [x.name for x in program.inputs if x.argument in constants])
     ways = _Ways(found, prices)
     yield from ways.improve(roots)
     signatures = _Signatures(terms, program)
     own = signatures.of(roots)
     if own is None:
-        return Targets((), report)
+        return Targets((), report, cut)
     least = prices.of(roots)
     cheaper: list[tuple[float, tuple[int, ...], tuple[object, ...] | None]] = []
     for cost, outputs in ways.of(roots):
@@ -95,7 +98,7 @@ def finding_targets(
             seen.add(key)
             targets.append(target)
         yield
-    return Targets(tuple(targets), report)
+    return Targets(tuple(targets), report, cut)
 
 
 class _Signatures:

@@ -22,6 +22,8 @@ from mirage.results.result import StoredResult
 from mirage.search.candidates import Candidates, Known
 from mirage.search.checkpoint import Checkpoint, checkpoint_path
 from mirage.search.cost import compared_sizes
+from mirage.search.cuts import MAX_OPERATORS
+from mirage.search.jobs import INTERRUPTED, OUT_OF_TIME
 from mirage.search.large import LargeSearch, is_large
 from mirage.search.options import SearchOptions
 from mirage.search.rewriting import Rewriting
@@ -51,10 +53,19 @@ class Work:
 
     @property
     def stats(self) -> SearchStats:
-        """What the search did so far, with the reason why it stops here."""
-        search, rewriting = self.candidates.search, self.candidates.rewriting
-        stats = search.stats if search is not None else self.recalled or SearchStats()
-        return replace(stats, rules=rewriting.report) if rewriting is not None else stats
+        """What the search did so far, with the reason why it stops here: all that was left out, of targets and pieces, too."""
+        search, rewriting, pieces = self.candidates.search, self.candidates.rewriting, self.candidates.pieces
+        if search is None:
+            return self.recalled or SearchStats()
+        left_out, rules = [], ""
+        if rewriting is not None:
+            left_out, rules = rewriting.left_out, rewriting.report
+        elif pieces is not None and search.options.rules:
+            rules = f"not tried, as a program of more than {MAX_OPERATORS} operators is searched in pieces"
+        if pieces is not None and not pieces.complete:
+            left_out = [f"pieces not searched to the end: {INTERRUPTED if self.candidates.stopped else OUT_OF_TIME}"]
+        stats = search.stats
+        return replace(stats, rules=rules, stop_reason="; ".join([stats.stop_reason, *left_out]))
 
     @property
     def complete(self) -> bool:

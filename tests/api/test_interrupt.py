@@ -144,7 +144,7 @@ def test_an_interrupt_of_the_first_unit_gives_what_it_had_found(
     with monkeypatch.context() as patch:
         patch.setattr(Units, "run", interrupting)
         r = mi.superoptimize(adapter, budget=BUDGET, cache=store)
-    assert r.interrupted and r.stats.stop_reason.startswith("interrupted (4 of 4 units)")
+    assert r.interrupted and r.stats.stop_reason.startswith("interrupted (4 of 4 units left)")
     assert len(r.graphs) == 1 and r.compiled > 0
     runs(r)
     improved = r.improve(BUDGET)

@@ -263,7 +263,7 @@ def test_a_small_budget_has_the_fused_program(name: str) -> None:
 def test_a_cut_search_says_how_much_is_missing() -> None:
     r = generate(axes("gqa_decode"), sizes("gqa_decode"), SearchOptions(budget=1e-6))
     missing, untried = r.stats.stop_reason.split("; ")
-    assert missing == "budget spent (3 of 4 units)"
+    assert missing == "budget spent (3 of 4 units left)"
     assert untried == "operators of Table 1 not tried on all values: sum over d128, mul"
     whole = search("gqa_decode")
     assert r.graphs and min(r.costs) >= min(whole.costs)
@@ -442,7 +442,7 @@ def test_an_interrupt_before_there_is_anything(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(stream, "Units", interrupted)
     r = generate(axes("matmul"), sizes("matmul"))
-    assert (r.graphs, r.stats.stop_reason) == ([], "interrupted (4 of 4 units)")
+    assert (r.graphs, r.stats.stop_reason) == ([], "interrupted (4 of 4 units left)")
 
 
 def test_sizes_order_the_results() -> None:

@@ -91,7 +91,7 @@ def test_units_that_time_cuts_are_told_and_not_kept(log: Path, file: Path, clock
     assert found.outcomes["slow 3"] == Outcome({"n": 3, "square": None}, OUT_OF_TIME)
     assert "square 4" not in found.outcomes
     assert found.cuts == {OUT_OF_TIME: 2}
-    assert found.stop_reason == "budget spent (2 of 4 units)"
+    assert found.stop_reason == "budget spent (2 of 4 units left)"
     kept = Checkpoint(file, KEY)
     assert [kept.get(u) is not None for u in units] == [True, True, False, False]
     again = run(log, units, 1, kept)
@@ -226,7 +226,7 @@ def test_a_unit_may_stop_at_an_interrupt_with_what_it_has(log: Path) -> None:
     found = run(log, ["square 1", "interrupted 2", "square 3"], 1)
     assert found.interrupted
     assert found.outcomes["interrupted 2"] == Outcome({"n": 2, "square": None}, INTERRUPTED)
-    assert found.stop_reason == "interrupted (2 of 3 units)"
+    assert found.stop_reason == "interrupted (2 of 3 units left)"
 
 
 SCRIPT = """
@@ -284,7 +284,7 @@ def test_ctrl_c_keeps_what_is_finished(log: Path, file: Path) -> None:
         out, err = child.communicate(timeout=600)
     assert child.returncode == 0
     assert err == ""
-    assert out == "interrupted (2 of 4 units)\n"
+    assert out == "interrupted (2 of 4 units left)\n"
     kept = Checkpoint(file, KEY)
     assert [u for u in units if kept.get(u)] == units[:2]
     assert "square 1" not in calls(log)

@@ -101,9 +101,9 @@ def test_operators_that_the_program_lacks_come_last_and_are_told_where_they_were
 
 def test_what_is_missing_is_told_at_any_time() -> None:
     s = started("gqa_decode")
-    assert s.stop_reason == "budget spent (4 of 4 units)"
+    assert s.stop_reason == "budget spent (4 of 4 units left)"
     s.advance(0.0)
-    assert s.stop_reason == s.stats.stop_reason and s.stop_reason.startswith("budget spent (3 of 4 units); operators of ")
+    assert s.stop_reason == s.stats.stop_reason and s.stop_reason.startswith("budget spent (3 of 4 units left); operators of ")
     assert not s.done and s.stats.candidates == sum(len(f.graphs) for f in s.found)
     drained(s)
     assert s.stop_reason == "complete" and s.done
@@ -120,7 +120,7 @@ def test_an_interrupt_ends_it_with_what_was_found() -> None:
     with pytest.raises(KeyboardInterrupt):
         drained(s)
     assert s.done and s.found
-    assert s.stop_reason == "interrupted (2 of 4 units)"
+    assert s.stop_reason == "interrupted (2 of 4 units left)"
     assert s.advance(1.0) == []
 
 

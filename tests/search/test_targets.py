@@ -51,14 +51,16 @@ def test_a_program_that_has_no_cheaper_form_has_no_target() -> None:
 def test_a_counted_search_has_its_targets_on_a_slow_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     program = to_axes(mi.trace(lambda x, y: mi.exp(x) * mi.exp(y), x=N, y=N))
     monkeypatch.setattr(saturate, "time", Rushing())
-    reports = []
+    reports, left_out = [], []
     for options in (SearchOptions(steps=1), SearchOptions()):
         found = Rewriting(program, {"n": 64}, options, lambda _: True)
         while not found.saturated:
             found.advance(0.0)
         reports.append(found.report)
+        left_out.append(found.left_out)
     assert "saturated; 1 targets" in reports[0]
     assert "out of time; no target" in reports[1]
+    assert left_out == [["1 of 1 targets of rules not searched to the end: budget spent"], ["rules not saturated: out of time"]]
 
 
 def test_what_a_counted_search_finds_by_a_step_does_not_depend_on_clocks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +209,7 @@ def test_the_targets_wait_for_the_first_kernel_of_the_program_and_then_take_turn
 
 
 def test_targets_have_a_share_of_the_search_and_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    reports = []
+    reports, left_out = [], []
     for steps in (1, 10**9):
         monkeypatch.setattr(rewriting, "STEPS", steps)
         search, targets = products()
@@ -216,8 +218,38 @@ def test_targets_have_a_share_of_the_search_and_say_so(monkeypatch: pytest.Monke
         while not targets.done:
             targets.advance(0.0, search)
         reports.append(targets.report)
+        left_out.append(targets.left_out)
+    assert [len(found) for found in left_out] == [1, 0]
+    assert left_out[0][0].endswith("targets of rules not searched to the end: they have had their share of the search")
     assert reports[0].endswith("as they have had their share of the search") and "budget spent" in reports[0]
     assert "share" not in reports[1] and "complete" in reports[1]
+
+
+def test_what_was_left_out_of_rules() -> None:
+    _, targets = products()
+    assert targets.left_out == ["rules not tried: budget spent"]
+    targets.advance(0.0)
+    assert targets.left_out == ["rules not saturated: budget spent"]
+    targets.interrupt()
+    assert targets.left_out == ["rules not saturated: interrupted"]
+    targets.resume()
+    while not targets.done:
+        targets.advance(60)
+    assert targets.left_out == []
+
+
+def test_a_result_says_that_saturation_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason why its search stopped says so, as the report and the command line show it, and a stored one keeps it."""
+    limit_tuning(monkeypatch.setattr)
+    program = mi.trace(lambda x, y: mi.exp(x) * mi.exp(y), x=N, y=N)
+    for bound, reason in (("MAX_ROUNDS", "1 rounds"), ("MATCHES", "10 rounds")):
+        with monkeypatch.context() as m:
+            m.setattr(saturate, bound, 1 if bound == "MAX_ROUNDS" else 0)
+            result = mi.superoptimize(program, sizes={"n": 64}, cache=False, budget=60.0)
+        assert result.stats.stop_reason == f"complete; rules not saturated: {reason}"
+        assert dict(result.report_rows())["search stopped"] == result.stats.stop_reason
+        assert result.to_json()["stats"]["stop_reason"] == result.stats.stop_reason
+    assert mi.superoptimize(program, sizes={"n": 64}, cache=False, budget=60.0).stats.stop_reason == "complete"
 
 
 def test_what_the_program_has_found_is_not_beaten_again() -> None:

@@ -29,10 +29,15 @@ APPLIED = 16
 #: a term that has more operators than the program and so many is not made
 GROWTH = 16
 
+#: why a saturation ends that no bound cuts
+SATURATED, EQUAL = "saturated", "equal"
+
 
 @dataclass
 class Saturated(Displayed, drawn_by="mirage.verify.rules.draw"):
-    """An e-graph under the rules. `stop_reason` is "saturated" where no rule says more, else what the bound was."""
+    """An e-graph under the rules. `stop_reason` is "saturated" where no rule says more, "equal" where all that was to be equal
+    is, else what the bound was: "200 added terms", "10 rounds" or "out of time".
+    """
 
     graph: EGraph
     roots: tuple[int, ...]
@@ -44,6 +49,11 @@ class Saturated(Displayed, drawn_by="mirage.verify.rules.draw"):
     used: dict[str, int] = field(default_factory=dict)
     #: the rules with what their variables stood for
     tried: set[tuple[object, ...]] = field(default_factory=set)
+
+    @property
+    def cut(self) -> bool:
+        """Whether a bound ended it, so that rules may say more."""
+        return self.stop_reason not in (SATURATED, EQUAL)
 
     @property
     def terms(self) -> Terms:
@@ -84,6 +94,7 @@ class Saturation:
         graph.rebuild()
         self.found = Saturated(graph, tuple(roots), Facts(terms))
         self._largest = max((terms.count[x] for x in roots), default=0) + GROWTH
+        self._max_added = max_added
         self._max_nodes = len(graph) + max_added
         self._seconds = seconds
         self._together = together
@@ -111,7 +122,7 @@ class Saturation:
         """All rounds, in steps."""
         found, graph = self.found, self.found.graph
         if self._equal():
-            found.stop_reason = "equal"
+            found.stop_reason = EQUAL
         while not found.stop_reason:
             before = sum(found.used.values())
             matched: list[tuple[Rule, Binding]] = []
@@ -122,7 +133,7 @@ class Saturation:
                     break
                 _apply(rule, binding, found, self._largest)
                 if len(graph) > self._max_nodes:
-                    found.stop_reason = f"{self._max_nodes} terms"
+                    found.stop_reason = f"{self._max_added} added terms"
                     break
                 if i % APPLIED == 0:
                     yield
@@ -131,9 +142,9 @@ class Saturation:
             if not found.stop_reason and self._late():
                 found.stop_reason = "out of time"
             if self._equal():
-                found.stop_reason = "equal"
+                found.stop_reason = EQUAL
             if not found.stop_reason and sum(found.used.values()) == before and not waited:
-                found.stop_reason = "saturated"
+                found.stop_reason = SATURATED
             if not found.stop_reason and found.rounds == MAX_ROUNDS:
                 found.stop_reason = f"{MAX_ROUNDS} rounds"
 
