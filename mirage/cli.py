@@ -28,11 +28,12 @@ from mirage.errors import DimError, InputError, MirageError, MirageWarning, Trac
 from mirage.folders import save_file
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.upstream import UpstreamFile
-from mirage.ir.codec import MUGRAPH, read_json
+from mirage.ir.codec import read_json
 from mirage.ir.program import Program
 from mirage.kernels.decision import leaves
 from mirage.mugraph.files import load_mugraph
 from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.parse import is_mugraph
 from mirage.progress import bars
 from mirage.results.cpu.result import Superoptimized
 from mirage.results.evidence import Verdict
@@ -275,13 +276,13 @@ def _searched(program: TensorFunction | Program, sizes: dict[str, int], budget: 
 
 
 def _shown(program: Program, graph: MuGraph | None = None, source: str | None = None) -> dict[str, Any]:
-    """What `show` prints, for programs: texts, and the muGraph as its file has it."""
-    return {"program": str(program), "graph": MUGRAPH.to_json(graph) if graph else None, "source": source}
+    """What `show` prints, for programs: texts."""
+    return {"program": str(program), "graph": str(graph) if graph else None, "source": source}
 
 
 @app.command()
 def verify(
-    a: Annotated[str, typer.Argument(metavar="A", help="A program, a saved result, or a muGraph's JSON.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A program, a saved result, or a muGraph's text.")],
     b: Annotated[str, typer.Argument(metavar="B", help="The same, or an upstream FILE.json or FILE.json#CANDIDATE.")],
     seed: Annotated[int, typer.Option(help="Seed of the random tests.")] = 0,
     as_json: AsJson = False,
@@ -308,22 +309,23 @@ def verify(
 
 
 def load_side(text: str) -> Any:
-    """What `load_target` loads, a muGraph's JSON, or the candidates of an upstream file: all, or the one after `#`."""
+    """What `load_target` loads, a muGraph's text, or the candidates of an upstream file: all, or the one after `#`."""
     name, mark, index = text.rpartition("#")
     one = bool(mark) and index.isdecimal() and not Path(text).is_file()
     path = Path(name if one else text)
-    if path.is_file() and _looks_like_json(path):
-        obj = read_json(path)
-        if isinstance(obj, list):
+    if path.is_file() and path.suffix != ".py":
+        begins = _first_character(path)
+        if begins == b"[" and isinstance(read_json(path), list):
             return UpstreamFile(path, int(index) if one else None)
-        if MUGRAPH.names(obj):
+        if begins != b"{" and is_mugraph(path.read_text(encoding="utf-8", errors="replace")):
             return load_mugraph(path)
     return load_target(text)
 
 
-def _looks_like_json(path: Path) -> bool:
+def _first_character(path: Path) -> bytes:
+    """The first character of a file that is not a space."""
     with path.open("rb") as file:
-        return file.read(64).lstrip()[:1] in (b"[", b"{")
+        return file.read(64).lstrip()[:1]
 
 
 def _print_verdicts(verdicts: Iterable[Verdict], title: str, as_json: bool) -> bool:

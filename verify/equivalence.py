@@ -21,6 +21,7 @@ from mirage.mugraph.degree import RunningMaximum, analyze
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.schedule import Schedule
+from mirage.mugraph.text import interface_text
 from mirage.mugraph.validate import validate
 from mirage.mugraph.whole import whole_program
 from mirage.verify.bounds import Bound, GraphTerms, compare, read_terms
@@ -210,8 +211,8 @@ class Verifier:
         ap = self.axis_program
         if not self._interface_fits(graph):
             raise GraphError(
-                f"muGraph {graph.name}: its axes, inputs or outputs are not those of program {ap.name}; "
-                "verify it against the program that it was made for"
+                f"muGraph {graph.name} has other inputs, axes or results than program {ap.name}: {interface_text(graph)}, not "
+                f"{interface_text(ap)}; verify it against the program that it was made for, or give it those of this one"
             )
 
 

@@ -116,7 +116,6 @@ class Form:
 
 #: everything that is stored
 RESULT = Form("mirage result", 7, "superoptimize the program again")
-MUGRAPH = Form("mirage muGraph", 2, "pass a file that save_mugraph() of this version wrote")
 KERNEL = Form("mirage kernel", 2, "compile the program again")
 RANKED_KERNEL = Form("mirage ranked kernel", 2, "compile the program again")
 LOOPS = Form("mirage loops", 2, "compile the program again")

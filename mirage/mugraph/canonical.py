@@ -75,7 +75,10 @@ class _Structure:
         return {Ref(i, k): _digest(whole, key) for k, key in enumerate(outputs)}
 
     def operator_key(self, n: Node, args: Sequence[str]) -> str:
-        attrs = [(k, self.name(v) if n.op == "accumulator" and k == "axis" else str(v)) for k, v in n.attrs]
+        attrs = [(k, str(v)) for k, v in n.attrs]
+        if n.op == "accumulator":
+            # a sum is over all loop axes, whichever it names
+            attrs = [("concat", self.name(n.attr["axis"]) if n.attr["mode"] == "concat" else "")]
         joined = None if n.joined is None else (self.name(n.joined[0]), [self.name(a) for a in n.joined[1]])
         order: Sequence[object] = sorted(args) if n.op in COMMUTATIVE else args
         if n.op in PRODUCTS:

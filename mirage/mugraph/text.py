@@ -1,27 +1,27 @@
-"""MuGraphs as indented text, for people to read and for the head of generated code.
+"""MuGraphs as text, in Python's syntax, which `mirage.mugraph.parse` reads.
 
-    def flash(q: [b, h*d8, s, d64], ...), float32, axes b=b, h=h, d8=8, ...:
-      v3 = kernel(q, k, v), grid b, h, s:
-        for t:
-          w0 = load(q) [b.tile, h.tile*d8, s.tile, d64], imap {b: 0, h: 1, s: 2}, fmap {t: phi}
-          ...
-        then:
-          w11 = div(w10, w8) [b.tile, h.tile*d8, s.tile, d64_2]
-        store w11 to [b, h*d8, s, d64_2], omap {b: 0, h: 1, s: 2}
-      return v3
+    def flash(q: float32[b, h*d8, s, d64], ..., *, b=b, h=h, d8=8, ...) -> [b, h*d8, s, d64_2]:
+        with kernel(q, k, v, grid=[b, h, s]) as v3:
+            for t in loop:
+                w0: [b.tile, h.tile*d8, s.tile, d64] = load(q, imap={b: 0, h: 1, s: 2}, fmap={t: phi})
+                ...
+            w11: [b.tile, h.tile, d8, s.tile, d64_2] = div(w10, w8)
+            store(w11, to=[b, h*d8, s, d64_2], omap={b: 0, h: 1, s: 2})
+        return v3
 
-A shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration,
-`a.block` the part of a split axis that it sees in all of them, `a.thread` the part that a thread sees, and
-`a.grid` numbers partial results. A map gives the position of the dim that a grid or loop axis partitions; phi
-means that it partitions none (Mirage, section 2).
+The parameters are the inputs, and behind `*` the axes with their sizes; an input `y: x[b, n]` reads the argument of x again. A shape
+is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration, `a.block` the part of a split axis
+that it sees in all of them, `a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map gives the position
+of the dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from keyword import iskeyword
 
-from mirage.ir.axes import AxisDims
+from mirage.ir.axes import AxisDims, AxisProgram
 from mirage.ir.dims import dim_text
 from mirage.ir.operator import Level
 from mirage.ir.text import attribute_texts
@@ -30,16 +30,29 @@ from mirage.mugraph.graph import Graph, MuGraph, Node, Role
 _PART = {Level.BLOCK: "tile", Level.THREAD: "thread"}
 _VERBS = {"input": "load", "accumulator": "accumulate", "graph": "graph"}
 _NAMES = {Level.KERNEL: "v", Level.BLOCK: "w", Level.THREAD: "r"}
+INDENT = "    "
 
 
 def print_mugraph(graph: MuGraph) -> str:
     """The muGraph as text: per kernel its grid, loop, maps and operators, with shapes in parts of axes."""
-    inputs = ", ".join(f"{input_text(graph, k, plain)}: {dims_text(x.dims)}" for k, x in enumerate(graph.inputs))
-    axes = ", ".join(f"{a}={dim_text(d)}" for a, d in graph.axes.items())
-    lines = [f"def {plain(graph.name)}({inputs}), {graph.dtype}, axes {axes}:"]
     names = [plain(x.name) for x in graph.inputs]
-    lines += _Printer(graph.kernel, names, "  ").lines()
-    return "\n".join(lines) + "\n"
+    head = f"def {plain(graph.name)}{interface_text(graph)}:"
+    return "\n".join([head, *_Printer(graph.kernel, names, INDENT).lines()]) + "\n"
+
+
+def interface_text(graph: MuGraph | AxisProgram) -> str:
+    """The inputs, axes and results of a muGraph, or of a program that one may be for, as the head of its text has them."""
+    first: dict[str, str] = {}
+    parameters: list[str] = []
+    for x in graph.inputs:
+        kind = first.get(x.argument, graph.dtype)
+        first.setdefault(x.argument, plain(x.name))
+        parameters.append(f"{plain(x.name)}: {kind}[{dims_text(x.dims)[1:-1] or '()'}]")
+    axes = [f"{a}={dim_text(d)}" for a, d in graph.axes.items()]
+    results = ", ".join(dims_text(o.dims) for o in graph.outputs)
+    if len(graph.outputs) != 1:
+        results = f"({results})"
+    return f"({', '.join([*parameters, *(['*'] if axes else []), *axes])}) -> {results}"
 
 
 def input_text(graph: MuGraph, k: int, shown: Callable[[str], str] = str) -> str:
@@ -51,8 +64,7 @@ def input_text(graph: MuGraph, k: int, shown: Callable[[str], str] = str) -> str
 
 def dims_text(dims: AxisDims, parts: Mapping[str, str] | None = None) -> str:
     """Dims in brackets; `parts` renames the axes of which only a part is seen."""
-    shown = ("*".join((parts or {}).get(a, a) for a in d) or "1" for d in dims)
-    return f"[{', '.join(shown)}]"
+    return axes_text("*".join((parts or {}).get(a, a) for a in d) or "1" for d in dims)
 
 
 def part_names(graph: Graph, node: int) -> dict[str, str]:
@@ -97,8 +109,14 @@ def over_text(node: Node, loop: Sequence[str] = ()) -> str:
 
 
 def plain(name: str) -> str:
-    """A user's name without characters that could end a comment or a line."""
-    return re.sub(r"[^\w.\- ]", "_", name)
+    """A user's name without characters that could end a comment, a line or a name."""
+    found = re.sub(r"\W", "_", name)
+    return f"_{found}" if iskeyword(found) or not found.isidentifier() else found
+
+
+def axes_text(axes: Iterable[str]) -> str:
+    """Axes as a list."""
+    return f"[{', '.join(axes)}]"
 
 
 class _Printer:
@@ -109,7 +127,7 @@ class _Printer:
         self.operands = operands
         self.indent = indent
         letter = _NAMES[graph.level]
-        while graph.level is Level.KERNEL and any(re.fullmatch(rf"{letter}\d+", x) for x in operands):
+        while graph.level is Level.KERNEL and any(re.fullmatch(rf"{letter}\d+(_\d+)?", x) for x in operands):
             letter += "v"  # no value is named as an input is
         self.names = [f"{letter}{i}" for i in range(len(graph.nodes))]
         if graph.level is Level.KERNEL:
@@ -118,7 +136,7 @@ class _Printer:
                     self.names[i] = operands[n.attr["index"]]
 
     def name(self, node: int, out: int) -> str:
-        return f"{self.names[node]}.{out}" if len(self.graph.nodes[node].dims) > 1 else self.names[node]
+        return f"{self.names[node]}_{out}" if len(self.graph.nodes[node].dims) > 1 else self.names[node]
 
     def lines(self) -> list[str]:
         before = [
@@ -129,11 +147,10 @@ class _Printer:
             lines = self.nodes(before + after, self.indent)
         else:
             lines = [
-                f"{self.indent}for {', '.join(self.graph.loop)}:",
-                *self.nodes(before, self.indent + "  "),
+                f"{self.indent}for {', '.join(self.graph.loop)} in loop:",
+                *self.nodes(before, self.indent + INDENT),
+                *self.nodes(after, self.indent),
             ]
-            if after:
-                lines += [f"{self.indent}then:", *self.nodes(after, self.indent + "  ")]
         if self.graph.level is Level.KERNEL:
             lines.append(
                 f"{self.indent}return {', '.join(self.name(r.node, r.out) for r in self.graph.outputs)}"
@@ -155,28 +172,36 @@ class _Printer:
 
     def line(self, i: int, n: Node) -> str:
         shape = dims_text(n.dims[0], part_names(self.graph, i))
-        maps = ""
         args = [self.name(r.node, r.out) for r in n.operands]
         if n.op == "input":
-            args = [self.operands[n.attr["index"]]]
-            maps = f", imap {map_text(self.graph.imap(i))}"
+            args = [self.operands[n.attr["index"]], f"imap={map_text(self.graph.imap(i))}"]
+        elif n.op != "accumulator":
+            args += attribute_texts(n.op, n.attrs)
+        args += self.over(n)
         if n.op in ("input", "accumulator") and self.graph.loop:
-            maps += f", fmap {map_text(self.graph.fmap(i))}"
-        if attrs := attrs_text(n):
-            args.append(attrs)
-        over = over_text(n, self.graph.loop)
-        call = f"{_VERBS.get(n.op, n.op)}({', '.join(args)}){' ' + over if over else ''}"
-        return f"{self.names[i]} = {call} {shape}{maps}"
+            args.append(f"fmap={map_text(self.graph.fmap(i))}")
+        return f"{self.names[i]}: {shape} = {_VERBS.get(n.op, n.op)}({', '.join(args)})"
+
+    def over(self, n: Node) -> list[str]:
+        """The axes that an operator reduces, joins or accumulates over, as arguments."""
+        if n.joined is not None:
+            return [f"along={axes_text(n.joined[1])}", f"into={n.joined[0]}"]
+        if n.op == "accumulator":
+            along = n.attr["mode"] == "concat"
+            return [f"along={n.attr['axis']}" if along else f"over={axes_text(self.graph.loop)}"]
+        return [f"over={axes_text(n.reduce)}"] if n.reduce else []
 
     def nested(self, i: int, graph: Graph, indent: str) -> list[str]:
         n = self.graph.nodes[i]
         args = [self.name(r.node, r.out) for r in n.operands]
         kind = "kernel" if graph.level is Level.BLOCK else "threads"
-        lines = [f"{indent}{self.names[i]} = {kind}({', '.join(args)}), grid {', '.join(graph.grid) or '1'}:"]
-        inner = _Printer(graph, args, indent + "  ")
+        names = ", ".join(self.name(i, k) for k in range(len(n.dims)))
+        names = names if len(n.dims) == 1 else f"({names})"
+        lines = [f"{indent}with {kind}({', '.join([*args, f'grid={axes_text(graph.grid)}'])}) as {names}:"]
+        inner = _Printer(graph, args, indent + INDENT)
         lines += inner.lines()
         own = part_names(self.graph, i)
         for k, (ref, dims) in enumerate(zip(graph.outputs, n.dims, strict=True)):
             shape, where = dims_text(dims, own), map_text(graph.omap(k, dims))
-            lines.append(f"{indent}  store {inner.name(ref.node, ref.out)} to {shape}, omap {where}")
+            lines.append(f"{indent}{INDENT}store({inner.name(ref.node, ref.out)}, to={shape}, omap={where})")
         return lines

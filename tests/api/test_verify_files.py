@@ -44,9 +44,9 @@ def run(command: Run, tmp_path: Path) -> Run:
     looped[2]["bgraph"]["operators"][-1]["output_map"]["x"] = -1
     up.write(tmp_path / "good.json", up.norm(), up.norm(loop=1))
     up.write(tmp_path / "mixed.json", up.norm(), wrong, broken, looped)
-    save_mugraph(flash_attention().graph, tmp_path / "flash.json")
-    save_mugraph(flash_decoding().graph, tmp_path / "decoding.json")
-    save_mugraph(gated().graph, tmp_path / "gated.json")
+    save_mugraph(flash_attention().graph, tmp_path / "flash.txt")
+    save_mugraph(flash_decoding().graph, tmp_path / "decoding.txt")
+    save_mugraph(gated().graph, tmp_path / "gated.txt")
     (tmp_path / "attention.txt").write_text(str(flash_attention().program))
     return partial(command, "verify")
 
@@ -102,9 +102,9 @@ def test_another_program_makes_them_wrong(run: Run) -> None:
         (("user.py:norm", "none.json#0"), "none.json#0: no such file"),
         (("user.py:norm", "good.json#x"), "good.json#x: no such file"),
         (("good.json", "good.json"), "need their program"),
-        (("good.json", "flash.json"), "need their program"),
-        (("attention.txt", "gated.json"), "its axes, inputs or outputs are not those"),
-        (("flash.json", "gated.json"), "its axes, inputs or outputs are not those"),
+        (("good.json", "flash.txt"), "need their program"),
+        (("attention.txt", "gated.txt"), "its axes, inputs or outputs are not those"),
+        (("flash.txt", "gated.txt"), "its axes, inputs or outputs are not those"),
     ],
 )
 def test_sides_that_do_not_go_together(sides: tuple[str, str], message: str, run: Run) -> None:
@@ -121,16 +121,16 @@ def test_a_file_whose_name_has_a_number_sign(run: Run, tmp_path: Path) -> None:
 
 
 def test_graphs_and_programs(run: Run) -> None:
-    for sides in (("attention.txt", "flash.json"), ("decoding.json", "attention.txt"), ("flash.json", "decoding.json")):
+    for sides in (("attention.txt", "flash.txt"), ("decoding.txt", "attention.txt"), ("flash.txt", "decoding.txt")):
         code, out, _ = run(*sides)
         assert code == 0
         assert "proof for all sizes: proved" in out
 
 
 def test_a_wrong_graph(run: Run, tmp_path: Path) -> None:
-    save_mugraph(_changed(flash_decoding().graph), tmp_path / "wrong.json")
-    for a in ("attention.txt", "flash.json"):
-        code, out, _ = run(a, "wrong.json")
+    save_mugraph(_changed(flash_decoding().graph), tmp_path / "wrong.txt")
+    for a in ("attention.txt", "flash.txt"):
+        code, out, _ = run(a, "wrong.txt")
         assert code == 1
         assert out.startswith("different: output 0")
 

@@ -1,29 +1,29 @@
 /* Generated from a muGraph:
  *
- * def flash_decoding(q: [b, h*d8, s, d64], k: [b, h, t, d64], v: [b, h, t, d64_2]), float32, axes b=b, h=h, d8=8, s=s, d64=64, t=t, d64_2=64:
- *   v3 = kernel(q, k, v), grid b, h, s, t:
- *     for t:
- *       w0 = load(q) [b.tile, h.tile*d8, s.tile, d64], imap {b: 0, h: 1, s: 2, t: phi}, fmap {t: phi}
- *       w1 = load(k) [b.tile, h.tile, t.tile, d64], imap {b: 0, h: 1, s: phi, t: 2}, fmap {t: 2}
- *       w2 = load(v) [b.tile, h.tile, t.tile, d64_2], imap {b: 0, h: 1, s: phi, t: 2}, fmap {t: 2}
- *       w3 = matmul(w0, w1) over d64 [b.tile, h.tile, d8, s.tile, t.tile]
- *       w4 = constant(value=1/8) []
- *       w5 = mul(w3, w4) [b.tile, h.tile, d8, s.tile, t.tile]
- *       w6 = exp(w5) [b.tile, h.tile, d8, s.tile, t.tile]
- *       w7 = sum(w6) over t [b.tile, h.tile, d8, s.tile]
- *       w8 = accumulate(w7) over t [b.tile, h.tile, d8, s.tile], fmap {t: phi}
- *       w9 = matmul(w6, w2) over t [b.tile, h.tile, d8, s.tile, d64_2]
- *       w10 = accumulate(w9) over t [b.tile, h.tile, d8, s.tile, d64_2], fmap {t: phi}
- *     store w8 to [t.grid, b, h, d8, s], omap {b: 1, h: 2, s: 4, t: 0}
- *     store w10 to [t.grid, b, h, d8, s, d64_2], omap {b: 1, h: 2, s: 4, t: 0}
- *   v4 = kernel(v3.0, v3.1), grid b, h, d8, s, d64_2:
- *     w0 = load(v3.0) [t.grid, b.tile, h.tile, d8.tile, s.tile], imap {b: 1, h: 2, d8: 3, s: 4, d64_2: phi}
- *     w1 = load(v3.1) [t.grid, b.tile, h.tile, d8.tile, s.tile, d64_2.tile], imap {b: 1, h: 2, d8: 3, s: 4, d64_2: 5}
- *     w2 = sum(w0) over t.grid [b.tile, h.tile, d8.tile, s.tile]
- *     w3 = sum(w1) over t.grid [b.tile, h.tile, d8.tile, s.tile, d64_2.tile]
- *     w4 = div(w3, w2) [b.tile, h.tile, d8.tile, s.tile, d64_2.tile]
- *     store w4 to [b, h*d8, s, d64_2], omap {b: 0, h: 1, d8: 1, s: 2, d64_2: 3}
- *   return v4
+ * def flash_decoding(q: float32[b, h*d8, s, d64], k: float32[b, h, t, d64], v: float32[b, h, t, d64_2], *, b=b, h=h, d8=8, s=s, d64=64, t=t, d64_2=64) -> [b, h*d8, s, d64_2]:
+ *     with kernel(q, k, v, grid=[b, h, s, t]) as (v3_0, v3_1):
+ *         for t in loop:
+ *             w0: [b.tile, h.tile*d8, s.tile, d64] = load(q, imap={b: 0, h: 1, s: 2, t: phi}, fmap={t: phi})
+ *             w1: [b.tile, h.tile, t.tile, d64] = load(k, imap={b: 0, h: 1, s: phi, t: 2}, fmap={t: 2})
+ *             w2: [b.tile, h.tile, t.tile, d64_2] = load(v, imap={b: 0, h: 1, s: phi, t: 2}, fmap={t: 2})
+ *             w3: [b.tile, h.tile, d8, s.tile, t.tile] = matmul(w0, w1, over=[d64])
+ *             w4: [] = constant(value=1/8)
+ *             w5: [b.tile, h.tile, d8, s.tile, t.tile] = mul(w3, w4)
+ *             w6: [b.tile, h.tile, d8, s.tile, t.tile] = exp(w5)
+ *             w7: [b.tile, h.tile, d8, s.tile] = sum(w6, over=[t])
+ *             w8: [b.tile, h.tile, d8, s.tile] = accumulate(w7, over=[t], fmap={t: phi})
+ *             w9: [b.tile, h.tile, d8, s.tile, d64_2] = matmul(w6, w2, over=[t])
+ *             w10: [b.tile, h.tile, d8, s.tile, d64_2] = accumulate(w9, over=[t], fmap={t: phi})
+ *         store(w8, to=[t.grid, b, h, d8, s], omap={b: 1, h: 2, s: 4, t: 0})
+ *         store(w10, to=[t.grid, b, h, d8, s, d64_2], omap={b: 1, h: 2, s: 4, t: 0})
+ *     with kernel(v3_0, v3_1, grid=[b, h, d8, s, d64_2]) as v4:
+ *         w0: [t.grid, b.tile, h.tile, d8.tile, s.tile] = load(v3_0, imap={b: 1, h: 2, d8: 3, s: 4, d64_2: phi})
+ *         w1: [t.grid, b.tile, h.tile, d8.tile, s.tile, d64_2.tile] = load(v3_1, imap={b: 1, h: 2, d8: 3, s: 4, d64_2: 5})
+ *         w2: [b.tile, h.tile, d8.tile, s.tile] = sum(w0, over=[t.grid])
+ *         w3: [b.tile, h.tile, d8.tile, s.tile, d64_2.tile] = sum(w1, over=[t.grid])
+ *         w4: [b.tile, h.tile, d8.tile, s.tile, d64_2.tile] = div(w3, w2)
+ *         store(w4, to=[b, h*d8, s, d64_2], omap={b: 0, h: 1, d8: 1, s: 2, d64_2: 3})
+ *     return v4
  *
  * kernel 0: tiles b=1, h=1, s=1, t=128; splits t=4
  * kernel 1: tiles b=1, h=1, d8=8, s=1, d64_2=64; splits none

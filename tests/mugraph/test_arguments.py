@@ -13,6 +13,7 @@ from mirage.ir.canonical import canonical_key
 from mirage.ir.codec import decode, encode
 from mirage.mugraph.draw import to_svg
 from mirage.mugraph.graph import MuGraph
+from mirage.mugraph.parse import parse_mugraph
 from mirage.mugraph.reference import reference_graph
 from mirage.mugraph.rename import rename_mugraph
 from mirage.mugraph.validate import validate
@@ -60,10 +61,11 @@ def test_inputs_of_one_argument_have_one_shape() -> None:
 
 def test_text_and_drawing_name_what_is_read_again() -> None:
     g = graph("gram")
-    assert str(g).startswith("def gram(x: [m, k], x_2 (= x): [m_2, k]), float32, axes m=m, k=k, m_2=m:\n")
+    assert str(g).startswith("def gram(x: float32[m, k], x_2: x[m_2, k], *, m=m, k=k, m_2=m) -> ")
+    assert parse_mugraph(str(g)).inputs == g.inputs
     assert "x_2 (= x)" in to_svg(g)
     apart = with_argument(g, 1, "x_2")
-    assert "(=" not in str(apart) and "(=" not in to_svg(apart)
+    assert "x_2: float32[m_2, k]" in str(apart) and "(=" not in to_svg(apart)
 
 
 def test_renaming_keeps_which_inputs_read_one_argument() -> None:

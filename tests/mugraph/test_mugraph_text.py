@@ -28,13 +28,13 @@ def test_users_names_cannot_end_a_comment_or_a_line() -> None:
     text = print_mugraph(replace(graph, name="a*/b", inputs=inputs))
     assert "*/" not in text
     assert len(text.splitlines()) == len(print_mugraph(graph).splitlines())
-    assert "x____define 0" in text
+    assert "x____define_0: float32[m, k]" in text
 
 
 def test_values_are_named_apart_from_inputs() -> None:
     graph = library().graph
     named = replace(graph, inputs=(replace(graph.inputs[0], name="v3"), *graph.inputs[1:]))
-    assert "vv3 = matmul(v3, w) over k [m, n]" in print_mugraph(named)
+    assert "vv3: [m, n] = matmul(v3, w, over=[k])" in print_mugraph(named)
 
 
 def test_operators_and_maps() -> None:
@@ -51,4 +51,4 @@ def test_operators_and_maps() -> None:
     split = block(flash_decoding().graph.kernel, 3)
     assert operator_text(split.nodes[4]) == "constant(value=1/8)"
     assert operator_text(split.nodes[8]) == "accumulate over t"
-    assert "threads(w4, w6), grid m, n:" in print_mugraph(gated().graph)
+    assert "with threads(w4, w6, grid=[m, n]) as w7:" in print_mugraph(gated().graph)
