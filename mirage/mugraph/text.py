@@ -9,10 +9,10 @@
             store(w11, to=[b, h*d8, s, d64_2], omap={b: 0, h: 1, s: 2})
         return v3
 
-The parameters are the inputs, and behind `*` the axes with their sizes; an input `y: x[b, n]` reads the argument of x again. A shape
-is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration, `a.block` the part of a split axis
-that it sees in all of them, `a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map gives the position
-of the dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
+The parameters are the inputs, and behind `*` the axes with their sizes; an input `y: x[b, n]` reads the argument of x again. A
+shape is a list of products of axes. `a.tile` is the part of axis a that a block sees in one iteration, `a.block` the part of a
+split axis that it sees in all of them, `a.thread` the part that a thread sees, and `a.grid` numbers partial results. A map
+gives the position of the dim that a grid or loop axis partitions; phi means that it partitions none (Mirage, section 2).
 """
 
 from __future__ import annotations

@@ -103,8 +103,8 @@ def test_another_program_makes_them_wrong(run: Run) -> None:
         (("user.py:norm", "good.json#x"), "good.json#x: no such file"),
         (("good.json", "good.json"), "need their program"),
         (("good.json", "flash.txt"), "need their program"),
-        (("attention.txt", "gated.txt"), "its axes, inputs or outputs are not those"),
-        (("flash.txt", "gated.txt"), "its axes, inputs or outputs are not those"),
+        (("attention.txt", "gated.txt"), "has other inputs, axes or results than program"),
+        (("flash.txt", "gated.txt"), "has other inputs, axes or results than program"),
     ],
 )
 def test_sides_that_do_not_go_together(sides: tuple[str, str], message: str, run: Run) -> None:
@@ -159,7 +159,7 @@ def test_two_graphs_without_a_program(a: str, b: str) -> None:
         assert certificate.equal and certificate.proof == "proved"
         assert len(certificate.checks) == 2
     else:
-        with pytest.raises(GraphError, match="its axes, inputs or outputs are not those"):
+        with pytest.raises(GraphError, match="has other inputs, axes or results than program"):
             api.verify(x, y)
 
 
