@@ -6,6 +6,7 @@ from random import Random
 
 import pytest
 
+from mirage.api import verify
 from mirage.errors import AttributeValueError, DTypeError, GraphError, MirageError, ParseError
 from mirage.ir.axes import to_axes
 from mirage.mugraph.canonical import structure_key
@@ -14,7 +15,6 @@ from mirage.mugraph.parse import is_mugraph, parse_mugraph
 from mirage.mugraph.reference import reference_graph
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from mirage.verify.equivalence import verify_graph
 from mirage.verify.proof import prove
 from tests.mugraph.graphs import CASES, gated_program
 from tests.mugraph.loops import CASES as LOOPS
@@ -65,7 +65,7 @@ def test_a_graph_written_by_hand_is_verified() -> None:
     assert body.grid == ("m", "n") and body.loop == ("k",) and body.role == dict(m=Role.PARALLEL, n=Role.PARALLEL, k=Role.LOOP)
     assert prove(to_axes(gated_program()), graph) == "proved"
     wrong = parse_mugraph(BY_HAND.replace("silu(gate)", "silu(up)"))
-    assert verify_graph(gated_program(), wrong).verdict == "different"
+    assert verify(gated_program(), wrong).verdict == "different"
 
 
 @pytest.mark.parametrize("text", ["def f(x: float32[n]) -> float32[n]:\n    return x", "x = 1", "{}", "def f(", ""])
