@@ -8,7 +8,8 @@
 A factor is one number, or varies along the columns of a product and its bias. One number also goes through views and, to
 one of the operands, through products of what is no weight. What is new is made of constants, so it is computed once
 (`lift_constants`). Weights that others read, too, are copied only where the copy is proved to be smaller than what is saved,
-which is to write and read the result. Not in float16, whose range is small. `fold_scales` does the same for convolutions.
+which is to write and read the result. Not in float16, whose range is small, and not of weights beyond
+16 MiB, of which copies are dear. `fold_scales` does the same for convolutions.
 """
 
 from __future__ import annotations

@@ -9,7 +9,8 @@ What is new is made of constants, so it is computed once (`lift_constants`); the
 
 A gain is folded where all that reads the scaled value is a product with constant weights, at once or through views; an offset
 where the sums that are new cost no more than what goes. Weights that others read, too, are copied only where the copy is proved
-to be smaller than what is saved, which is to write and read the scaled value. Not in float16, whose range is small.
+to be smaller than what is saved, which is to write and read the scaled value. Not in float16, whose range is
+small, and not of weights beyond 16 MiB, of which copies are dear.
 """
 
 from __future__ import annotations

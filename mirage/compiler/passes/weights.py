@@ -18,6 +18,9 @@ from mirage.ir.types import ELEMENTS, TensorType, is_one
 
 #: element types whose products with a constant stay in range where those of the values did
 SCALED = ("float32", "float64", "bfloat16")
+#: bytes of the weights of a product, beyond which they are not scaled: the copy is kept beside them, and one more factor per
+#: element is nothing beside so large a product
+MOST_BYTES = 1 << 24
 #: what reads some rows of a matrix, not all of it
 _LOOKUPS = ("take", "gather")
 
@@ -76,6 +79,12 @@ class Weights:
                 if self.is_constant(t) and not self.is_constant(x):
                     return x, t
         return None
+
+    def size(self, product: Var) -> Dim:
+        """Bytes of the weights that a product reads."""
+        call = self.definitions[product]
+        assert isinstance(call, OpCall)
+        return sum((size_in_bytes(a) for a in call.args if self.is_constant(a)), sympy.Integer(0))
 
     def copied(self, changes: Mapping[Var, Hashable]) -> dict[Var, Dim]:
         """Bytes that are read beside what was, per product, where products read their weights changed in this way."""
@@ -137,8 +146,10 @@ class Change:
 
 
 def paying(weights: Weights, changes: Mapping[Var, Change], store: Constraints) -> set[Var]:
-    """Those of some folds that read no more than they save, together: a copy of shared weights may be one too many."""
-    left = dict(changes)
+    """Those of some folds that read no more than they save, together: a copy of shared weights may be one too many; and whose
+    weights are not proved to be larger than `MOST_BYTES`.
+    """
+    left = {v: c for v, c in changes.items() if not any(store.at_most(MOST_BYTES + 1, weights.size(p)) for p in c.products)}
     while True:
         copied = weights.copied({p: key for c in left.values() for p, key in c.products.items()})
         lost = {

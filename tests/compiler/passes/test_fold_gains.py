@@ -171,6 +171,13 @@ def test_shared_weights_are_copied_where_it_pays() -> None:
     assert ops(lifted(folded(tied, constants, signature), constants)).count("mul") == 0
 
 
+def test_large_weights_are_not_copied() -> None:
+    body = "n = mul(x, g)\nr = matmul(n, w)"
+    for columns, folds in ((1 << 20, True), ((1 << 20) + 1, False)):
+        signature = f"x: float32[b, 4], w: float32[4, {columns}], g: float32[4]"
+        assert (ops(lifted(folded(body, ("w", "g"), signature), ("w", "g"))) == ["matmul"]) == folds
+
+
 def test_weights_that_grow_stay() -> None:
     """Weights that each call makes of smaller ones are read as those."""
     signature = "x: float32[b, 4], w: int8[4, 5], g: float32[4]"
