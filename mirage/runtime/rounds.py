@@ -213,6 +213,8 @@ class _Ready:
         )
         self._addresses = list(map(address, self._tensors))
         self._given = len(args)
+        # those of a call live no longer than it
+        self._tensors[1 : self._given] = [np.empty(0, np.uint8)] * (self._given - 1)
 
     @property
     def bytes(self) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import numpy as np
@@ -187,6 +189,16 @@ def test_memory_is_given_back() -> None:
     run.release()
     assert run.idle_bytes == 0
     check_cell(run, 3, 50)
+
+
+def test_arguments_live_no_longer_than_a_call() -> None:
+    run = compiled(CELL)
+    args = cell_arguments(4, 2)
+    seen = [weakref.ref(a) for a in args]
+    found = run(*args)
+    del args, found
+    gc.collect()
+    assert [r() is None for r in seen] == [True] * 4
 
 
 def test_memory_does_not_grow_with_the_sizes_that_were_seen() -> None:
