@@ -17,13 +17,10 @@ from mirage.mugraph.degree import analyze
 from mirage.results.cpu.result import Superoptimized
 from mirage.search.generate import generate
 from mirage.search.options import SearchOptions
-from tests.api.small import arrays, check, loaded
+from tests.api.small import BUDGET, arrays, check, loaded
 from tests.modelled import modelled
 from tests.programs import UNLIMITED
 from tests.shared import shared
-
-#: seconds, for whatever is found by then
-BUDGET = 1.5
 
 #: sizes that no program was tuned at: different for every symbol, and not whole tiles
 OTHER = {"m": 37, "k": 21, "n": 19, "j": 6}
