@@ -74,7 +74,7 @@ def _positive(text: str) -> int:
 def _limit(text: str) -> float:
     if not (found := float(text)) > 0:
         raise ValueError
-    return found
+    return int(found) if found.is_integer() else found
 
 
 def _path(text: str) -> Path:
@@ -137,7 +137,7 @@ cache_url = Setting[str | None](
 cache_max_bytes = Setting(
     "MIRAGE_CACHE_MAX_BYTES",
     parse=_limit,
-    default=lambda: 4.0 * 2**30,
+    default=lambda: 4 * 2**30,
     allowed="a positive number",
     example="1e9",
     help="bytes of records in the results store, beyond which those used longest ago are removed; or `inf`",
@@ -146,7 +146,7 @@ cache_max_bytes = Setting(
 cache_max_days = Setting(
     "MIRAGE_CACHE_MAX_DAYS",
     parse=_limit,
-    default=lambda: 365.0,
+    default=lambda: 365,
     allowed="a positive number",
     example="30",
     help="days after which a record in the results store that nobody used is removed; or `inf`",

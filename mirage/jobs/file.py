@@ -95,7 +95,9 @@ def read_job(path: Path, extract: Extract, name: str | None = None) -> Job:
     try:
         data = tomllib.loads(read_text(path, "a job as TOML"))
     except tomllib.TOMLDecodeError as e:
-        raise JobFileError(f"{path}: not valid TOML: {e}") from None
+        raise JobFileError(
+            f"{path}: not valid TOML: {e}; write the programs under [[task]], with program = 'FILE.py:function'"
+        ) from None
     parts = {kind: data.pop(kind, []) for kind in ("task", "model")}
     for kind, items in parts.items():
         if not isinstance(items, list) or not all(isinstance(i, dict) for i in items):

@@ -105,6 +105,8 @@ def summary(job: Job, states: Sequence[TaskState], how: str) -> str:
     """One line: how the job is, and what is gained in all."""
     before, after = gained(states)
     done = sum(bool(s.done) and not s.failed for s in states)
+    if how == "complete" and done < len(states):
+        how = "complete as its budget is spent"
     gain = f"; {before:,.1f} us become {after:,.1f}, {before / after:.2f} times as fast (weighted)" if after else ""
     failed = sum(s.failed is not None for s in states)
     return (

@@ -34,8 +34,8 @@ FORMS = "inline, threads, threads:N, processes, processes:N or dask://HOST:PORT"
 
 
 class Workers(ABC):
-    """Where steps are done. `attempts`: how often a step is given to workers before it has failed for good, where they die.
-    `apart`: whether `submit` only begins them, so that Ctrl-C is no matter of theirs.
+    """Where steps are done. `attempts`: how often a step is given to workers before it has failed for good, where they die or the
+    machine fails. `apart`: whether `submit` only begins them, so that Ctrl-C is no matter of theirs.
     """
 
     attempts = 3

@@ -41,6 +41,7 @@ def test_what_is_gained_is_weighted() -> None:
     assert summary(JOB, states(), "running") == (
         "night: running, 1 of 4 tasks done, 1 failed, 2.0 of 60 s of tuning; 400.0 us become 100.0, 4.00 times as fast (weighted)"
     )
+    assert summary(JOB, states(), "complete").startswith("night: complete as its budget is spent, 1 of 4 tasks done")
 
 
 def test_how_a_job_is() -> None:
