@@ -39,7 +39,8 @@ class RulesRow:
     """Seconds of the processor, the median, and the least modelled cost (ns), of four searches of a program.
 
     `own` is the search with the program's own operators, `table` that with Table 1's, `saturated` has the targets alone, 0 where
-    nothing was found, and `both` is the default. `report` says what saturation came to.
+    nothing was found, and `both` is the default. `report` says what saturation came to. Prefixes are those of the paper (values
+    of a kernel that passed every check) of the program's own search, with its operators and with Table 1's.
     """
 
     program: str
@@ -51,6 +52,8 @@ class RulesRow:
     table: float
     saturated: float
     both: float
+    own_prefixes: int
+    table_prefixes: int
     report: str
 
     @property
@@ -63,6 +66,7 @@ class RulesRow:
 class _Searched:
     seconds: float
     best: float
+    prefixes: int = 0
     report: str = ""
 
 
@@ -104,6 +108,7 @@ def rules_row(program: Program, sizes: Mapping[str, int], constants: tuple[str, 
         name,
         *(seconds["own"], seconds["table"], seconds["saturated"], seconds["both"]),
         *(best["own"], best["table"], best["saturated"], best["both"]),
+        *(found["own"][-1].prefixes, found["table"][-1].prefixes),
         found["both"][-1].report,
     )
 
@@ -127,22 +132,26 @@ def _searched(program: Program, sizes: Mapping[str, int], options: SearchOptions
             break
     seconds = time.process_time() - start
     found = [*(search.found if search else ()), *(targets.found if targets else ())]
-    return _Searched(seconds, min((f.cost for f in found), default=0.0), targets.report if targets else "")
+    prefixes = search.stats.prefixes if search else 0
+    return _Searched(seconds, min((f.cost for f in found), default=0.0), prefixes, targets.report if targets else "")
 
 
 def rules_table(rows: Sequence[RulesRow]) -> Table:
     """A line per program, and the sum of all."""
-    header = ["program", "own operators, s", "Table 1, s", "rules alone, s", "both, s", "times as long", "cost", "rules"]
+    header = [
+        "program", "own operators, s", "Table 1, s", "rules alone, s", "both, s", "times as long", "cost", "prefixes",
+        "with Table 1", "rules",
+    ]  # fmt: skip
     cells = [
         [
             r.program,
             *(f"{s:.3f}" for s in (r.own_s, r.table_s, r.saturated_s, r.both_s)),
-            f"{r.ratio:.2f}", f"{r.both / r.own:.2f}", r.report,
+            f"{r.ratio:.2f}", f"{r.both / r.own:.2f}", f"{r.own_prefixes:,}", f"{r.table_prefixes:,}", r.report,
         ]
         for r in rows
     ]  # fmt: skip
     sums = [sum(getattr(r, f"{way}_s") for r in rows) for way in ("own", "table", "saturated", "both")]
-    cells.append(["all", *(f"{s:.3f}" for s in sums), f"{sums[-1] / sums[0]:.2f}", "", ""])
+    cells.append(["all", *(f"{s:.3f}" for s in sums), f"{sums[-1] / sums[0]:.2f}", "", "", "", ""])
     return Table(header, cells)
 
 

@@ -38,11 +38,13 @@ def test_a_program_with_targets_costs_less_with_rules(monkeypatch: pytest.Monkey
 
 
 def test_the_last_line_is_of_all_programs() -> None:
-    rows = [RulesRow(name, 1.0, 1.5, 0.5, both, 10.0, 10.0, 0.0, 5.0, "no target") for name, both in (("a", 2.0), ("b", 4.0))]
+    rows = [
+        RulesRow(name, 1.0, 1.5, 0.5, both, 10.0, 10.0, 0.0, 5.0, 20, 30, "no target") for name, both in (("a", 2.0), ("b", 4.0))
+    ]
     lines = rules_table(rows).markdown().splitlines()
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in lines[2:]]
     assert [c[0] for c in cells] == ["a", "b", "all"]
-    assert [c[5:7] for c in cells] == [["2.00", "0.50"], ["4.00", "0.50"], ["3.00", ""]]
+    assert [c[5:9] for c in cells] == [["2.00", "0.50", "20", "30"], ["4.00", "0.50", "20", "30"], ["3.00", "", "", ""]]
     assert cells[-1][1:5] == ["2.000", "3.000", "1.000", "6.000"]
 
 
