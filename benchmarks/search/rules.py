@@ -7,6 +7,7 @@ the same for the programs with a better form.
 
 from __future__ import annotations
 
+import gc
 import statistics
 import sys
 import time
@@ -115,6 +116,9 @@ def rules_row(program: Program, sizes: Mapping[str, int], constants: tuple[str, 
 
 def _searched(program: Program, sizes: Mapping[str, int], options: SearchOptions, alone: bool = False) -> _Searched:
     """A search to its end; `alone`, only those of the targets."""
+    # what other searches have left is not looked through in this one
+    gc.collect()
+    gc.freeze()
     verifier, safe = Verifier(program), program_is_stable(program)
     start = time.process_time()
     search = None if alone else Search(verifier.axis_program, sizes, options, safe=safe)
