@@ -54,7 +54,7 @@ def test_a_rewrite_is_found_and_compared_with_the_program_as_it_is_written() -> 
     assert row.both <= rewrites.TOLERANCE * row.better < row.own < row.written
     assert row.gain is None and row.library_us == 0
     (line, total) = rewrites_table([row]).markdown().splitlines()[2:]
-    assert f"| {row.own / row.both:.2f} | {row.written / row.both:.2f} | - | - | - | - |" in line
+    assert f"| {row.own / row.both:.2f} | {row.written / row.both:.2f} | - | - | - | - | - |" in line
     assert "1 of 1" in total
 
 
