@@ -18,7 +18,7 @@ gives the position of the dim that a grid or loop axis partitions; phi means tha
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from keyword import iskeyword
 
 from mirage.ir.axes import AxisDims, AxisProgram
@@ -55,11 +55,11 @@ def interface_text(graph: MuGraph | AxisProgram) -> str:
     return f"({', '.join([*parameters, *(['*'] if axes else []), *axes])}) -> {results}"
 
 
-def input_text(graph: MuGraph, k: int, shown: Callable[[str], str] = str) -> str:
-    """The name of input k as `shown`, with that of the first input if it reads that one's argument again: `x_2 (= x)`."""
+def input_text(graph: MuGraph, k: int) -> str:
+    """The name of input k, with that of the first input if it reads that one's argument again: `x_2 (= x)`."""
     x = graph.inputs[k]
     first = next(other for other in graph.inputs if other.argument == x.argument)
-    return shown(x.name) if first is x else f"{shown(x.name)} (= {shown(first.name)})"
+    return x.name if first is x else f"{x.name} (= {first.name})"
 
 
 def dims_text(dims: AxisDims, parts: Mapping[str, str] | None = None) -> str:
@@ -85,20 +85,12 @@ def operator_text(node: Node, loop: Sequence[str] = ()) -> str:
 
     `loop` are the loop axes of its graph.
     """
-    attrs = attrs_text(node)
-    return " ".join(
-        x for x in (_VERBS.get(node.op, node.op) + (f"({attrs})" if attrs else ""), over_text(node, loop)) if x
-    )
+    attrs = "" if node.op in _VERBS else ", ".join(attribute_texts(node.op, node.attrs))
+    name = _VERBS.get(node.op, node.op) + (f"({attrs})" if attrs else "")
+    return " ".join(x for x in (name, _over(node, loop)) if x)
 
 
-def attrs_text(node: Node) -> str:
-    """The attributes of a registered operator, by name."""
-    if node.op in _VERBS:
-        return ""
-    return ", ".join(attribute_texts(node.op, node.attrs))
-
-
-def over_text(node: Node, loop: Sequence[str] = ()) -> str:
+def _over(node: Node, loop: Sequence[str]) -> str:
     """The axes that an operator reduces, joins or accumulates over, in a graph with these loop axes."""
     if node.joined is not None:
         return f"along {' + '.join(node.joined[1])} = {node.joined[0]}"

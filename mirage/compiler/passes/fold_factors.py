@@ -20,18 +20,24 @@ from dataclasses import dataclass
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
-from mirage.compiler.passes.weights import SCALED, Change, Factor, Scaling, Weights, along, paying, size_in_bytes
-from mirage.ir.graph.builder import ModuleBuilder
+from mirage.compiler.passes.weights import (
+    SCALED,
+    Change,
+    Factor,
+    Scaling,
+    Weights,
+    along,
+    in_main,
+    paying,
+    size_in_bytes,
+)
 from mirage.ir.graph.nodes import Atom, Function, Module, OpCall, Var
 from mirage.ir.types import TensorType
 
 
 def run(module: Module, context: Context) -> Module:
     """The module with factors folded in its main function; its parameters `context.constants` are constants."""
-    main = module.functions[module.main]
-    builder = ModuleBuilder(module)
-    builder.add(fold(main, context.constants, module.functions, context.of(main.name)))
-    return builder.finish(module.main)
+    return in_main(module, context, fold)
 
 
 def fold(

@@ -23,9 +23,18 @@ import sympy
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
-from mirage.compiler.passes.weights import SCALED, Change, Factor, Scaling, Weights, along, paying, size_in_bytes
+from mirage.compiler.passes.weights import (
+    SCALED,
+    Change,
+    Factor,
+    Scaling,
+    Weights,
+    along,
+    in_main,
+    paying,
+    size_in_bytes,
+)
 from mirage.ir.dims import Dim
-from mirage.ir.graph.builder import ModuleBuilder
 from mirage.ir.graph.nodes import Atom, Binding, Function, Module, OpCall, Var
 from mirage.ir.types import TensorType
 
@@ -34,10 +43,7 @@ _NORMS = ("rms_norm", "layer_norm")
 
 def run(module: Module, context: Context) -> Module:
     """The module with gains folded in its main function; its parameters `context.constants` are constants."""
-    main = module.functions[module.main]
-    builder = ModuleBuilder(module)
-    builder.add(fold(main, context.constants, module.functions, context.of(main.name)))
-    return builder.finish(module.main)
+    return in_main(module, context, fold)
 
 
 def fold(

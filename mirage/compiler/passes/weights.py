@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import sympy
 
 from mirage.compiler.constraints import Constraints
+from mirage.compiler.context import Context
 from mirage.compiler.passes.lift_constants import constant_values, no_larger
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
 from mirage.ir.dims import Dim
-from mirage.ir.graph.nodes import Atom, Binding, Constant, Expr, Function, OpCall, Var
+from mirage.ir.graph.builder import ModuleBuilder
+from mirage.ir.graph.nodes import Atom, Binding, Constant, Expr, Function, Module, OpCall, Var
 from mirage.ir.graph.traverse import atoms, variables
 from mirage.ir.types import ELEMENTS, TensorType, is_one
 
@@ -116,6 +118,18 @@ class Weights:
                 yield from self._streams(b.var)
             elif b.value.op not in _LOOKUPS:
                 yield b.var
+
+
+def in_main(
+    module: Module,
+    context: Context,
+    fold: Callable[[Function, Collection[str], Mapping[str, Function], Constraints], Function],
+) -> Module:
+    """The module with its main function folded; its parameters `context.constants` are constants."""
+    main = module.functions[module.main]
+    builder = ModuleBuilder(module)
+    builder.add(fold(main, context.constants, module.functions, context.of(main.name)))
+    return builder.finish(module.main)
 
 
 def along(atom: Atom, out: TensorType) -> int | None:

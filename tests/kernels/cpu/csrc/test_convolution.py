@@ -4,46 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
 
-SOURCE = r"""
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
+CODE = r"""
 #include "convolution.c"
+"""
 
-mi_pool_run_fn mi_pool_run; /* of pool.c */
-
-static void must(int fine, const char *what)
-{
-    if (fine) return;
-    fprintf(stderr, "%s\n", what);
-    exit(3);
-}
-
-static void *rooms[8];
-static int n_rooms;
-
-/* Memory for n elements with a page behind it, or red zones around it, that cannot be touched. */
-static mi_real *room(ptrdiff_t n)
-{
-    const size_t bytes = (size_t)n * sizeof(mi_real);
-#ifdef __SANITIZE_ADDRESS__
-    mi_real *p = rooms[n_rooms++] = malloc(bytes);
-#else
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page * page;
-    char *mapped = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    must(mapped != MAP_FAILED && !mprotect(mapped + pages, page, PROT_NONE), "no memory");
-    mi_real *p = (mi_real *)(mapped + pages - bytes);
-#endif
-    must(p != NULL, "no memory");
-    for (ptrdiff_t i = 0; i < n; i++) p[i] = (mi_real)(rand() % 9 - 4);
-    return p;
-}
-
+SOURCE = BEGIN + CODE + ROOMS + r"""
 static int backwards(mi_cell *each, void *args, long n_cells, int n_threads, size_t scratch_bytes)
 {
     (void)n_threads;

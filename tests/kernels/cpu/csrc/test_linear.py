@@ -4,52 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
 
 #: all micro-kernels of products are compiled
 pytestmark = pytest.mark.slow
 
-SOURCE = r"""
-#define _GNU_SOURCE
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
-
+CODE = r"""
 #include "linear.c"
 #include "mirage_gemm_outer.c"
 #include "mirage_gemm_stream.c"
 #include "mirage_gemm_dot.c"
+"""
 
-mi_pool_run_fn mi_pool_run; /* of pool.c */
-
-static void must(int fine, const char *what)
-{
-    if (fine) return;
-    fprintf(stderr, "%s\n", what);
-    exit(3);
-}
-
-static void *rooms[8];
-static int n_rooms;
-
-/* Memory for n elements with a page behind it, or red zones around it, that cannot be touched. */
-static float *room(ptrdiff_t n)
-{
-    const size_t bytes = (size_t)n * sizeof(float);
-#ifdef __SANITIZE_ADDRESS__
-    float *p = rooms[n_rooms++] = malloc(bytes);
-#else
-    const size_t page = (size_t)sysconf(_SC_PAGESIZE), pages = (bytes + page - 1) / page * page;
-    char *mapped = mmap(NULL, pages + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    must(mapped != MAP_FAILED && !mprotect(mapped + pages, page, PROT_NONE), "no memory");
-    float *p = (float *)(mapped + pages - bytes);
-#endif
-    must(p != NULL, "no memory");
-    for (ptrdiff_t i = 0; i < n; i++) p[i] = (float)(rand() % 9 - 4);
-    return p;
-}
-
+SOURCE = BEGIN + CODE + ROOMS + r"""
 /* `added`: 0 for nothing, 1 for a row, 2 for a whole tensor */
 static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int transposed, int added, int again, int threads)
 {

@@ -4,22 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.kernels.cpu.sanitize import BUILDS, FOREIGN, program, run
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, program, run
 
-SOURCE = r"""
-#include <stdio.h>
-#include <stdlib.h>
-
+SOURCE = BEGIN + r"""
 #include "rounds.c"
-
-mi_pool_run_fn mi_pool_run; /* of pool.c */
-
-static void must(int fine, const char *what)
-{
-    if (fine) return;
-    fprintf(stderr, "%s\n", what);
-    exit(3);
-}
 
 #define N 5
 
