@@ -243,9 +243,7 @@ class _Kernel:
             for s in value.degree:
                 rows = [a for a in self.exps[s] if a not in removed[s]]
                 why = ""
-                if len(rows) == len(self.exps[s]):
-                    why = "is summed over no axis, so that there is nothing to gain"
-                elif missing := [a for a in rows if a not in axes]:
+                if missing := [a for a in rows if a not in axes]:
                     why = f"has a maximum per element of {missing[0]}, which its argument lacks"
                 elif graph is not None and s >= self.first and (path[1] in graph.in_loop or set(rows) & set(graph.loop)):
                     why = "has a maximum that is known only after the loop"

@@ -63,6 +63,9 @@ SCALED = (
     _traced("scaled", lambda x, y: mi.exp(x) / row(mi.exp(x)) * mi.log(row(mi.exp(x))) + y, "x", "y"),
     lambda x, y: np.exp(x - logsumexp(x)) * logsumexp(x) + y,
 )
+#: every element is a row of its own
+ALONE = _traced("alone", lambda x: mi.log(mi.exp(x)), "x"), lambda x: x
+ONE_ELEMENT = _traced("one_element", lambda x: mi.log_softmax(row(x), axis=1) + x, "x"), lambda x: x
 MEAN = _traced("mean", lambda x: mi.log(mi.mean(mi.exp(x), axis=1)), "x"), lambda x: (logsumexp(x) - np.log(x.shape[1]))[:, 0]
 
 #: nodes of log-softmax over axes
@@ -104,9 +107,8 @@ def _cases() -> Mapping[str, LogCase]:
     for name, (p, exact) in summed.items():
         found[name] = LogCase(p, single_kernel(p), exact)
         found[f"{name}_in_a_loop"] = LogCase(p, single_kernel(p, n=L), exact)
-    losses: dict[str, tuple[Program, Exact]] = {"cross_entropy": CROSS_ENTROPY, "smoothed": SMOOTHED, "scaled": SCALED}
-    for name, (p, exact) in losses.items():
-        found[name] = LogCase(p, single_kernel(p), exact)
+    for p, exact in (CROSS_ENTROPY, SMOOTHED, SCALED, ALONE, ONE_ELEMENT):
+        found[p.name] = LogCase(p, single_kernel(p), exact)
     return found
 
 
