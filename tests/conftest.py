@@ -11,12 +11,15 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from hypothesis.internal.conjecture import providers
 
 GOLDEN = Path(__file__).parent / "golden"
 
 # The same cases on every run and every machine: a red suite is always the change's fault.
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
+# Hypothesis also draws the constants of every module that happens to be imported, which differs from worker to worker.
+providers.is_local_module_file = lambda path: False  # type: ignore[assignment]
 
 # A shell starts what runs in the background with interrupts ignored, which the processes that tests interrupt would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -27,6 +27,23 @@ def test_random_cases_are_the_same_on_every_run() -> None:
     assert (settings.default.derandomize, settings.default.deadline) == (True, None)
 
 
+def test_random_cases_do_not_depend_on_what_is_imported(pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(CONFTEST.read_text())
+    pytester.makepyfile(imported="NUMBER = 918273645546372819")
+    pytester.makepyfile(
+        """
+        from hypothesis import given, settings, strategies as st
+        from imported import NUMBER
+
+        @settings(max_examples=500)
+        @given(st.integers())
+        def test(number):
+            assert number != NUMBER
+        """
+    )
+    pytester.runpytest().assert_outcomes(passed=1)
+
+
 def test_a_golden_file_that_is_missing_fails(golden: Callable[[str, str], None]) -> None:
     with pytest.raises(AssertionError, match="--update-golden"):
         golden("no-such-file.txt", "text")
