@@ -19,7 +19,7 @@ GOLDEN = Path(__file__).parent / "golden"
 settings.register_profile("suite", deadline=None, derandomize=True)
 settings.load_profile("suite")
 # Hypothesis also draws the constants of every module that happens to be imported, which differs from worker to worker.
-providers.is_local_module_file = lambda path: False  # type: ignore[assignment]
+vars(providers)["is_local_module_file"] = lambda path: False
 
 # A shell starts what runs in the background with interrupts ignored, which the processes that tests interrupt would inherit.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
