@@ -27,7 +27,7 @@ from mirage.kernels.cuda.loops.kernel import CudaLoopKernel
 from mirage.kernels.cuda.model.cost import floor_us
 from mirage.kernels.cuda.schedules.schedule import CudaSchedule
 from mirage.kernels.cuda.tuning import CudaTuning
-from mirage.kernels.library import NUMPY
+from mirage.kernels.library_calls import NUMPY
 from mirage.kernels.target import RANKED_KERNELS, Made, Rates, Scheduled
 
 #: operators of a core in whose time a CUDA device does one: between those of its ordinary cores and those of its tensor cores

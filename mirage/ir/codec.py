@@ -300,10 +300,10 @@ def _read_any(data: Any) -> Any:
         return data
     if isinstance(data, list):
         return _read_items(data, _read_any)
-    tag, *more = data
-    if more or tag not in _TAGS:
+    if len(data) != 1 or not data.keys() <= _TAGS.keys():
         _expected(f"a plain value, or an object of one of {', '.join(_TAGS)}", data)
-    return _LEAVES[_TAGS[tag]][1](data[tag])
+    ((tag, value),) = data.items()
+    return _LEAVES[_TAGS[tag]][1](value)
 
 
 def _read_dim(data: Any) -> sympy.Expr:

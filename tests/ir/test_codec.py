@@ -143,6 +143,7 @@ REFUSED: list[tuple[str, Any, str]] = [
     ("shapes", [{"is": "Shape", "name": "x"}], r"it\.shapes\[0\]: expected"),
     ("value", {"object": "os"}, r"it\.value: expected a plain value, or an object of one of float, dim, number"),
     ("value", [{"dim": "n", "number": "1"}], r"it\.value\[0\]: expected a plain value"),
+    ("value", {}, r"it\.value: expected a plain value"),
     ("other", 1.5, r"it\.other: expected"),
     ("more", 1, "it: expected an object of count"),
 ]

@@ -13,7 +13,7 @@ import numpy as np
 
 from mirage.ir.axes import AxisInput, AxisNode, AxisOutput, AxisProgram
 from mirage.ir.dims import Dim
-from mirage.kernels.library import Added, LibraryCalls, Maxima
+from mirage.kernels.library_calls import Added, LibraryCalls, Maxima
 from mirage.kernels.logs import Correction, corrections
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, Ref

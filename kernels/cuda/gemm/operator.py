@@ -32,7 +32,7 @@ from mirage.kernels.cuda.device import CudaDevice, find_cupy
 from mirage.kernels.cuda.gemm.gemm import FACTORS, FUNCTIONS, RESULTS, Epilogue, Gemm, GemmCall, config_for
 from mirage.kernels.cuda.launch.loaded import LoadedKernels
 from mirage.kernels.cuda.library.program import CudaLibraryCalls, CudaPlanner
-from mirage.kernels.library import Added, Arrays, Axes, Extents, Maxima, Product, Step
+from mirage.kernels.library_calls import Added, Arrays, Axes, Extents, Maxima, Product, Step
 
 #: the version of nvidia-cutlass-dsl that kernels are compiled with
 VERSION = "4.8.1"

@@ -14,7 +14,7 @@ from mirage.kernels.cuda.device import CudaDevice
 
 if TYPE_CHECKING:
     from mirage.kernels.cuda.library.program import CudaLibraryCalls
-    from mirage.kernels.library import Arrays
+    from mirage.kernels.library_calls import Arrays
 
 #: the one that every program has
 CUBLASLT = "cublaslt"

@@ -13,7 +13,7 @@ from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.emitted import EmittedTriton, PredefinedStep
 from mirage.kernels.cuda.library.libraries import library
 from mirage.kernels.cuda.library.program import CudaLibraryCalls
-from mirage.kernels.library import Arrays, LibraryCalls
+from mirage.kernels.library_calls import Arrays, LibraryCalls
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph, Ref
 

@@ -22,18 +22,8 @@ from mirage.ir.axes import AxisProgram
 from mirage.ir.functions import RELU, ScalarFunction
 from mirage.kernels.cuda.device import CudaDevice
 from mirage.kernels.cuda.library.cublaslt import CublasLt
-from mirage.kernels.library import (
-    Added,
-    Arrays,
-    Axes,
-    Extents,
-    LibraryCalls,
-    LibraryProgram,
-    Maxima,
-    Planner,
-    Product,
-    Step,
-)
+from mirage.kernels.library import LibraryProgram
+from mirage.kernels.library_calls import Added, Arrays, Axes, Extents, LibraryCalls, Maxima, Planner, Product, Step
 
 
 class CupyArrays(Arrays):

@@ -24,7 +24,7 @@ from mirage.kernels.cuda.device import DEVICES, present_device
 from mirage.kernels.cuda.gemm.gemm import CONFIGS, Gemm, GemmConfig
 from mirage.kernels.cuda.gemm.operator import CutlassCalls, GemmRequest, Gemms
 from mirage.kernels.cuda.library.program import CudaLibraryProgram
-from mirage.kernels.library import NUMPY
+from mirage.kernels.library_calls import NUMPY
 from tests.kernels.cuda.gemm.cases import ALL_OPERANDS, EPILOGUES, SILU_RESIDUAL, Example
 from tests.kernels.cuda.lab import from_gpu
 from tests.kernels.cuda.memory import TOLERANCE
