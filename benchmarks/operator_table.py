@@ -39,6 +39,9 @@ _OPERANDS: Mapping[str, Sequence[Annotation]] = {
     "convolution": [tensor("n", 4, "m + 2"), tensor(8, 4, 3)],
     "max_pool": [tensor("n", "m + 2")],
     "sum_pool": [tensor("n", "m + 2")],
+    "quantize": [_X, tensor("m")],
+    "dequantize": [tensor("n", "m", dtype="int8"), tensor("m")],
+    "quantized_matmul": [tensor("n", "m", dtype="int8"), tensor("m", "k", dtype="int8"), tensor("k")],
 }
 #: values of required attributes, by name
 _VALUES: Mapping[str, Any] = {

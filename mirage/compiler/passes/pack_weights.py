@@ -12,41 +12,48 @@ The operand itself stays: functions may read it where that is faster.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 from mirage.compiler.context import Context
 from mirage.compiler.passes.lift_constants import PREPARE
 from mirage.compiler.passes.rewrite import Rewriter
 from mirage.ir.annotations import ObjectType
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
-from mirage.ir.graph.nodes import Atom, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
+from mirage.ir.graph.nodes import Atom, Constant, Function, LibraryCall, MakeTuple, Module, PackedCall, Var
 from mirage.ir.program import AttrItems
 
 #: library function -> the function that packs its second operand, and the attributes that both have
 PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "onednn.linear": ("onednn.pack", ("right",)),
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
+    "cpu.quantized_matmul": ("cpu.pack_quantized", ("group",)),
 }
+#: a weight, the function that packs it, and its attributes
+Packing: TypeAlias = tuple[Constant | Var, str, AttrItems]
 
 
 def run(module: Module, context: Context) -> Module:
     main = module.functions[module.main]
     constants = {p for p in main.parameters if p.name in context.constants}
-    packings: dict[tuple[Var, str, AttrItems], Var] = {}
+    packings: dict[Packing, Var] = {}
     r = Rewriter(main, module.functions)
     for b in main.bindings:
         call = b.value
-        if not isinstance(call, LibraryCall) or call.function not in PACKED or call.args[1] not in constants:
+        if not isinstance(call, LibraryCall) or call.function not in PACKED:
             r.keep(b)
             continue
         pack, shared = PACKED[call.function]
         weight = call.args[1]
-        assert isinstance(weight, Var)
+        if not isinstance(weight, Constant) and weight not in constants:
+            r.keep(b)
+            continue
+        assert isinstance(weight, Constant | Var)
         attrs = tuple(pair for pair in call.attrs if pair[0] in shared)
         key = weight, pack, attrs
         if key not in packings:
-            packings[key] = r.builder.fresh_parameter(f"{weight.name}_packed", ObjectType())
+            packings[key] = r.builder.fresh_parameter(f"{_name(weight)}_packed", ObjectType())
         args: tuple[Atom, ...] = (*call.args[:2], packings[key], *call.args[2:])
         r.keep(b, replace(call, args=tuple(map(r.read, args)), attrs=(*call.attrs, ("packed", True))))
     if not packings:
@@ -59,8 +66,12 @@ def run(module: Module, context: Context) -> Module:
     return builder.finish(module.main)
 
 
+def _name(weight: Constant | Var) -> str:
+    return weight.name if isinstance(weight, Var) else "constant"
+
+
 def _prepare(
-    module: Module, main: Function, packings: list[tuple[Var, str, AttrItems]], builder: ModuleBuilder
+    module: Module, main: Function, packings: Sequence[Packing], builder: ModuleBuilder
 ) -> Function:
     """The function that prepares what it did, and behind that the packed operands."""
     old = module.functions.get(str(main.attr.get(PREPARE)))
@@ -77,8 +88,9 @@ def _prepare(
     # the last parameters of the main function are what was prepared
     known |= dict(zip((p.name for p in main.parameters[len(main.parameters) - len(results) :]), results, strict=True))
     for weight, pack, attrs in packings:
-        if weight.name not in known:
+        if isinstance(weight, Var) and weight.name not in known:
             known[weight.name] = b.parameter(weight.name, weight.annotation)
-        results.append(b.emit(PackedCall(pack, (known[weight.name],), ObjectType(), attrs), name=f"{weight.name}_packed"))
+        read = known[weight.name] if isinstance(weight, Var) else weight
+        results.append(b.emit(PackedCall(pack, (read,), ObjectType(), attrs), name=f"{_name(weight)}_packed"))
     prepared = b.emit(MakeTuple(tuple(results)), name="prepared")
     return b.finish(prepared, attrs=old.attrs if old else (("origin", PREPARE),))

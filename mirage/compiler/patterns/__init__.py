@@ -2,6 +2,7 @@
 
 from mirage.compiler.patterns import builtin as _builtin  # noqa: F401  (registers the built-in pairs)
 from mirage.compiler.patterns import convolutions as _convolutions  # noqa: F401  (registers those of convolutions)
+from mirage.compiler.patterns import quantized as _quantized  # noqa: F401  (registers those of quantized products)
 from mirage.compiler.patterns.language import Match, Pattern, number, one_of, op, optional, value, view
 from mirage.compiler.patterns.registry import Rule, register_pattern, rules
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch import convolution, linear, order
+from mirage.kernels.cpu.launch import convolution, linear, order, quantized
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import SEVERAL, lease
@@ -17,7 +17,11 @@ from mirage.runtime.places.place import OperatorRun, Place, span_at
 
 _BYTE = np.dtype(np.uint8)
 #: operators that are faster in C than by their meaning in NumPy
-_OPERATORS: Mapping[str, OperatorRun] = {"topk": order.topk, "convolution": convolution.convolution}
+_OPERATORS: Mapping[str, OperatorRun] = {
+    "topk": order.topk,
+    "convolution": convolution.convolution,
+    "quantized_matmul": quantized.quantized_matmul,
+}
 #: library functions that the threads of kernels compute, in place of others
 _LIBRARY: Mapping[str, Callable[..., None]] = {"blas.matmul": linear.matmul}
 

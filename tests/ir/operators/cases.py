@@ -86,6 +86,7 @@ def _topk(x: Array, k: int, sign: int) -> tuple[Array, Array]:
 
 
 F32, F64, F16, BF16, I64, I32, BOOL = "float32", "float64", "float16", "bfloat16", "int64", "int32", "bool"
+I8 = "int8"
 MATRIX, ROW, COLUMN = ("n", "m"), ("m",), ("n", 1)
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     "equal": lambda x, y: x == y,
@@ -524,4 +525,23 @@ DATA_DEPENDENT = [
     Case("boolean_mask", [(MATRIX, I64), (MATRIX, BOOL)], lambda x, mask, **_: x.ravel()[mask.ravel()], loops=False),
 ]
 
-CASES = [*ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CONVOLUTION, *CREATION, *DATA_DEPENDENT]
+def _quantized(x: Array, scale: Array, zero: Any) -> Array:
+    whole = np.vectorize(lambda v, s: float(round(v / s)) if s else math.copysign(math.inf, v), otypes=[np.float64])(x, scale)
+    return np.clip(whole + zero, -128, 127).astype(np.int8)
+
+
+QUANTIZATION = [
+    Case("quantize", [(MATRIX, F32), ((), F32)], lambda x, s, **_: _quantized(x, s, 0)),
+    Case("quantize", [(MATRIX, F32), (("n",), F32), ((), I8)], lambda x, s, z, **_: _quantized(x, s[:, None], z), {"axis": 0}),
+    Case("dequantize", [(MATRIX, I8), (ROW, F32), (ROW, I8)], lambda x, s, z, **_: (x.astype(np.int32) - z) * s),
+    Case("dequantize", [(MATRIX, I32), ((), F32)], lambda x, s, **_: x * s),
+    Case(
+        "quantized_matmul",
+        [(MATRIX, I8), (("m", "k"), I8), (("k",), F32), (("k",), F32)],
+        lambda x, w, s, b, **_: np.maximum((x.astype(np.int64) - 3) @ w.astype(np.int64) * s + b, 0),
+        {"x_zero": 3, "relu": True},
+        loops=False,
+    ),
+]
+
+CASES = [*QUANTIZATION, *ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CONVOLUTION, *CREATION, *DATA_DEPENDENT]

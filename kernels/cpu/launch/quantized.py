@@ -1,0 +1,151 @@
+"""Products of quantized activations with 8-bit weights in C (csrc/quantized.c): bit for bit what the operator `quantized_matmul`
+says, with weights that are packed once.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mirage.errors import MirageError
+from mirage.ir.graph_operator import GraphOperator
+from mirage.ir.operator import get_operator
+from mirage.ir.operators.quantization import QUANTIZED, quantized_range
+from mirage.ir.types import ELEMENTS
+from mirage.kernels.cpu.compile import toolchain
+from mirage.kernels.cpu.compile.shipped import HEADERS
+from mirage.kernels.cpu.launch.memory import address, aligned
+from mirage.kernels.cpu.launch.pages import in_large_pages
+from mirage.kernels.cpu.launch.pool import run_address
+from mirage.settings import num_threads
+
+#: element types of activations that C has
+ACTIVATIONS = ("int8", "uint8")
+
+
+class _Arguments(ctypes.Structure):
+    """`quantized` of quantized.c."""
+
+    _fields_ = (
+        *((name, ctypes.c_void_p) for name in ("x", "w", "sums", "scale", "bias", "out")),
+        *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "group")),
+        *((name, ctypes.c_int) for name in ("is_signed", "x_zero", "relu", "bytes", "zero", "least", "most")),
+    )
+
+
+@dataclass(frozen=True)
+class PackedWeights:
+    """8-bit weights `w[k, n]` as C reads them, and the sums of each column's groups `[groups, n]`."""
+
+    array: np.ndarray
+    sums: np.ndarray
+
+
+@functools.cache
+def _library() -> Any:
+    # not one of the libraries that come with the package: their machine code is for levels without products of bytes
+    source = (HEADERS / "quantized.c").read_text(encoding="utf-8")
+    library = toolchain.load(toolchain.compile(source, name="quantized"))
+    size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
+    library.mi_quantized_bytes.argtypes, library.mi_quantized_bytes.restype = [size] * 2, size
+    library.mi_quantized_pack.argtypes = [*[size] * 3, ctypes.c_int, *[pointer] * 3]
+    library.mi_quantized_pack.restype = None
+    library.mi_quantized.argtypes, library.mi_quantized.restype = [pointer, ctypes.c_int, pointer], ctypes.c_int
+    return library
+
+
+def pack(w: np.ndarray, *, group: int = 0) -> PackedWeights:
+    """The packed form of weights `[k, n]` of int8, of which `group` terms along k, or all of them, have one scale.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
+    """
+    (k, n), library = w.shape, _library()
+    transposed = w.flags.f_contiguous and not w.flags.c_contiguous
+    read = w.T if transposed else np.ascontiguousarray(w)
+    group = group or max(k, 1)
+    size = library.mi_quantized_bytes(k, n)
+    packed = in_large_pages(size, np.dtype(np.int8))
+    sums = aligned(-(-k // group) * n, np.dtype(np.int32))
+    library.mi_quantized_pack(k, n, group, transposed, address(read), address(packed), address(sums))
+    return PackedWeights(packed, sums)
+
+
+def multiply(
+    x: np.ndarray,
+    packed: PackedWeights,
+    scale: np.ndarray,
+    bias: np.ndarray | None,
+    out: np.ndarray,
+    *,
+    x_zero: int = 0,
+    group: int = 0,
+    relu: bool = False,
+    zero: int = 0,
+) -> None:
+    """Write the product of `x[..., k]`, int8 or uint8, with packed weights to `out[..., n]`, as `quantized_matmul` says.
+
+    `scale`, `[n]` or `[groups, n]`, and `bias[n]` are of float32; `out` is of that, or of an integer type of at most 16 bits. All
+    arrays are C-contiguous. Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError
+    without memory.
+    """
+    n, k = out.shape[-1], x.shape[-1]
+    rows = out.size // n if n else 0
+    if not rows:
+        return
+    dtype = out.dtype.name
+    least, most = quantized_range(dtype) if dtype in QUANTIZED else (0, 0)
+    args = _Arguments(
+        address(x), address(packed.array), address(packed.sums), address(scale), 0 if bias is None else address(bias),
+        address(out), rows, k, n, group or k, x.dtype == np.int8, x_zero, relu, out.itemsize, zero, least, most,
+    )  # fmt: skip
+    if _library().mi_quantized(ctypes.addressof(args), num_threads(), run_address()):
+        raise MirageError(f"there is no memory for a product of {rows} rows; use smaller sizes")
+
+
+def library(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    x_zero: int = 0,
+    group: int = 0,
+    relu: bool = False,
+    zero: int = 0,
+    packed: bool = False,
+) -> None:
+    """What programs call as `cpu.quantized_matmul`: see `multiply`.
+
+    `inputs` are x, w, its packed form if it is `packed`, the scale, and the bias if there is one.
+    """
+    x, w, *rest = inputs
+    (out,) = outputs
+    if x.dtype.name not in ACTIVATIONS or not w.shape[0]:
+        attrs = {"x_zero": x_zero, "group": group, "relu": relu, "zero": zero, "dtype": out.dtype.name}
+        out[...] = get_operator("quantized_matmul").run([x, w, *rest[packed:]], attrs, {})
+        return
+    form = rest.pop(0) if packed else pack(w, group=group)
+    scale, *bias = rest
+    multiply(x, form, scale, bias[0] if bias else None, out, x_zero=x_zero, group=group, relu=relu, zero=zero)
+
+
+def quantized_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
+    """What the operator `quantized_matmul` gives for arrays of NumPy.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError without memory.
+    """
+    operator = get_operator("quantized_matmul")
+    assert isinstance(operator, GraphOperator)
+    operator.check_run(arrays, attrs)
+    given = [np.ascontiguousarray(a) for a in arrays]
+    out = np.empty((*given[0].shape[:-1], given[1].shape[1]), ELEMENTS[attrs["dtype"]])
+    library(given, [out], **{name: value for name, value in attrs.items() if name != "dtype"})
+    return out
+
+
+#: the functions that programs may call without registering them: of libraries, and packed ones
+FUNCTIONS: Mapping[str, Callable[..., None]] = {"cpu.quantized_matmul": library}
+PACKING: Mapping[str, Callable[..., Any]] = {"cpu.pack_quantized": pack}

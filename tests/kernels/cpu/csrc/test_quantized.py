@@ -1,0 +1,133 @@
+"""Products of 8-bit numbers under the sanitizers, on tensors that end where memory does, beside loops that say what they mean."""
+
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from mirage.kernels.cpu.compile import shipped
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, Foreign, program, run
+
+SOURCE = BEGIN + '#include "quantized.c"\n' + ROOMS + r"""
+/* Memory for bytes that ends where they do. */
+static signed char *bytes_of(ptrdiff_t n)
+{
+    signed char *p = (signed char *)room((n + 3) / 4) + (n + 3) / 4 * 4 - n;
+    for (ptrdiff_t i = 0; i < n; i++) p[i] = (signed char)(rand() % 256 - 128);
+    return p;
+}
+
+static float number(void) { return (float)(rand() % 2001 - 1000) / 1024.f / 64.f; }
+
+static float rounded(float v) { return __builtin_rintf(v); }
+
+static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int kind, int threads)
+{
+    const int is_signed = kind & 1, bias = kind >> 1 & 1, relu = kind >> 2 & 1, bytes = kind % 3 == 0 ? 4 : kind % 3;
+    const ptrdiff_t groups = (k + group - 1) / group;
+    signed char *x = bytes_of(m * k), *w = bytes_of(k * n), *packed = bytes_of(mi_quantized_bytes(k, n));
+    int *column = (int *)room(groups * n);
+    float *scale = room(groups * n), *added = room(n);
+    signed char *out = bytes_of(m * n * bytes);
+    for (ptrdiff_t i = 0; i < groups * n; i++) scale[i] = number();
+    for (ptrdiff_t i = 0; i < n; i++) added[i] = number() * 100;
+    mi_quantized_pack(k, n, group, kind & 1, w, packed, column);
+    const quantized q = {x, packed, column, scale, bias ? added : NULL, out, m, k, n, group, is_signed, is_signed ? -7 : 131,
+        relu, bytes, bytes == 4 ? 0 : 3, bytes == 1 ? -128 : -32768, bytes == 1 ? 127 : 32767};
+    must(!mi_quantized(&q, threads, mi_pool_run), "no memory");
+    for (ptrdiff_t i = 0; i < m; i++) {
+        for (ptrdiff_t j = 0; j < n; j++) {
+            volatile float value = 0; /* every operation is rounded by itself */
+            for (ptrdiff_t g = 0; g < groups; g++) {
+                long long sum = 0;
+                for (ptrdiff_t t = g * group; t < k && t < (g + 1) * group; t++) {
+                    const int term = is_signed ? x[i * k + t] : (unsigned char)x[i * k + t];
+                    sum += (long long)(term - q.x_zero) * w[kind & 1 ? j * k + t : t * n + j];
+                }
+                volatile float part = (float)(int)sum;
+                part = part * scale[g * n + j];
+                value = g ? value + part : part;
+            }
+            if (bias) value = value + added[j];
+            if (relu && value < 0) value = 0;
+            if (bytes == 4) {
+                float found;
+                memcpy(&found, out + (i * n + j) * 4, 4);
+                must(found == value, "a wrong number");
+                continue;
+            }
+            const float whole = rounded(value) + (float)q.zero;
+            const int wanted = whole < (float)q.least ? q.least : whole > (float)q.most ? q.most : (int)whole;
+            short two;
+            memcpy(&two, out + (i * n + j) * 2, bytes == 2 ? 2 : 0);
+            must((bytes == 1 ? out[i * n + j] : two) == wanted, "a wrong integer");
+        }
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    static const ptrdiff_t cases[][4] = {
+        {1, 1, 1, 1}, {1, 3, 5, 3}, {2, 4, 16, 4}, {3, 64, 64, 64}, {5, 65, 70, 65}, {7, 130, 33, 32}, {13, 128, 129, 128},
+        {1, 300, 520, 300}, {29, 96, 64, 4}, {31, 257, 200, 128}, {1, 1024, 200, 32}, {70, 33, 300, 33},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const ptrdiff_t *c = cases[i];
+        for (int kind = 0; kind < 24; kind++) check(c[0], c[1], c[2], c[3], kind, threads);
+    }
+    if (argc > 2) { /* a row less than there should be */
+        signed char *w = bytes_of(64), *packed = bytes_of(mi_quantized_bytes(16, 4));
+        int *column = (int *)room(4);
+        mi_quantized_pack(16, 4, 16, 0, w, packed, column);
+        const quantized q = {bytes_of(28), packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4, 0, 0, 0};
+        return mi_quantized(&q, 1, mi_pool_run);
+    }
+    return 0;
+}
+"""
+#: processors with and without what multiplies bytes: each has its own micro-kernels
+LEVELS = ["x86-64-v3", *(pytest.param(level, marks=pytest.mark.slow) for level in ("x86-64", "x86-64-v4"))]
+
+
+SANITIZED = [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
+
+
+@pytest.mark.parametrize(("build", "threads"), SANITIZED)
+def test_under_sanitizers(build: str, threads: str) -> None:
+    assert build in BUILDS
+    done = run(program(build, SOURCE), threads)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_by_other_instructions(level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if platform.machine() != "x86_64":
+        pytest.skip("these are levels of x86-64")
+    has = " ".join(shipped.cpuinfo())
+    if (level == "x86-64-v4" and "avx512bw" not in has) or (level == "x86-64-v3" and "avx2" not in has):
+        pytest.skip(f"this processor is below {level}")
+    monkeypatch.setitem(FOREIGN, level, Foreign("cc", level))
+    done = run(program(level, SOURCE), "3")
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processor", ["armv8-a", "armv8.2-a+dotprod"])
+def test_on_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(FOREIGN, processor, Foreign(FOREIGN["aarch64"].command, processor, FOREIGN["aarch64"].runner))
+    done = run(program(processor, SOURCE), "3", runner=FOREIGN["aarch64"].runner)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.parametrize("build", ["clang"])
+def test_by_other_compilers(build: str) -> None:
+    done = run(program(build, SOURCE), "3")
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_a_tensor_that_ends_too_early_is_found() -> None:
+    done = run(program("address", SOURCE), "1", "wrong")
+    assert done.status != 0 and "heap-buffer-overflow" in done.text
