@@ -18,7 +18,8 @@ from mirage.cache.exchange import read_records
 from mirage.cache.records import DAY_S, Record, label
 from mirage.cli_shared import AsJson, out, print_json, tell
 from mirage.errors import CacheError
-from mirage.results.stored import described, opened, verified
+from mirage.results.forms import StoredForms
+from mirage.results.stored import described, opened, stored_in, verified
 from mirage.search.checkpoint import remove_checkpoints
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ def list_(as_json: AsJson = False) -> None:
     for name in ("key", "program", "target", "dtype", "created", "best us", "processor"):
         table.add_column(name)
     for r in store.list():
-        best = "graphs" if r.best_us is None else f"{r.best_us:,.1f}"
+        unmeasured = "graphs" if r.processor is None else "forms"
+        best = unmeasured if r.best_us is None else f"{r.best_us:,.1f}"
         table.add_row(r.key[:12], r.program, r.target, r.dtype, r.created, best, r.processor or "")
     out.print(table)
 
@@ -50,7 +52,8 @@ def show(
     """What a record says: program, target, best graph, a new certificate for it, measurements."""
     record = _one(ResultStore(), key)
     if as_json:
-        opened(record)
+        if not isinstance(stored_in(record), StoredForms):
+            opened(record)
         print_json({**asdict(record), "payload": record.content()})
         return
     for line in described(record):

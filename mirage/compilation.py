@@ -6,7 +6,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import Any
 
@@ -157,21 +157,13 @@ def compile(
     prepared, unsearched = module, context.copy()
     module = passed(module, context, (add_masks.run, partition.run), without)
     context.superoptimizer = search
-    plain = None
     if isinstance(search, Searches) and kernels.on_host and superoptimize.subprograms(module):
-        began = time.perf_counter()
-        plain = finished(prepared, unsearched)
-        # the program with what is found takes about as long to finish
-        context.deadline -= min(time.perf_counter() - began, context.seconds_left / 2)
-    before = context.copy()
-    executable = finished(module, context)
+        race_of = _Race(main, module, context, search, without, budget, race)
+        executable = race_of.fastest(finished, prepared, unsearched)
+    else:
+        executable = finished(module, context)
     if beside:
         beside.start()
-    elif plain is not None and isinstance(search, Searches) and search.may_lose:
-        forms = {FULL: executable, PLAIN: plain}
-        if search.chosen != search.found:
-            forms[FOUND] = finished(module, replace(before, superoptimizer=search.again))
-        executable = _fastest(main, forms, context.sizes, race)
     say(Step("compiled"))
     seconds = time.perf_counter() - start
     _LOG.info("%s: compiled in %.2f s", main.name, seconds, extra={"program": main.name, "seconds": round(seconds, 3)})
@@ -195,20 +187,73 @@ def _is_exported(program: object) -> bool:
     return kind.__name__ == "ExportedProgram" and kind.__module__.partition(".")[0] == "torch"
 
 
-def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Sizes], seconds: float) -> Executable:
-    """The form of a program that is measured to be the fastest; the first one where it cannot be tried."""
-    full, arguments = forms[FULL], trial_sets(main, sizes)
-    if arguments is None or not _may_be_tried(full):
-        return full
+@dataclass
+class _Race:
+    """The forms of a program whose subprograms are about to be searched: with what is chosen for each of them, with what searches
+    found, and without a search. `budget` and `seconds` are those of the compilation and of the race between them.
+    """
+
+    main: Function
+    module: Module
+    context: Context
+    search: Searches
+    without: Collection[str]
+    budget: float
+    seconds: float
+
+    def fastest(
+        self, finished: Callable[[Module, Context], Executable], prepared: Module, unsearched: Context
+    ) -> Executable:
+        """The form that is measured to be the fastest, or was in an earlier compilation. `finished` makes forms of modules, of
+        `prepared` that without a search.
+        """
+        search, context = self.search, self.context
+        memory = search.forms(self.module, context, self.without)
+        known = memory.recall(self.budget) if memory is not None else None
+        if known is not None:
+            search.known = {s.name: s for s in known.subprograms}
+            if known.whole == PLAIN:
+                return _left_alone(finished(prepared, unsearched))
+        plain = None
+        if known is None:
+            began = time.perf_counter()
+            plain = finished(prepared, unsearched)
+            # the program with what is found takes about as long to finish
+            context.deadline -= min(time.perf_counter() - began, context.seconds_left / 2)
+        before = context.copy()
+        executable = finished(self.module, context)
+        if search.known:
+            return executable
+        whole, choices = FULL, search.chosen
+        if search.may_lose:
+            forms = {FULL: executable, PLAIN: plain or finished(prepared, unsearched)}
+            if search.chosen != search.found:
+                forms[FOUND] = finished(self.module, replace(before, superoptimizer=search.again))
+            whole = _fastest(self.main, forms, context.sizes, self.seconds)
+            executable = _left_alone(forms[PLAIN]) if whole == PLAIN else forms[whole]
+            choices = search.found if whole == FOUND else choices
+        if memory is not None:
+            search.keep(memory, PLAIN if whole == PLAIN else FULL, choices, self.budget)
+        return executable
+
+
+def _fastest(main: Function, forms: Mapping[str, Executable], sizes: Sequence[Sizes], seconds: float) -> str:
+    """The name of the form of a program that is measured to be the fastest; the full one where it cannot be tried."""
+    arguments = trial_sets(main, sizes)
+    if arguments is None or not _may_be_tried(forms[FULL]):
+        return FULL
     try:
-        name = fastest(forms, arguments, seconds, otherwise=FULL)
+        return fastest(forms, arguments, seconds, otherwise=FULL)
     except Exception:
         # arguments of the right types may have values that the program refuses
-        return full
-    if name == PLAIN:
-        why = "the kernels that searches found are not used: the program was measured to be slower with them"
-        forms[name].facts = replace(forms[name].facts, fallbacks=(*forms[name].facts.fallbacks, why))
-    return forms[name]
+        return FULL
+
+
+def _left_alone(plain: Executable) -> Executable:
+    """The form without a search, which says that it was the fastest."""
+    why = "the kernels that searches found are not used: the program was measured to be slower with them"
+    plain.facts = replace(plain.facts, fallbacks=(*plain.facts.fallbacks, why))
+    return plain
 
 
 def _may_be_tried(executable: Executable) -> bool:

@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from mirage.api import TargetResult, superoptimize
 from mirage.background import Background, Job
-from mirage.cache import ResultStore
+from mirage.cache import ResultStore, store_of
+from mirage.cache.records import label
 from mirage.compiler.arguments import trial_sets
 from mirage.compiler.choice import PLAIN, fastest, form_of
-from mirage.compiler.context import Sizes
+from mirage.compiler.context import Context, Sizes
 from mirage.compiler.kernels.maker import KernelMaker
 from mirage.compiler.kernels.switching import SwitchingKernel
+from mirage.compiler.patterns import rules
 from mirage.errors import SearchError
-from mirage.ir.graph.nodes import Function
+from mirage.ir.axes import to_axes
+from mirage.ir.graph.nodes import Function, Module
 from mirage.ir.graph.programs import module_of
+from mirage.ir.graph.text import print_module
 from mirage.ir.program import Program
 from mirage.progress import Say
 from mirage.results.cpu.result import Superoptimized
+from mirage.results.forms import FormMemory, StoredForms, SubprogramForm
+from mirage.results.recall import Memory
+from mirage.results.result import FROM_CACHE
 from mirage.runtime.executable import Executable, Kernel
 from mirage.search.decision import MAX_VERSIONS
 
@@ -33,8 +39,22 @@ RACE_SHARE, RACE_LEAST, RACE_SECONDS = 0.05, 0.05, 0.5
 #: forms of a subprogram beside the plain one: what a search found, and one kernel that is made without a search
 FOUND, FUSED = "found", "fused"
 
-#: a kernel, or None for what libraries and fusion make of a subprogram, with what is said of it
-Choice: TypeAlias = tuple[Kernel | None, str]
+#: seconds for which a search that is recalled is asked: whatever is kept took more
+RECALL_BUDGET = 1e-3
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A form of a subprogram: its kernel, or None for what libraries and fusion make of it, and what is said of it."""
+
+    form: str
+    kernel: Kernel | None
+    said: str
+
+    @property
+    def answer(self) -> tuple[Kernel | None, str]:
+        """What a pass wants to know of it."""
+        return self.kernel, self.said
 
 
 @dataclass
@@ -74,14 +94,30 @@ class Searches:
     #: what was chosen for each subprogram, and what a search found for it, or, without one, the same
     chosen: dict[str, Choice] = field(default_factory=dict)
     found: dict[str, Choice] = field(default_factory=dict)
+    #: forms that are known of an earlier compilation of the same program, by subprogram; emptied where one cannot be had
+    known: Mapping[str, SubprogramForm] = field(default_factory=dict)
+    #: what was asked for each subprogram; `complete`: whether there was time to search all of them
+    asked: dict[str, tuple[Program, list[dict[str, int]], tuple[str, ...]]] = field(default_factory=dict)
+    complete: bool = True
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
-    ) -> Choice:
+    ) -> tuple[Kernel | None, str]:
+        sizes = [dict(at) for at in sizes][:MAX_VERSIONS]
+        self.asked[program.name] = program, sizes, tuple(constants)
+        known = self.known.get(program.name)
+        if known is not None and (again := self._again_as(known, program, sizes, constants)) is not None:
+            self.chosen[program.name] = self.found[program.name] = again
+            return again.answer
+        # what was chosen is not there any more: all is compared again
+        self.known = {}
+        return self._choose(program, sizes, constants, budget).answer
+
+    def _choose(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> Choice:
+        """The fastest form of a subprogram, by measurement."""
         budget += self.saved
         deadline = time.perf_counter() + budget
         race = min(max(RACE_SHARE * budget, RACE_LEAST), RACE_SECONDS)
-        sizes = list(sizes)[:MAX_VERSIONS]
         on_host = self.kernels.on_host
         forms: dict[str, Kernel | None] = {PLAIN: None}
         made: dict[str, Executable] = {}
@@ -106,7 +142,7 @@ class Searches:
         if len(made) > 1 and not self.interrupted:
             arguments = trial_sets(_main(program), sizes)
             name = name if arguments is None else fastest(made, arguments, race)
-        choices = {n: (forms[n], _said(n, result, why)) for n in (name, FOUND) if n in forms}
+        choices = {n: Choice(n, forms[n], _said(n, result, why)) for n in (name, FOUND) if n in forms}
         self.chosen[program.name], self.found[program.name] = choices[name], choices.get(FOUND, choices[name])
         if result is None or not result.cache_hit:
             self.saved = deadline - time.perf_counter()
@@ -115,21 +151,70 @@ class Searches:
     @property
     def may_lose(self) -> bool:
         """Whether a program that runs what was chosen might be slower than without it."""
-        used = any(kernel is not None for kernel, _ in self.chosen.values())
+        used = any(c.kernel is not None for c in self.chosen.values())
         return used and not self.interrupted and self.kernels.on_host
 
-    def again(self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float) -> Choice:
+    def forms(self, module: Module, context: Context, without: Collection[str]) -> FormMemory | None:
+        """Where the forms of a module are kept whose subprograms are about to be searched; None without a store, and where forms
+        do not race.
+        """
+        store = store_of(self.cache)
+        if store is None or not self.kernels.on_host:
+            return None
+        parts = [
+            print_module(module), str(context.bounds.describe()), str([sorted(at.items()) for at in context.sizes]),
+            *(str(sorted(names)) for names in (context.constants, without, context.packages, [r.name for r in rules()])),
+        ]  # fmt: skip
+        return FormMemory(store, module.main, self.kernels.machine, parts)
+
+    def keep(self, memory: FormMemory, whole: str, choices: Mapping[str, Choice], spent: float) -> None:
+        """Keep the form that was chosen for the whole program, and of its subprograms the forms that it runs, for compilations of
+        no more than `spent` seconds; not where a subprogram was not searched, as the next compilation has time for it.
+        """
+        if not self.complete:
+            return
+        found, dtype = [], ""
+        for name, choice in choices.items():
+            program, sizes, constants = self.asked[name]
+            axes = to_axes(program)
+            search = Memory(memory.store, axes, memory.target, constants)
+            tuned, dtype = search.choice_key(sizes, memory.machine), dtype or axes.dtype
+            found.append(SubprogramForm(name, choice.form, label(choice.said), tuned, memory.store.checksum(tuned)))
+        memory.keep(StoredForms(whole=whole, subprograms=tuple(found), spent=spent), dtype)
+
+    def again(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> tuple[Kernel | None, str]:
         """What the search found for a subprogram."""
-        return self.found[program.name]
+        return self.found[program.name].answer
+
+    def _again_as(
+        self, known: SubprogramForm, program: Program, sizes: Sequence[Sizes], constants: Sequence[str]
+    ) -> Choice | None:
+        """The form that an earlier compilation has chosen for a subprogram; None where it cannot be made without a search."""
+        if known.form == FOUND:
+            result, why = self._ask(program, sizes, constants, RECALL_BUDGET)
+            if result is None or result.tune_stop != FROM_CACHE:
+                return None
+            return Choice(FOUND, self.kernels.superoptimized(result), _said(FOUND, result, why))
+        if known.form == FUSED:
+            fused = self.kernels.fused(program, sizes, constants=constants)
+            return None if fused is None else Choice(FUSED, fused, known.said)
+        return Choice(PLAIN, None, known.said) if known.form == PLAIN else None
 
     def _search(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
     ) -> tuple[TargetResult | None, str]:
         """What the search finds within `budget` seconds and where it is from, or None and why there is nothing."""
-        if self.interrupted:
-            return None, "as the compilation was interrupted"
-        if budget < MIN_BUDGET:
-            return None, "for which no time was left"
+        if self.interrupted or budget < MIN_BUDGET:
+            self.complete = False
+            return None, "as the compilation was interrupted" if self.interrupted else "for which no time was left"
+        return self._ask(program, sizes, constants, budget)
+
+    def _ask(
+        self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
+    ) -> tuple[TargetResult | None, str]:
+        """As `_search`, whatever the budget."""
         try:
             result: TargetResult = superoptimize(
                 program, target=self.kernels.target, sizes=sizes, constants=constants, budget=budget, cache=self.cache,
@@ -138,6 +223,7 @@ class Searches:
         except SearchError as e:
             return None, f"as one found nothing that can be compiled ({str(e).partition('; ')[0]})"
         self.interrupted = result.interrupted
+        self.complete = self.complete and not result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
         return result, where
 

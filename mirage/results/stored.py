@@ -12,6 +12,7 @@ from mirage.ir.codec import RESULT, decode
 from mirage.ir.program import Program
 from mirage.kernels.decision import decide, leaves
 from mirage.kernels.target import get_target
+from mirage.results.forms import StoredForms
 from mirage.results.recall import KeptDecision, Memory, StoredChoice, StoredRecord, StoredSearch
 from mirage.search.candidates import Candidate, Known, admitted
 from mirage.verify.equivalence import Verifier
@@ -44,12 +45,8 @@ class OpenRecord:
     decision: KeptDecision | None = None
 
 
-def opened(record: Record, seed: int = 0) -> OpenRecord:
-    """The content of a record, none of whose graphs is verified; `seed` is that of their tests.
-
-    Raises FormatError and other MirageErrors where it is not sound, or its key is not that of its program; UnverifiableRecord
-    where it is of another release, or its target is not known here.
-    """
+def stored_in(record: Record) -> StoredRecord | StoredForms:
+    """What a record says. Raises FormatError where it is not sound, UnverifiableRecord where it is of another release."""
     if isinstance(record.version, int) and record.version != SCHEMA:
         raise UnverifiableRecord(f"its layout is {record.version}, and this release reads {SCHEMA}")
     try:
@@ -59,8 +56,20 @@ def opened(record: Record, seed: int = 0) -> OpenRecord:
     form = content.get("form", 0)
     if form not in (0, RESULT.schema):
         raise UnverifiableRecord(f"it was made by a release with schema {form!r} of results, and this one has {RESULT.schema}")
-    kind = StoredChoice if "decision" in content else StoredSearch
-    stored = decode(kind, content, "record")
+    if "whole" in content:
+        return decode(StoredForms, content, "record")
+    return decode(StoredChoice if "decision" in content else StoredSearch, content, "record")
+
+
+def opened(record: Record, seed: int = 0) -> OpenRecord:
+    """The content of a record, none of whose graphs is verified; `seed` is that of their tests.
+
+    Raises FormatError and other MirageErrors where it is not sound, or its key is not that of its program; UnverifiableRecord
+    where it is of another release, has no graphs, or its target is not known here.
+    """
+    stored = stored_in(record)
+    if isinstance(stored, StoredForms):
+        raise UnverifiableRecord("it has no graphs: it says which forms of a compiled program were the fastest")
     if stored.program is None:
         raise UnverifiableRecord("it was made by a release that did not keep programs; it is verified when it is recalled")
     try:
@@ -105,10 +114,16 @@ def described(record: Record, seed: int = 0) -> Iterator[str]:
 
     Raises as `opened`; VerificationError where the best graph does not compute the program.
     """
-    found = opened(record, seed)
+    stored = stored_in(record)
+    found = None if isinstance(stored, StoredForms) else opened(record, seed)
     yield f"key: {record.key}"
     yield f"target: {record.target}, {record.dtype}" + (f"; {record.processor}" if record.processor else "")
     yield f"created: {record.created}"
+    if isinstance(stored, StoredForms):
+        yield f"compiled in {stored.spent:.1f} s; the form of {record.program} that was the fastest: {stored.whole}"
+        yield from (f"subprogram {s.name}: {s.form}, {s.said}" for s in stored.subprograms)
+        return
+    assert found is not None
     yield "complete" if found.stored.complete else f"cut short after {found.stored.spent:.1f} s"
     yield f"\n{found.program}"
     if found.decision is None:
