@@ -80,6 +80,18 @@ class GraphError(MirageError):
     """A muGraph that breaks a rule of its level, or a graph module that is not well-formed; names the binding."""
 
 
+class DataError(MirageError):
+    """A data type that is not declared well, or values that are not of one; names the type and the field."""
+
+
+class ClauseError(GraphError):
+    """A match that leaves a case out, or has a clause that nothing reaches; shows the pattern."""
+
+
+class DepthError(MirageError):
+    """Calls of functions that are nested deeper than the machine goes; names the function."""
+
+
 class LoopError(MirageError):
     """A loop-level program that breaks a rule: an unknown tensor, a wrong rank or type, an index that nothing checks."""
 

@@ -8,8 +8,8 @@ from mirage.compiler.context import Sizes
 from mirage.errors import MirageError
 from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import Dim, evaluate, symbols_of
-from mirage.ir.graph.deduce import match_dims
 from mirage.ir.graph.effects import callees
+from mirage.ir.graph.fit import match_dims
 from mirage.ir.graph.nodes import Call, Constant, Function, FunctionCall, If, Loop, Module, ShapeValue
 from mirage.ir.graph.order import callees_first
 from mirage.ir.graph.traverse import symbols_used

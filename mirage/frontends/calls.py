@@ -14,7 +14,7 @@ from mirage.frontends.proxy import TRACE, Operand, Proxy, Traced, caller, fail, 
 from mirage.frontends.tensors import Shape
 from mirage.ir.annotations import ShapeType, dims_of, symbols_in
 from mirage.ir.dims import DimLike, to_dim
-from mirage.ir.graph.deduce import check_cast
+from mirage.ir.graph.fit import check_cast
 from mirage.ir.graph.nodes import LibraryCall, MatchCast, ShapeCall, ShapeOf, ShapeValue
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType

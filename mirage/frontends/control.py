@@ -12,8 +12,8 @@ from mirage.frontends.proxy import Operand, Proxy, caller, fail, located
 from mirage.frontends.trace import program_name
 from mirage.ir.annotations import Annotation, TupleType, symbols_in, without_symbols
 from mirage.ir.dims import Dim, DimLike, symbol, symbols_of, to_dim
-from mirage.ir.graph.deduce import join
 from mirage.ir.graph.deduce import located as with_line
+from mirage.ir.graph.fit import join
 from mirage.ir.graph.nodes import Atom, If, Loop
 from mirage.ir.types import TensorType
 

@@ -16,7 +16,7 @@ from mirage.frontends.spec import TensorFunction
 from mirage.frontends.trace import check_parameters, program_name
 from mirage.ir.annotations import Annotation, symbols_in
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
-from mirage.ir.graph.deduce import match_dims, solve_dims
+from mirage.ir.graph.fit import match_dims, solve_dims
 from mirage.ir.graph.nodes import FunctionCall, Module
 from mirage.ir.program import AttrItems, identifier
 

@@ -4,13 +4,15 @@
     float32[n, _]      PartialTensor: some dims unknown;  float32[...]: the rank, too;  Tensor: even the element type
     Shape[n, 2*m]      ShapeType: a shape as a value;  Shape[_, _]: of two unknown dims;  Shape: of any rank
     Tuple[float32[n], Shape[n]], Object, Callable[[float32[n]], float32[n]]
+    List[float32[n]]   DataType: a value of a declared data type (`mirage.ir.data`); a: TypeVariable;  Never: of no value
+    Ref[float32[n]]    ReferenceType: a place that is written to
 
 A dim that is not known is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
@@ -82,7 +84,60 @@ class CallableType:
         return f"{'Callable' if self.pure else 'Effectful'}[{given}, {self.returns}]"
 
 
-Annotation: TypeAlias = TensorType | PartialTensor | ShapeType | TupleType | ObjectType | CallableType
+@dataclass(frozen=True)
+class DataType:
+    """A value of the data type of that name, whose parameters are `arguments`.
+
+    Dims in it are those of the tensors within: the value itself, which may be an empty list, does not tell their sizes.
+    """
+
+    name: str
+    arguments: tuple[Annotation, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}[{', '.join(map(str, self.arguments))}]" if self.arguments else self.name
+
+
+@dataclass(frozen=True)
+class TypeVariable:
+    """Any type, the same wherever the name stands in a declaration or a signature."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class NeverType:
+    """The type without values: of what never returns, and of the elements of an empty list."""
+
+    def __str__(self) -> str:
+        return "Never"
+
+
+@dataclass(frozen=True)
+class ReferenceType:
+    """A place that holds a value, which is read and written as an effect."""
+
+    value: Annotation
+
+    def __str__(self) -> str:
+        return f"Ref[{self.value}]"
+
+
+Annotation: TypeAlias = (
+    TensorType
+    | PartialTensor
+    | ShapeType
+    | TupleType
+    | ObjectType
+    | CallableType
+    | DataType
+    | TypeVariable
+    | NeverType
+    | ReferenceType
+)
 
 
 def tensor_annotation(shape: PartialShape | None, dtype: str | None) -> TensorType | PartialTensor:
@@ -108,7 +163,44 @@ def map_dims(annotation: Annotation, fn: Callable[[Dim], Dim | None]) -> Annotat
         case CallableType(parameters, returns, pure):
             new = None if parameters is None else tuple(map_dims(p, fn) for p in parameters)
             return CallableType(new, map_dims(returns, fn), pure)
+        case DataType(name, arguments):
+            return DataType(name, tuple(map_dims(a, fn) for a in arguments))
+        case ReferenceType(value):
+            return ReferenceType(map_dims(value, fn))
     return annotation
+
+
+def substitute_types(annotation: Annotation, types: Mapping[str, Annotation]) -> Annotation:
+    """The annotation with type variables replaced; one that has no type is of no value."""
+    match annotation:
+        case TypeVariable(name):
+            return types.get(name, NeverType())
+        case DataType(name, arguments):
+            return DataType(name, tuple(substitute_types(a, types) for a in arguments))
+        case TupleType(fields):
+            return TupleType(tuple(substitute_types(f, types) for f in fields))
+        case ReferenceType(value):
+            return ReferenceType(substitute_types(value, types))
+        case CallableType(parameters, returns, pure):
+            new = None if parameters is None else tuple(substitute_types(p, types) for p in parameters)
+            return CallableType(new, substitute_types(returns, types), pure)
+    return annotation
+
+
+def parts(annotation: Annotation) -> Iterator[Annotation]:
+    """The annotation and all that stand in it."""
+    yield annotation
+    match annotation:
+        case DataType(arguments=inner) | TupleType(inner):
+            pass
+        case ReferenceType(value):
+            inner = (value,)
+        case CallableType(parameters, returns):
+            inner = (*(parameters or ()), returns)
+        case _:
+            return
+    for a in inner:
+        yield from parts(a)
 
 
 def substitute_dims(annotation: Annotation, values: Mapping[str, Dim]) -> Annotation:
@@ -125,6 +217,17 @@ def at_least(coarse: Annotation, fine: Annotation) -> bool:
             return _shape_at_least(x, y)
         case TupleType(x), TupleType(y):
             return len(x) == len(y) and all(map(at_least, x, y))
+        case _, NeverType():
+            return True
+        case DataType(a, x), DataType(b, y):
+            return a == b and len(x) == len(y) and all(map(at_least, x, y))
+        case CallableType(given, result, pure), CallableType(taken, found, clean) if given is not None and taken is not None:
+            return (
+                len(given) == len(taken)
+                and (clean or not pure)
+                and all(map(at_least, taken, given))
+                and at_least(result, found)
+            )
     return coarse == fine
 
 

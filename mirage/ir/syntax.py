@@ -13,15 +13,20 @@ from mirage.errors import DTypeError, MirageError, ParseError
 from mirage.ir.annotations import (
     Annotation,
     CallableType,
+    DataType,
+    NeverType,
     ObjectType,
     PartialShape,
     PartialTensor,
+    ReferenceType,
     ShapeType,
     TupleType,
+    TypeVariable,
     tensor_annotation,
 )
+from mirage.ir.data import RESERVED
 from mirage.ir.dims import Dim, to_dim
-from mirage.ir.types import TensorType, check_dtype
+from mirage.ir.types import ELEMENTS, TensorType, check_dtype
 
 
 def parse_statements(text: str, most: int) -> list[ast.stmt]:
@@ -67,7 +72,7 @@ def read_type(node: ast.expr) -> TensorType:
 
 
 _ANNOTATION = (
-    "an annotation such as float32[n, 64], float32[n, _], Shape[n], Tuple[...], Object or Callable[[...], ...]"
+    "an annotation such as float32[n, 64], float32[n, _], Shape[n], Tuple[...], Object, Callable[[...], ...] or List[float32[n]]"
 )
 
 
@@ -80,6 +85,16 @@ def read_annotation(node: ast.expr) -> Annotation:
             return ShapeType()
         case ast.Name(id="Object"):
             return ObjectType()
+        case ast.Name(id="Never"):
+            return NeverType()
+        case ast.Name(id=name) if name[0].isupper() and name not in RESERVED:
+            return DataType(name)
+        case ast.Name(id=name) if name[0].islower() and name not in ELEMENTS and name != "scalar":
+            return TypeVariable(name)
+        case ast.Subscript(value=ast.Name(id="Ref"), slice=held):
+            return ReferenceType(read_annotation(held))
+        case ast.Subscript(value=ast.Name(id=name), slice=given) if name[0].isupper() and name not in RESERVED:
+            return DataType(name, tuple(map(read_annotation, _items(given))))
         case ast.Subscript(value=ast.Name(id="Shape"), slice=dims):
             return ShapeType(_partial(dims))
         case ast.Subscript(value=ast.Name(id="Tuple"), slice=fields):

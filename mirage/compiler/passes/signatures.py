@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mirage.ir.annotations import Annotation, at_least, substitute_dims, symbols_in
 from mirage.ir.dims import Dim
-from mirage.ir.graph.deduce import match_dims
+from mirage.ir.graph.fit import match_dims
 from mirage.ir.graph.nodes import Function, FunctionCall, If, Loop, MatchCast, Module
 from mirage.ir.graph.traverse import signature_symbols
 from mirage.ir.types import TensorType

@@ -1,6 +1,7 @@
 """Well-formedness of modules: what holds of every module that users give, and after every pass.
 
-- `main` exists, functions call functions and kernels that exist, and none calls itself, directly or not (Relax, section 3.1).
+- `main` exists, functions call functions and kernels that exist; one that calls itself, directly or not, returns in some case.
+- Data types are declared well; the clauses of a match cover every case, and each is reached (`mirage.ir.graph.patterns`).
 - Names are unique; every variable is defined before it is used; bindings of dataflow blocks have no effects.
 - Every dim that a binding uses is known before it: from the shapes of the parameters, as an extra shape parameter, or from
   an earlier match_cast.
@@ -17,28 +18,44 @@ from typing import NoReturn
 
 import numpy as np
 
-from mirage.errors import GraphError, MirageError
-from mirage.ir.annotations import Annotation, ObjectType, PartialTensor, TupleType, at_least
+from mirage.errors import ClauseError, GraphError, MirageError
+from mirage.ir.annotations import (
+    Annotation,
+    NeverType,
+    ObjectType,
+    PartialTensor,
+    TupleType,
+    TypeVariable,
+    at_least,
+    parts,
+    symbols_in,
+)
+from mirage.ir.data import PRELUDE, DataDeclaration, check_declarations, check_types
 from mirage.ir.dims import symbol, symbols_of
-from mirage.ir.graph.deduce import check_cast, deduce
+from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.effects import callees, is_pure
+from mirage.ir.graph.fit import check_cast
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
     Constant,
+    Construct,
     Expr,
     Function,
     Kernel,
     KernelCall,
     LibraryCall,
+    Match,
     MatchCast,
     Module,
     OpCall,
     PackedCall,
     ShapeCall,
+    ShapeValue,
     Var,
 )
-from mirage.ir.graph.order import callees_first
+from mirage.ir.graph.order import call_graph, components
+from mirage.ir.graph.patterns import Case, Fields, Pattern, missing, names, unreached
 from mirage.ir.graph.text import free_text
 from mirage.ir.graph.traverse import atoms, determined, signature_symbols, symbols_used, value_dims
 from mirage.ir.graph_operator import check_number
@@ -51,12 +68,15 @@ from mirage.ir.types import ELEMENTS, TensorType
 def check(module: Module) -> None:
     """Raises GraphError, or what operators raise, unless the module is well-formed; see above."""
     check_module(module)
-    for name in callees_first(module):
-        check_function(module.functions[name], module.functions, module.kernels)
+    data = {**PRELUDE, **module.data}
+    for group in components(call_graph(module)):
+        for name in group:
+            check_function(module.functions[name], module.functions, module.kernels, data)
 
 
 def check_module(module: Module) -> None:
     """What `check` says of a module apart from the bodies of its functions."""
+    check_declarations(module.data)
     for name, function in module.functions.items():
         if name != function.name:
             raise GraphError(f"function {function.name} stands in the module as {name!r}; use its name")
@@ -74,12 +94,20 @@ def check_module(module: Module) -> None:
             for name in callees(b.value):
                 if name not in module.functions:
                     _wrong(function, b, f"calls {name!r}, which is no function of the module")
-    callees_first(module)
+    main = module.functions[module.main]
+    for p in main.parameters:
+        if variable := next((a for a in parts(p.annotation) if isinstance(a, TypeVariable)), None):
+            raise GraphError(f"{main.name}: parameter {p.name!r}: nothing tells the type {variable} of a main function")
 
 
-def check_function(function: Function, functions: Mapping[str, Function], kernels: Mapping[str, Kernel]) -> None:
-    """What `check` says of one function of a module with these functions and kernels."""
-    _Check(function, functions, kernels).run()
+def check_function(
+    function: Function,
+    functions: Mapping[str, Function],
+    kernels: Mapping[str, Kernel],
+    data: Mapping[str, DataDeclaration] = PRELUDE,
+) -> None:
+    """What `check` says of one function of a module with these functions, kernels and data types."""
+    _Check(function, functions, kernels, data).run()
 
 
 def _wrong(function: Function, b: Binding, problem: str) -> NoReturn:
@@ -91,8 +119,15 @@ def _named(function: Function, b: Binding, problem: str) -> str:
 
 
 class _Check:
-    def __init__(self, function: Function, functions: Mapping[str, Function], kernels: Mapping[str, Kernel]) -> None:
+    def __init__(
+        self,
+        function: Function,
+        functions: Mapping[str, Function],
+        kernels: Mapping[str, Kernel],
+        data: Mapping[str, DataDeclaration],
+    ) -> None:
         self.function = function
+        self.data = data
         self.functions = functions
         self.kernels = kernels
         self.defined: set[Var] = set()
@@ -100,6 +135,8 @@ class _Check:
         #: scalar constants
         self.numbers: dict[Atom, Fraction] = {}
         self.known = signature_symbols(function)
+        #: dims of what parameters hold, of which the values within tell the sizes when they are taken out
+        self.held = set().union(*(symbols_in(p.annotation) for p in function.parameters))
 
     def run(self) -> None:
         f = self.function
@@ -120,6 +157,8 @@ class _Check:
                 )
         except GraphError as e:
             raise GraphError(f"{f.name}: the result: {e}") from None
+        if isinstance(f.returns, NeverType):
+            raise GraphError(f"{f.name}: it never returns, since each of its cases calls itself; give it one that does not")
 
     def signature(self) -> None:
         f = self.function
@@ -134,6 +173,7 @@ class _Check:
                 raise GraphError(
                     f"{f.name}: parameter {p.name!r} is {p.annotation}, without an element type; give it one"
                 )
+            check_types(f"{f.name}: parameter {p.name!r}", p.annotation, self.data)
             self.bound(p.annotation, f"{f.name}: parameter {p.name!r} is {p.annotation}")
         for _, value in f.attrs:
             free_text(value)
@@ -174,12 +214,15 @@ class _Check:
         new: set[str] = set()
         if isinstance(value, MatchCast):
             new = determined([value.annotation], self.known) - self.known
+        elif not isinstance(value, Var | Constant | ShapeValue | OpCall):
+            new = (determined([b.var.annotation], self.known) - self.known) & self.held
         if unknown := symbols_used(value) - self.known - new:
             raise GraphError(
                 f"nothing gives the size of {', '.join(sorted(unknown))}; use it as a dim of a parameter, add an extra shape "
                 "parameter, or a match_cast before"
             )
         self.known |= new
+        check_types("its annotation", b.var.annotation, self.data)
         found = deduce(value, self.functions)
         if not at_least(b.var.annotation, found):
             raise GraphError(
@@ -241,8 +284,31 @@ class _Check:
                     given_to = effect.annotate([a.annotation for a in args], dict(attrs))
                     if given_to != annotation:
                         raise GraphError(f"effect {name!r} gives {given_to}, not {annotation}")
+            case Construct(data):
+                self.declared(data)
+            case Match(_, clauses):
+                patterns = [c.pattern for c in clauses]
+                for p in patterns:
+                    self.pattern(p)
+                if (left := missing(patterns)) is not None:
+                    raise ClauseError(f"match: no clause for {left}; add one")
+                if (k := unreached(patterns)) is not None:
+                    raise ClauseError(f"match: the clause for {patterns[k]} is never reached, behind those before it; remove it")
             case ShapeCall(name, rank=rank) if rank < 0:
                 raise GraphError(f"shape function {name!r}: rank {rank} is negative")
+
+
+    def declared(self, data: DataDeclaration) -> None:
+        if self.data.get(data.name) != data:
+            raise GraphError(f"data type {data.name} is not declared in the module as it is used here; declare it")
+
+    def pattern(self, pattern: Pattern) -> None:
+        if len(set(names(pattern))) != len(names(pattern)):
+            raise GraphError(f"match: the pattern {pattern} binds a name twice; use each once")
+        if isinstance(pattern, Case):
+            self.declared(pattern.data)
+        for p in pattern.fields if isinstance(pattern, Case | Fields) else ():
+            self.pattern(p)
 
 
 def _types(types: tuple[TensorType, ...]) -> str:

@@ -9,25 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-import sympy
-
 from mirage.errors import GraphError, MirageError
 from mirage.ir.annotations import (
     Annotation,
     CallableType,
-    ObjectType,
+    DataType,
+    NeverType,
     PartialShape,
     PartialTensor,
+    ReferenceType,
     ShapeType,
     TupleType,
+    TypeVariable,
     map_dims,
+    parts,
+    substitute_types,
     symbols_in,
-    tensor_annotation,
 )
-from mirage.ir.dims import Dim, divide, symbol, symbols_of
+from mirage.ir.dims import Dim, symbols_of
 from mirage.ir.dims import substitute as substitute_dim
+from mirage.ir.graph.effects import is_pure_function
+from mirage.ir.graph.fit import join, match_dims, solve_dims
 from mirage.ir.graph.nodes import (
+    CallValue,
+    Closure,
     Constant,
+    Construct,
     Expr,
     Function,
     FunctionCall,
@@ -36,15 +43,18 @@ from mirage.ir.graph.nodes import (
     LibraryCall,
     Loop,
     MakeTuple,
+    Match,
     MatchCast,
     OpCall,
     PackedCall,
+    ReferenceCall,
     ShapeCall,
     ShapeOf,
     ShapeValue,
     TupleItem,
     Var,
 )
+from mirage.ir.graph.patterns import Bind, Case, Fields, Pattern
 from mirage.ir.operator import get_operator
 from mirage.ir.types import TensorType
 
@@ -52,13 +62,15 @@ Functions = Mapping[str, Function]
 
 
 def deduce(expr: Expr, functions: Functions) -> Annotation:
-    """The annotation of an expression; `functions` are those that it may call.
+    """The annotation of an expression; `functions` are those that it may call. What has an operand of no value never returns.
 
     Raises GraphError where a call does not fit its callee, and what operators raise (ShapeError and others).
     """
+    if isinstance(expr, Var | Constant | ShapeValue):
+        return expr.annotation
+    if any(isinstance(a.annotation, NeverType) for a in expr.args):
+        return NeverType()
     match expr:
-        case Var() | Constant() | ShapeValue():
-            return expr.annotation
         case OpCall(op, args, attrs):
             return get_operator(op).annotate([a.annotation for a in args], dict(attrs))
         case FunctionCall(name, args, dims):
@@ -84,12 +96,22 @@ def deduce(expr: Expr, functions: Functions) -> Annotation:
             return join(results[0], results[1], f"if_else: {then} and {orelse}")
         case Loop():
             return _loop(expr, functions)
+        case Construct():
+            return _construct(expr)
+        case Match():
+            return _match(expr, functions)
+        case Closure(name, args, dims):
+            return closure_type(_callee(functions, name), [a.annotation for a in args], dims)
+        case CallValue((called, *args)):
+            return value_result(called.annotation, [a.annotation for a in args], "call of a value")
+        case ReferenceCall():
+            return _reference(expr)
     raise GraphError(f"{type(expr).__name__}: not an expression of a graph")
 
 
 def settled(expr: Expr) -> Expr:
     """The expression with the attributes that its operands tell filled in; raises what operators raise."""
-    if not isinstance(expr, OpCall):
+    if not isinstance(expr, OpCall) or any(isinstance(a.annotation, NeverType) for a in expr.args):
         return expr
     attrs = get_operator(expr.op).settle_attrs([a.annotation for a in expr.args], dict(expr.attrs))
     return replace(expr, attrs=tuple(attrs.items()))
@@ -125,6 +147,115 @@ def _scalar(annotation: Annotation, dtypes: tuple[str, ...], what: str) -> None:
         raise GraphError(f"{what} is {annotation}, not {dtypes[0]}[()]; pass a tensor of rank 0 of that type")
 
 
+def _construct(expr: Construct) -> Annotation:
+    data, constructor = expr.data, expr.data.constructors[expr.index]
+    what = f"{constructor.name} of {data.name}"
+    if len(expr.args) != len(constructor.fields):
+        many = f"{len(expr.args)} values for {len(constructor.fields)} fields"
+        raise GraphError(f"{what}: {many}; pass one for each: {constructor}")
+    types: dict[str, Annotation] = {}
+    for (name, wanted), a in zip(constructor.fields, expr.args, strict=True):
+        if isinstance(a.annotation, TensorType | PartialTensor) and a.annotation.dtype == "scalar":
+            raise GraphError(f"{what}: field {name!r}: {a.annotation} has no element type of its own; cast it")
+        match_dims(wanted, a.annotation, {}, f"{what}: field {name!r}", types)
+    return DataType(data.name, tuple(types.get(p, NeverType()) for p in data.parameters))
+
+
+def _match(expr: Match, functions: Functions) -> Annotation:
+    if not expr.args or not expr.clauses:
+        raise GraphError("match: no value to match, or no clause; pass both")
+    handed_on = [a.annotation for a in expr.args[1:]]
+    found: Annotation = NeverType()
+    for c in expr.clauses:
+        callee = _callee(functions, c.function)
+        given = [*pattern_types(c.pattern, expr.args[0].annotation), *handed_on]
+        # what cannot be matched, as a cell of an empty list, is not computed
+        if any(isinstance(a, NeverType) for a in given):
+            continue
+        result = signature_result(callee, given, expr.dims)
+        found = join(found, result, f"match: the clauses before {c.pattern} and that one")
+    return found
+
+
+def pattern_types(pattern: Pattern, given: Annotation) -> list[Annotation]:
+    """The annotations of what a pattern binds in values of an annotation; raises GraphError where it can match none of them."""
+    match pattern, given:
+        case Bind(), _:
+            return [given]
+        case (Case(fields=inner) | Fields(inner)), NeverType():
+            return [a for p in inner for a in pattern_types(p, given)]
+        case Case(data, index, inner), DataType(name, arguments) if name == data.name:
+            wanted = data.fields(index, arguments)
+            if len(wanted) != len(inner):
+                raise GraphError(
+                    f"match: the pattern {pattern} has {len(inner)} fields, and the constructor {len(wanted)}: "
+                    f"{data.constructors[index]}; write a pattern for each"
+                )
+            return [a for p, w in zip(inner, wanted, strict=True) for a in pattern_types(p, w)]
+        case Fields(inner), TupleType(types) if len(types) == len(inner):
+            return [a for p, t in zip(inner, types, strict=True) for a in pattern_types(p, t)]
+        case (Case() | Fields()), _:
+            kind = pattern.data.name if isinstance(pattern, Case) else f"a tuple of {len(pattern.fields)} fields"
+            raise GraphError(f"match: the pattern {pattern} is for {kind}, and the value is {given}; use patterns of its type")
+    return []
+
+
+def closure_type(callee: Function, captured: Sequence[Annotation], dims: Sequence[Dim]) -> CallableType:
+    """The annotation of a function as a value whose last parameters are captured.
+
+    Dims that neither these nor `dims` tell are unknown in it: they may differ between calls. Raises GraphError.
+    """
+    what = f"closure of {callee.name}"
+    open_ = len(callee.parameters) - len(captured)
+    if open_ < 0:
+        raise GraphError(f"{what}: {len(captured)} captured values for {len(callee.parameters)} parameters; pass at most so many")
+    _check_dims(callee, dims, what)
+    values: dict[str, Dim] = dict(zip(callee.dims, dims, strict=True))
+    types: dict[str, Annotation] = {}
+    _bind(callee.parameters[open_:], captured, values, types, what)
+    for a in (*(p.annotation for p in callee.parameters), callee.returns):
+        if unknown := {t.name for t in parts(a) if isinstance(t, TypeVariable)} - types.keys():
+            raise GraphError(
+                f"{what}: nothing tells its type {sorted(unknown)[0]!r}: a value is of one type; make it of a function that has "
+                "types in its signature, or that captures what tells them"
+            )
+
+    def known(annotation: Annotation) -> Annotation:
+        return substitute_types(map_dims(annotation, lambda d: _known(d, values)), types)
+
+    given = tuple(known(p.annotation) for p in callee.parameters[:open_])
+    return CallableType(given, known(callee.returns), is_pure_function(callee))
+
+
+def value_result(called: Annotation, given: Sequence[Annotation], what: str) -> Annotation:
+    """The annotation of what a function that is a value returns; raises GraphError where the call does not fit it."""
+    if not isinstance(called, CallableType):
+        raise GraphError(f"{what}: {called} is not a function; pass a closure or a parameter of type Callable")
+    if called.parameters is not None:
+        values: dict[str, Dim] = {}
+        if len(called.parameters) != len(given):
+            wanted = f"{called}, which takes {len(called.parameters)}"
+            raise GraphError(f"{what}: {len(given)} arguments for {wanted}; pass one for each")
+        for k, (p, a) in enumerate(zip(called.parameters, given, strict=True)):
+            # its dims are those of the caller
+            match_dims(p, a, values, f"{what}: argument {k}")
+    return called.returns
+
+
+def _reference(expr: ReferenceCall) -> Annotation:
+    given = [a.annotation for a in expr.args]
+    match expr.kind, given:
+        case "new", [value]:
+            return ReferenceType(value)
+        case "read", [ReferenceType(value)]:
+            return value
+        case "write", [ReferenceType(held), value]:
+            match_dims(held, value, {}, "write of a reference: the value")
+            return given[0]
+    text = ", ".join(map(str, given)) or "nothing"
+    raise GraphError(f"reference: {expr.kind!r} of {text}; new takes a value, read a reference, write a reference and a value")
+
+
 def _loop(expr: Loop, functions: Functions) -> Annotation:
     body = _callee(functions, expr.body)
     given = [a.annotation for a in expr.args]
@@ -152,113 +283,35 @@ def _loop(expr: Loop, functions: Functions) -> Annotation:
         after = joined
 
 
-def join(a: Annotation, b: Annotation, what: str) -> Annotation:
-    """What is known of a value that is one of two; raises GraphError where they cannot be one value."""
-    match a, b:
-        case (TensorType() | PartialTensor()), (TensorType() | PartialTensor()):
-            if a.dtype != b.dtype and a.dtype is not None and b.dtype is not None:
-                raise GraphError(f"{what}: results {a} and {b} differ in element type; cast one of them")
-            dtype = a.dtype if a.dtype == b.dtype else None
-            return tensor_annotation(_join_shapes(a.shape, b.shape), dtype)
-        case ShapeType(x), ShapeType(y):
-            return ShapeType(_join_shapes(x, y))
-        case TupleType(x), TupleType(y) if len(x) == len(y):
-            return TupleType(tuple(join(p, q, what) for p, q in zip(x, y, strict=True)))
-        case CallableType(), CallableType() if a == b:
-            return a
-    if type(a) is not type(b) or isinstance(a, TupleType):
-        raise GraphError(f"{what}: results {a} and {b} are of different kinds; return the same kind")
-    return a
-
-
-def _join_shapes(x: PartialShape | None, y: PartialShape | None) -> PartialShape | None:
-    if x is None or y is None or len(x) != len(y):
-        return None
-    return tuple(p if p == q else None for p, q in zip(x, y, strict=True))
-
-
-def match_dims(pattern: Annotation, given: Annotation, values: dict[str, Dim], what: str) -> None:
-    """Match an argument with a parameter: bind the parameter's symbols to dims in `values`.
-
-    A dim expression over symbols that other dims bind is left to the check at run time, unless both sides are numbers.
-    Raises GraphError, which begins with `what`, where the argument cannot fit.
-    """
-    match pattern, given:
-        case (TensorType() | PartialTensor()), (TensorType() | PartialTensor()):
-            if pattern.dtype and given.dtype and given.dtype not in (pattern.dtype, "scalar"):
-                raise GraphError(f"{what} is {given}, not {pattern}; cast it to {pattern.dtype}")
-            _match_shape(pattern.shape, given.shape, values, f"{what} is {given}, not {pattern}")
-        case ShapeType(x), ShapeType(y):
-            _match_shape(x, y, values, f"{what} is {given}, not {pattern}")
-        case TupleType(x), TupleType(y) if len(x) == len(y):
-            for p, q in zip(x, y, strict=True):
-                match_dims(p, q, values, what)
-        case _ if type(pattern) is not type(given) or isinstance(pattern, TupleType):
-            raise GraphError(f"{what} is {given}, not {pattern}; pass a value of that kind")
-
-
-def _match_shape(
-    pattern: PartialShape | None, given: PartialShape | None, values: dict[str, Dim], problem: str
-) -> None:
-    if pattern is None or given is None:
-        return
-    if len(pattern) != len(given):
-        raise GraphError(f"{problem}: rank {len(given)} instead of {len(pattern)}; reshape it")
-    for i, (p, q) in enumerate(zip(pattern, given, strict=True)):
-        if p is None or q is None:
-            continue
-        if isinstance(p, sympy.Symbol):
-            bound = values.setdefault(p.name, q)
-            if bound.is_Integer and q.is_Integer and bound != q:
-                raise GraphError(f"{problem}: dim {i} is {q}, but {p} is {bound} here; make them equal")
-        elif p.is_Integer and q.is_Integer and p != q:
-            raise GraphError(f"{problem}: dim {i} is {q} instead of {p}")
-
-
 def signature_result(callee: Function, given: Sequence[Annotation], dims: Sequence[Dim]) -> Annotation:
     """The annotation of a call's result, from the callee's signature; raises GraphError where the call does not fit."""
     what = f"call of {callee.name}"
     if len(given) != len(callee.parameters):
         raise GraphError(f"{what}: {len(given)} arguments for {len(callee.parameters)} parameters; pass one for each")
+    _check_dims(callee, dims, what)
+    values: dict[str, Dim] = dict(zip(callee.dims, dims, strict=True))
+    types: dict[str, Annotation] = {}
+    _bind(callee.parameters, given, values, types, what)
+    return substitute_types(map_dims(callee.returns, lambda d: _known(d, values)), types)
+
+
+def _check_dims(callee: Function, dims: Sequence[Dim], what: str) -> None:
     if len(dims) != len(callee.dims):
         raise GraphError(f"{what}: {len(dims)} shape arguments, it takes {len(callee.dims)} ({', '.join(callee.dims)})")
-    values: dict[str, Dim] = dict(zip(callee.dims, dims, strict=True))
-    for parameter, argument in zip(callee.parameters, given, strict=True):
-        match_dims(parameter.annotation, argument, values, f"{what}: argument {parameter.name!r}")
-    for parameter, argument in zip(callee.parameters, given, strict=True):
+
+
+def _bind(
+    parameters: Sequence[Var], given: Sequence[Annotation], values: dict[str, Dim], types: dict[str, Annotation], what: str
+) -> None:
+    """Match arguments with parameters: bind their symbols and type variables."""
+    for parameter, argument in zip(parameters, given, strict=True):
+        match_dims(parameter.annotation, argument, values, f"{what}: argument {parameter.name!r}", types)
+    for parameter, argument in zip(parameters, given, strict=True):
         solve_dims(parameter.annotation, argument, values)
-    return map_dims(callee.returns, lambda d: substitute_dim(d, values) if symbols_of(d) <= values.keys() else None)
 
 
-def solve_dims(pattern: Annotation, given: Annotation, values: dict[str, Dim]) -> None:
-    """Bind the symbols that stand in a parameter as a part of an expression only: 2*n in the place of 6*m says n = 3*m."""
-    match pattern, given:
-        case TupleType(x), TupleType(y):
-            for p, q in zip(x, y, strict=True):
-                solve_dims(p, q, values)
-        case ((TensorType(a) | PartialTensor(a)), (TensorType(b) | PartialTensor(b))) | (ShapeType(a), ShapeType(b)):
-            for dim, size in zip(a or (), b or (), strict=False):
-                if dim is not None and size is not None:
-                    _solve_dim(dim, size, values)
-
-
-def _solve_dim(dim: Dim, size: Dim, values: dict[str, Dim]) -> None:
-    new = symbols_of(dim) - values.keys()
-    if len(new) != 1:
-        return
-    unknown = symbol(new.pop())
-    if not dim.is_polynomial(unknown) or sympy.degree(dim, unknown) != 1:
-        return
-    factor, rest = (substitute_dim(c, values) for c in sympy.Poly(dim, unknown).all_coeffs())
-    value = divide(sympy.expand(size - rest), factor)
-    if value is not None:
-        values[unknown.name] = value
-
-
-def check_cast(given: Annotation, wanted: Annotation, what: str) -> None:
-    """Raises GraphError where a value of one annotation can never be matched with another; an object may be anything."""
-    if not isinstance(given, ObjectType):
-        match_dims(wanted, given, {}, what)
+def _known(dim: Dim, values: Mapping[str, Dim]) -> Dim | None:
+    return substitute_dim(dim, values) if symbols_of(dim) <= values.keys() else None
 
 
 def located(error: MirageError, where: str) -> MirageError:

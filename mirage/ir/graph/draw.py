@@ -8,7 +8,10 @@ from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
+    CallValue,
+    Closure,
     Constant,
+    Construct,
     Function,
     FunctionCall,
     If,
@@ -16,10 +19,12 @@ from mirage.ir.graph.nodes import (
     LibraryCall,
     Loop,
     MakeTuple,
+    Match,
     MatchCast,
     Module,
     OpCall,
     PackedCall,
+    ReferenceCall,
     ShapeCall,
     ShapeOf,
     ShapeValue,
@@ -85,6 +90,16 @@ def _draw(flow: Flow, b: Binding) -> None:
             kind, title = "operator", e.function
         case MatchCast():
             kind, title = "operator", "match_cast"
+        case Construct():
+            kind, title = "operator", e.name
+        case Match(clauses=clauses):
+            kind, title = "control", " or ".join(c.function for c in clauses)
+        case Closure():
+            kind, title = "control", f"closure of {e.function}"
+        case CallValue():
+            kind, title = "control", "call of a value"
+        case ReferenceCall():
+            kind, title = "effect", f"reference {e.kind}"
     flow.step(kind, title, types_text(b.var.annotation), e.args, [b.var])
 
 

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from mirage.ir.graph.nodes import Expr, Function, FunctionCall, If, Loop, PackedCall
+from mirage.ir.annotations import CallableType
+from mirage.ir.graph.nodes import (
+    CallValue,
+    Closure,
+    Expr,
+    Function,
+    FunctionCall,
+    If,
+    Loop,
+    Match,
+    PackedCall,
+    ReferenceCall,
+)
 
 
 def is_pure(expr: Expr, functions: Mapping[str, Function]) -> bool:
     """Whether an expression has no effect but its result. Calls of functions of the module are as pure as their bodies."""
-    if isinstance(expr, PackedCall):
-        return False
+    match expr:
+        case PackedCall() | ReferenceCall():
+            return False
+        case CallValue((called, *_)):
+            return not isinstance(called.annotation, CallableType) or called.annotation.pure
+        case Closure():
+            return True
     return all(name not in functions or is_pure_function(functions[name]) for name in callees(expr))
 
 
@@ -20,10 +37,12 @@ def is_pure_function(function: Function) -> bool:
 
 
 def callees(expr: Expr) -> tuple[str, ...]:
-    """Names of the functions of the module that an expression calls."""
+    """Names of the functions of the module that an expression calls, or makes a value of."""
     match expr:
-        case FunctionCall(function=name) | Loop(body=name):
+        case FunctionCall(function=name) | Loop(body=name) | Closure(function=name):
             return (name,)
         case If(then=then, orelse=orelse):
             return (then, orelse)
+        case Match(clauses=clauses):
+            return tuple(dict.fromkeys(c.function for c in clauses))
     return ()

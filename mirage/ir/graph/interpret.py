@@ -1,6 +1,8 @@
 """The meaning of modules with NumPy: the yardstick for compiled programs.
 
-Tensors are arrays, scalar constants Python numbers, shapes tuples of integers. Every value is checked against its annotation.
+Tensors are arrays, scalar constants Python numbers, shapes tuples of integers, values of data types records. Every value is
+checked against its annotation; what data holds is checked where it is taken out. Calls are kept on a stack of the machine's own,
+so that functions may call themselves as deep as `MAX_DEPTH`; last calls of functions that call themselves need no room on it.
 """
 
 from __future__ import annotations
@@ -11,14 +13,18 @@ from typing import Any
 import numpy as np
 import sympy
 
-from mirage.errors import GraphError, GuardError, InputError, MirageError, UnknownFunction
+from mirage.errors import DepthError, GraphError, GuardError, InputError, MirageError, UnknownFunction
 from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType
+from mirage.ir.data import PRELUDE, Record
 from mirage.ir.dims import Dim, dim_text, evaluate
 from mirage.ir.graph.match import match_sizes
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
+    CallValue,
+    Closure,
     Constant,
+    Construct,
     Function,
     FunctionCall,
     If,
@@ -26,16 +32,21 @@ from mirage.ir.graph.nodes import (
     LibraryCall,
     Loop,
     MakeTuple,
+    Match,
     MatchCast,
     Module,
     OpCall,
     PackedCall,
+    ReferenceCall,
     ShapeCall,
     ShapeOf,
     ShapeValue,
     TupleItem,
     Var,
 )
+from mirage.ir.graph.order import recursive
+from mirage.ir.graph.patterns import bound
+from mirage.ir.graph.values import FunctionValue, Reference, from_value, to_value
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.operator import as_arrays, get_operator
@@ -44,6 +55,12 @@ from mirage.ir.program import AttrItems
 from mirage.ir.types import DTYPES, ELEMENTS, TensorType
 
 Functions = Mapping[str, Callable[..., Any]]
+#: a function to call, its arguments and shape arguments
+Request = tuple[Function, Sequence[Any], Sequence[int]]
+#: expressions that call functions
+CALLS = FunctionCall | If | Loop | Match | CallValue
+#: calls that may be nested
+MAX_DEPTH = 500_000
 
 
 def run_module(
@@ -56,15 +73,18 @@ def run_module(
 ) -> Any:
     """The result of the main function.
 
+    Values of data types are given and returned as lists, as objects of the classes of the type, or as records.
+
     `packed` holds packed functions, called as `fn(*args, **attrs)`, besides the built-in effects, and shape functions;
     `library` library functions, called as `fn(inputs, outputs, **attrs)`. A kernel that is no loop program is called as
     `kernel(inputs, sizes, outputs)`. With `wide`, every floating-point tensor is kept and computed in float64, whatever its
     type: arguments of other types are converted, so that what the program writes in place does not reach them.
 
     Raises GuardError where a size breaks a constraint of a function or match_cast, naming the dim; InputError for
-    arguments of another number, kind or type; UnknownFunction; and what operators raise.
+    arguments of another number, kind or type; DepthError for calls that are nested too deep; UnknownFunction; and what operators
+    raise.
     """
-    return _Machine(module, packed or {}, library or {}, wide).call(module.functions[module.main], args, ())
+    return _Machine(module, packed or {}, library or {}, wide).main(args)
 
 
 class _Machine:
@@ -73,35 +93,84 @@ class _Machine:
         self.packed = packed
         self.library = library
         self.wide = wide
-        #: the last error that names its binding
-        self.located: MirageError | None = None
+        self.groups = recursive(module)
 
     def dtype(self, name: str) -> np.dtype:
         """What tensors of an element type are kept in."""
         return DTYPES["float64"] if self.wide and name in DTYPES else ELEMENTS[name]
 
-    def call(self, function: Function, args: Sequence[Any], dims: Sequence[int]) -> Any:
+    def main(self, args: Sequence[Any]) -> Any:
+        """The result of the main function, as callers have it."""
+        function = self.module.functions[self.module.main]
+        known = {**PRELUDE, **self.module.data}
+        self.numbered(function, args)
+        held: list[tuple[str, Annotation, Any]] = []
+
+        def leaf(annotation: Annotation, value: Any, what: str) -> Any:
+            held.append((what, annotation, self.converted(annotation, value, what)))
+            return held[-1][2]
+
+        names = [f"{function.name}: argument {p.name!r}" for p in function.parameters]
+        types = [p.annotation for p in function.parameters]
+        given = [to_value(t, v, known, name, leaf) for t, v, name in zip(types, args, names, strict=True)]
+        return from_value(function.returns, self.run(self.enter(function, given, (), held)), known)
+
+    def numbered(self, function: Function, args: Sequence[Any]) -> None:
         if len(args) != len(function.parameters):
             names = ", ".join(p.name for p in function.parameters)
             raise InputError(f"{function.name}: takes {len(function.parameters)} arguments ({names}), got {len(args)}")
-        frame = _Frame(self, function.name, dict(zip(function.dims, dims, strict=True)))
+
+    def enter(
+        self, function: Function, args: Sequence[Any], dims: Sequence[int], held: Iterable[tuple[str, Annotation, Any]] = ()
+    ) -> _Frame:
+        """A call that begins; `held` are values within the arguments that tell sizes, too."""
+        self.numbered(function, args)
+        frame = _Frame(self, function, dict(zip(function.dims, dims, strict=True)))
         given = []
         for p, value in zip(function.parameters, args, strict=True):
             what = f"{function.name}: argument {p.name!r}"
             frame.values[p] = self.converted(p.annotation, value, what)
             given.append((what, p.annotation, frame.values[p]))
-        match_sizes(given, frame.sizes, self.dtype)
-        for b in function.bindings:
+        match_sizes([*given, *held], frame.sizes, self.dtype)
+        return frame
+
+    def run(self, frame: _Frame) -> Any:
+        """The result of a call, and of all that it calls."""
+        stack = [frame]
+        while True:
+            frame = stack[-1]
             try:
-                frame.values[b.var] = frame.bind(b)
+                request = frame.advance()
+                if request is not None:
+                    called = self.enter(*request)
+                    if self.is_last(frame, called):
+                        stack[-1] = called
+                        continue
+                    if len(stack) >= MAX_DEPTH:
+                        raise DepthError(
+                            f"{len(stack)} calls are nested, the last one of {called.function.name}; let it call itself as its "
+                            "last step, or use a loop"
+                        )
+                    stack.append(called)
+                    continue
             except MirageError as e:
-                # the innermost binding is the one to name
-                if e is self.located:
-                    raise
+                b = frame.function.bindings[frame.at]
                 where = f"{b.where}: " if b.where else ""
-                self.located = type(e)(f"{where}{function.name}: {b.var.name}: {e}")
-                raise self.located from None
-        return frame.value(function.result)
+                raise type(e)(f"{where}{frame.function.name}: {b.var.name}: {e}") from None
+            stack.pop()
+            result = frame.value(frame.function.result)
+            if not stack:
+                return result
+            stack[-1].returned = (result,)
+
+    def is_last(self, frame: _Frame, called: _Frame) -> bool:
+        """Whether the result of a call is that of its caller, which needs no more room."""
+        f = frame.function
+        b = f.bindings[frame.at]
+        if frame.at != len(f.bindings) - 1 or b.var is not f.result or isinstance(b.value, Loop):
+            return False
+        group = self.groups.get(f.name)
+        return isinstance(b.value, CallValue) or (group is not None and group == self.groups.get(called.function.name))
 
     def converted(self, annotation: Annotation, value: Any, what: str) -> Any:
         """An argument as a value: numbers and arrays of other float types, where `wide`, become arrays."""
@@ -144,11 +213,33 @@ class _Machine:
 class _Frame:
     """One call of a function: its variables and the sizes of its dim symbols."""
 
-    def __init__(self, machine: _Machine, name: str, sizes: dict[str, int]) -> None:
+    __slots__ = ("at", "function", "machine", "returned", "round", "sizes", "values")
+
+    def __init__(self, machine: _Machine, function: Function, sizes: dict[str, int]) -> None:
         self.machine = machine
-        self.name = name
+        self.function = function
         self.sizes = sizes
         self.values: dict[Var, Any] = {}
+        #: the binding that is computed, what its call has returned, and the rounds of a loop that are done
+        self.at = 0
+        self.returned: tuple[Any] | None = None
+        self.round = 0
+
+    def advance(self) -> Request | None:
+        """Compute bindings up to one that needs a call: its function, arguments and shape arguments. None at the end."""
+        bindings = self.function.bindings
+        while self.at < len(bindings):
+            b = bindings[self.at]
+            if isinstance(b.value, CALLS):
+                if (request := self.call(b.value)) is not None:
+                    return request
+                assert self.returned is not None
+                value, self.returned = self.returned[0], None
+            else:
+                value = self.expression(b)
+            self.values[b.var] = self.checked(b, value)
+            self.at += 1
+        return None
 
     def value(self, atom: Atom) -> Any:
         match atom:
@@ -171,8 +262,7 @@ class _Frame:
 
         return {k: bound(v) for k, v in attrs}
 
-    def bind(self, b: Binding) -> Any:
-        value = self.expression(b)
+    def checked(self, b: Binding, value: Any) -> Any:
         if not isinstance(b.value, MatchCast):
             try:
                 match_sizes([("its value", b.var.annotation, value)], self.sizes, self.machine.dtype)
@@ -182,6 +272,29 @@ class _Frame:
                 raise GraphError(f"{e}: the annotation {b.var.annotation} is wrong") from None
         return value
 
+    def call(self, expr: FunctionCall | If | Loop | Match | CallValue) -> Request | None:
+        """The call that an expression needs next; None where it has returned."""
+        functions = self.machine.module.functions
+        if isinstance(expr, Loop):
+            return self.next_round(expr)
+        if self.returned is not None:
+            return None
+        args = [self.value(a) for a in expr.args]
+        match expr:
+            case FunctionCall(function, dims=dims):
+                return functions[function], args, self.shape(dims)
+            case If(then=then, orelse=orelse, dims=dims):
+                return functions[then if bool(args[0]) else orelse], args[1:], self.shape(dims)
+            case Match(clauses=clauses, dims=dims):
+                for c in clauses:
+                    found: list[Any] = []
+                    if bound(c.pattern, args[0], found):
+                        return functions[c.function], [*found, *args[1:]], self.shape(dims)
+                raise GraphError("match: no clause matches the value; check the module")
+            case CallValue():
+                called = args[0]
+                return called.function, [*args[1:], *called.args], called.dims
+
     def expression(self, b: Binding) -> Any:
         machine, expr = self.machine, b.value
         if isinstance(expr, Var | Constant | ShapeValue):
@@ -190,13 +303,17 @@ class _Frame:
         match expr:
             case OpCall():
                 return self.operator(expr, args)
-            case FunctionCall(function, dims=dims):
-                return machine.call(machine.module.functions[function], args, self.shape(dims))
-            case If(then=then, orelse=orelse, dims=dims):
-                name = then if bool(args[0]) else orelse
-                return machine.call(machine.module.functions[name], args[1:], self.shape(dims))
-            case Loop():
-                return self.loop(expr, args)
+            case Construct(data, index):
+                return Record(data, index, tuple(args))
+            case Closure(function, dims=dims):
+                return FunctionValue(machine.module.functions[function], tuple(args), self.shape(dims))
+            case ReferenceCall("new"):
+                return Reference(args[0])
+            case ReferenceCall("read"):
+                return args[0].value
+            case ReferenceCall("write"):
+                args[0].value = args[1]
+                return args[0]
             case KernelCall():
                 return self.kernel(expr, args)
             case LibraryCall(function, out=out, attrs=attrs):
@@ -242,16 +359,21 @@ class _Frame:
 
         return own(result)
 
-    def loop(self, expr: Loop, args: list[Any]) -> Any:
-        body = self.machine.module.functions[expr.body]
+    def next_round(self, expr: Loop) -> Request | None:
+        """The call of a loop's next round; None after the last one, whose result is that of the loop."""
+        args = [self.value(a) for a in expr.args]
         count = int(args.pop(0)) if expr.count is None else evaluate(expr.count, self.sizes)
         if expr.bound is not None and count > (most := evaluate(expr.bound, self.sizes)):
             raise GuardError(f"loop of {expr.body}: {count} rounds, but its bound {dim_text(expr.bound)} is {most}")
         carried, invariant = tuple(args[: expr.carried]), args[expr.carried :]
-        for i in range(count):
-            found = self.machine.call(body, [np.asarray(i, np.int64), *carried, *invariant], self.shape(expr.dims))
-            carried = (found,) if expr.carried == 1 else found
-        return carried[0] if expr.carried == 1 else carried
+        if self.returned is not None:
+            carried = self.returned if expr.carried == 1 else self.returned[0]
+        if self.round >= count:
+            self.returned, self.round = (carried[0] if expr.carried == 1 else carried,), 0
+            return None
+        index = np.asarray(self.round, np.int64)
+        self.round, self.returned = self.round + 1, None
+        return self.machine.module.functions[expr.body], [index, *carried, *invariant], self.shape(expr.dims)
 
     def outputs(self, types: Iterable[TensorType]) -> tuple[np.ndarray, ...]:
         return tuple(np.empty(self.shape(t.shape), self.machine.dtype(t.dtype)) for t in types)

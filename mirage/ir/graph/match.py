@@ -8,8 +8,19 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import DimError, GuardError, InputError
-from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import (
+    Annotation,
+    CallableType,
+    DataType,
+    PartialShape,
+    PartialTensor,
+    ReferenceType,
+    ShapeType,
+    TupleType,
+)
+from mirage.ir.data import Record
 from mirage.ir.dims import Dim, dim_text, evaluate, solve, symbols_of
+from mirage.ir.graph.values import FunctionValue, Reference
 from mirage.ir.types import ELEMENTS, TensorType
 
 
@@ -85,3 +96,13 @@ def _collect(
         case TupleType(fields):
             for i, (f, v) in enumerate(zip(fields, value, strict=True)):
                 _collect(f"{what}, field {i}", f, v, found, dtype)
+        case DataType(data):
+            # what it holds is looked at where it is taken out
+            if not isinstance(value, Record) or value.data.name != data:
+                raise InputError(f"{what} is {value!r}, not {annotation}")
+        case CallableType():
+            if not isinstance(value, FunctionValue):
+                raise InputError(f"{what} is {type(value).__name__}, not {annotation}; only programs make functions as values")
+        case ReferenceType():
+            if not isinstance(value, Reference):
+                raise InputError(f"{what} is {type(value).__name__}, not {annotation}; only programs make references")

@@ -1,15 +1,16 @@
 """The nodes of the graph IR (Relax, sections 3.1 to 3.3), immutable and in A-normal form.
 
-    Module    = functions by name, kernels by name, the main function
+    Module    = functions by name, kernels by name, data types by name, the main function
     Function  = parameters, extra shape parameters, blocks, result
     Block     = bindings; those of a dataflow block are pure, and may be reordered or removed
     Binding   = variable, expression, the user's line
     Atom      = Var | Constant | ShapeValue          an operand
     Expr      = Atom | OpCall | FunctionCall | KernelCall | LibraryCall | PackedCall | MakeTuple | TupleItem
-              | ShapeOf | ShapeCall | If | Loop | MatchCast
+              | ShapeOf | ShapeCall | If | Loop | MatchCast | Construct | Match | Closure | CallValue | ReferenceCall
 
-Nothing nests: the branches of an `If` and the body of a `Loop` are functions of the module. So every analysis sees
-straight lines, and dims reach a branch as they reach any function: through its signature, or as extra shape arguments.
+Nothing nests: the branches of an `If`, the body of a `Loop`, the clauses of a `Match` and the function of a `Closure` are
+functions of the module. So every analysis sees straight lines, and dims reach a branch as they reach any function: through its
+signature, or as extra shape arguments. Functions may call themselves, directly or not.
 Annotations of calls that cannot be deduced from the operands (`out`, `annotation`) are part of the call.
 """
 
@@ -24,7 +25,9 @@ import numpy as np
 
 from mirage.drawing.show import Displayed
 from mirage.ir.annotations import Annotation, ShapeType
+from mirage.ir.data import DataDeclaration
 from mirage.ir.dims import Dim
+from mirage.ir.graph.patterns import Pattern
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType
 
@@ -187,6 +190,63 @@ class MatchCast:
     annotation: Annotation
 
 
+@dataclass(frozen=True)
+class Construct:
+    """A value of a data type: its constructor of number `index`, applied to the fields."""
+
+    data: DataDeclaration
+    index: int
+    args: tuple[Atom, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The name of the constructor."""
+        return self.data.constructors[self.index].name
+
+
+@dataclass(frozen=True)
+class Clause:
+    """A pattern, and the function for values that it matches: it takes what the pattern binds, then what the match hands on."""
+
+    pattern: Pattern
+    function: str
+
+
+@dataclass(frozen=True)
+class Match:
+    """The function of the first clause whose pattern matches `args[0]`; the rest of `args` is handed on to it."""
+
+    args: tuple[Atom, ...]
+    clauses: tuple[Clause, ...]
+    dims: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A function of the module as a value: `args` are its last parameters, `dims` its extra shape parameters."""
+
+    function: str
+    args: tuple[Atom, ...] = ()
+    dims: tuple[Dim, ...] = ()
+
+
+@dataclass(frozen=True)
+class CallValue:
+    """A call of a function that is a value, `args[0]`, with the other arguments."""
+
+    args: tuple[Atom, ...]
+
+
+@dataclass(frozen=True)
+class ReferenceCall:
+    """An effect on a reference: `new` makes one that holds `args[0]`, `read` gives what `args[0]` holds, `write` puts `args[1]`
+    into `args[0]`, and gives it.
+    """
+
+    kind: str
+    args: tuple[Atom, ...]
+
+
 Call: TypeAlias = (
     OpCall
     | FunctionCall
@@ -200,6 +260,11 @@ Call: TypeAlias = (
     | If
     | Loop
     | MatchCast
+    | Construct
+    | Match
+    | Closure
+    | CallValue
+    | ReferenceCall
 )
 Expr: TypeAlias = Atom | Call
 
@@ -281,11 +346,15 @@ class Kernel(Protocol):
 
 @dataclass(frozen=True)
 class Module(Displayed, drawn_by="mirage.ir.graph.draw"):
-    """A whole program: functions and kernels by name, and the name of the function that users call."""
+    """A whole program: functions and kernels by name, and the name of the function that users call.
+
+    `data` are the data types that it declares, beside those of the prelude (`mirage.ir.data.PRELUDE`).
+    """
 
     functions: Mapping[str, Function]
     kernels: Mapping[str, Kernel] = field(default_factory=dict)
     main: str = "main"
+    data: Mapping[str, DataDeclaration] = field(default_factory=dict)
 
     def __iter__(self) -> Iterator[Function]:
         return iter(self.functions.values())

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NoReturn
 
 import networkx as nx
 
 from mirage.errors import MirageError, ParseError
-from mirage.ir.annotations import Annotation
+from mirage.ir.annotations import Annotation, NeverType, at_least, parts
+from mirage.ir.data import PRELUDE, Constructor, DataDeclaration, check_declarations, constructors_of
 from mirage.ir.graph.check import check_function, check_module
 from mirage.ir.graph.deduce import deduce, settled
+from mirage.ir.graph.effects import is_pure_function
 from mirage.ir.graph.nodes import Binding, Block, Expr, Function, Kernel, Module, Var
+from mirage.ir.graph.order import components
 from mirage.ir.graph.read import CALLS, Scope, read_atom, read_expression, read_free
 from mirage.ir.syntax import at, expected, parse_statements, read_annotation
 
 #: longest text of a module that is parsed, in characters: it may hold constants
 MAX_MODULE_TEXT = 16_000_000
+
+#: rounds in which the results of functions that call each other are to be found
+MAX_ROUNDS = 16
 
 KernelReaders = Mapping[str, Callable[[str], Kernel]]
 
@@ -30,11 +37,16 @@ def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
     """
     found: dict[str, Kernel] = {}
     trees: dict[str, ast.FunctionDef] = {}
+    data: dict[str, DataDeclaration] = {}
+    lines: dict[str, ast.ClassDef] = {}
     for s in parse_statements(text, MAX_MODULE_TEXT):
         match s:
             case ast.FunctionDef():
                 _unused(s, s.name, found, trees)
                 trees[s.name] = s
+            case ast.ClassDef():
+                _unused(s, s.name, data)
+                data[s.name], lines[s.name] = _declaration(s), s
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id="kernel")) as call):
                 _unused(s, name, found, trees)
                 found[name] = _kernel(call, kernels or {})
@@ -43,10 +55,12 @@ def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
     if not trees:
         raise ParseError("line 1: the module has no function; write def main(x: float32[n]) -> float32[n]: ...")
     main = _main(trees)
-    functions: dict[str, Function] = {}
-    for name in _callees_first(trees):
-        functions[name] = _FunctionParser(trees[name], functions, found).parse()
-    module = Module({name: functions[name] for name in trees}, found, main)
+    try:
+        known = check_declarations(data)
+    except MirageError as e:
+        raise at(next((t for name, t in lines.items() if str(e).startswith(f"{name}:")), next(iter(lines.values()))), e) from None
+    functions = _Functions(trees, found, known).parse()
+    module = Module({name: functions[name] for name in trees}, found, main, data)
     try:
         check_module(module)
     except MirageError as e:
@@ -58,7 +72,7 @@ def parse_function(text: str) -> Function:
     """The one function that the text describes, which calls no other; raises as `parse_module` does."""
     match parse_statements(text, MAX_MODULE_TEXT):
         case [ast.FunctionDef() as tree]:
-            return _FunctionParser(tree, {}, {}).parse()
+            return _FunctionParser(tree, {}, {}, PRELUDE).parse()
     raise ParseError("line 1: expected one function, def NAME(x: float32[n], ...) -> ...:")
 
 
@@ -97,8 +111,27 @@ def _main(trees: Mapping[str, ast.FunctionDef]) -> str:
     return marked[0].name if marked else "main"
 
 
-def _callees_first(trees: Mapping[str, ast.FunctionDef]) -> list[str]:
-    """The functions, each after those that it calls."""
+def _declaration(tree: ast.ClassDef) -> DataDeclaration:
+    """A data type: its parameters in parentheses, and a constructor a line."""
+    form = "class NAME(a, ...): with lines def CONSTRUCTOR(field: a, ...): ..."
+    if tree.keywords or tree.decorator_list or not all(isinstance(b, ast.Name) for b in tree.bases):
+        expected(tree, form)
+    constructors = []
+    for s in tree.body:
+        match s:
+            case ast.FunctionDef(body=[ast.Expr(value=ast.Constant(value=v))], decorator_list=[], returns=None) if v is ...:
+                a = s.args
+                if a.vararg or a.kwarg or a.posonlyargs or a.defaults or a.kwonlyargs or not all(f.annotation for f in a.args):
+                    expected(s, "fields of the form value: a")
+                fields = tuple((f.arg, read_annotation(f.annotation)) for f in a.args if f.annotation)
+                constructors.append(Constructor(s.name, fields))
+            case _:
+                expected(s, form)
+    return DataDeclaration(tree.name, tuple(b.id for b in tree.bases if isinstance(b, ast.Name)), tuple(constructors))
+
+
+def _calls(trees: Mapping[str, ast.FunctionDef]) -> nx.DiGraph[str]:
+    """Edges from functions to the functions that they call."""
     graph: nx.DiGraph[str] = nx.DiGraph()
     graph.add_nodes_from(trees)
     for name, tree in trees.items():
@@ -106,27 +139,95 @@ def _callees_first(trees: Mapping[str, ast.FunctionDef]) -> list[str]:
             match node:
                 case ast.Call(func=ast.Subscript(value=ast.Name(id=form), slice=index)) if form in CALLS:
                     named = index.elts if isinstance(index, ast.Tuple) else [index]
-                    graph.add_edges_from((n.id, name) for n in named if isinstance(n, ast.Name) and n.id in trees)
-    try:
-        return list(nx.topological_sort(graph))
-    except nx.NetworkXUnfeasible:
-        circle = [a for a, _ in nx.find_cycle(graph)]
-        raise ParseError(
-            f"line {trees[circle[0]].lineno}: functions {', '.join(circle)} call each other in a circle; "
-            "recursion is not supported, use a loop"
-        ) from None
+                    called = [n.upper if isinstance(n, ast.Slice) else n for n in named]
+                    graph.add_edges_from((name, n.id) for n in called if isinstance(n, ast.Name) and n.id in trees)
+    return graph
+
+
+class _Functions:
+    """Reads the functions of a module, callees first. Results of functions that call themselves are those that are declared;
+    where none is, the least that fits: at first no value, then what a round of reading finds, until a round finds no more.
+    """
+
+    def __init__(
+        self, trees: Mapping[str, ast.FunctionDef], kernels: Mapping[str, Kernel], data: Mapping[str, DataDeclaration]
+    ) -> None:
+        self.trees = trees
+        self.kernels = kernels
+        self.data = data
+        self.functions: dict[str, Function] = {}
+
+    def parse(self) -> dict[str, Function]:
+        graph = _calls(self.trees)
+        for names in components(graph):
+            if len(names) == 1 and not graph.has_edge(names[0], names[0]):
+                self.functions[names[0]] = self._parser(names[0]).parse()
+            else:
+                self._together(names)
+        return self.functions
+
+    def _parser(self, name: str) -> _FunctionParser:
+        return _FunctionParser(self.trees[name], self.functions, self.kernels, self.data)
+
+    def _together(self, names: Sequence[str]) -> None:
+        """Functions that call each other."""
+        self.functions |= {name: self._parser(name).header() for name in names}
+        for _ in range(MAX_ROUNDS):
+            before = [self._signature(name) for name in names]
+            found = {name: self._parser(name).read() for name in names}
+            # what a caller has to know: a declared result is the one
+            self.functions |= {
+                name: replace(f, result=self.functions[name].result) if self.trees[name].returns else f
+                for name, f in found.items()
+            }
+            if [self._signature(name) for name in names] == before:
+                break
+        else:
+            raise ParseError(
+                f"line {self.trees[names[0]].lineno}: the result of {names[0]} is another one in every round, "
+                f"{before[0][0]} at last; declare it, def {names[0]}(...) -> ..."
+            )
+        for name in names:
+            self._parser(name).check(found[name])
+        self.functions |= found
+
+    def _signature(self, name: str) -> tuple[Annotation, bool]:
+        function = self.functions[name]
+        return function.returns, is_pure_function(function)
 
 
 class _FunctionParser:
     """Reads one function, whose callees have been read."""
 
-    def __init__(self, tree: ast.FunctionDef, functions: Mapping[str, Function], kernels: Mapping[str, Kernel]) -> None:
+    def __init__(
+        self,
+        tree: ast.FunctionDef,
+        functions: Mapping[str, Function],
+        kernels: Mapping[str, Kernel],
+        data: Mapping[str, DataDeclaration],
+    ) -> None:
         self.tree = tree
         self.functions = functions
         self.kernels = kernels
-        self.scope: Scope = {}
+        self.data = data
+        self.scope = Scope(constructors_of(data))
 
     def parse(self) -> Function:
+        function = self.read()
+        self.check(function)
+        return function
+
+    def header(self) -> Function:
+        """The function as its callers know it before it is read."""
+        declared = self.tree.returns
+        result = Var(self.tree.name, NeverType() if declared is None else read_annotation(declared))
+        return Function(self.tree.name, tuple(self._parameters()), (), result, self._dims())
+
+    def _dims(self) -> tuple[str, ...]:
+        return tuple(a.arg for a in self.tree.args.kwonlyargs)
+
+    def read(self) -> Function:
+        """The function, not checked yet."""
         attrs = self._attributes()
         parameters = tuple(self._parameters())
         *statements, last = self.tree.body
@@ -134,20 +235,22 @@ class _FunctionParser:
         if not isinstance(last, ast.Return) or last.value is None:
             expected(last, "return NAME as the last line")
         result = read_atom(last.value, self.scope)
-        function = Function(
-            self.tree.name, parameters, blocks, result, tuple(a.arg for a in self.tree.args.kwonlyargs), attrs
-        )
+        return Function(self.tree.name, parameters, blocks, result, self._dims(), attrs)
+
+    def check(self, function: Function) -> None:
+        """Raises what is wrong with the function, or with what is declared of it."""
         try:
-            check_function(function, self.functions, self.kernels)
+            check_function(function, self.functions, self.kernels, self.data)
         except MirageError as e:
             raise at(self.tree, e) from None
         declared = self.tree.returns
         if declared is not None and read_annotation(declared) != function.returns:
+            last = self.tree.body[-1]
+            assert isinstance(last, ast.Return) and last.value is not None
             raise ParseError(
                 f"line {declared.lineno}: the result is declared as {read_annotation(declared)}, "
                 f"but {ast.unparse(last.value)} is {function.returns}; correct one of them"
             )
-        return function
 
     def _attributes(self) -> tuple[tuple[str, object], ...]:
         attrs: list[tuple[str, object]] = []
@@ -206,10 +309,19 @@ class _FunctionParser:
                 annotation = read_annotation(given)
             case ast.Assign(targets=[ast.Name(id=name)], value=node):
                 value = self._settled(s, read_expression(node, self.scope))
-                annotation = self._deduced(s, value)
+                annotation = self._returned(name, self._deduced(s, value))
             case _:
                 self._no_binding(s)
         return Binding(self._define(s, name, annotation), value, where)
+
+    def _returned(self, name: str, found: Annotation) -> Annotation:
+        """What is known of a value: of an empty list, say, that is the result, what is declared."""
+        match self.tree:
+            case ast.FunctionDef(returns=ast.expr() as declared, body=[*_, ast.Return(value=ast.Name(id=last))]) if last == name:
+                wanted = read_annotation(declared)
+                if any(isinstance(a, NeverType) for a in parts(found)) and at_least(wanted, found):
+                    return wanted
+        return found
 
     def _settled(self, s: ast.stmt, value: Expr) -> Expr:
         try:

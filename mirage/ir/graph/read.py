@@ -6,16 +6,21 @@ import ast
 import base64
 import binascii
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from mirage.errors import MirageError, ParseError
+from mirage.ir.data import DataDeclaration
 from mirage.ir.dims import Dim
 from mirage.ir.graph.nodes import (
     Atom,
+    CallValue,
+    Clause,
+    Closure,
     Constant,
+    Construct,
     Expr,
     FunctionCall,
     If,
@@ -23,25 +28,42 @@ from mirage.ir.graph.nodes import (
     LibraryCall,
     Loop,
     MakeTuple,
+    Match,
     MatchCast,
     OpCall,
     PackedCall,
+    ReferenceCall,
     ShapeCall,
     ShapeOf,
     ShapeValue,
     TupleItem,
     Var,
 )
+from mirage.ir.graph.patterns import Bind, Case, Fields, Pattern, Wildcard
 from mirage.ir.operator import Operator, get_operator
 from mirage.ir.operators.in_place import EFFECTS, InPlace
 from mirage.ir.program import AttrItems
 from mirage.ir.syntax import at, elements, expected, literal, read_annotation, read_attribute, read_dim, read_number
 from mirage.ir.types import ELEMENTS, TensorType
 
-#: variables by name
-Scope = dict[str, Var]
+
+class Scope(dict[str, Var]):
+    """Variables by name, and the constructors of the data types that the module has."""
+
+    def __init__(self, constructors: Mapping[str, tuple[DataDeclaration, int]]) -> None:
+        super().__init__()
+        self.constructors = constructors
+
+    def constructor(self, node: ast.expr, name: str) -> tuple[DataDeclaration, int]:
+        """The constructor of a name, its data type and number."""
+        if name not in self.constructors:
+            known = ", ".join(self.constructors)
+            raise ParseError(f"line {node.lineno}: there is no constructor {name!r}; the constructors are {known}")
+        return self.constructors[name]
+
+
 #: the forms that name functions of the module in brackets
-CALLS = frozenset({"call", "if_else", "loop"})
+CALLS = frozenset({"call", "if_else", "loop", "match", "closure"})
 
 
 def read_atom(node: ast.expr, scope: Scope) -> Atom:
@@ -66,6 +88,10 @@ def read_expression(node: ast.expr, scope: Scope) -> Expr:
             return ShapeOf((read_atom(value, scope),))
         case ast.Tuple(elts=fields):
             return MakeTuple(tuple(read_atom(f, scope) for f in fields))
+        case ast.Call(func=ast.Name(id=name)) if name[0].isupper():
+            data, index = scope.constructor(node, name)
+            _keywords(node, none=True)
+            return Construct(data, index, _atoms(node, scope))
         case ast.Call(func=ast.Name(id=op)):
             return _operator(op, node, scope)
         case ast.Call(func=ast.Subscript(value=ast.Name(id=form), slice=index)) if form in _FORMS:
@@ -96,10 +122,12 @@ def _declared(operator: Operator | InPlace, call: ast.Call) -> AttrItems:
         raise at(call, e) from None
 
 
-def _keywords(call: ast.Call, *known: str) -> dict[str, ast.expr]:
-    """The keyword arguments; only those `known`, where some are named."""
+def _keywords(call: ast.Call, *known: str, none: bool = False) -> dict[str, ast.expr]:
+    """The keyword arguments; only those `known`, where some are named; with `none`, no keyword is right."""
     found: dict[str, ast.expr] = {}
     for k in call.keywords:
+        if none:
+            expected(call, "no keywords")
         if k.arg is None or (known and k.arg not in known):
             expected(call, f"no keywords but {', '.join(known)}" if known else "keywords by name, not **")
         found[k.arg] = k.value
@@ -275,6 +303,53 @@ def _shape_function(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr
     return ShapeCall(_text(index[0]), _atoms(call, scope), _number(index[1]))
 
 
+def _match(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:
+    clauses: list[Clause] = []
+    for i in index:
+        if not isinstance(i, ast.Slice) or i.lower is None or i.upper is None or i.step is not None:
+            expected(call, "match[PATTERN: FUNCTION, ...](value, ...)")
+        clauses.append(Clause(read_pattern(i.lower, scope), _name(i.upper)))
+    if not call.args:
+        expected(call, "match[PATTERN: FUNCTION, ...](value, ...)")
+    return Match(_atoms(call, scope), tuple(clauses), _dims(_keywords(call, "dims")))
+
+
+def read_pattern(node: ast.expr, scope: Scope) -> Pattern:
+    """A pattern: `_`, a name, a constructor or a tuple of patterns."""
+    match node:
+        case ast.Name(id="_"):
+            return Wildcard()
+        case ast.Name(id=name):
+            return Bind(name)
+        case ast.Tuple(elts=fields):
+            return Fields(tuple(read_pattern(f, scope) for f in fields))
+        case ast.Call(func=ast.Name(id=name), args=fields, keywords=[]):
+            data, index = scope.constructor(node, name)
+            return Case(data, index, tuple(read_pattern(f, scope) for f in fields))
+    expected(node, "a pattern: _, a name, a constructor such as Cons(x, _), or a tuple of patterns")
+
+
+def _closure(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:
+    if len(index) != 1:
+        expected(call, "closure[FUNCTION](captured, ...)")
+    return Closure(_name(index[0]), _atoms(call, scope), _dims(_keywords(call, "dims")))
+
+
+def _apply(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:
+    if len(index) != 1:
+        expected(call, "apply[VARIABLE](argument, ...)")
+    _keywords(call, none=True)
+    return CallValue((read_atom(index[0], scope), *_atoms(call, scope)))
+
+
+def _reference(call: ast.Call, index: list[ast.expr], scope: Scope) -> Expr:
+    kinds = [i.id for i in index if isinstance(i, ast.Name)]
+    if len(kinds) != 1 or kinds[0] not in ("new", "read", "write"):
+        expected(call, "reference[new](value), reference[read](reference) or reference[write](reference, value)")
+    _keywords(call, none=True)
+    return ReferenceCall(kinds[0], _atoms(call, scope))
+
+
 _FORMS: dict[str, Callable[[ast.Call, list[ast.expr], Scope], Expr]] = {
     "call": _call,
     "if_else": _if_else,
@@ -285,4 +360,8 @@ _FORMS: dict[str, Callable[[ast.Call, list[ast.expr], Scope], Expr]] = {
     "library": _library,
     "packed": _packed,
     "shape_function": _shape_function,
+    "match": _match,
+    "closure": _closure,
+    "apply": _apply,
+    "reference": _reference,
 }

@@ -11,6 +11,9 @@
         v2: Object = packed["log", Object](v1)                bindings with effects stand outside of such blocks
         return v1
 
+    class Pair(a):                                            a data type before the functions: its type parameters
+        def Both(left: a, right: a): ...                      and a constructor a line
+
 Operators are calls of a name. Every other expression has a form of its own, which no operator can have:
 
     float32[2](1.5, -2.0), float32[2, 3]("base64")            constants: few elements, or little-endian bytes
@@ -23,6 +26,11 @@ Operators are calls of a name. Every other expression has a form of its own, whi
     library["gemm", float32[n, m]](x, w, alpha=1/2)           name, results
     packed["append", Object, in_place[0]](cache, x)           name, result, arguments that it writes to
     shape_function["bins", 2](s)                              name, rank of the result
+    Cons(x, xs)                                               a constructor
+    match[Nil(): f, Cons(x, _): g](xs, y, dims=(n,))          functions of what each pattern binds, and of y
+    closure[f](w, dims=(n,))                                  a function as a value, its last parameters given
+    apply[f](x)                                               a call of such a value
+    reference[new](x), reference[read](r)                     and reference[write](r, x)
 
 Lines of the user's program (`where`) are not printed.
 """
@@ -39,11 +47,15 @@ import numpy as np
 import sympy
 
 from mirage.errors import GraphError
+from mirage.ir.data import DataDeclaration
 from mirage.ir.dims import Dim, dim_text
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
+    CallValue,
+    Closure,
     Constant,
+    Construct,
     Expr,
     Function,
     FunctionCall,
@@ -52,10 +64,12 @@ from mirage.ir.graph.nodes import (
     LibraryCall,
     Loop,
     MakeTuple,
+    Match,
     MatchCast,
     Module,
     OpCall,
     PackedCall,
+    ReferenceCall,
     ShapeCall,
     ShapeOf,
     ShapeValue,
@@ -76,11 +90,18 @@ def print_module(module: Module, *, elide: int | None = None) -> str:
 
     With `elide`, the data of constants of more elements is left out: shorter, but such text cannot be parsed.
     """
-    parts = [f"{name} = kernel({_quoted(k.kind)}, {_block_text(k.to_text())})\n" for name, k in module.kernels.items()]
+    parts = [print_declaration(d) for d in module.data.values()]
+    parts += [f"{name} = kernel({_quoted(k.kind)}, {_block_text(k.to_text())})\n" for name, k in module.kernels.items()]
     for f in module:
         above = "@main\n" if f.name == module.main != "main" else ""
         parts.append(above + print_function(f, elide=elide))
     return "\n\n".join(parts)
+
+
+def print_declaration(data: DataDeclaration) -> str:
+    """A data type as text."""
+    head = f"class {data.name}({', '.join(data.parameters)}):" if data.parameters else f"class {data.name}:"
+    return "\n".join([head, *(f"    def {c}: ..." for c in data.constructors)]) + "\n"
 
 
 def print_function(function: Function, *, elide: int | None = None) -> str:
@@ -145,6 +166,17 @@ def _expression(expr: Expr, elide: int | None) -> str:
             return _call(f"loop[{body}]", [*first, *groups, *keywords, *_dims("dims", dims)])
         case MatchCast(args, annotation):
             return _call(f"match_cast[{annotation}]", atoms(args))
+        case Construct(args=args):
+            return _call(expr.name, atoms(args))
+        case Match(args, clauses, dims):
+            cases = ", ".join(f"{c.pattern}: {c.function}" for c in clauses)
+            return _call(f"match[{cases}]", [*atoms(args), *_dims("dims", dims)])
+        case Closure(function, args, dims):
+            return _call(f"closure[{function}]", [*atoms(args), *_dims("dims", dims)])
+        case CallValue((called, *args)):
+            return _call(f"apply[{_atom(called, elide)}]", atoms(args))
+        case ReferenceCall(kind, args):
+            return _call(f"reference[{kind}]", atoms(args))
     raise GraphError(f"{type(expr).__name__}: not an expression of a graph")
 
 

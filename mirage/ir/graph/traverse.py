@@ -10,11 +10,12 @@ from typing import Any
 
 import sympy
 
-from mirage.ir.annotations import Annotation, CallableType, TupleType, dims_of, map_dims, noted
+from mirage.ir.annotations import Annotation, CallableType, DataType, ReferenceType, TupleType, dims_of, map_dims, noted
 from mirage.ir.dims import Dim, symbol, symbols_of
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
+    Closure,
     Constant,
     Expr,
     Function,
@@ -23,6 +24,7 @@ from mirage.ir.graph.nodes import (
     KernelCall,
     LibraryCall,
     Loop,
+    Match,
     MatchCast,
     OpCall,
     PackedCall,
@@ -79,7 +81,7 @@ def with_dims(expr: Expr, fn: Callable[[Dim], Dim]) -> Expr:
             return replace(result, annotation=map_dims(annotation, fn), attrs=_map_attrs(attrs, fn))
         case MatchCast(annotation=annotation):
             return replace(result, annotation=map_dims(annotation, fn))
-        case FunctionCall(dims=dims) | If(dims=dims):
+        case FunctionCall(dims=dims) | If(dims=dims) | Match(dims=dims) | Closure(dims=dims):
             return replace(result, dims=tuple(map(fn, dims)))
         case Loop(count=count, bound=bound, dims=dims):
             return replace(
@@ -113,11 +115,13 @@ def rename(binding: Binding, new: Mapping[Var, Atom]) -> Binding:
 
 
 def value_dims(annotation: Annotation) -> list[Dim]:
-    """The known dims of the tensors and shapes of a value; what a function takes or gives is not part of it."""
+    """The known dims of the tensors and shapes of a value; what a function takes or gives is not
+    part of it, nor what a data type or a reference holds, which there may be none of.
+    """
     match annotation:
         case TupleType(fields):
             return [d for f in fields for d in value_dims(f)]
-        case CallableType():
+        case CallableType() | DataType() | ReferenceType():
             return []
     return dims_of(annotation)
 

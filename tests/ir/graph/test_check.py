@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mirage.errors import DimError, GraphError, MirageError, TraceError
-from mirage.ir.annotations import Annotation, ObjectType, PartialTensor, ShapeType, TupleType, at_least
+from mirage.ir.annotations import Annotation, NeverType, ObjectType, PartialTensor, ShapeType, TupleType, at_least
 from mirage.ir.dims import symbol, to_dim
 from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import (
@@ -74,8 +74,9 @@ def test_callees_exist() -> None:
     refused(main(FunctionCall("f", (X,))), "main: y0: calls 'f', which is no function")
 
 
-def test_nothing_calls_itself() -> None:
-    refused(main(FunctionCall("main", (X, FLAG))), "recursion is not supported")
+def test_what_only_calls_itself_never_returns() -> None:
+    never = main(FunctionCall("main", (X, FLAG)), annotation=NeverType())
+    refused(never, "main: it never returns, since each of its cases calls itself")
 
 
 def test_variables_are_defined_before() -> None:

@@ -9,7 +9,8 @@ from mirage.errors import GraphError, ShapeError
 from mirage.ir.annotations import ObjectType
 from mirage.ir.dims import to_dim
 from mirage.ir.graph.builder import FunctionBuilder
-from mirage.ir.graph.deduce import check_cast, join, signature_result
+from mirage.ir.graph.deduce import signature_result
+from mirage.ir.graph.fit import check_cast, join
 from mirage.ir.graph.nodes import Function, OpCall, PackedCall, ShapeValue, Var
 from mirage.ir.graph.order import callees_first, reachable
 from mirage.ir.graph.parse import parse_annotation
