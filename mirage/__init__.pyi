@@ -47,6 +47,10 @@ from .frontends.effects import update_ as update_
 from .frontends.functions import GraphFunction as GraphFunction
 from .frontends.functions import function as function
 from .frontends.functions import trace_module as trace_module
+from .frontends.gradients import grad as grad
+from .frontends.gradients import stop_gradient as stop_gradient
+from .frontends.gradients import value_and_grad as value_and_grad
+from .frontends.gradients import vjp as vjp
 from .frontends.graph_ops import all as all
 from .frontends.graph_ops import any as any
 from .frontends.graph_ops import argmax as argmax

@@ -216,5 +216,9 @@ class RuleError(MirageError):
     """A rewrite rule is malformed, is taken, or is not true."""
 
 
+class GradientError(MirageError):
+    """A gradient that does not exist, or is not asked for as it can be; names the operator or value, and says what to do."""
+
+
 class PatternError(MirageError):
     """A pattern of operators, or its registration, that cannot be used."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import sympy
 
+from mirage.ir.gradient import Backward, Cotangents, Value
 from mirage.ir.operator import Attrs, Operator, get_operator
 from mirage.ir.program import Program, ProgramBuilder
 from mirage.ir.types import TensorType
@@ -46,3 +47,36 @@ def evaluate_expansion(
     ins = [b.input(f"x{i}", TensorType(tuple(sympy.Integer(n) for n in s))) for i, s in enumerate(shapes)]
     out = b.op(op.name, *ins, **attrs)
     return evaluate_nodes(b.nodes, list(args), ar, inside=True)[out]
+
+
+def operator_gradient(op: Operator, b: Backward) -> Cotangents:
+    """The cotangents of the operands of an operator: by its own rule, or by those of what it expands into.
+
+    Raises GradientError where there is neither.
+    """
+    if type(op).gradient is not Operator.gradient or type(op).expand is Operator.expand:
+        return op.gradient(b)
+    program = ProgramBuilder(op.name)
+    inputs = [program.input(f"x{i}", t) for i, t in enumerate(b.types())]
+    out = op.expand(program, inputs, b.attrs)
+    assert out is not None
+    nodes = program.nodes[: out + 1]
+    values: list[Value] = list(b.args)
+    for n in nodes[len(values) : out]:
+        values.append(b.op(n.op, *(values[i] for i in n.inputs), **n.attr))
+    values.append(b.out)
+    wanted = list(b.wanted)
+    for n in nodes[len(wanted) :]:
+        wanted.append(any(wanted[i] for i in n.inputs))
+    found: list[Value | None] = [None] * len(nodes)
+    found[out] = b.g
+    for k in reversed(range(len(inputs), len(nodes))):
+        n, g = nodes[k], found[k]
+        if g is None or not wanted[k]:
+            continue
+        step = Backward(b, [values[i] for i in n.inputs], values[k], n.attr, g, [wanted[i] for i in n.inputs])
+        for i, cotangent in zip(n.inputs, operator_gradient(get_operator(n.op), step), strict=True):
+            if cotangent is not None and wanted[i]:
+                before = found[i]
+                found[i] = cotangent if before is None else b.add(before, cotangent)
+    return found[: len(inputs)]

@@ -6,6 +6,7 @@ one consistent random function to the finite-field tests, and known to proofs by
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -43,6 +44,9 @@ class ScalarFunction:
     `domain` are the arguments for which it is defined, `range` holds its results, and `increasing` says that it never decreases.
     Proofs know it by identities, which hold wherever f(x) is defined: `written` is f(x) in terms of other functions, `turned` is
     f(-x) in terms of x, and `inverse` names a g with f(g(x)) = x.
+
+    `backward(b, g, x, y, *params)` is the cotangent of x, from the cotangent g of y = f(x): g times the derivative, or None where
+    that is 0 everywhere. `b` is an algebra that has operators of graphs, too (`mirage.ir.gradient.Emitter`).
     """
 
     name: str
@@ -58,6 +62,7 @@ class ScalarFunction:
     written: Identity | None = None
     turned: Identity | None = None
     inverse: str = ""
+    backward: Callable[..., Any] | None = None
 
 
 FUNCTIONS: dict[str, ScalarFunction] = {}
@@ -108,61 +113,95 @@ def _one_less(fn: str) -> Identity:
     return lambda al, x: al.sub(_number(al, 1), al.function(FUNCTIONS[fn], x))
 
 
+def _passed(condition: str, bound: int | Fraction, g: Any, x: Any, al: Any) -> Any:
+    """The cotangent where x is in that relation to a bound, else 0, whatever the cotangent is there."""
+    return al.where(al.op(condition, x, bound), g)
+
+
+def _no_slope(al: Any, g: Any, x: Any, y: Any) -> None:
+    return None
+
+
 _NAN = "propagate_nan=tl.PropagateNan.ALL"
 
 EXP = register_function(
-    "exp", np.exp, triton="tl.exp({x})", flops=16, range=Range.POSITIVE, increasing=True, inverse="log"
-)
+    "exp", np.exp, triton="tl.exp({x})", flops=16, range=Range.POSITIVE, increasing=True, inverse="log",
+    backward=lambda al, g, x, y: al.mul(g, y),
+)  # fmt: skip
 SQRT = register_function(
-    "sqrt", np.sqrt, triton="tl.sqrt_rn({x})", flops=8, domain=Range.NONNEGATIVE, range=Range.NONNEGATIVE, increasing=True
-)
+    "sqrt", np.sqrt, triton="tl.sqrt_rn({x})", flops=8, domain=Range.NONNEGATIVE, range=Range.NONNEGATIVE, increasing=True,
+    backward=lambda al, g, x, y: al.div(g, al.mul(2, y)),
+)  # fmt: skip
 SIGMOID = register_function(
     "sigmoid", _sigmoid, triton="(1 / (1 + tl.exp(-({x}))))", flops=24, range=Range.POSITIVE, increasing=True,
     turned=_one_less("sigmoid"),
+    backward=lambda al, g, x, y: al.mul(g, al.mul(y, al.sub(1, y))),
 )  # fmt: skip
 TANH = register_function(
     "tanh", np.tanh, triton="tanh({x})", flops=24, increasing=True,
     # 2 sigmoid(2x) - 1
     written=lambda al, x: al.sub(al.mul(_number(al, 2), al.function(SIGMOID, al.mul(_number(al, 2), x))), _number(al, 1)),
+    backward=lambda al, g, x, y: al.mul(g, al.sub(1, al.mul(y, y))),
 )  # fmt: skip
-ERF = register_function("erf", _special("erf"), triton="tl.erf({x})", flops=24, increasing=True, turned=_odd("erf"))
+ERF = register_function(
+    "erf", _special("erf"), triton="tl.erf({x})", flops=24, increasing=True, turned=_odd("erf"),
+    backward=lambda al, g, x, y: al.mul(g, al.mul(2 / math.sqrt(math.pi), al.function(EXP, al.neg(al.mul(x, x))))),
+)  # fmt: skip
 # accurate in the left tail, too
 GAUSS_CDF = register_function(
     "gauss_cdf", _special("ndtr"), triton="gauss_cdf({x})", flops=26, range=Range.POSITIVE, increasing=True,
     turned=_one_less("gauss_cdf"),
+    backward=lambda al, g, x, y: al.mul(g, al.mul(1 / math.sqrt(2 * math.pi), al.function(EXP, al.mul(-0.5, al.mul(x, x))))),
 )  # fmt: skip
 LOG = register_function(
-    "log", np.log, triton="tl.log({x})", flops=16, domain=Range.POSITIVE, increasing=True, inverse="exp"
-)
+    "log", np.log, triton="tl.log({x})", flops=16, domain=Range.POSITIVE, increasing=True, inverse="exp",
+    backward=lambda al, g, x, y: al.div(g, x),
+)  # fmt: skip
 RELU = register_function(
     "relu", lambda x: np.maximum(x, np.asarray(x).dtype.type(0)), triton=f"tl.maximum({{x}}, 0.0, {_NAN})", flops=1,
     range=Range.NONNEGATIVE, increasing=True, turned=lambda al, x: al.sub(_relu(al, x), x),
+    backward=lambda al, g, x, y: _passed("greater", 0, g, x, al),
 )  # fmt: skip
 MAXIMUM = register_function(
     "maximum", lambda x, c: np.maximum(x, np.asarray(x).dtype.type(c)), triton=f"tl.maximum({{x}}, {{0}}, {_NAN})", flops=1,
     increasing=True, written=lambda al, x, c: al.add(_relu(al, x, c), _number(al, c)),
+    backward=lambda al, g, x, y, c: _passed("greater_equal", c, g, x, al),
 )  # fmt: skip
 CLAMP = register_function(
     "clamp", lambda x, lo, hi: np.clip(x, np.asarray(x).dtype.type(lo), np.asarray(x).dtype.type(hi)),
     triton=f"tl.minimum(tl.maximum({{x}}, {{0}}, {_NAN}), {{1}}, {_NAN})", flops=2, increasing=True,
     written=lambda al, x, lo, hi: al.sub(al.add(_number(al, lo), _relu(al, x, lo)), _relu(al, x, hi)),
+    backward=lambda al, g, x, y, lo, hi: _passed("greater_equal", lo, _passed("less_equal", hi, g, x, al), x, al),
 )  # fmt: skip
 ABS = register_function(
     "abs", np.abs, triton="tl.abs({x})", flops=1, range=Range.NONNEGATIVE,
     written=lambda al, x: al.add(_relu(al, x), _relu(al, al.neg(x))),
+    backward=lambda al, g, x, y: al.mul(g, al.op("sign", x)),
 )  # fmt: skip
-FLOOR = register_function("floor", np.floor, triton="tl.floor({x})", flops=1, increasing=True)
+FLOOR = register_function(
+    "floor", np.floor, triton="tl.floor({x})", flops=1, increasing=True,
+    backward=_no_slope,
+)  # fmt: skip
 CEIL = register_function(
     "ceil", np.ceil, triton="tl.ceil({x})", flops=1, increasing=True,
     written=lambda al, x: al.neg(al.function(FLOOR, al.neg(x))),
+    backward=_no_slope,
 )  # fmt: skip
 ROUND = register_function(
-    "round", np.rint, triton="round_half_even({x})", flops=1, increasing=True, turned=_odd("round")
-)
-SIN = register_function("sin", np.sin, triton="tl.sin({x})", flops=30, turned=_odd("sin"))
-COS = register_function("cos", np.cos, triton="tl.cos({x})", flops=30, turned=lambda al, x: al.function(FUNCTIONS["cos"], x))
+    "round", np.rint, triton="round_half_even({x})", flops=1, increasing=True, turned=_odd("round"),
+    backward=_no_slope,
+)  # fmt: skip
+SIN = register_function(
+    "sin", np.sin, triton="tl.sin({x})", flops=30, turned=_odd("sin"),
+    backward=lambda al, g, x, y: al.mul(g, al.function(FUNCTIONS["cos"], x)),
+)  # fmt: skip
+COS = register_function(
+    "cos", np.cos, triton="tl.cos({x})", flops=30, turned=lambda al, x: al.function(FUNCTIONS["cos"], x),
+    backward=lambda al, g, x, y: al.neg(al.mul(g, al.function(SIN, x))),
+)  # fmt: skip
 # where its exponent is no positive integer, its domain depends on it
 POW = register_function(
     "pow", lambda x, p: np.power(x, np.asarray(x).dtype.type(p)), triton="real_power({x}, {0})", flops=40,
     written=lambda al, x, p: _number(al, 1) if p == 0 else None,
+    backward=lambda al, g, x, y, p: al.mul(g, al.mul(p, al.function(FUNCTIONS["pow"], x, p - 1))) if p else None,
 )  # fmt: skip

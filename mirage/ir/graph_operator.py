@@ -18,6 +18,7 @@ from mirage.errors import InputError, ShapeError
 from mirage.ir.annotations import Annotation, tensor_annotation
 from mirage.ir.arithmetic import ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import Dim, ceil_div, evaluate, to_dim
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar
 from mirage.ir.operator import (
@@ -139,12 +140,19 @@ class GraphElementwise(GraphOperator):
     """An operator of graphs that acts on each element, broadcasting as NumPy does.
 
     `numpy` is its meaning for arrays, `loops` the same for the values of elements, or None. The result has the operands'
-    element type, or is boolean where `predicate` is set.
+    element type, or is boolean where `predicate` is set. `backward(b, g, *operands, result)` gives the cotangents of the
+    operands, before they are summed to what was broadcast, or None where they are 0 everywhere.
     """
 
     numpy: Callable[..., Any] = field(kw_only=True)
     loops: Callable[..., Scalar] | None = field(default=None, kw_only=True)
     predicate: bool = field(default=False, kw_only=True)
+    backward: Callable[..., Cotangents] | None = field(default=None, kw_only=True)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        if self.backward is None:
+            return super().gradient(b)
+        return b.to_operands(self.backward(b, b.g, *b.args, b.out))
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         dtype = same_dtype(self.name, types)

@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import sympy
 
-from mirage.errors import AttributeValueError, DimError, DTypeError, DuplicateOperator, ShapeError, UnknownOperator
+from mirage.errors import (
+    AttributeValueError,
+    DimError,
+    DTypeError,
+    DuplicateOperator,
+    GradientError,
+    ShapeError,
+    UnknownOperator,
+)
 from mirage.ir.algebra import Algebra
 from mirage.ir.annotations import (
     Annotation,
@@ -28,6 +36,7 @@ from mirage.ir.annotations import (
 )
 from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
 from mirage.ir.dims import symbol, to_dim
+from mirage.ir.gradient import Backward, Cotangents, elementwise_gradient
 from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.requirements import AtMost
@@ -274,6 +283,16 @@ class Operator(ABC):
         """For operators defined by other operators: build them and return the result; else None."""
         return None
 
+    def gradient(self, b: Backward) -> Cotangents:
+        """The cotangents of the operands, from that of the result; those of an operator with an expansion need no rule.
+
+        Raises GradientError where there is no rule.
+        """
+        raise GradientError(
+            f"{self.name} has no gradient; compute the result in another way, or end gradients before it with "
+            "mirage.stop_gradient"
+        )
+
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
         """Its loop-level definition, which reads operand k as the tensor `xk` (see `mirage.ir.loops.program.operands`).
 
@@ -318,6 +337,9 @@ class Elementwise(Operator):
     ) -> Any:
         rank = max((len(s) for s in shapes), default=0)
         return self.apply(ar, [ar.lift(x, len(s), rank) for x, s in zip(args, shapes, strict=True)], attrs)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return elementwise_gradient(b, self.define)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.elementwise(self.name, operands, attrs, out)

@@ -63,6 +63,7 @@ CASES = [
     Case("sin", ONE_ARG, np.sin),
     Case("cos", ONE_ARG, np.cos),
     Case("abs", ONE_ARG, lambda x: np.where(x < 0, -x, x)),
+    Case("gauss_cdf", ONE_ARG, lambda x: (1 + _erf(x / math.sqrt(2))) / 2),
     Case("floor", ONE_ARG, lambda x: x // 1),
     Case("ceil", ONE_ARG, lambda x: -(-x // 1)),
     Case("round", ONE_ARG, lambda x: (x + 0.5) // 1),

@@ -231,6 +231,8 @@ _RULES: dict[str, Callable[[Site], Expr | None]] = {
     "reshape_to": _with_shape("reshape", lambda attrs: {}),
     "broadcast_to_shape": _with_shape("broadcast_to", lambda attrs: {}),
     "full_of": _with_shape("full", lambda attrs: attrs),
+    # by then there are no gradients left to make
+    "stop_gradient": lambda site: site.operand_if(0),
 }  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
 from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.loops import scalars
 from mirage.ir.loops.program import TensorExpr, compute, operands
@@ -29,6 +30,9 @@ class Cast(GraphOperator):
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return arrays[0].astype(ELEMENTS[attrs["dtype"]])
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return (b.op("cast", b.g, dtype=b.type(b.args[0]).dtype),)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         (x,) = operands(types)

@@ -11,6 +11,7 @@ import numpy as np
 from mirage.errors import DTypeError
 from mirage.ir.annotations import Annotation, PartialTensor, tensor_annotation
 from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.graph_operator import GraphElementwise, GraphOperator, number_dtype, wide
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import (
@@ -97,6 +98,15 @@ class Where(GraphOperator):
         condition, x, y = arrays
         # not every module selects among all types
         return xp.where(condition, wide(x), wide(y)).astype(x.dtype, copy=False)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        condition = b.args[0]
+        # what is not chosen gets 0, even where the cotangent is infinite
+        chosen, other = (
+            b.op("where", condition, *values) if wanted else None
+            for values, wanted in zip(((b.g, 0), (0, b.g)), b.wanted[1:], strict=True)
+        )
+        return b.to_operands((None, chosen, other))
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         return compute(out, lambda *i: select(*(x.broadcast(i) for x in operands(types))))

@@ -12,6 +12,7 @@ import sympy
 from mirage.errors import ShapeError
 from mirage.ir.expand import evaluate_expansion
 from mirage.ir.functions import EXP, LOG
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.loops.lower import lower_expansion
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, extra_dims, operands, reduce_axes, reduction
 from mirage.ir.loops.scalars import Operand, Scalar, apply
@@ -101,6 +102,15 @@ def _stable_log_softmax(x: Any, axis: int) -> Any:
 
 
 class _Softmax(Composite):
+    def gradient(self, b: Backward) -> Cotangents:
+        # from the result: the exps of the expansion overflow
+        (x,) = b.types()
+        axes = (normalize_axis(self.name, b.attrs["axis"], x.rank),)
+        if self is LOG_SOFTMAX:
+            total = b.sum(b.full_g(), axes, keepdims=True)
+            return (b.sub(b.g, b.mul(b.op("exp", b.out), total)),)
+        return (b.mul(b.out, b.sub(b.g, b.sum(b.mul(b.g, b.out), axes, keepdims=True))),)
+
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr | LoopProgram | None:
         axis = normalize_axis(self.name, attrs["axis"], out.rank)
         (x,) = operands(types)

@@ -10,6 +10,7 @@ import numpy as np
 import sympy
 
 from mirage.errors import ShapeError
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.loops.lower import lower_expansion
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, reduce_axes, reduction
 from mirage.ir.loops.scalars import Scalar, select
@@ -26,7 +27,7 @@ from mirage.ir.operator import (
     register,
     same_dtype,
 )
-from mirage.ir.types import TensorType, shape_text
+from mirage.ir.types import TensorType, is_one, shape_text
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
@@ -86,6 +87,23 @@ class Matmul(Operator):
         shape = (*np.broadcast_shapes(*(s[:-2] for s in shapes)), shapes[0][-2], shapes[1][-1])
         return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + shape), r)
 
+    def gradient(self, b: Backward) -> Cotangents:
+        # a product is linear in each operand: the same product with the cotangent in place of the other one
+        (x, y), (tx, ty), g = b.args, b.types(), b.full_g()
+        batch = b.type(b.out).shape[:-2]
+        if ty.rank == 2 < tx.rank:
+            # one product instead of a sum over the batch
+            rows = sympy.expand(sympy.prod(tx.shape[:-1]))
+            flat_g, flat_x = b.reshape(g, (rows, ty.shape[1])), b.reshape(x, (rows, ty.shape[0]))
+            gx = b.reshape(b.op("matmul", flat_g, b.swapped(y)), tx.shape) if b.wanted[0] else None
+            return gx, b.op("matmul", b.swapped(flat_x), flat_g) if b.wanted[1] else None
+        gx = b.op("matmul", g, b.swapped(y)) if b.wanted[0] else None
+        gy = b.op("matmul", b.swapped(x), g) if b.wanted[1] else None
+        return tuple(
+            None if found is None else b.gathered(found, (*batch, *t.shape[-2:]), t.shape)
+            for found, t in ((gx, tx), (gy, ty))
+        )
+
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.matmul(operands[0], operands[1], out)
 
@@ -109,6 +127,14 @@ def reduced_type(op: str, x: TensorType, attrs: Attrs) -> TensorType:
     return TensorType(tuple(d for i, d in enumerate(x.shape) if i not in axes), x.dtype)
 
 
+def reduced_back(b: Backward, value: Any, axes: Sequence[int]) -> Any:
+    """What belongs to the result of a reduction, for its operand: with dims of size 1 in the place of those that are gone."""
+    if b.attrs["keepdims"]:
+        return value
+    dims = iter(b.type(value).shape)
+    return b.reshape(value, [sympy.Integer(1) if k in axes else next(dims) for k in range(b.type(b.args[0]).rank)])
+
+
 class Sum(Operator):
     """Sum over `axes`, which are removed, or kept with size 1."""
 
@@ -125,6 +151,10 @@ class Sum(Operator):
             return r
         kept = tuple(1 if i in axes else n for i, n in enumerate(s))
         return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + kept), r)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,) = b.types()
+        return (reduced_back(b, b.g, normalize_axes(self.name, b.attrs["axes"], x.rank)),)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         (x,) = operands
@@ -162,6 +192,17 @@ class Concat(Operator):
     ) -> Any:
         axis = normalize_axis("concat", attrs["axis"], len(shapes[0])) - len(shapes[0])
         return ar.apply(lambda *xs: np.concatenate(xs, axis=axis), *args)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        types = b.types()
+        axis = normalize_axis("concat", b.attrs["axis"], types[0].rank)
+        g, start, found = b.g, sympy.Integer(0), []
+        same = is_one(b.type(g).shape[axis])
+        for t in types:
+            stop = sympy.expand(start + t.shape[axis])
+            found.append(g if same else b.op("slice", g, axes=(axis,), starts=(start,), stops=(stop,)))
+            start = stop
+        return found
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.concat(operands, normalize_axis("concat", attrs["axis"], out.rank), out)

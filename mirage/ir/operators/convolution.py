@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -13,7 +13,8 @@ import sympy
 from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
 from mirage.ir.arithmetic import ArrayModule
-from mirage.ir.dims import Dim
+from mirage.ir.dims import Dim, to_dim
+from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, steps_between, wide
 from mirage.ir.loops.program import TensorExpr, operands, reduction
 from mirage.ir.loops.scalars import Scalar, size
@@ -21,6 +22,8 @@ from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register, sa
 from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, is_one, shape_text
 
+#: operands of one concat
+_JOINED = 16
 #: bytes of the patches that are laid out as a matrix at a time
 _PATCH_BYTES = 32 << 20
 
@@ -76,6 +79,32 @@ def _window(i: Sequence[Scalar], r: Sequence[Scalar], attrs: Attrs) -> tuple[Sca
     )
 
 
+def _apart(b: Emitter, g: Any, steps: Sequence[int], space: Sequence[Dim], low: Sequence[int]) -> Any:
+    """What belongs to windows, each where the window begins: zeros between, `low` before, and behind up to the spatial dims."""
+    shape, rank = b.type(g).shape, len(steps)
+    lead, places = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    none, one = (sympy.Integer(0),) * len(lead), sympy.Integer(1)
+    if any(s != 1 for s in steps):
+        g = b.reshape(g, (*lead, *(n for p in places for n in (p, one))))
+        behind = [sympy.Integer(n) for s in steps for n in (0, s - 1)]
+        g = b.op("pad", g, low=(*none, *([0] * len(behind))), high=(*none, *behind))
+        g = b.reshape(g, (*lead, *(to_dim(p * s) for p, s in zip(places, steps, strict=True))))
+        stops = tuple(to_dim(p * s - s + 1) for p, s in zip(places, steps, strict=True))
+        g = b.op("slice", g, axes=tuple(range(len(lead), len(shape))), starts=(0,) * rank, stops=stops)
+    rest = (to_dim(n - p * s + s - 1) for n, p, s in zip(space, places, steps, strict=True))
+    return b.op("pad", g, low=(*none, *low), high=(*none, *rest))
+
+
+def _elements(b: Emitter, x: Any, kernel: Sequence[int], places: Sequence[Dim], attrs: Attrs) -> Iterator[Any]:
+    """For each element of a window in row-major order: where it is in the window, and what it is in every window."""
+    rank, steps, gaps = len(kernel), attrs["strides"], attrs["dilations"]
+    axes = tuple(range(b.type(x).rank - rank, b.type(x).rank))
+    for at in product(*map(range, kernel)):
+        starts = tuple(sympy.Integer(k * d) for k, d in zip(at, gaps, strict=True))
+        stops = tuple(to_dim(start + p * s - s + 1) for start, p, s in zip(starts, places, steps, strict=True))
+        yield starts, b.op("slice", x, axes=axes, starts=starts, stops=stops, steps=steps)
+
+
 class Convolution(GraphOperator):
     """Products of windows with weights, summed: `x[b, groups * c, *space]`, `w[o, c, *kernel]` give `[b, o, *places]`.
 
@@ -114,6 +143,45 @@ class Convolution(GraphOperator):
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
         x, w = types
         return _within(self.name, x.shape[2:], self._kernel(w), attrs)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        g = b.full_g()
+        return self._of_x(b, g) if b.wanted[0] else None, self._of_weights(b, g) if b.wanted[1] else None
+
+    def _of_x(self, b: Backward, g: Any) -> Any:
+        """The transposed convolution: that of the cotangent, set apart, with the weights turned round."""
+        x, w = b.types()
+        groups, kernel, attrs = b.attrs["groups"], self._kernel(w), b.attrs
+        reach = [(k - 1) * d for k, d in zip(kernel, attrs["dilations"], strict=True)]
+        wide_g = _apart(b, g, attrs["strides"], x.shape[2:], reach)
+        outer = to_dim(w.shape[0] / groups)
+        turned = b.reshape(b.args[1], (groups, outer, *w.shape[1:]))
+        turned = b.op("transpose", turned, perm=(0, 2, 1, *range(3, 3 + len(kernel))))
+        turned = b.reshape(turned, (x.shape[1], outer, *w.shape[2:]))
+        turned = b.op("flip", turned, axes=tuple(range(2, 2 + len(kernel))))
+        ones = (1,) * len(kernel)
+        return b.op("convolution", wide_g, turned, strides=ones, dilations=attrs["dilations"], groups=groups)
+
+    def _of_weights(self, b: Backward, g: Any) -> Any:
+        """For each element of the window, the product of the cotangent with what that element was."""
+        x, w = b.types()
+        groups, kernel = sympy.Integer(b.attrs["groups"]), self._kernel(w)
+        batch, places = x.shape[0], b.type(g).shape[2:]
+        count, outer = to_dim(sympy.prod(places)), to_dim(w.shape[0] / groups)
+        many = to_dim(batch * count)
+        left = b.op("transpose", b.reshape(g, (batch, groups, outer, count)), perm=(1, 2, 0, 3))
+        left = b.reshape(left, (groups, outer, many))
+        found = []
+        for _, element in _elements(b, b.args[0], kernel, places, b.attrs):
+            right = b.op("transpose", b.reshape(element, (batch, groups, w.shape[1], count)), perm=(1, 0, 3, 2))
+            one = b.op("matmul", left, b.reshape(right, (groups, many, w.shape[1])))
+            found.append(b.reshape(one, (w.shape[0], w.shape[1], sympy.Integer(1))))
+        while len(found) > 1:
+            found = [
+                b.op("concat", *part, axis=2) if len(part) > 1 else part[0]
+                for part in (found[k : k + _JOINED] for k in range(0, len(found), _JOINED))
+            ]
+        return b.reshape(found[0], w.shape)
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, w = (wide(a) for a in arrays)
@@ -198,6 +266,26 @@ class Pool(GraphOperator):
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
         (x,) = types
         return _within(self.name, x.shape[self._lead(x, attrs) :], attrs["kernel"], attrs)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,), g, attrs = b.types(), b.full_g(), b.attrs
+        space = x.shape[self._lead(x, attrs) :]
+        if self.combiner == "sum":
+            reach = [(k - 1) * d for k, d in zip(attrs["kernel"], attrs["dilations"], strict=True)]
+            ones = (1,) * len(reach)
+            return (b.op("sum_pool", _apart(b, g, attrs["strides"], space, reach), **{**attrs, "strides": ones}),)
+        # the first of the largest elements of a window gets all
+        found, free = None, None
+        places = b.type(g).shape[self._lead(x, attrs) :]
+        for starts, element in _elements(b, b.args[0], attrs["kernel"], places, attrs):
+            here = b.op("equal", element, b.out)
+            chosen = here if free is None else b.op("logical_and", here, free)
+            other = b.op("logical_not", here)
+            free = other if free is None else b.op("logical_and", free, other)
+            rest = [to_dim(n - start) for n, start in zip(space, starts, strict=True)]
+            part = _apart(b, b.where(chosen, g), attrs["strides"], rest, starts)
+            found = part if found is None else b.add(found, part)
+        return (found,)
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x = wide(arrays[0])

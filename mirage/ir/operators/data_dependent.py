@@ -11,6 +11,8 @@ import sympy
 from mirage.errors import DTypeError, ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor, TupleType, tensor_annotation
 from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.gradient import Backward, Cotangents
+from mirage.ir.graph.nodes import ShapeValue
 from mirage.ir.graph_operator import GraphOperator, wide
 from mirage.ir.operator import NUMERIC, Attribute, Attrs, common_dtype, register
 from mirage.ir.operators.contraction import normalize_axis
@@ -30,12 +32,20 @@ def _order(xp: ArrayModule, x: Any, axis: int, descending: bool) -> Any:
 _SORT = (Attribute("axis", "int", -1), Attribute("descending", "bool", False))
 
 
+def _put_back(b: Backward, positions: Any, g: Any) -> Any:
+    """The cotangents of elements that were put in order, where they have been before."""
+    return b.op("put_along_axis", b.zeros(b.type(b.args[0])), positions, g, axis=b.attrs["axis"])
+
+
 class Sort(GraphOperator):
     """The elements sorted along `axis`; NaNs are the largest."""
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         normalize_axis("sort", attrs["axis"], types[0].rank)
         return types[0]
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return (_put_back(b, b.op("argsort", b.args[0], **b.attrs), b.full_g()),)
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         (x,) = arrays
@@ -74,6 +84,10 @@ class TopK(GraphOperator):
         axis = normalize_axis("topk", attrs["axis"], x.rank)
         shape = (*x.shape[:axis], attrs["k"], *x.shape[axis + 1 :])
         return TupleType((TensorType(shape, x.dtype), TensorType(shape, "int64")))
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (values, positions), g = b.out, b.g[0]
+        return (None if g is None else _put_back(b, positions, b.spread(g, b.type(values).shape)),)
 
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
         axis = normalize_axis("topk", attrs["axis"], types[0].rank)
@@ -159,6 +173,15 @@ class BooleanMask(GraphOperator):
         if x.shape is None or mask.shape is None:
             return PartialTensor(None, x.dtype)
         return PartialTensor((None, *x.shape[len(mask.shape) :]), x.dtype)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x, mask), g = b.types(), b.full_g()
+        flat = sympy.expand(sympy.prod(mask.shape))
+        count, *rest = b.type(g).shape
+        found = b.op("nonzero", b.reshape(b.args[1], (flat,)))
+        places = b.op("reshape_to", found, ShapeValue((count,)))
+        whole = b.op("scatter", b.zeros(TensorType((flat, *rest), x.dtype)), places, g, axis=0)
+        return b.reshape(whole, x.shape), None
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return arrays[0][arrays[1]]

@@ -15,6 +15,7 @@ import sympy
 from mirage.errors import DTypeError, InputError, ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.graph_operator import GraphOperator, wide
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar, checked
@@ -73,6 +74,10 @@ class _Indexed(GraphOperator):
 class Take(_Indexed):
     """`x` with dim `axis` replaced by the dims of `indices`: the slices at these positions, as `numpy.take`."""
 
+    def gradient(self, b: Backward) -> Cotangents:
+        x = b.type(b.args[0])
+        return b.op("scatter", b.zeros(x), b.args[1], b.full_g(), axis=self.axis(x, b.attrs), add=True), None
+
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return self.gathered(types[0], types[1], attrs)
 
@@ -95,6 +100,15 @@ class Take(_Indexed):
 
 class TakeAlongAxis(_Indexed):
     """Element j along `axis` is the one at position `indices[j]`; the other dims of both broadcast, as in NumPy."""
+
+    def gradient(self, b: Backward) -> Cotangents:
+        x, g = b.type(b.args[0]), b.full_g()
+        axis = self.axis(x, b.attrs)
+        out = b.type(b.out).shape
+        # what it reads, before the elements that dims of size 1 repeat are summed
+        read = TensorType((*out[:axis], x.shape[axis], *out[axis + 1 :]), x.dtype)
+        found = b.op("put_along_axis", b.zeros(read), b.args[1], g, axis=axis, add=True)
+        return b.gathered(found, read.shape, x.shape), None
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return self.gathered(types[0], types[1], attrs)
@@ -149,6 +163,28 @@ class Scatter(_Indexed):
         if shape != there.shape:
             raise ShapeError(problem)
         return TensorType(x.shape, same_dtype(self.name, (x, values)))
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x, indices, values), g = b.types(), b.full_g()
+        axis = self.axis(x, b.attrs)
+        gather, at = "take_along_axis" if self.along else "take", b.args[1]
+        there = self.gathered(x, indices, b.attrs).shape
+        gx = b.g
+        if not b.attrs["add"] and b.wanted[0]:
+            gx = b.op(self.name, g, at, b.full((), 0, x.dtype), axis=axis)
+        if not b.wanted[2]:
+            return gx, None, None
+        found = b.op(gather, g, at, axis=axis)
+        if not b.attrs["add"] and not all(map(is_one, indices.shape)):
+            # of the values that go to one element, the last one is there
+            if self.along:
+                order = b.spread(b.along(there[axis], axis, x.rank), there)
+            else:
+                order = b.reshape(b.arange(sympy.expand(sympy.prod(indices.shape))), indices.shape)
+                order = b.reshape(order, (*indices.shape, *(sympy.Integer(1),) * (x.rank - axis - 1)))
+            last = b.op(self.name, b.full(x.shape, -1, "int64"), at, order, axis=axis)
+            found = b.where(b.op("equal", b.op(gather, last, at, axis=axis), order), found)
+        return gx, None, b.gathered(found, there, values.shape)
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, indices, values = arrays

@@ -14,6 +14,7 @@ import sympy
 from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import divide, evaluate
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, ravel, unravel
 from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis
@@ -77,6 +78,9 @@ class Reshape(Operator):
             shape = tuple(total // max(known, 1) if n == -1 else n for n in shape)
         return ar.apply(lambda a: a.reshape(a.shape[: ar.lead] + shape), args[0])
 
+    def gradient(self, b: Backward) -> Cotangents:
+        return (b.reshape(b.full_g(), b.type(b.args[0]).shape),)
+
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         return low.reshape(operands[0], out.shape)
 
@@ -112,6 +116,10 @@ class Transpose(Operator):
         full = (*range(ar.lead), *(p + ar.lead for p in perm))
         return ar.apply(lambda a: a.transpose(full), args[0])
 
+    def gradient(self, b: Backward) -> Cotangents:
+        perm = self._perm(b.attrs, b.type(b.out).rank)
+        return (b.op("transpose", b.g, perm=tuple(perm.index(k) for k in range(len(perm)))),)
+
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         (x,) = operands
         return low.view(x, [x.dims[i] for i in self._perm(attrs, len(x.dims))])
@@ -140,6 +148,12 @@ class Repeat(Operator):
         axis = normalize_axis("repeat", attrs["axis"], len(shapes[0])) - len(shapes[0])
         times = evaluate(attrs["times"], ar.sizes)
         return ar.apply(lambda a: np.repeat(a, times, axis=axis), args[0])
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,) = b.types()
+        axis = normalize_axis("repeat", b.attrs["axis"], x.rank)
+        apart = b.reshape(b.full_g(), (*x.shape[: axis + 1], b.attrs["times"], *x.shape[axis + 1 :]))
+        return (b.sum(apart, (axis + 1,)),)
 
     def to_axes(self, low: AxisLowering, operands: Sequence[AxisTensor], attrs: Attrs, out: TensorType) -> AxisTensor:
         (x,) = operands

@@ -1,17 +1,42 @@
-"""Elementwise arithmetic that only graphs have: extremes of two tensors, division of integers, signs."""
+"""Elementwise arithmetic that only graphs have: extremes of two tensors, division of integers, signs, and where gradients end."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 
+from mirage.ir.gradient import Cotangents, Emitter
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.loops.scalars import Scalar, maximum, minimum, select
 from mirage.ir.operator import NUMERIC, ORDERED, register
 from mirage.ir.types import INTEGERS
 
+
+def _extreme_back(condition: str) -> Callable[..., Cotangents]:
+    """All of the cotangent for the operand that is the extreme one, half of it for each of two that are equal."""
+
+    def rule(b: Emitter, g: Any, x: Any, y: Any, out: Any) -> Cotangents:
+        half, tie = b.mul(g, 0.5), b.op("equal", x, y)
+        first, second = (b.where(b.op(condition, *pair), g) for pair in ((x, y), (y, x)))
+        return b.where(tie, half, first), b.where(tie, half, second)
+
+    return rule
+
+
 # a NaN in either operand is the result's, as in NumPy
-ELEMENTWISE_MAX = register(GraphElementwise("elementwise_max", 2, 2, takes=ORDERED, numpy=np.maximum, loops=maximum))
-ELEMENTWISE_MIN = register(GraphElementwise("elementwise_min", 2, 2, takes=ORDERED, numpy=np.minimum, loops=minimum))
+ELEMENTWISE_MAX, ELEMENTWISE_MIN = (
+    register(
+        GraphElementwise(
+            f"elementwise_{_which}", 2, 2, takes=ORDERED, numpy=_numpy, loops=_loops, backward=_extreme_back(_condition)
+        )
+    )
+    for _which, _numpy, _loops, _condition in (
+        ("max", np.maximum, maximum, "greater"),
+        ("min", np.minimum, minimum, "less"),
+    )
+)
 
 # rounded down; 0 where the divisor is 0, as in NumPy
 FLOOR_DIVIDE = register(
@@ -28,7 +53,16 @@ def _sign(x: Scalar) -> Scalar:
     return select(x > 0, 1, select(x < 0, -1, x))
 
 
-SIGN = register(GraphElementwise("sign", 1, 1, takes=NUMERIC, numpy=np.sign, loops=_sign))
+SIGN = register(
+    GraphElementwise("sign", 1, 1, takes=NUMERIC, numpy=np.sign, loops=_sign, backward=lambda b, g, x, y: (None,))
+)
+
+# its operand; gradients take it for a constant
+STOP_GRADIENT = register(
+    GraphElementwise(
+        "stop_gradient", 1, 1, numpy=lambda x: x.copy(), loops=lambda x: x, backward=lambda b, g, x, y: (None,)
+    )
+)
 
 _WHOLE = frozenset(INTEGERS)
 for _name in ("bitwise_and", "bitwise_or", "bitwise_xor"):

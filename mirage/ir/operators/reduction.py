@@ -7,14 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import sympy
 
 from mirage.errors import ShapeError
 from mirage.ir.annotations import Annotation, PartialTensor
 from mirage.ir.arithmetic import ArrayModule
+from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, filled, wide
 from mirage.ir.loops.program import TensorExpr, reduce_axes
 from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register
-from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_type
+from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_back, reduced_type
 from mirage.ir.types import TensorType
 
 
@@ -39,6 +41,16 @@ class Reduction(GraphOperator):
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return reduced_type(self.name, types[0], attrs)
 
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,) = b.types()
+        axes = normalize_axes(self.name, b.attrs["axes"], x.rank)
+        if self is PROD:
+            return (_prod_back(b, axes),)
+        # each of several extreme elements gets an equal part
+        extreme = b.op("equal", b.args[0], reduced_back(b, b.out, axes))
+        count = b.sum(b.op("cast", extreme, dtype=x.dtype), axes, keepdims=True)
+        return (b.where(extreme, b.div(reduced_back(b, b.g, axes), count)),)
+
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x, axes = wide(arrays[0]), tuple(axis % arrays[0].ndim for axis in attrs["axes"])
         if not axes:
@@ -53,6 +65,29 @@ class Reduction(GraphOperator):
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         axes = normalize_axes(self.name, attrs["axes"], types[0].rank)
         return reduce_axes(self.combiner, types[0], axes, out)
+
+
+def _prod_back(b: Backward, axes: Sequence[int]) -> Any:
+    """The cotangent times the product of all other elements: of those before and those behind, as one may be 0."""
+    (x,) = b.types()
+    others = [k for k in range(x.rank) if k not in axes]
+    order = (*others, *axes)
+    moved = [x.shape[k] for k in order]
+    rows = moved[: len(others)]
+    count = sympy.expand(sympy.prod(moved[len(others) :]))
+    flat = b.reshape(b.op("transpose", b.args[0], perm=order), (*rows, count))
+    last, one = len(rows), sympy.Integer(1)
+
+    def before(y: Any) -> Any:
+        side = [sympy.Integer(0)] * last
+        padded = b.op("pad", y, low=(*side, one), high=(*side, sympy.Integer(0)), value=1)
+        shifted = b.op("slice", padded, axes=(last,), starts=(0,), stops=(count,))
+        return b.op("cumprod", shifted, axis=last)
+
+    behind = b.op("flip", before(b.op("flip", flat, axes=(last,))), axes=(last,))
+    found = b.reshape(b.mul(before(flat), behind), moved)
+    back = b.op("transpose", found, perm=tuple(order.index(k) for k in range(x.rank)))
+    return b.mul(reduced_back(b, b.g, axes), back)
 
 
 def _reduction(
@@ -113,24 +148,81 @@ class Cumulative(GraphOperator):
     """Element j along `axis` is the sum, or what else the name says, of elements 0 to j; 16-bit types are computed in float32."""
 
     accumulate: Callable[..., Any] = field(kw_only=True)
+    #: the cotangent of the operand, from that of the result, for the last axis
+    backward: Callable[[Emitter, Any, Any, Any], Any] = field(kw_only=True)
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         normalize_axis(self.name, attrs["axis"], types[0].rank)
         return types[0]
+
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,) = b.types()
+        axis = normalize_axis(self.name, b.attrs["axis"], x.rank)
+        order = (*(k for k in range(x.rank) if k != axis), axis)
+        given = [b.op("transpose", v, perm=order) for v in (b.full_g(), b.args[0], b.out)]
+        found = self.backward(b, *given)
+        return (b.op("transpose", found, perm=tuple(order.index(k) for k in range(x.rank))),)
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         x = wide(arrays[0])
         return self.accumulate(xp, x, axis=attrs["axis"], dtype=x.dtype).astype(arrays[0].dtype, copy=False)
 
 
-def _cumulative(name: str, accumulate: Callable[..., Any], takes: frozenset[str] = NUMERIC) -> Cumulative:
-    op = Cumulative(name, 1, 1, (Attribute("axis", "int"),), takes=takes, accumulate=accumulate)
+def _cumsum_back(b: Emitter, g: Any, x: Any, y: Any) -> Any:
+    last = b.type(g).rank - 1
+    return b.op("flip", b.op("cumsum", b.op("flip", g, axes=(last,)), axis=last), axes=(last,))
+
+
+def _later(b: Emitter, x: Any, terms: Callable[[Any, Any, Any], Any]) -> Any:
+    """For each element i, the sum of the terms of elements j = i, i + 1, ...
+
+    `terms` gets i and j as positions, and how to make a row of what there is for each j; it gives `[..., i, j]`.
+    """
+    shape = b.type(x).shape
+    rank, n, one = len(shape) + 1, shape[-1], sympy.Integer(1)
+    i, j = b.along(n, rank - 2, rank), b.along(n, rank - 1, rank)
+    found = terms(i, j, lambda y: b.reshape(y, (*shape[:-1], one, n)))
+    return b.sum(b.where(b.op("greater_equal", j, i), found), (rank - 1,))
+
+
+def _cumprod_back(b: Emitter, g: Any, x: Any, y: Any) -> Any:
+    # the products without element i, which may be 0
+    def terms(i: Any, j: Any, row: Callable[[Any], Any]) -> Any:
+        others = b.where(b.op("not_equal", i, j), row(x), 1)
+        return b.mul(row(g), b.op("cumprod", others, axis=b.type(others).rank - 1))
+
+    return _later(b, x, terms)
+
+
+def _cumlogsumexp_back(b: Emitter, g: Any, x: Any, y: Any) -> Any:
+    shape = b.type(x).shape
+    column = b.reshape(x, (*shape, sympy.Integer(1)))
+    return _later(b, x, lambda i, j, row: b.mul(row(g), b.op("exp", b.sub(column, row(y)))))
+
+
+def _running_back(b: Emitter, g: Any, x: Any, y: Any) -> Any:
+    t = b.type(x)
+    last = t.rank - 1
+    # the position of the latest element that was the extreme one
+    places = b.where(b.op("equal", x, y), b.along(t.shape[-1], last, t.rank), 0)
+    return b.op("put_along_axis", b.zeros(t), b.op("cummax", places, axis=last), g, axis=last, add=True)
+
+
+def _cumulative(
+    name: str,
+    accumulate: Callable[..., Any],
+    backward: Callable[[Emitter, Any, Any, Any], Any],
+    takes: frozenset[str] = NUMERIC,
+) -> Cumulative:
+    op = Cumulative(name, 1, 1, (Attribute("axis", "int"),), takes=takes, accumulate=accumulate, backward=backward)
     register(op)
     return op
 
 
-CUMSUM = _cumulative("cumsum", lambda xp, x, **options: xp.cumsum(x, **options))
-CUMPROD = _cumulative("cumprod", lambda xp, x, **options: xp.cumprod(x, **options))
-CUMMAX = _cumulative("cummax", lambda xp, x, **options: xp.maximum.accumulate(x, **options))
-CUMMIN = _cumulative("cummin", lambda xp, x, **options: xp.minimum.accumulate(x, **options))
-CUMLOGSUMEXP = _cumulative("cumlogsumexp", lambda xp, x, **options: xp.logaddexp.accumulate(x, **options), FLOATING)
+CUMSUM = _cumulative("cumsum", lambda xp, x, **options: xp.cumsum(x, **options), _cumsum_back)
+CUMPROD = _cumulative("cumprod", lambda xp, x, **options: xp.cumprod(x, **options), _cumprod_back)
+CUMMAX = _cumulative("cummax", lambda xp, x, **options: xp.maximum.accumulate(x, **options), _running_back)
+CUMMIN = _cumulative("cummin", lambda xp, x, **options: xp.minimum.accumulate(x, **options), _running_back)
+CUMLOGSUMEXP = _cumulative(
+    "cumlogsumexp", lambda xp, x, **options: xp.logaddexp.accumulate(x, **options), _cumlogsumexp_back, FLOATING
+)

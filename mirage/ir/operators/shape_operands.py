@@ -12,6 +12,8 @@ import sympy
 from mirage.errors import InputError, ShapeError
 from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, partial_text, tensor_annotation
 from mirage.ir.arithmetic import FloatArithmetic, Floats
+from mirage.ir.gradient import Backward, Cotangents
+from mirage.ir.graph.nodes import ShapeValue
 from mirage.ir.graph_operator import check_number, filled
 from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
 from mirage.ir.types import TensorType
@@ -49,6 +51,9 @@ class ReshapeTo(_WithShape):
                 f"{counts[1]}; the products must be equal"
             )
         return tensor_annotation(shape, x.dtype)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return b.op("reshape_to", b.full_g(), ShapeValue(b.type(b.args[0]).shape)), None
 
     def run(
         self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic
@@ -101,6 +106,9 @@ class BroadcastToShape(_WithShape):
                     "be equal, or 1 in the tensor"
                 )
         return tensor_annotation(shape, x.dtype)
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return b.gathered(b.g, b.type(b.out).shape, b.type(b.args[0]).shape), None
 
     def run(
         self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf, log, nan, pi, sqrt
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from mirage.ir.functions import ERF
+from mirage.ir.gradient import Cotangents, Emitter
 from mirage.ir.graph_operator import GraphElementwise
 from mirage.ir.loops.scalars import Scalar, apply, equal, logical_and, logical_or, maximum, minimum, select
 from mirage.ir.operator import FLOATING, register
 
 _EXP, _LOG, _SQRT, _ABS = "exp", "log", "sqrt", "abs"
+Backwards: TypeAlias = Callable[..., Cotangents]
 #: beyond this, the square of a number is the number one more or less than it
 _LARGE = 1e9
 
@@ -112,29 +114,93 @@ def _atan2(y: Scalar, x: Scalar) -> Scalar:
     return select(_negative(y), -angle, angle)
 
 
-def _elementwise(name: str, numpy: Callable[..., Any], loops: Callable[..., Scalar] | None, arity: int = 1) -> None:
-    register(GraphElementwise(name, arity, arity, takes=FLOATING, numpy=numpy, loops=loops))
+def _elementwise(
+    name: str, numpy: Callable[..., Any], loops: Callable[..., Scalar] | None, backward: Backwards, arity: int = 1
+) -> None:
+    register(GraphElementwise(name, arity, arity, takes=FLOATING, numpy=numpy, loops=loops, backward=backward))
 
 
-_elementwise("erf", ERF.numpy, lambda x: apply(ERF, x))
-_elementwise("log1p", np.log1p, log1p)
-_elementwise("expm1", np.expm1, expm1)
-_elementwise("exp2", np.exp2, _exp2)
-_elementwise("log2", np.log2, lambda x: apply(_LOG, x) * (1 / log(2)))
-_elementwise("log10", np.log10, lambda x: apply(_LOG, x) * (1 / log(10)))
-_elementwise("tan", np.tan, lambda x: apply("sin", x) / apply("cos", x))
-_elementwise("sinh", np.sinh, _sinh)
-_elementwise("cosh", np.cosh, _cosh)
-_elementwise("asin", np.arcsin, lambda x: 2 * atan(x / (apply(_SQRT, (1 - x) * (x + 1)) + 1)))
-_elementwise("acos", np.arccos, lambda x: 2 * atan(apply(_SQRT, (1 - x) / (x + 1))))
-_elementwise("atan", np.arctan, atan)
-_elementwise("asinh", np.arcsinh, _asinh)
-_elementwise("acosh", np.arccosh, _acosh)
-_elementwise("atanh", np.arctanh, _atanh)
-_elementwise("atan2", np.arctan2, _atan2, 2)
-_elementwise("trunc", np.trunc, lambda x: select(x < 0, apply("ceil", x), apply("floor", x)))
+def _times(derivative: Callable[..., Any]) -> Backwards:
+    """The rule of a function of one number, from its derivative by an algebra, the number, and the function of it."""
+    return lambda b, g, x, y: (b.mul(g, derivative(b, x, y)),)
+
+
+def _over(divisor: Callable[..., Any]) -> Backwards:
+    """As `_times`, from 1 over the derivative."""
+    return lambda b, g, x, y: (b.div(g, divisor(b, x)),)
+
+
+def _power_back(b: Emitter, g: Any, x: Any, y: Any, out: Any) -> Cotangents:
+    by_base = b.mul(g, b.mul(y, b.op("power", x, b.sub(y, 1))))
+    by_exponent = b.mul(g, b.mul(out, b.op("log", x)))
+    # 0 to a power that is not negative stays as it is
+    fixed = b.op("logical_and", b.op("equal", x, 0), b.op("greater_equal", y, 0))
+    return b.where(b.op("not_equal", y, 0), by_base), b.where(b.op("logical_not", fixed), by_exponent)
+
+
+def _atan2_back(b: Emitter, g: Any, y: Any, x: Any, out: Any) -> Cotangents:
+    scaled = b.div(g, b.add(b.mul(x, x), b.mul(y, y)))
+    return b.mul(scaled, x), b.neg(b.mul(scaled, y))
+
+
+def _square_root(b: Emitter, x: Any) -> Any:
+    return b.op("sqrt", x)
+
+
+def _one_minus_square(b: Emitter, x: Any) -> Any:
+    # no digit is lost where x is close to 1
+    return b.mul(b.sub(1, x), b.add(1, x))
+
+
+def _one_plus_square(b: Emitter, x: Any) -> Any:
+    return b.add(b.mul(x, x), 1)
+
+
+_elementwise("erf", ERF.numpy, lambda x: apply(ERF, x), lambda b, g, x, y: (b.through(ERF, g, x, y),))
+_elementwise("log1p", np.log1p, log1p, _over(lambda b, x: b.add(x, 1)))
+_elementwise("expm1", np.expm1, expm1, _times(lambda b, x, y: b.add(y, 1)))
+_elementwise("exp2", np.exp2, _exp2, _times(lambda b, x, y: b.mul(y, log(2))))
+_elementwise("log2", np.log2, lambda x: apply(_LOG, x) * (1 / log(2)), _over(lambda b, x: b.mul(x, log(2))))
+_elementwise("log10", np.log10, lambda x: apply(_LOG, x) * (1 / log(10)), _over(lambda b, x: b.mul(x, log(10))))
+_elementwise(
+    "tan", np.tan, lambda x: apply("sin", x) / apply("cos", x), _times(lambda b, x, y: _one_plus_square(b, y))
+)
+_elementwise("sinh", np.sinh, _sinh, _times(lambda b, x, y: b.op("cosh", x)))
+_elementwise("cosh", np.cosh, _cosh, _times(lambda b, x, y: b.op("sinh", x)))
+_elementwise(
+    "asin",
+    np.arcsin,
+    lambda x: 2 * atan(x / (apply(_SQRT, (1 - x) * (x + 1)) + 1)),
+    _over(lambda b, x: _square_root(b, _one_minus_square(b, x))),
+)
+_elementwise(
+    "acos",
+    np.arccos,
+    lambda x: 2 * atan(apply(_SQRT, (1 - x) / (x + 1))),
+    _over(lambda b, x: b.neg(_square_root(b, _one_minus_square(b, x)))),
+)
+_elementwise("atan", np.arctan, atan, _over(_one_plus_square))
+_elementwise("asinh", np.arcsinh, _asinh, _over(lambda b, x: _square_root(b, _one_plus_square(b, x))))
+_elementwise(
+    "acosh", np.arccosh, _acosh, _over(lambda b, x: _square_root(b, b.mul(b.sub(x, 1), b.add(x, 1))))
+)
+_elementwise("atanh", np.arctanh, _atanh, _over(_one_minus_square))
+_elementwise("atan2", np.arctan2, _atan2, _atan2_back, 2)
+_elementwise(
+    "trunc", np.trunc, lambda x: select(x < 0, apply("ceil", x), apply("floor", x)), lambda b, g, x, y: (None,)
+)
 # the rest of a division towards zero, with the sign of x: no digit of it is lost, however large the quotient is
-_elementwise("fmod", np.fmod, None, 2)
-_elementwise("power", np.power, None, 2)
-_elementwise("hypot", np.hypot, None, 2)
-_elementwise("copysign", np.copysign, None, 2)
+_elementwise(
+    "fmod", np.fmod, None, lambda b, g, x, y, out: (g, b.neg(b.mul(g, b.op("trunc", b.div(x, y))))), 2
+)
+_elementwise("power", np.power, None, _power_back, 2)
+_elementwise(
+    "hypot", np.hypot, None, lambda b, g, x, y, out: (b.mul(g, b.div(x, out)), b.mul(g, b.div(y, out))), 2
+)
+_elementwise(
+    "copysign",
+    np.copysign,
+    None,
+    lambda b, g, x, y, out: (b.where(b.op("not_equal", x, 0), b.mul(g, b.div(out, x))), None),
+    2,
+)

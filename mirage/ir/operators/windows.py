@@ -11,6 +11,7 @@ from mirage.errors import AttributeValueError, ShapeError
 from mirage.ir.annotations import Annotation
 from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.dims import Dim, to_dim
+from mirage.ir.gradient import Backward, Cotangents
 from mirage.ir.graph_operator import GraphOperator, check_number, filled, steps_between
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.loops.scalars import Scalar, cast, constant, logical_and, select, size
@@ -64,6 +65,24 @@ class Slice(GraphOperator):
         windows = self._windows(x.ndim, attrs)
         return x[tuple(slice(*windows[k]) if k in windows else slice(None) for k in range(x.ndim))].copy()
 
+    def gradient(self, b: Backward) -> Cotangents:
+        (x,) = b.types()
+        windows = self._windows(x.rank, b.attrs)
+        found = b.full_g()
+        for axis, (start, stop, step) in windows.items():
+            if step != 1:
+                shape = b.type(found).shape
+                whole = b.zeros(TensorType((*shape[:axis], x.shape[axis], *shape[axis + 1 :]), x.dtype))
+                places = b.op("arange", start=start, stop=stop, step=step)
+                found = b.op("scatter", whole, places, found, axis=axis)
+        low = [windows[k][0] if k in windows and windows[k][2] == 1 else to_dim(0) for k in range(x.rank)]
+        high = [
+            to_dim(d - windows[k][1]) if k in windows and windows[k][2] == 1 else to_dim(0) for k, d in enumerate(x.shape)
+        ]
+        if any(n != 0 for n in (*low, *high)):
+            found = b.op("pad", found, low=tuple(low), high=tuple(high))
+        return (found,)
+
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         (x,) = operands(types)
         windows = self._windows(out.rank, attrs)
@@ -116,6 +135,12 @@ def _per_dim(op: str, what: str, given: Sequence[Any], x: TensorType) -> None:
         raise ShapeError(f"{op}: {len(given)} {what} for [{shape_text(x.shape)}]; give one per dim")
 
 
+def _cut(b: Backward, x: Any, starts: Sequence[Dim], shape: Sequence[Dim]) -> Any:
+    """The window of a shape that begins at these places."""
+    stops = tuple(to_dim(start + n) for start, n in zip(starts, shape, strict=True))
+    return b.op("slice", x, axes=tuple(range(len(stops))), starts=tuple(starts), stops=stops) if stops else x
+
+
 class Pad(GraphOperator):
     """`low[k]` elements `value` before and `high[k]` behind along each dim k."""
 
@@ -133,6 +158,9 @@ class Pad(GraphOperator):
         found = filled(xp, shape, check_number("pad", attrs["value"], x.dtype.name))
         write_window(found, x, attrs["low"])
         return found
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return (_cut(b, b.full_g(), b.attrs["low"], b.type(b.args[0]).shape),)
 
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         (x,) = operands(types)
@@ -179,6 +207,11 @@ class UpdateSlice(GraphOperator):
         write_window(found, window, attrs["starts"])
         return found
 
+    def gradient(self, b: Backward) -> Cotangents:
+        g, starts, window = b.full_g(), b.attrs["starts"], b.type(b.args[1])
+        around = b.op("update_slice", g, b.zeros(window), starts=starts) if b.wanted[0] else None
+        return around, _cut(b, g, starts, window.shape) if b.wanted[1] else None
+
     def to_loops(self, types: Sequence[TensorType], attrs: Attrs, out: TensorType) -> TensorExpr:
         x, window = operands(types)
 
@@ -212,6 +245,9 @@ class BroadcastTo(GraphOperator):
             )
         return TensorType(shape, x.dtype)
 
+    def gradient(self, b: Backward) -> Cotangents:
+        return b.to_operands((b.g,))
+
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return xp.broadcast_to(arrays[0], attrs["shape"]).copy()
 
@@ -229,6 +265,9 @@ class Flip(GraphOperator):
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         normalize_axes("flip", attrs["axes"], types[0].rank)
         return types[0]
+
+    def gradient(self, b: Backward) -> Cotangents:
+        return (b.op("flip", b.g, axes=b.attrs["axes"]),)
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return xp.flip(arrays[0], attrs["axes"]).copy()

@@ -168,6 +168,7 @@ ELEMENTWISE = [
             "elementwise_min": lambda x, y, **_: np.where(x < y, x, y),
         }.items()
     ),
+    *(Case("stop_gradient", [(MATRIX, t)], lambda x, **_: x) for t in (F32, I32, BOOL)),
     *(Case("sign", [(MATRIX, t)], lambda x, **_: 1 * (x > 0) - 1 * (x < 0)) for t in (F32, F16, I32)),
     *(Case("floor_divide", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _divided(x, y)) for t in (I64, I32)),
     *(Case("remainder", [(MATRIX, t), (ROW, t)], lambda x, y, **_: _rest(x, y)) for t in (I64, I32)),
