@@ -17,7 +17,8 @@ from mirage.frontends.spec import TensorFunction
 from mirage.frontends.trace import program_name
 from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.dims import symbol
-from mirage.ir.graph.gradient import Differentiation, float_leaves, is_float
+from mirage.ir.graph.cotangents import float_leaves, is_float
+from mirage.ir.graph.gradient import Differentiation
 from mirage.ir.graph.nodes import Atom, Function, FunctionCall
 from mirage.ir.types import TensorType
 

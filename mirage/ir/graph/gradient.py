@@ -14,20 +14,29 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 from mirage.errors import GradientError, MirageError
-from mirage.ir.annotations import Annotation, PartialTensor, TupleType, symbols_in
-from mirage.ir.dims import symbol
+from mirage.ir.annotations import Annotation, TupleType
 from mirage.ir.expand import operator_gradient
 from mirage.ir.gradient import Backward, Emitter
 from mirage.ir.graph.builder import FunctionBuilder
+from mirage.ir.graph.cotangents import (
+    Tree,
+    float_leaves,
+    hides,
+    is_float,
+    known_type,
+    symbols_of_function,
+    tensor_type,
+    unflattened,
+)
 from mirage.ir.graph.deduce import located
 from mirage.ir.graph.effects import is_pure
+from mirage.ir.graph.gradient_loops import going_back, keeping
 from mirage.ir.graph.nodes import (
     Atom,
     Binding,
-    Constant,
     Expr,
     Function,
     FunctionCall,
@@ -36,29 +45,13 @@ from mirage.ir.graph.nodes import (
     MakeTuple,
     MatchCast,
     OpCall,
-    ShapeValue,
     TupleItem,
     Var,
 )
-from mirage.ir.graph.traverse import rename, symbols_used, variables
+from mirage.ir.graph.traverse import rename, variables
 from mirage.ir.operator import REGISTRY, get_operator
 from mirage.ir.operators.numeric import STOP_GRADIENT
-from mirage.ir.types import DTYPES, TensorType
-
-#: the cotangent of a value: one of its shape, one for each field of a tuple, or none
-Tree: TypeAlias = "Atom | list[Tree] | None"
-
-
-def is_float(annotation: Annotation) -> bool:
-    """Whether a value is a floating-point tensor: no other has a gradient."""
-    return isinstance(annotation, TensorType | PartialTensor) and annotation.dtype in DTYPES
-
-
-def float_leaves(annotation: Annotation) -> list[Annotation]:
-    """The floating-point tensors in a value, in order."""
-    if isinstance(annotation, TupleType):
-        return [leaf for f in annotation.fields for leaf in float_leaves(f)]
-    return [annotation] if is_float(annotation) else []
+from mirage.ir.types import TensorType
 
 
 @dataclass
@@ -68,6 +61,7 @@ class Differentiation:
     functions: dict[str, Function]
     reserve: Callable[[str], str]
     _known: dict[tuple[str, tuple[bool, ...], tuple[bool, ...]], str] = field(default_factory=dict)
+    _active: set[str] = field(default_factory=set)
 
     def gradient(self, f: Function, wrt: Sequence[int], name: str, *, seeded: bool, value: bool) -> Function:
         """A function with the gradients of `f` by the parameters at these positions: one by itself, several as a tuple.
@@ -96,23 +90,24 @@ class Differentiation:
         """
         key = name, tuple(wanted), tuple(given)
         if key not in self._known:
+            if name in self._active:
+                raise GradientError(f"{name}: it calls itself, and a recursion has no gradient; use mirage.loop")
+            self._active.add(name)
             f = self.functions[name]
             r = _Reverse(self, f, self.reserve(f"{name}_backward"), wanted)
             leaves = zip(float_leaves(f.returns), given, strict=True)
             seeds = [r.b.fresh_parameter("g", leaf) if has else None for leaf, has in leaves]
-            r.reverse(_unflattened(f.returns, iter(seeds)))
+            r.reverse(unflattened(f.returns, iter(seeds)))
             found = [g for p, has in zip(r.parameters, wanted, strict=True) if has for g in r.leaves(p)]
             result = found[0] if len(found) == 1 else r.b.emit(MakeTuple(tuple(found)))
             self.functions[r.b.name] = r.b.finish(result, dims=f.dims)
             self._known[key] = r.b.name
+            self._active.remove(name)
         return self._known[key]
 
 
-def _unflattened(annotation: Annotation, leaves: Iterator[Atom | None]) -> Tree:
-    """The tree of a value, from one cotangent, or None, for each of its leaves."""
-    if isinstance(annotation, TupleType):
-        return [_unflattened(f, leaves) for f in annotation.fields]
-    return next(leaves) if is_float(annotation) else None
+def _at(b: Binding, problem: str) -> MirageError:
+    return located(GradientError(f"{b.var.name}: {problem}"), b.where)
 
 
 @dataclass(frozen=True)
@@ -140,8 +135,8 @@ class _Reverse:
     ) -> None:
         self.module = module
         self.b = FunctionBuilder(name, module.functions)
-        self.b.names |= _symbols(f)
-        self.emitter = Emitter(self._operator, _known_type)
+        self.b.names |= symbols_of_function(f)
+        self.emitter = Emitter(self._operator, known_type)
         #: the line of the binding that is gone back over
         self.where = ""
         self._scalars: dict[object, Var] = {}
@@ -167,13 +162,21 @@ class _Reverse:
     def _forward(self, b: Binding, new: dict[Var, Atom]) -> Binding:
         """Copy a binding; returns it as it has to be gone back over."""
         value = rename(b, new).value
-        active = bool(float_leaves(b.var.annotation)) and any(v in self.active for v in variables(value))
+        reads = any(v in self.active for v in variables(value))
+        if reads and hides(b.var.annotation):
+            raise _at(
+                b,
+                f"is {b.var.annotation}, of which there is no gradient; use tensors and tuples, or end gradients before it with "
+                "mirage.stop_gradient",
+            )
+        active = reads and bool(float_leaves(b.var.annotation))
         if isinstance(value, OpCall) and value.op == STOP_GRADIENT.name:
             active = False
         if not is_pure(value, self.b.functions):
-            raise GradientError(
-                f"{b.where}: {b.var.name}: has effects, which cannot be gone back over; compute a new value instead, or call it "
-                "outside of what is differentiated"
+            raise _at(
+                b,
+                "has effects, which cannot be gone back over; compute a new value instead, or call it outside of what is "
+                "differentiated",
             )
         var = Var(self.b.fresh(b.var.name), b.var.annotation)
         new[b.var] = var
@@ -245,9 +248,7 @@ class _Reverse:
         """One cotangent with all its elements for each floating-point leaf of a value."""
         if isinstance(annotation, TupleType):
             fields = g if isinstance(g, list) else [None] * len(annotation.fields)
-            return [
-                leaf for t, f in zip(fields, annotation.fields, strict=True) for leaf in self.flattened(t, f)
-            ]
+            return [leaf for t, f in zip(fields, annotation.fields, strict=True) for leaf in self.flattened(t, f)]
         if not is_float(annotation):
             return []
         assert not isinstance(g, list)
@@ -309,9 +310,7 @@ class _Reverse:
             case FunctionCall(name, args, dims):
                 self._back_call(lambda given, f: FunctionCall(f, given, dims), [name], args, b.var, g)
             case If((condition, *args), then, orelse, dims):
-                self._back_call(
-                    lambda given, f, h: If((condition, *given), f, h, dims), [then, orelse], args, b.var, g
-                )
+                self._back_call(lambda given, f, h: If((condition, *given), f, h, dims), [then, orelse], args, b.var, g)
             case Loop():
                 self._back_loop(b.value, self._kept[b.var], b.var, g)
             case _:
@@ -342,9 +341,7 @@ class _Reverse:
         known = isinstance(value.annotation, TensorType) and value.annotation != whole.annotation
         return self.emit(MatchCast((whole,), value.annotation)) if known else whole
 
-    def _back_call(
-        self, call: Callable[..., Expr], names: list[str], args: Sequence[Atom], var: Var, g: Tree
-    ) -> None:
+    def _back_call(self, call: Callable[..., Expr], names: list[str], args: Sequence[Atom], var: Var, g: Tree) -> None:
         """Go back over a call of one of several functions, which `call` makes of arguments and names."""
         wanted = [a in self.active for a in args]
         cotangents = self.flattened(g, var.annotation)
@@ -356,7 +353,7 @@ class _Reverse:
         found = iter(self.items(result, sum(counts)))
         for a, count in zip(args, counts, strict=True):
             if count:
-                self.add(a, _unflattened(a.annotation, found))
+                self.add(a, unflattened(a.annotation, found))
 
     # loops
 
@@ -365,16 +362,15 @@ class _Reverse:
         body = self.module.functions[loop.body]
         counted = loop.count is None
         carried, fixed = _operands(loop)
-        states = [_tensor_type(p, body) for p in body.parameters[1 : 1 + loop.carried]]
         size = loop.bound if loop.count is None else loop.count
         assert size is not None
         results = var.annotation.fields if loop.carried > 1 else (var.annotation,)  # type: ignore[union-attr]
         stacks = [
             self.emitter.full((size, *t.shape), 0, t.dtype)
-            for t in (_tensor_type(Var(f"carried value {k}", a), body) for k, a in enumerate(results))
+            for t in (tensor_type(Var(f"carried value {k}", a), body) for k, a in enumerate(results))
         ]
         kept = Loop(
-            self._keeping(body, states, loop.carried).name,
+            keeping(self.module.functions, self.module.reserve(f"{body.name}_kept"), body, loop.carried),
             (*loop.args[:counted], *carried, *stacks, *fixed),
             2 * loop.carried, loop.count, loop.bound, loop.dims,
         )  # fmt: skip
@@ -384,18 +380,6 @@ class _Reverse:
         self._kept[var] = _Kept(tuple(fields[loop.carried :]), last)
         after = fields[: loop.carried]
         return Binding(var, after[0] if loop.carried == 1 else MakeTuple(tuple(after)), self.where)
-
-    def _keeping(self, body: Function, states: Sequence[TensorType], carried: int) -> Function:
-        """The body of a loop that writes its carried values to stacks before each round."""
-        b = _Copy(self.module, body, "kept")
-        index, *given = (b.parameter(p) for p in body.parameters[: 1 + carried])
-        stacks = [b.b.fresh_parameter("stack", t) for t in b.stacked(states)]
-        fixed = [b.parameter(p) for p in body.parameters[1 + carried :]]
-        after = b.items(b.call(body.name, (index, *given, *fixed), body), carried)
-        written = [
-            b.emitter.op("scatter", s, index, x, axis=0) for s, x in zip(stacks, given, strict=True)
-        ]
-        return b.finish(MakeTuple((*after, *written)), body)
 
     def _back_loop(self, loop: Loop, kept: _Kept, var: Var, g: Tree) -> None:
         body = self.module.functions[loop.body]
@@ -412,92 +396,22 @@ class _Reverse:
             self._zeros(leaf, var) for a, w in zip(fixed, wanted[1 + loop.carried :], strict=True) if w
             for leaf in float_leaves(a.annotation)
         ]  # fmt: skip
-        back = self._going_back(body, loop.carried, wanted, own, others)
+        back = going_back(
+            self.module.functions,
+            self.module.reserve(f"{body.name}_back"),
+            body,
+            loop.carried,
+            wanted,
+            self.module.backward(body.name, wanted, [True] * own),
+        )
         call = Loop(
-            back.name, (*loop.args[: loop.count is None], *leaves, kept.last, *kept.stacks, *fixed), own + others,
+            back, (*loop.args[: loop.count is None], *leaves, kept.last, *kept.stacks, *fixed), own + others,
             loop.count, loop.bound, loop.dims,
         )  # fmt: skip
         found = iter(self.items(self.emit(call), own + others))
         for a, count in zip((*carried, *fixed), counts[1:], strict=True):
             if count:
-                self.add(a, _unflattened(a.annotation, found))
-
-    def _going_back(self, body: Function, carried: int, wanted: Sequence[bool], own: int, others: int) -> Function:
-        """The body of the loop that goes back over the rounds of another one."""
-        b = _Copy(self.module, body, "back")
-        fixed = body.parameters[1 + carried :]
-        states = [_tensor_type(p, body) for p in body.parameters[1 : 1 + carried]]
-        index = b.parameter(body.parameters[0])
-        leaves = [leaf for p, w in zip(body.parameters, wanted, strict=True) if w for leaf in float_leaves(p.annotation)]
-        cotangents = [b.b.fresh_parameter("g", leaf) for leaf in leaves]
-        last = b.b.fresh_parameter("last", index.annotation)
-        stacks = [b.b.fresh_parameter("stack", t) for t in b.stacked(states)]
-        given = [b.parameter(p) for p in fixed]
-        at = b.emitter.sub(last, index)
-        before = [b.emitter.op("take", s, at, axis=0) for s in stacks]
-        backward = self.module.backward(body.name, wanted, [True] * own)
-        found = b.items(b.call(backward, (at, *before, *given, *cotangents[:own]), body), own + others)
-        sums = [b.emitter.add(x, y) for x, y in zip(cotangents[own:], found[own:], strict=True)]
-        after = (*found[:own], *sums)
-        return b.finish(after[0] if len(after) == 1 else MakeTuple(after), body)
-
-
-class _Copy:
-    """A function around another one, with its parameters and others."""
-
-    def __init__(self, module: Differentiation, around: Function, hint: str) -> None:
-        self.module = module
-        self.b = FunctionBuilder(module.reserve(f"{around.name}_{hint}"), module.functions)
-        self.symbols = _symbols(around)
-        self.b.names |= self.symbols
-        self.emitter = Emitter(self._operator, _known_type)
-
-    def _operator(self, name: str, operands: Sequence[Atom], attrs: Any) -> Var:
-        return self.b.emit(OpCall(name, tuple(operands), tuple(get_operator(name).check_attrs(attrs).items())))
-
-    def parameter(self, p: Var) -> Var:
-        return self.b.fresh_parameter(p.name, p.annotation)
-
-    def stacked(self, types: Sequence[TensorType]) -> list[TensorType]:
-        """The types of what is kept of all rounds, a number that no other dim is called as."""
-        name, k = "rounds", 0
-        while name in self.symbols or name in self.b.names:
-            name, k = f"rounds_{k}", k + 1
-        return [TensorType((symbol(name), *t.shape), t.dtype) for t in types]
-
-    def call(self, name: str, args: Sequence[Atom], around: Function) -> Var:
-        return self.b.emit(FunctionCall(name, tuple(args), tuple(map(symbol, around.dims))))
-
-    def items(self, value: Atom, count: int) -> list[Atom]:
-        return [value] if count == 1 else [self.b.emit(TupleItem((value,), k)) for k in range(count)]
-
-    def finish(self, result: Expr, around: Function) -> Function:
-        atom = result if isinstance(result, Var | Constant | ShapeValue) else self.b.emit(result)
-        made = self.module.functions[self.b.name] = self.b.finish(atom, dims=around.dims)
-        return made
-
-
-def _symbols(f: Function) -> set[str]:
-    """The dim symbols that a function uses: no variable is called as one."""
-    found = set(f.dims) | symbols_in(f.returns)
-    for p in f.parameters:
-        found |= symbols_in(p.annotation)
-    for b in f.bindings:
-        found |= symbols_used(b.value) | symbols_in(b.var.annotation)
-    return found
-
-
-def _known_type(x: Atom) -> TensorType | None:
-    return x.annotation if isinstance(x.annotation, TensorType) else None
-
-
-def _tensor_type(p: Var, body: Function) -> TensorType:
-    if not isinstance(p.annotation, TensorType):
-        raise GradientError(
-            f"loop: {p.name} of {body.name} is {p.annotation}; the gradient of a loop keeps its carried values, tensors of one "
-            "known shape: carry several by themselves, with the same dims in every round"
-        )
-    return p.annotation
+                self.add(a, unflattened(a.annotation, found))
 
 
 def _operands(loop: Loop) -> tuple[tuple[Atom, ...], tuple[Atom, ...]]:
