@@ -18,7 +18,7 @@ from mirage.cache.exchange import read_records
 from mirage.cache.records import DAY_S, Record, label
 from mirage.cli_shared import AsJson, out, print_json, tell
 from mirage.errors import CacheError
-from mirage.results.forms import StoredForms
+from mirage.results.recall import StoredRecord
 from mirage.results.stored import described, opened, stored_in, verified
 from mirage.search.checkpoint import remove_checkpoints
 
@@ -39,7 +39,7 @@ def list_(as_json: AsJson = False) -> None:
     for name in ("key", "program", "target", "dtype", "created", "best us", "processor"):
         table.add_column(name)
     for r in store.list():
-        unmeasured = "graphs" if r.processor is None else "forms"
+        unmeasured = "graphs" if r.processor is None else "forms or kernel"
         best = unmeasured if r.best_us is None else f"{r.best_us:,.1f}"
         table.add_row(r.key[:12], r.program, r.target, r.dtype, r.created, best, r.processor or "")
     out.print(table)
@@ -52,7 +52,7 @@ def show(
     """What a record says: program, target, best graph, a new certificate for it, measurements."""
     record = _one(ResultStore(), key)
     if as_json:
-        if not isinstance(stored_in(record), StoredForms):
+        if isinstance(stored_in(record), StoredRecord):
             opened(record)
         print_json({**asdict(record), "payload": record.content()})
         return

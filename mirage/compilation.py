@@ -25,6 +25,7 @@ from mirage.compiler.choice import PLAIN, fastest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes, current_survey
+from mirage.compiler.kernels.kept import KeptKernels
 from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
@@ -210,10 +211,12 @@ class _Race:
         search, context = self.search, self.context
         memory = search.forms(self.module, context, self.without)
         known = memory.recall(self.budget) if memory is not None else None
+        if memory is not None:
+            context.kernels.kept = KeptKernels(memory.store, memory.target, recalls=known is not None)
         if known is not None:
             search.known = {s.name: s for s in known.subprograms}
             if known.whole == PLAIN:
-                return _left_alone(finished(prepared, unsearched))
+                return self._kept(_left_alone(finished(prepared, unsearched)))
         plain = None
         if known is None:
             began = time.perf_counter()
@@ -223,7 +226,7 @@ class _Race:
         before = context.copy()
         executable = finished(self.module, context)
         if search.known:
-            return executable
+            return self._kept(executable)
         whole, choices = FULL, search.chosen
         if search.may_lose:
             forms = {FULL: executable, PLAIN: plain or finished(prepared, unsearched)}
@@ -234,6 +237,12 @@ class _Race:
             choices = search.found if whole == FOUND else choices
         if memory is not None:
             search.keep(memory, PLAIN if whole == PLAIN else FULL, choices, self.budget)
+        return self._kept(executable)
+
+    def _kept(self, executable: Executable) -> Executable:
+        """The executable, whose kernels are kept for the next compilation."""
+        if self.context.kernels.kept is not None and self.search.complete:
+            self.context.kernels.kept.keep(executable.kernels.values())
         return executable
 
 

@@ -14,7 +14,7 @@ from typing import Annotated
 from mirage.cache import CallStore, CorruptRecordWarning
 from mirage.cache.records import check_key, label, sha256
 from mirage.errors import FormatError
-from mirage.ir.codec import RESULT, decode, encode, short, within
+from mirage.ir.codec import RESULT, Json, decode, encode, short, within
 from mirage.kernels.target import Target
 from mirage.results.recall import ENOUGH
 from mirage.verify.rules.registry import added_rules
@@ -42,6 +42,14 @@ class StoredForms:
     whole: Annotated[str, short]
     subprograms: tuple[SubprogramForm, ...]
     spent: Annotated[float, within(0, 1e12)]
+    form: int = RESULT.schema
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredKernel:
+    """A kernel that was made without a search, as its text has it."""
+
+    kernel: Json
     form: int = RESULT.schema
 
 

@@ -12,7 +12,7 @@ from mirage.ir.codec import RESULT, decode
 from mirage.ir.program import Program
 from mirage.kernels.decision import decide, leaves
 from mirage.kernels.target import get_target
-from mirage.results.forms import StoredForms
+from mirage.results.forms import StoredForms, StoredKernel
 from mirage.results.recall import KeptDecision, Memory, StoredChoice, StoredRecord, StoredSearch
 from mirage.search.candidates import Candidate, Known, admitted
 from mirage.verify.equivalence import Verifier
@@ -45,7 +45,7 @@ class OpenRecord:
     decision: KeptDecision | None = None
 
 
-def stored_in(record: Record) -> StoredRecord | StoredForms:
+def stored_in(record: Record) -> StoredRecord | StoredForms | StoredKernel:
     """What a record says. Raises FormatError where it is not sound, UnverifiableRecord where it is of another release."""
     if isinstance(record.version, int) and record.version != SCHEMA:
         raise UnverifiableRecord(f"its layout is {record.version}, and this release reads {SCHEMA}")
@@ -58,6 +58,8 @@ def stored_in(record: Record) -> StoredRecord | StoredForms:
         raise UnverifiableRecord(f"it was made by a release with schema {form!r} of results, and this one has {RESULT.schema}")
     if "whole" in content:
         return decode(StoredForms, content, "record")
+    if "kernel" in content:
+        return decode(StoredKernel, content, "record")
     return decode(StoredChoice if "decision" in content else StoredSearch, content, "record")
 
 
@@ -70,6 +72,8 @@ def opened(record: Record, seed: int = 0) -> OpenRecord:
     stored = stored_in(record)
     if isinstance(stored, StoredForms):
         raise UnverifiableRecord("it has no graphs: it says which forms of a compiled program were the fastest")
+    if isinstance(stored, StoredKernel):
+        raise UnverifiableRecord("it is a kernel of a compiled program, which is verified when it is recalled")
     if stored.program is None:
         raise UnverifiableRecord("it was made by a release that did not keep programs; it is verified when it is recalled")
     try:
@@ -115,7 +119,7 @@ def described(record: Record, seed: int = 0) -> Iterator[str]:
     Raises as `opened`; VerificationError where the best graph does not compute the program.
     """
     stored = stored_in(record)
-    found = None if isinstance(stored, StoredForms) else opened(record, seed)
+    found = opened(record, seed) if isinstance(stored, StoredRecord) else None
     yield f"key: {record.key}"
     yield f"target: {record.target}, {record.dtype}" + (f"; {record.processor}" if record.processor else "")
     yield f"created: {record.created}"
@@ -123,7 +127,9 @@ def described(record: Record, seed: int = 0) -> Iterator[str]:
         yield f"compiled in {stored.spent:.1f} s; the form of {record.program} that was the fastest: {stored.whole}"
         yield from (f"subprogram {s.name}: {s.form}, {s.said}" for s in stored.subprograms)
         return
-    assert found is not None
+    if found is None:
+        yield f"the kernel of {record.program}, made without a search"
+        return
     yield "complete" if found.stored.complete else f"cut short after {found.stored.spent:.1f} s"
     yield f"\n{found.program}"
     if found.decision is None:

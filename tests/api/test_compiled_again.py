@@ -18,6 +18,8 @@ from mirage import compilation, subprograms
 from mirage.cache import CorruptRecordWarning, ResultStore
 from mirage.cache.records import Record, canonical_json, sha256
 from mirage.compiler import build, choice
+from mirage.compiler.kernels import cpu_maker
+from mirage.compiler.kernels.fused import fused_kernel
 from mirage.ir.codec import encode
 from mirage.results.forms import StoredForms
 from mirage.results.stored import described, stored_in, verified
@@ -78,8 +80,12 @@ class Compiler:
 
     def record(self) -> Record:
         """The record of the whole program."""
-        (found,) = (r for r in self.store.records() if "whole" in json.loads(r.payload))
+        (found,) = self.records("whole")
         return found
+
+    def records(self, field: str) -> list[Record]:
+        """The records with such a field."""
+        return [r for r in self.store.records() if field in json.loads(r.payload)]
 
 
 @pytest.fixture
@@ -201,9 +207,11 @@ def test_what_was_found_may_be_damaged(warm: Compiler) -> None:
     assert warm.unknown == [second.name]
 
 
-def changed(compiler: Compiler, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Change the record of the whole program, and its checksum, as a forger does."""
-    record = compiler.record()
+def changed(
+    compiler: Compiler, change: Callable[[dict[str, Any]], dict[str, Any]], record: Record | None = None
+) -> None:
+    """Change a record, by default that of the whole program, and its checksum, as a forger does."""
+    record = record or compiler.record()
     text = canonical_json(change(json.loads(record.payload)), "test")
     forged = replace(record, payload=text, payload_sha256=sha256(text))
     assert compiler.store.add([forged], [record.payload_sha256]) == 1
@@ -244,3 +252,71 @@ def test_a_record_says_which_forms_run(warm: Compiler) -> None:
     text = "\n".join(described(record))
     assert "the form of parts that was the fastest: full" in text and text.count(": found, ") == 2
     assert str(verified(record)) == "not verified: it has no graphs: it says which forms of a compiled program were the fastest"
+
+
+@pytest.fixture(scope="module")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a store in which the program is, left to libraries and fusion."""
+    folder = tmp_path_factory.mktemp("left")
+    with pytest.MonkeyPatch.context() as patch:
+        compiler = Compiler(folder, patch.setattr)
+        compiler.judge.wanted = ("plain", "fused")
+        compiler()
+    return folder
+
+
+@pytest.fixture
+def again(left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Compiler, list[str]]:
+    """One with such a store, and the names of programs of which it has made kernels without a search."""
+    shutil.copytree(left, tmp_path, dirs_exist_ok=True)
+    made: list[str] = []
+
+    def fused(program: Any, *args: Any, **options: Any) -> Any:
+        made.append(program.name)
+        return fused_kernel(program, *args, **options)
+
+    monkeypatch.setattr(cpu_maker, "fused_kernel", fused)
+    return Compiler(tmp_path, monkeypatch.setattr), made
+
+
+def test_kernels_that_were_made_without_a_search_are_kept(again: tuple[Compiler, list[str]]) -> None:
+    compiler, made = again
+    kept = compiler.records("kernel")
+    assert kept and not any(verified(r).bad for r in kept)
+    assert "made without a search" in "\n".join(described(kept[0]))
+    compiler()
+    assert not compiler.raced and not made
+    # what is compared again is made as the cost model has it by now
+    compiler(budget=4 * BUDGET)
+    assert compiler.raced and made
+
+
+def without_graphs(payload: dict[str, Any]) -> dict[str, Any]:
+    return {**payload, "kernel": {**payload["kernel"], "graphs": []}}
+
+
+def wrong_graph(payload: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(payload["kernel"]["graphs"])
+    assert '"exp"' in text
+    return {**payload, "kernel": {**payload["kernel"], "graphs": json.loads(text.replace('"exp"', '"sin"'))}}
+
+
+def wrong_program(payload: dict[str, Any]) -> dict[str, Any]:
+    text = json.dumps(payload["kernel"])
+    return {**payload, "kernel": json.loads(text.replace('"exp"', '"sin"'))}
+
+
+@pytest.mark.parametrize("change", [without_graphs, wrong_graph, wrong_program])
+def test_a_kept_kernel_is_verified(
+    again: tuple[Compiler, list[str]], change: Callable[[dict[str, Any]], dict[str, Any]]
+) -> None:
+    compiler, made = again
+    record = next(r for r in compiler.records("kernel") if '"exp"' in r.payload)
+    changed(compiler, change, record)
+    with pytest.warns(CorruptRecordWarning):
+        compiler()
+    assert len(made) == 1 and not compiler.raced
+    # the right one has taken its place
+    made.clear()
+    compiler()
+    assert not made

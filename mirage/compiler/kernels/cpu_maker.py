@@ -33,7 +33,14 @@ class CpuKernels(KernelMaker):
         bounds: Mapping[str, int] | None = None,
         constants: Collection[str] = (),
     ) -> MuGraphKernel | None:
-        return fused_kernel(program, hints, machine_model(), bounds=bounds, constants=constants)
+        def make() -> MuGraphKernel | None:
+            return fused_kernel(program, hints, machine_model(), bounds=bounds, constants=constants)
+
+        if self.kept is None:
+            return make()
+        sizes = [*map(dict, hints), dict(bounds or {})]
+        parts = [str([sorted(at.items()) for at in sizes]), str(sorted(constants))]
+        return self.kept.get(program, parts, make)
 
     def library(self, program: Program) -> MuGraphKernel:
         return MuGraphKernel.of_library(program)

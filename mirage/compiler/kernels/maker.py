@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.program import Program
 from mirage.kernels.target import Target
 from mirage.runtime.executable import Kernel
+
+if TYPE_CHECKING:
+    from mirage.compiler.kernels.kept import KeptKernels
 
 
 class KernelMaker(ABC):
@@ -21,6 +24,8 @@ class KernelMaker(ABC):
         self.machine = machine
         self.target = machine.name
         self.on_host = machine.on_host
+        #: what is kept of kernels that are made without a search, if anything
+        self.kept: KeptKernels | None = None
 
     @abstractmethod
     def superoptimized(self, result: Any) -> Kernel:

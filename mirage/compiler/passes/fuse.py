@@ -13,7 +13,8 @@ What a group becomes is decided by `mirage.compiler.codegen`; a group that no ke
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
+from typing import Any, TypeVar
 
 import networkx as nx
 
@@ -22,12 +23,14 @@ from mirage.compiler.constraints import Constraints
 from mirage.compiler.context import Context
 from mirage.compiler.kinds import binding_kind
 from mirage.compiler.outline import Group, Outliner, is_scalar
+from mirage.compiler.passes.generate import structure
 from mirage.ir.graph.builder import ModuleBuilder
-from mirage.ir.graph.nodes import Function, Module, OpCall
+from mirage.ir.graph.nodes import Binding, Function, Module, OpCall
 from mirage.ir.graph.traverse import variables
 from mirage.ir.loops.analysis import Kind
 from mirage.ir.program import AttrItems
 
+T = TypeVar("T")
 #: where a function comes from
 ORIGIN: AttrItems = (("origin", "fused"),)
 #: operators of a kernel, at most: its code should stay readable, and compile within a second
@@ -65,7 +68,11 @@ class Fusion:
         self.constraints = constraints
         self.bindings = bindings = outliner.block.bindings
         self.position = {b.var: i for i, b in enumerate(bindings)}
-        self.kinds = [Kind.OPAQUE if is_scalar(b.var.annotation) else binding_kind(b) for b in bindings]
+        # the layers of a model are equal: each of their operators, and of their groups, is looked at once
+        self._kinds: dict[Any, Kind] = {}
+        self._fusible: dict[Any, bool] = {}
+        self._stitchable: dict[Any, bool] = {}
+        self.kinds = [Kind.OPAQUE if is_scalar(b.var.annotation) else self._kind(b) for b in bindings]
         self.flow: nx.DiGraph[int] = nx.DiGraph()
         self.flow.add_nodes_from(range(len(bindings)))
         for i, needed in enumerate(outliner.needs):
@@ -77,7 +84,7 @@ class Fusion:
         self.dominator = {i: d for i, d in dominators.items() if i != self.end and d is not None}
         self.group = {i: {i} for i in range(len(bindings)) if self.kinds[i] < Kind.OPAQUE}
         # merging goes on until nothing changes, and asks the same again
-        self._stitchable: dict[frozenset[int], bool] = {}
+        self._asked: dict[frozenset[int], bool] = {}
 
     def groups(self) -> Iterator[Group]:
         """The groups; every binding that can be part of a kernel, and needs one, is in one."""
@@ -93,11 +100,11 @@ class Fusion:
             if all(self._is_view(j) for j in members):
                 continue
             whole = self._group_of(members)
-            if fusible(self.outliner.trial(whole)):
+            if self._is_fusible(whole):
                 yield whole
                 continue
             single = (self._group_of({j}) for j in sorted(members) if not self._is_view(j))
-            yield from (g for g in single if fusible(self.outliner.trial(g)))
+            yield from (g for g in single if self._is_fusible(g))
 
     def _group_of(self, members: Set[int]) -> Group:
         """These bindings with the scalar constants that they read, directly or not."""
@@ -192,8 +199,25 @@ class Fusion:
                     changed = True
 
     def _can_stitch(self, members: frozenset[int]) -> bool:
-        found = self._stitchable.get(members)
-        if found is None:
+        if members not in self._asked:
             trial = self.outliner.trial(self._group_of(members))
-            found = self._stitchable[members] = stitchable(trial, self.constraints)
-        return found
+            self._asked[members] = _once(self._stitchable, structure(trial), lambda: stitchable(trial, self.constraints))
+        return self._asked[members]
+
+    def _is_fusible(self, group: Group) -> bool:
+        trial = self.outliner.trial(group)
+        return _once(self._fusible, structure(trial), lambda: fusible(trial))
+
+    def _kind(self, b: Binding) -> Kind:
+        if not isinstance(b.value, OpCall):
+            return binding_kind(b)
+        operands = b.value.args
+        places = tuple(map(operands.index, operands))
+        key = b.value.op, b.value.attrs, places, tuple(a.annotation for a in operands), b.var.annotation
+        return _once(self._kinds, key, lambda: binding_kind(b))
+
+
+def _once(known: dict[Any, T], key: Any, make: Callable[[], T]) -> T:
+    if key not in known:
+        known[key] = make()
+    return known[key]

@@ -47,7 +47,8 @@ class PackedWeight:
 
 def pack(w: np.ndarray, *, right: Sequence[int] = ()) -> PackedWeight:
     """The packed form of a weight [depth, columns], or [columns, depth] where `right` is (1, 0)."""
-    columns_first = to_torch(w if tuple(right) == (1, 0) else np.ascontiguousarray(w.T))
+    # torch transposes in blocks, NumPy one element after the other
+    columns_first = to_torch(w) if tuple(right) == (1, 0) else to_torch(w).t().contiguous()
     if not w.size or not _is_available():
         return PackedWeight(None)
     return PackedWeight(torch.ops.mkldnn._reorder_linear_weight(columns_first, ROWS))

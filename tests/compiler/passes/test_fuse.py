@@ -231,3 +231,33 @@ def test_tensors_that_are_only_moved_are_loop_nests() -> None:
     for step in (collect_constraints, fuse, generate):
         module = step.run(module, context)
     assert [k.kind for k in module.kernels.values()] == ["loops"]
+
+
+def test_equal_layers_are_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def note(name: str, make: Any) -> Any:
+        def noted(*args: Any) -> Any:
+            asked.append(name)
+            return make(*args)
+
+        return noted
+
+    for name in ("binding_kind", "fusible", "stitchable"):
+        monkeypatch.setattr(fuse, name, note(name, getattr(fuse, name)))
+
+    def layers(count: int) -> list[str]:
+        asked.clear()
+        lines, x = [], "x"
+        for k in range(count):
+            lines += [f"m{k} = max({x}, axes=(1,), keepdims=True)", f"d{k} = sub({x}, m{k})", f"e{k} = exp(d{k})"]
+            lines += [f"p{k} = matmul(e{k}, w)", f"s{k} = add(p{k}, y)"]
+            x = f"s{k}"
+        found = groups(body("\n".join(lines), "x: float32[n, 8], y: float32[n, 8], w: float32[8, 8]", x))
+        assert len(found) == 2 * count
+        return list(asked)
+
+    # the first layer reads a parameter, the last one's result is that of the function: what is between is as the second
+    three = layers(3)
+    assert set(three) == {"binding_kind", "fusible", "stitchable"}
+    assert layers(6) == three
