@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, TypeAlias, overload
 
-from mirage.errors import DimError, TraceError
+from mirage.errors import DataError, DimError, TraceError
 from mirage.frontends.tensors import Shape
-from mirage.ir.annotations import Annotation, CallableType, ObjectType, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import Annotation, CallableType, DataType, ObjectType, PartialTensor, ShapeType, TupleType
 from mirage.ir.dims import DimLike, to_dim
 from mirage.ir.types import TensorType, check_dtype
 from mirage.ir.types import tensor as known_tensor
 
 #: what a parameter or result may be declared as
-Spec: TypeAlias = Annotation | Shape | tuple[Any, ...]
+Spec: TypeAlias = "Annotation | Shape | DataSpec | tuple[Any, ...]"
 
 
 @overload
@@ -45,13 +46,32 @@ def tensor(*dims: DimLike | EllipsisType | None, dtype: str = "float32") -> Tens
     return PartialTensor(shape, check_dtype(dtype))
 
 
+@dataclass(frozen=True)
+class DataSpec:
+    """A data type as users write it: by itself where it has no type parameters, else called with their types."""
+
+    name: str
+    parameters: tuple[str, ...] = ()
+
+    def __call__(self, *arguments: Any) -> DataType:
+        """The type of a value: `List(tensor("n"))`; raises DataError for another number of types."""
+        if len(arguments) != len(self.parameters):
+            wanted = ", ".join(self.parameters) or "none"
+            raise DataError(f"{self.name}: {len(arguments)} types for its parameters ({wanted}); pass one for each")
+        return DataType(self.name, tuple(annotation(f"{self.name}: a type", a) for a in arguments))
+
+
 def annotation(what: str, spec: Any) -> Annotation:
     """The annotation that a user declares; raises TraceError, which begins with `what`, for anything else."""
     match spec:
-        case TensorType() | PartialTensor() | ShapeType() | TupleType() | ObjectType() | CallableType():
+        case TensorType() | PartialTensor() | ShapeType() | TupleType() | ObjectType() | CallableType() | DataType():
             return spec
+        case DataSpec(name, ()):
+            return DataType(name)
         case Shape():
             return spec.annotation
         case tuple() | list():
             return TupleType(tuple(annotation(what, s) for s in spec))
+        case DataSpec(name, parameters):
+            raise TraceError(f"{what}={name} is no type by itself; call it with types for {', '.join(parameters)}")
     raise TraceError(f"{what}={spec!r} is no type; pass mirage.tensor(...), mirage.shape(...), or a tuple of these")

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mirage.errors import MirageError
-from mirage.frontends.graph import GraphTrace, graph_trace
+from mirage.frontends.graph import GraphTrace, UnknownResult, graph_trace
 from mirage.frontends.proxy import Operand, Proxy, caller, fail, located
 from mirage.frontends.trace import program_name
 from mirage.ir.annotations import Annotation, TupleType, symbols_in, without_symbols
 from mirage.ir.dims import Dim, DimLike, symbol, symbols_of, to_dim
 from mirage.ir.graph.deduce import located as with_line
 from mirage.ir.graph.fit import join
-from mirage.ir.graph.nodes import Atom, If, Loop
+from mirage.ir.graph.nodes import Atom, FunctionCall, If, Loop
 from mirage.ir.types import TensorType
 
 _INDEX = TensorType((), "int64")
@@ -35,11 +35,33 @@ def cond(pred: Proxy, then: Callable[..., Any], orelse: Callable[..., Any], *ope
     condition = t.value("cond", pred)
     atoms = tuple(t.value(f"cond: operand {i}", x) for i, x in enumerate(operands))
     given = [a.annotation for a in atoms]
-    parts = [t.inner(_hint(fn, h), fn, _named(t, fn, given)) for fn, h in ((then, "then"), (orelse, "orelse"))]
-    captured, dims = t.close(parts, len(atoms))
-    names = [inside.name for inside, _ in parts]
-    call = If((condition, *atoms, *captured), names[0], names[1], tuple(map(symbol, dims)))
-    return t.wrap(t.emit(call, where))
+    parts = branches(t, [(hint(fn, h), fn, _named(t, fn, given)) for fn, h in ((then, "then"), (orelse, "orelse"))])
+    known = [part for part in parts if part is not None]
+    captured, dims = t.close(known, [len(atoms)] * len(known))
+    names, sizes = [inside.name for inside, _ in known], tuple(map(symbol, dims))
+    if len(known) == 1:
+        return t.wrap(t.emit(FunctionCall(names[0], (*atoms, *captured), sizes), where))
+    return t.wrap(t.emit(If((condition, *atoms, *captured), names[0], names[1], sizes), where))
+
+
+def branches(
+    t: GraphTrace, cases: Sequence[tuple[str, Callable[..., Any], Mapping[str, Annotation]]]
+) -> list[tuple[GraphTrace, Atom] | None]:
+    """The traces and results of branches: a hint for the name, the function, its parameters.
+
+    While the result of a function that calls itself is sought, those that need it are None: the others tell what it is.
+    """
+    parts: list[tuple[GraphTrace, Atom] | None] = []
+    unknown: UnknownResult | None = None
+    for case in cases:
+        try:
+            parts.append(t.inner(*case))
+        except UnknownResult as e:
+            parts.append(None)
+            unknown = e
+    if unknown is not None and not any(parts):
+        raise unknown
+    return parts
 
 
 def loop(
@@ -73,14 +95,14 @@ def loop(
     restore = t.module.snapshot()
     while True:
         given = [_INDEX, *state, *(a.annotation for a in fixed)]
-        inside, result = t.inner(_hint(body, "body"), body, _named(t, body, given))
+        inside, result = t.inner(hint(body, "body"), body, _named(t, body, given))
         after = _next_state(t, inside.name, state, result, where)
         if after == state:
             break
         # what the first round returns is less known than what went in, and goes into the second one
         restore()
         state = after
-    captured, dims = t.close([(inside, result)], len(given))
+    captured, dims = t.close([(inside, result)], [len(given)])
     args = (*(() if counter is None else (counter,)), *first, *fixed, *captured)
     call = Loop(inside.name, args, len(first), times, limit, tuple(map(symbol, dims)))
     return t.wrap(t.emit(call, where))
@@ -112,7 +134,7 @@ def _next_state(t: GraphTrace, body: str, state: Sequence[Annotation], result: A
         raise with_line(e, where) from None
 
 
-def _hint(fn: Any, otherwise: str) -> str:
+def hint(fn: Any, otherwise: str) -> str:
     name = program_name(fn) if callable(fn) else otherwise
     return otherwise if name == "program" else name
 

@@ -4,34 +4,43 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from mirage.errors import GraphError, TraceError
 from mirage.frontends.annotate import annotation
-from mirage.frontends.graph import GraphTrace, ModuleTrace, open_symbols
-from mirage.frontends.proxy import TRACE, caller, fail, located
+from mirage.frontends.data import with_declarations
+from mirage.frontends.graph import Assumption, GraphTrace, ModuleTrace, UnknownResult, open_symbols
+from mirage.frontends.proxy import TRACE, caller, definition, fail, located
 from mirage.frontends.spec import TensorFunction
 from mirage.frontends.trace import check_parameters, program_name
-from mirage.ir.annotations import Annotation, symbols_in
+from mirage.ir.annotations import Annotation, at_least, symbols_in
 from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
-from mirage.ir.graph.fit import match_dims, solve_dims
-from mirage.ir.graph.nodes import FunctionCall, Module
+from mirage.ir.graph.effects import is_pure_function
+from mirage.ir.graph.fit import join, match_dims, solve_dims
+from mirage.ir.graph.nodes import Block, Function, FunctionCall, MatchCast, Module, Var
+from mirage.ir.graph.traverse import value_dims
 from mirage.ir.program import AttrItems, identifier
+
+#: traces of a function that calls itself in which its result is to be found
+MAX_ROUNDS = 8
 
 
 @dataclass(frozen=True, eq=False)
 class GraphFunction:
     """A Python function that becomes a function of the module wherever it is called; made by `function`.
 
-    `dims` are the dim symbols that a caller passes by keyword, as shape arguments.
+    `dims` are the dim symbols that a caller passes by keyword, as shape arguments; `returns` is the type of the result, where
+    that is declared.
     """
 
     name: str
     fn: Callable[..., Any]
     specs: Mapping[str, Annotation]
     dims: tuple[str, ...] = ()
+    returns: Annotation | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call it in a traced function; anywhere else, the plain function."""
@@ -41,22 +50,28 @@ class GraphFunction:
         return _call_function(trace.graph, self, args, kwargs)
 
 
-def function(*, dims: Sequence[str] = (), **specs: Any) -> Callable[[Callable[..., Any]], GraphFunction]:
+def function(
+    *, dims: Sequence[str] = (), returns: Any = None, **specs: Any
+) -> Callable[[Callable[..., Any]], GraphFunction]:
     """Decorator: `@function(x=tensor("n", "m"))` makes a function that is compiled on its own, with dim symbols of its own.
 
     Where a traced function calls it, its symbols are bound by the arguments' dims: by those that are a symbol alone, else by
     solving, as n of `tensor("2*n")`. `dims` names symbols that the arguments do not tell: callers pass them by keyword, and the
-    function, too, gets them as arguments if it has parameters of these names. Raises TraceError for what is no type.
+    function, too, gets them as arguments if it has parameters of these names.
+
+    The function may call itself, directly or through others, where `mirage.cond` or `mirage.match` chooses between that and a
+    case that does not. The type of its result is `returns`, or found from these cases. Raises TraceError for what is no type.
     """
     declared = {name: annotation(f"function: {name}", spec) for name, spec in specs.items()}
     extra = tuple(identifier("dim", d) for d in dims)
+    result = None if returns is None else annotation("function: returns", returns)
 
     def decorate(fn: Callable[..., Any]) -> GraphFunction:
         if not callable(fn) or isinstance(fn, GraphFunction | TensorFunction):
             raise TraceError(f"function: {fn!r} is not a plain function; decorate a function, once")
         name = program_name(fn)
         check_parameters(fn, name, {*declared, *(d for d in extra if d in inspect.signature(fn).parameters)})
-        return GraphFunction(name, fn, declared, extra)
+        return GraphFunction(name, fn, declared, extra, result)
 
     return decorate
 
@@ -106,12 +121,19 @@ def recorded(
     module = ModuleTrace()
     trace = GraphTrace(module, module.reserve(name))
     if active is not None:
-        module.active.append(active)
-    result = trace.record(fn, declared, by_name=True)
+        module.assumed[active] = Assumption(name, None)
+    # where it calls itself in every case, that is said below
+    with suppress(UnknownResult):
+        result = trace.record(fn, declared, by_name=True)
+    if active is not None and module.assumed.pop(active).used:
+        # what calls itself is a function that the main one calls
+        module = ModuleTrace()
+        trace = GraphTrace(module, module.reserve(name))
+        result = trace.record(lambda **values: active(**values), declared, by_name=True)
     module.builder.add(trace.function.finish(result, attrs=attrs))
     # the main function first
     functions = {name: module.builder.functions.pop(name), **module.builder.functions}
-    return Module(functions, main=name)
+    return with_declarations(Module(functions, main=name))
 
 
 def _call_function(t: GraphTrace, f: GraphFunction, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -153,26 +175,77 @@ def _call_function(t: GraphTrace, f: GraphFunction, args: Sequence[Any], kwargs:
 
 
 def _trace_once(module: ModuleTrace, f: GraphFunction) -> str:
-    if f in module.active:
-        circle = " -> ".join(g.name for g in [*module.active[module.active.index(f) :], f])
-        fail(f"call of {f.name}: {circle} is a recursion, which graphs do not have; use mirage.loop")
-    if f not in module.traced:
-        name = module.reserve(f.name)
-        trace = GraphTrace(module, name)
-        trace.add_symbols(set(f.dims))
-        module.active.append(f)
+    """The name of a function in the module, of which it becomes one when it is first called.
+
+    Of one that calls itself, the result is assumed: what is declared, else nothing at first, and then what a trace finds, until a
+    trace finds no more.
+    """
+    if f in module.traced:
+        return module.traced[f]
+    if (assumed := module.assumed.get(f)) is not None:
+        assumed.used = True
+        if assumed.header is None:
+            raise UnknownResult(assumed.name)
+        module.builder.add(assumed.header)
+        return assumed.name
+    name = module.reserve(f.name)
+    assumed = Assumption(name, None if f.returns is None else _header(f, name, f.returns, True))
+    for _ in range(MAX_ROUNDS):
+        restore = module.snapshot()
+        module.assumed[f] = assumed
         try:
-            parameters = inspect.signature(f.fn).parameters
-            sizes = {d: symbol(d) for d in f.dims if d in parameters}
-            result = trace.record(partial(f.fn, **sizes), f.specs, by_name=True)
+            made = _traced(module, f, name)
+        except UnknownResult as e:
+            if e.name != name:
+                raise
+            fail(f"call of {f.name}: it never returns, since each of its cases calls itself; give it one that does not")
         finally:
-            module.active.pop()
-        made = trace.function.finish(result)
-        solved = open_symbols(made) & set().union(*(symbols_in(a) for a in f.specs.values()), set())
-        dims = (*f.dims, *sorted(solved - set(f.dims)))
-        for d in dims:
-            if d in f.specs:
-                fail(f"call of {f.name}: {d!r} is a parameter and a dim that callers pass; rename one of them")
-        module.builder.add(replace(made, dims=dims))
-        module.traced[f] = name
-    return module.traced[f]
+            del module.assumed[f]
+        if f.returns is not None and not at_least(f.returns, made.returns):
+            fail(f"call of {f.name}: its result is declared as {f.returns}, but is {made.returns}; correct one of them")
+        if not assumed.used:
+            made = replace(made, dims=_extra_dims(f, made))
+            break
+        result, pure = made.returns, is_pure_function(made)
+        known = assumed.header
+        if known is not None:
+            with located():
+                result = join(known.returns, result, f"{f.name}: what it returns in several cases")
+            if (known.returns, is_pure_function(known)) == (result, pure):
+                made = replace(made, dims=known.dims)
+                break
+        restore()
+        assumed = Assumption(name, _header(f, name, result, pure))
+    else:
+        fail(f"call of {f.name}: its result is another one in every round, {made.returns} at last; declare it with returns=")
+    for d in made.dims:
+        if d in f.specs:
+            fail(f"call of {f.name}: {d!r} is a parameter and a dim that callers pass; rename one of them")
+    module.builder.add(made)
+    module.traced[f] = name
+    return name
+
+
+def _header(f: GraphFunction, name: str, returns: Annotation, pure: bool) -> Function:
+    """The function as its own trace sees it: symbols that no parameter tells by itself are passed."""
+    parameters = tuple(Var(p, a) for p, a in f.specs.items())
+    alone = {d.name for a in f.specs.values() for d in value_dims(a) if d.is_Symbol}
+    solved = set().union(*(symbols_of(d) for a in f.specs.values() for d in value_dims(a))) - alone
+    dims = (*f.dims, *sorted(solved - set(f.dims)))
+    return Function(name, parameters, () if pure else (Block((), dataflow=False),), Var(name, returns), dims)
+
+
+def _extra_dims(f: GraphFunction, made: Function) -> tuple[str, ...]:
+    solved = open_symbols(made) & set().union(*(symbols_in(a) for a in f.specs.values()), set())
+    return (*f.dims, *sorted(solved - set(f.dims)))
+
+
+def _traced(module: ModuleTrace, f: GraphFunction, name: str) -> Function:
+    trace = GraphTrace(module, name)
+    trace.add_symbols(set(f.dims))
+    parameters = inspect.signature(f.fn).parameters
+    sizes = {d: symbol(d) for d in f.dims if d in parameters}
+    result = trace.record(partial(f.fn, **sizes), f.specs, by_name=True)
+    if f.returns is not None and result.annotation != f.returns and at_least(result.annotation, f.returns):
+        result = trace.emit(MatchCast((result,), f.returns), definition(f.fn))
+    return trace.function.finish(result)

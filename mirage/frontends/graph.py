@@ -7,7 +7,7 @@ arguments, and dims that their parameters do not bind as shape arguments (Relax,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -15,16 +15,30 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sympy
 
+from mirage.frontends.data import constructor_of
 from mirage.frontends.proxy import Traced, caller, definition, fail, located, placed, running
-from mirage.frontends.tensors import GraphTensor, Shape
+from mirage.frontends.tensors import GraphTensor, Shape, TracedFunction
 from mirage.frontends.trace import record
-from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType, dims_of, symbols_in
-from mirage.ir.dims import symbols_of, to_dim
+from mirage.ir.annotations import (
+    Annotation,
+    CallableType,
+    DataType,
+    NeverType,
+    ObjectType,
+    PartialTensor,
+    ShapeType,
+    TupleType,
+    symbols_in,
+)
+from mirage.ir.data import CONS, LIST, NIL, DataDeclaration
+from mirage.ir.dims import symbol, symbols_of, to_dim
 from mirage.ir.graph.builder import FunctionBuilder, ModuleBuilder
 from mirage.ir.graph.deduce import new_symbols
 from mirage.ir.graph.nodes import (
     Atom,
+    Closure,
     Constant,
+    Construct,
     Expr,
     Function,
     MakeTuple,
@@ -34,7 +48,7 @@ from mirage.ir.graph.nodes import (
     TupleItem,
     Var,
 )
-from mirage.ir.graph.traverse import symbols_used, with_atoms
+from mirage.ir.graph.traverse import symbols_used, value_dims, with_atoms
 from mirage.ir.operator import as_arrays, get_operator
 from mirage.ir.types import ELEMENTS, TensorType, check_dtype
 
@@ -53,6 +67,23 @@ _NUMBERS: tuple[tuple[tuple[type, ...], str], ...] = (
 
 
 @dataclass
+class Assumption:
+    """What is assumed of a function while its own trace calls it: its parameters and result, None where that is not known yet."""
+
+    name: str
+    header: Function | None
+    used: bool = False
+
+
+class UnknownResult(BaseException):
+    """A function calls itself, and its result is not known yet: another branch tells. Users do not catch it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+@dataclass
 class ModuleTrace:
     """What the traces of one module's functions share."""
 
@@ -60,7 +91,8 @@ class ModuleTrace:
     names: set[str] = field(default_factory=set)
     #: the functions that are in the module, and those whose trace runs
     traced: dict[GraphFunction, str] = field(default_factory=dict)
-    active: list[GraphFunction] = field(default_factory=list)
+    #: what is assumed of functions whose trace runs
+    assumed: dict[GraphFunction, Assumption] = field(default_factory=dict)
 
     def reserve(self, hint: str) -> str:
         """A name for a function: the hint, with a number behind if it is taken."""
@@ -135,6 +167,8 @@ class GraphTrace:
                 return Shape(self, value)
             case TupleType(fields):
                 return tuple(self.wrap(self.emit(TupleItem((value,), i), caller())) for i in range(len(fields)))
+            case CallableType():
+                return TracedFunction(self, value)
         return Traced(self, value)
 
     def annotation(self, value: Atom) -> Annotation:
@@ -195,6 +229,10 @@ class GraphTrace:
                 if isinstance(found.annotation, TensorType) and found.annotation.dtype == "scalar":
                     fail(f"{what}: {x!r} has no element type; give it one with .astype('float32')")
                 return found
+            case _ if (constructor := constructor_of(type(x))) is not None:
+                return self.construct(what, constructor, vars(x).values(), annotation)
+            case tuple() | list() if isinstance(annotation, DataType) and annotation.name == LIST.name:
+                return self.linked(what, x, annotation)
             case tuple() | list() if isinstance(annotation, ShapeType):
                 with located():
                     dims = ShapeValue(tuple(to_dim(d, what) for d in x))
@@ -207,6 +245,8 @@ class GraphTrace:
                 return self.emit(MakeTuple(items), caller())
             case np.ndarray():
                 return self.array(what, x)
+            case _ if callable(x):
+                return self.closure(what, x, annotation)
             case sympy.Expr():
                 fail(f"{what}: the dim {x} is no value by itself; use mirage.shape({x}) or mirage.dim_value({x})")
         for types, dtype in _NUMBERS:
@@ -220,6 +260,42 @@ class GraphTrace:
             f"{what}: a {type(x).__name__} is no value of a graph; use a tensor, number or shape computed from the "
             "parameters, or a tuple of these"
         )
+
+    def construct(
+        self, what: str, constructor: tuple[DataDeclaration, int], fields: Iterable[Any], annotation: Annotation | None
+    ) -> Var:
+        """A value of a data type, of what a user passes as its fields."""
+        data, index = constructor
+        types: tuple[Annotation, ...] = (NeverType(),) * len(data.parameters)
+        if isinstance(annotation, DataType) and annotation.name == data.name:
+            types = annotation.arguments
+        wanted = data.fields(index, types)
+        names = [name for name, _ in data.constructors[index].fields]
+        values = [
+            self.value(f"{what}: field {name!r} of {data.constructors[index].name}", v, a)
+            for name, v, a in zip(names, fields, wanted, strict=True)
+        ]
+        return self.emit(Construct(data, index, tuple(values)), caller())
+
+    def linked(self, what: str, values: Sequence[Any], annotation: DataType) -> Var:
+        """The list of what a user passes in a Python list."""
+        found = self.emit(Construct(LIST, NIL), caller())
+        for k in reversed(range(len(values))):
+            item = self.value(f"{what}, item {k}", values[k], annotation.arguments[0])
+            found = self.emit(Construct(LIST, CONS, (item, found)), caller())
+        return found
+
+    def closure(self, what: str, fn: Callable[..., Any], annotation: Annotation | None) -> Var:
+        """A Python function as a value; raises TraceError where nothing tells the types of its parameters."""
+        specs = getattr(fn, "specs", None)
+        if annotation is None and isinstance(specs, Mapping):
+            # a function under a decorator has the types of its parameters
+            annotation = CallableType(tuple(specs.values()), ObjectType())
+        if not isinstance(annotation, CallableType) or annotation.parameters is None:
+            fail(f"{what}: nothing tells the types of the parameters of {fn!r}; use mirage.closure(fn, mirage.tensor(...), ...)")
+        inside, result = self.inner("closure", fn, {f"arg{i}": a for i, a in enumerate(annotation.parameters)})
+        captured, dims = self.close([(inside, result)], [len(annotation.parameters)])
+        return self.emit(Closure(inside.name, captured, tuple(map(symbol, dims))), caller())
 
     def capture(self, var: Var) -> Var:
         """The parameter, added if need be, that stands for a variable of the parent."""
@@ -269,18 +345,20 @@ class GraphTrace:
                 fail(f"{self.name}: returns nothing; return at least one value computed from the parameters")
             return self.value(f"{self.name}: the result", result)
 
-    def close(self, parts: Sequence[tuple[GraphTrace, Atom]], given: int) -> tuple[tuple[Var, ...], tuple[str, ...]]:
-        """Add functions within this one, which are called with the same arguments, to the module.
+    def close(
+        self, parts: Sequence[tuple[GraphTrace, Atom]], given: Sequence[int]
+    ) -> tuple[tuple[Var, ...], tuple[str, ...]]:
+        """Add functions within this one, which are handed the same values of it, to the module.
 
-        `given` is the number of parameters that they have before those that stand for captured variables. Returns the variables
+        `given` are the numbers of parameters that they have before those that stand for captured variables. Returns the variables
         to pass for these, and the names of the dims to pass as shape arguments.
         """
         captured = tuple(dict.fromkeys(v for inside, _ in parts for v in inside.captured))
         functions: list[Function] = []
-        for inside, result in parts:
+        for (inside, result), many in zip(parts, given, strict=True):
             made = inside.function.finish(result)
             extra = tuple(inside.capture(v) for v in captured)
-            functions.append(replace(made, parameters=made.parameters[:given] + extra))
+            functions.append(replace(made, parameters=made.parameters[:many] + extra))
         dims = tuple(sorted(set().union(*map(open_symbols, functions)) & self.scope))
         for f in functions:
             self.module.builder.add(replace(f, dims=dims))
@@ -289,11 +367,12 @@ class GraphTrace:
 
 def open_symbols(function: Function) -> set[str]:
     """The dim symbols that a function uses and that no dim of a parameter is by itself."""
-    used = set().union(*(symbols_used(b.value) | symbols_in(b.var.annotation) for b in function.bindings))
-    used |= symbols_in(function.returns)
+    annotations = [*(b.var.annotation for b in function.bindings), function.returns]
+    used = set().union(*(symbols_used(b.value) for b in function.bindings))
+    used |= set().union(*(symbols_of(d) for a in annotations for d in value_dims(a)))
     bound: set[str] = set()
     for p in function.parameters:
-        for d in dims_of(p.annotation):
+        for d in value_dims(p.annotation):
             used |= symbols_of(d)
             if d.is_Symbol:
                 bound |= symbols_of(d)

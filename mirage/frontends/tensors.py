@@ -6,15 +6,28 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn, cast
 
 from mirage.frontends.indexing import item
-from mirage.frontends.proxy import Axes, Operand, Proxy, Traced, apply, axes_of, fail, refuse
-from mirage.ir.annotations import PartialShape, PartialTensor, ShapeType
+from mirage.frontends.proxy import Axes, Operand, Proxy, Traced, apply, axes_of, caller, fail, refuse, running
+from mirage.ir.annotations import CallableType, PartialShape, PartialTensor, ShapeType
 from mirage.ir.dims import Dim
+from mirage.ir.graph.nodes import CallValue
 from mirage.ir.types import TensorType
 
 _NO_VALUE = (
     "a traced tensor has no value yet; choose between functions with mirage.cond, between elements with mirage.where"
 )
 _NAME_IT = "name its dims first: x = mirage.match_cast(x, mirage.tensor('m', ...))"
+
+
+class TracedFunction(Traced):
+    """A function that is a value, inside a traced function: it is called with values of the types of its parameters."""
+
+    def __call__(self, *args: Any) -> Any:
+        t = running("call").graph
+        assert t is not None
+        kind = cast(CallableType, self.annotation)
+        wanted = kind.parameters if kind.parameters is not None and len(kind.parameters) == len(args) else (None,) * len(args)
+        atoms = [t.value(f"call of a function: argument {k}", a, w) for k, (a, w) in enumerate(zip(args, wanted, strict=True))]
+        return t.wrap(t.emit(CallValue((t.value("call of a function", self), *atoms)), caller()))
 
 
 class UnknownDim:

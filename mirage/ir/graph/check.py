@@ -18,7 +18,7 @@ from typing import NoReturn
 
 import numpy as np
 
-from mirage.errors import ClauseError, GraphError, MirageError
+from mirage.errors import GraphError, MirageError
 from mirage.ir.annotations import (
     Annotation,
     NeverType,
@@ -55,7 +55,7 @@ from mirage.ir.graph.nodes import (
     Var,
 )
 from mirage.ir.graph.order import call_graph, components
-from mirage.ir.graph.patterns import Case, Fields, Pattern, missing, names, unreached
+from mirage.ir.graph.patterns import Case, Fields, Pattern, check_clauses, names
 from mirage.ir.graph.text import free_text
 from mirage.ir.graph.traverse import atoms, determined, signature_symbols, symbols_used, value_dims
 from mirage.ir.graph_operator import check_number
@@ -290,10 +290,7 @@ class _Check:
                 patterns = [c.pattern for c in clauses]
                 for p in patterns:
                     self.pattern(p)
-                if (left := missing(patterns)) is not None:
-                    raise ClauseError(f"match: no clause for {left}; add one")
-                if (k := unreached(patterns)) is not None:
-                    raise ClauseError(f"match: the clause for {patterns[k]} is never reached, behind those before it; remove it")
+                check_clauses(patterns)
             case ShapeCall(name, rank=rank) if rank < 0:
                 raise GraphError(f"shape function {name!r}: rank {rank} is negative")
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from mirage.errors import ClauseError
 from mirage.ir.data import DataDeclaration, Record
 
 
@@ -83,6 +84,14 @@ def bound(pattern: Pattern, value: Any, found: list[Any]) -> bool:
 
 _ANY = Wildcard()
 Row: TypeAlias = tuple[Pattern, ...]
+
+
+def check_clauses(patterns: Sequence[Pattern]) -> None:
+    """Raises ClauseError where patterns leave a case out, or one is never reached."""
+    if (left := missing(patterns)) is not None:
+        raise ClauseError(f"match: no clause for {left}; add one")
+    if (k := unreached(patterns)) is not None:
+        raise ClauseError(f"match: the clause for {patterns[k]} is never reached, behind those before it; remove it")
 
 
 def missing(patterns: Sequence[Pattern]) -> Pattern | None:
