@@ -136,7 +136,7 @@ def _recorded(
 
     parameters = _parameters(t, {p: a.annotation for p, a in atoms.items()})
     inside, result = t.inner(label, body, parameters)
-    captured, dims = t.close([(inside, result)], len(atoms))
+    captured, dims = t.close([(inside, result)], [len(atoms)])
     functions = t.module.builder.functions
     primal = functions.pop(inside.name)
     with located():
