@@ -40,6 +40,7 @@ _OPERANDS: Mapping[str, Sequence[Annotation]] = {
     "max_pool": [tensor("n", "m + 2")],
     "sum_pool": [tensor("n", "m + 2")],
     "quantize": [_X, tensor("m")],
+    "sim_quantize": [_X, tensor("m")],
     "dequantize": [tensor("n", "m", dtype="int8"), tensor("m")],
     "quantized_matmul": [tensor("n", "m", dtype="int8"), tensor("m", "k", dtype="int8"), tensor("k")],
 }

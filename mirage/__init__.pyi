@@ -7,6 +7,8 @@ from .api import superoptimized as superoptimized
 from .compilation import compile as compile
 from .compilation import load_executable as load_executable
 from .compiler.patterns import register_pattern as register_pattern
+from .compiler.quantize.rules import register_quantization as register_quantization
+from .compiler.quantize.scheme import Scheme as Scheme
 from .errors import MirageError as MirageError
 from .frontends.annotate import tensor as tensor
 from .frontends.array_ops import arange as arange
@@ -146,6 +148,7 @@ from .ir.data import Some as Some
 from .ir.functions import register_function as register_function
 from .ir.operator import Attribute as Attribute
 from .ir.operator import elementwise as elementwise
+from .quantization import quantize as quantize
 from .results.cpu.result import Superoptimized as Superoptimized
 from .results.cuda.result import CudaSuperoptimized as CudaSuperoptimized
 from .results.page import explore as explore

@@ -32,6 +32,7 @@ from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
 from mirage.compiler.kernels.targets import kernels_for
 from mirage.compiler.passes import add_masks, partition, superoptimize
 from mirage.compiler.pipeline import printed
+from mirage.compiler.quantize.report import Quantized
 from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, TraceError
 from mirage.frontends.functions import GraphFunction, trace_module
@@ -69,7 +70,7 @@ KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
 
 
 def compile(
-    program: Callable[..., Any] | Module | Program | str | os.PathLike[str],
+    program: Callable[..., Any] | Module | Program | Quantized | str | os.PathLike[str],
     specs: Mapping[str, Annotation] | None = None,
     *,
     bounds: Mapping[str, Any] | None = None,
@@ -86,7 +87,8 @@ def compile(
     """One executable for all sizes of a program's symbolic dims.
 
     `program` is a Python function, with the annotations of its parameters in `specs` (`{"x": mi.tensor("n", 64)}`), a function
-    under `@mi.program` or `@mi.function`, which has them, a program of `mi.trace`, a module of the graph IR, or its text.
+    under `@mi.program` or `@mi.function`, which has them, a program of `mi.trace`, a module of the graph IR, its text, or what
+    `mirage.quantize` gives.
     `bounds` limits dims of the main function, `{"n": 4096}` or `{"n": (1, 4096)}`: with an upper bound for every dim all
     intermediate memory is one block planned ahead, and calls beyond the bounds are refused. `sizes` are those to tune at, a set
     or up to 8; the default is the bounds, and 128 where there is none. `constants` names parameters whose contents never change
@@ -116,7 +118,7 @@ def compile(
     configure()
     check_options(budget, without)
     check_cache(cache)
-    if _is_onnx(program):
+    if is_onnx(program):
         try:
             from mirage.onnx.model import compile as compile_onnx
         except ImportError as e:
@@ -173,7 +175,7 @@ def compile(
     return executable
 
 
-def _is_onnx(program: object) -> bool:
+def is_onnx(program: object) -> bool:
     """Whether this is a model of ONNX, or the path of a file of one; onnx need not be there to know."""
     if isinstance(program, str | os.PathLike):
         path = os.fspath(program)
@@ -298,6 +300,8 @@ def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
     """The module of a Python function, a program of the search, a module, or its text."""
     if isinstance(program, Module):
         return program
+    if isinstance(program, Quantized):
+        return program.module
     if isinstance(program, Program):
         return module_of(program)
     if isinstance(program, str):

@@ -148,6 +148,14 @@ class ConstantsCollide(FieldError):
     """Two constants of a comparison are equal modulo a prime: others have to be drawn."""
 
 
+class QuantizationError(MirageError):
+    """A quantization scheme, or a rule of one, that there is not, or a program that cannot be quantized."""
+
+
+class CalibrationError(MirageError):
+    """Data that scales cannot be chosen from: none, of other shapes, or values that are not finite; names the sample."""
+
+
 class NoCompilerError(MirageError):
     """No compiler was found: of C, or of Triton for a CUDA target."""
 

@@ -27,6 +27,7 @@ from mirage.compiler.passes import (
     merge_matmuls,
     pack_weights,
     partition,
+    quantized_products,
     superoptimize,
 )
 from mirage.compiler.pipeline import Pass, run_passes
@@ -50,6 +51,7 @@ PREPARATION: tuple[Pass, ...] = (
     inline.run,
     collect_constraints.run,
     canonicalize.run,
+    quantized_products.run,
     fold_constants.run,
     cse.run,
     dead_code.run,

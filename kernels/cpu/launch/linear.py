@@ -102,7 +102,7 @@ def matmul(
 
 
 def _per_column(summand: np.ndarray, out: np.ndarray) -> bool:
-    return bool(summand.size == out.shape[-1] == summand.shape[-1])
+    return bool(summand.ndim and summand.size == out.shape[-1] == summand.shape[-1])
 
 
 def _fits(inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], left: Sequence[int], bias: bool) -> bool:

@@ -59,11 +59,13 @@ def _library() -> Any:
     return library
 
 
-def pack(w: np.ndarray, *, group: int = 0) -> PackedWeights:
-    """The packed form of weights `[k, n]` of int8, of which `group` terms along k, or all of them, have one scale.
+def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> PackedWeights:
+    """The packed form of weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0); `group` terms along k, or all of them,
+    have one scale.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
+    w = w.T if tuple(right) == (1, 0) else w
     (k, n), library = w.shape, _library()
     transposed = w.flags.f_contiguous and not w.flags.c_contiguous
     read = w.T if transposed else np.ascontiguousarray(w)
@@ -115,14 +117,17 @@ def library(
     group: int = 0,
     relu: bool = False,
     zero: int = 0,
+    right: Sequence[int] = (),
     packed: bool = False,
 ) -> None:
     """What programs call as `cpu.quantized_matmul`: see `multiply`.
 
-    `inputs` are x, w, its packed form if it is `packed`, the scale, and the bias if there is one.
+    `inputs` are x, w, which is transposed where `right` is (1, 0), its packed form if it is `packed`, the scale, and the bias if
+    there is one.
     """
     x, w, *rest = inputs
     (out,) = outputs
+    w = w.T if tuple(right) == (1, 0) else w
     if x.dtype.name not in ACTIVATIONS or not w.shape[0]:
         attrs = {"x_zero": x_zero, "group": group, "relu": relu, "zero": zero, "dtype": out.dtype.name}
         out[...] = get_operator("quantized_matmul").run([x, w, *rest[packed:]], attrs, {})

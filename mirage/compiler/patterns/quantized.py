@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from mirage.compiler.patterns.language import Match, op, value
+from typing import Any
+
+from mirage.compiler.patterns.language import Match, op, value, view
 from mirage.compiler.patterns.registry import register_pattern
 from mirage.ir.graph.nodes import Constant
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
@@ -14,7 +16,13 @@ def _is_fitting(m: Match) -> bool:
     return isinstance(w, Constant) or w in m.constants
 
 
-_x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w"), value("scale"), value("bias")
+def _attributes(m: Match) -> dict[str, Any]:
+    found = {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero")}
+    return found | ({"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {})
+
+
+_x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
+_w = view("transpose", _w, name="right") | _w
 for _package in ("cpu", "torch"):
     for _name, _operands in (("quantized", (_x, _w, _scale)), ("quantized_bias", (_x, _w, _scale, _bias))):
         register_pattern(
@@ -22,6 +30,6 @@ for _package in ("cpu", "torch"):
             op("quantized_matmul", *_operands, name="product"),
             "cpu.quantized_matmul",
             _is_fitting,
-            attributes=lambda m: {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero")},
+            attributes=_attributes,
             package=_package,
         )

@@ -16,7 +16,9 @@ from mirage.frontends.onnx.table import Call, fitting, lowers
 from mirage.frontends.products import matmul
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import axis_of
-from mirage.ir.types import ELEMENTS, STORED_INTEGERS
+from mirage.ir.graph.nodes import Constant
+from mirage.ir.operators.quantization import QUANTIZED
+from mirage.ir.types import ELEMENTS
 
 
 def _along(x: Any, like: Any, axis: int) -> Any:
@@ -44,27 +46,53 @@ def _shifted(c: Call, x: Any, zero: Any, axis: int, dtype: str) -> Any:
     return apply("sub", *fitting(found, _along(c.cast(zero, dtype), x, axis)))
 
 
+def _scales(c: Call, x: Any, scale: Any, zero: Any) -> tuple[Any, ...]:
+    """Scale and zero point as operands, as constants where they are known: products are made of what is known alone.
+
+    A zero point that is 0 everywhere is left out.
+    """
+    if x.ndim == 0 or (scale.ndim == 1 and scale.shape[0] == 1):
+        scale, zero = (None if s is None else s.reshape(()) for s in (scale, zero))
+    known = c.known(1), c.known(2) if zero is not None else np.zeros(1)
+    if known[1] is not None and not np.any(known[1]):
+        zero = None
+    found = [scale if known[0] is None else _constant(c, known[0], scale)]
+    if zero is not None:
+        found.append(zero if known[1] is None else _constant(c, known[1], zero))
+    return tuple(found)
+
+
+def _constant(c: Call, known: np.ndarray, like: Any) -> Any:
+    """What an operand is known to hold, as a constant of the shape of `like`, and of its type, which a number has not."""
+    return c.trace.wrap(Constant(np.reshape(known, [int(d) for d in like.shape]), like.annotation))
+
+
+def _axis(c: Call, x: Any, scale: Any) -> dict[str, int]:
+    """The axis that a scale belongs to, and the positions along it that have one."""
+    if scale.ndim == 0 or (scale.ndim == 1 and scale.shape[0] == 1):
+        return {}
+    block, axis = c.attr("block_size", 0), axis_of(c.attr("axis", 1), x.ndim)
+    if scale.ndim != (x.ndim if block else 1):
+        unsupported("its scales are those of blocks")
+    return {"axis": axis, "group": block}
+
+
 @lowers("QuantizeLinear", since=10)
 def _quantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
     dtype = c.dtype_of("output_dtype", "uint8") if zero is None else zero.dtype
-    if c.attr("block_size", 0) or x.dtype not in ("float32", "int32") or scale.dtype != "float32" or c.attr("precision", 0):
-        unsupported("it quantizes blocks, or numbers other than of float32")
-    if dtype not in STORED_INTEGERS:
+    if x.dtype not in ("float32", "int32") or scale.dtype != "float32" or c.attr("precision", 0):
+        unsupported("it quantizes numbers other than of float32")
+    if dtype not in QUANTIZED:
         unsupported(f"it quantizes to {dtype}")
-    axis = c.attr("axis", 1)
-    y = apply("round", apply("div", *fitting(c.cast(x, "float32"), _along(scale, x, axis))))
-    return _quantized(c, y if zero is None else apply("add", *fitting(y, _along(c.cast(zero, y.dtype), x, axis))), dtype)
+    return apply("quantize", c.cast(x, "float32"), *_scales(c, x, scale, zero), dtype=dtype, **_axis(c, x, scale))
 
 
 @lowers("DequantizeLinear", since=10)
 def _dequantize(c: Call, x: Any, scale: Any, zero: Any = None) -> Any:
     dtype = c.dtype_of("output_dtype", scale.dtype)
-    if c.attr("block_size", 0) or scale.dtype != "float32" or x.dtype not in (*STORED_INTEGERS, "int32"):
-        unsupported("it dequantizes blocks, or to numbers other than of float32")
-    axis = c.attr("axis", 1)
-    # an int32 less another may have more digits than a float32
-    y = c.cast(_shifted(c, x, zero, axis, "int64"), "float32")
-    return c.cast(apply("mul", *fitting(y, _along(scale, x, axis))), dtype)
+    if scale.dtype != "float32" or x.dtype not in (*QUANTIZED, "int32"):
+        unsupported("it dequantizes to numbers other than of float32")
+    return c.cast(apply("dequantize", x, *_scales(c, x, scale, zero), **_axis(c, x, scale)), dtype)
 
 
 @lowers("MatMulInteger")

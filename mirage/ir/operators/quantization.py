@@ -40,39 +40,66 @@ def _check_type(op: str, what: str, t: TensorType, allowed: Sequence[str]) -> No
 
 
 class _Scaled(GraphOperator):
-    """An operator of a tensor, a scale and a zero point: of one number each, or of one for each position along `axis`."""
+    """An operator of a tensor, a scale and a zero point: one number each, or one for each position along `axis`.
+
+    With a `group`, each has the tensor's shape, but along `axis`, where one is for so many positions.
+    """
 
     def _check(self, types: Sequence[TensorType], attrs: Attrs) -> None:
         x, *scales = types
-        axis = attrs["axis"]
-        if not -max(x.rank, 1) <= axis < max(x.rank, 1):
-            raise ShapeError(f"{self.name}: axis {axis} is out of range for a tensor of rank {x.rank}")
+        axis, group = attrs["axis"], attrs["group"]
         for what, t in zip(("scale", "zero point"), scales, strict=False):
-            if t.rank > 1 or (t.rank == 1 and not is_one(t.shape[0]) and (not x.rank or t.shape[0] != x.shape[axis])):
+            if group == 0 and (t.rank == 0 or (t.rank == 1 and is_one(t.shape[0]))):
+                continue
+            if not -x.rank <= axis < x.rank:
+                raise ShapeError(f"{self.name}: axis {axis} is out of range for a tensor of rank {x.rank}")
+            wanted = (x.shape[axis],)
+            if group:
+                each = list(x.shape)
+                each[axis] /= group
+                wanted = tuple(each)
+            if t.shape != wanted:
                 raise ShapeError(
-                    f"{self.name}: a {what} [{shape_text(t.shape)}] of [{shape_text(x.shape)}] along axis {axis}; "
-                    "give one, or as many as the axis has positions"
+                    f"{self.name}: a {what} [{shape_text(t.shape)}] of [{shape_text(x.shape)}] along axis {axis}"
+                    f"{f' in groups of {group}' if group else ''}; give {'' if group else 'one, or '}[{shape_text(wanted)}]"
                 )
-        _check_type(self.name, "the scale", types[1], ("float32",))
+        if len(types) > 1:
+            _check_type(self.name, "the scale", types[1], ("float32",))
+
+    def check_attrs(self, given: Attrs) -> dict[str, Any]:
+        attrs = super().check_attrs(given)
+        if attrs["group"] < 0:
+            raise AttributeValueError(f"{self.name}: group={attrs['group']} is negative; 0 is for no groups")
+        return attrs
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         shape = args[0].shape if isinstance(args[0], TensorType | PartialTensor) else None
         return tensor_annotation(shape, attrs.get("dtype", "float32"))
 
-    def _broadcast(self, arrays: Sequence[Any], attrs: Attrs) -> list[Any]:
+    def _broadcast(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> list[Any]:
         """The arrays with scale and zero point as they broadcast to the first."""
         x, *scales = arrays
+        if attrs["group"]:
+            return [x, *(xp.repeat(s, attrs["group"], axis=attrs["axis"]) for s in scales)]
         shape = [1] * max(x.ndim, 1)
-        shape[attrs["axis"]] = -1
+        shape[attrs["axis"] if any(s.size != 1 for s in scales) else 0] = -1
         return [x, *(s.reshape(shape if x.ndim and s.ndim else ()) for s in scales)]
 
     def _elements(
         self, types: Sequence[TensorType], attrs: Attrs, i: tuple[Scalar, ...]
     ) -> tuple[Scalar, Scalar, Scalar | None]:
         x, *scales = operands(types)
-        # one of size 1 broadcasts, whatever the index
-        at = (i[attrs["axis"]],) if i else (scalars.size(0),)
-        found = [s.broadcast(at) if t.rank else s[()] for s, t in zip(scales, types[1:], strict=True)]
+        axis, group = attrs["axis"], attrs["group"]
+        found = []
+        for s, t in zip(scales, types[1:], strict=True):
+            if group:
+                at = list(i)
+                at[axis] = at[axis] // group
+                found.append(s[tuple(at)])
+            else:
+                # one of size 1 broadcasts, whatever the index
+                own = (scalars.size(0),) if t.rank and is_one(t.shape[0]) else (i[axis],)
+                found.append(s[own] if t.rank else s[()])
         return x[i], found[0], found[1] if len(found) > 1 else None
 
 
@@ -89,7 +116,7 @@ class Quantize(_Scaled):
         return TensorType(types[0].shape, attrs["dtype"])
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
-        x, scale, *zero = self._broadcast(arrays, attrs)
+        x, scale, *zero = self._broadcast(xp, arrays, attrs)
         least, most = quantized_range(attrs["dtype"])
         found = xp.rint(x / scale)
         if zero:
@@ -120,7 +147,7 @@ class Dequantize(_Scaled):
         return TensorType(types[0].shape, "float32")
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
-        x, scale, *zero = self._broadcast(arrays, attrs)
+        x, scale, *zero = self._broadcast(xp, arrays, attrs)
         whole = x.astype(np.int64)
         if zero:
             whole = whole - zero[0].astype(np.int64)
@@ -135,6 +162,32 @@ class Dequantize(_Scaled):
             return scalars.cast(whole, "float32") * scale
 
         return compute(out, element)
+
+
+class SimQuantize(_Scaled):
+    """Real numbers as quantizing them would leave them: `dequantize(quantize(x))`, of the same shape and type as x.
+
+    Without a scale it is x itself: a place that annotation has found, and for which calibration is to choose one. It computes on
+    the unquantized type, and has no other use than to be realized. Source: Relay, section 4.2 (simQ).
+    """
+
+    def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
+        self._check(types, attrs)
+        _check_type(self.name, "the operand", types[0], ("float32",))
+        if attrs["dtype"] not in QUANTIZED:
+            raise AttributeValueError(f"{self.name}: dtype={attrs['dtype']!r}; it is one of {', '.join(QUANTIZED)}")
+        if len(types) > 2:
+            _check_type(self.name, "the zero point", types[2], (attrs["dtype"],))
+        return types[0]
+
+    def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
+        return super().coarse(args, {})
+
+    def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
+        if len(arrays) < 2:
+            return arrays[0]
+        whole = QUANTIZE.compute(xp, arrays, attrs)
+        return DEQUANTIZE.compute(xp, [whole, *arrays[1:]], attrs).astype(arrays[0].dtype, copy=False)
 
 
 class QuantizedMatmul(GraphOperator):
@@ -214,9 +267,13 @@ class QuantizedMatmul(GraphOperator):
         return found.astype(ELEMENTS[attrs["dtype"]])
 
 
-_AXIS = Attribute("axis", "int", -1)
-QUANTIZE = register(Quantize("quantize", 2, 3, (Attribute("dtype", "dtype", "int8"), _AXIS)))
-DEQUANTIZE = register(Dequantize("dequantize", 2, 3, (_AXIS,)))
+_ALONG = (Attribute("axis", "int", -1), Attribute("group", "int", 0))
+_TO = Attribute("dtype", "dtype", "int8")
+QUANTIZE = Quantize("quantize", 2, 3, (_TO, *_ALONG))
+DEQUANTIZE = Dequantize("dequantize", 2, 3, _ALONG)
+SIM_QUANTIZE = SimQuantize("sim_quantize", 1, 3, (_TO, *_ALONG))
+for _operator in (QUANTIZE, DEQUANTIZE, SIM_QUANTIZE):
+    register(_operator)
 QUANTIZED_MATMUL = register(
     QuantizedMatmul(
         "quantized_matmul",

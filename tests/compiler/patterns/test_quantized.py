@@ -90,8 +90,8 @@ def test_quantize_and_dequantize(dtype: str) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda x: mi.apply("quantize", x, np.ones(3, np.float32)), ShapeError, "as many as the axis has positions"),
-        (lambda x: mi.apply("quantize", x, number(1), axis=2), ShapeError, "axis 2 is out of range"),
+        (lambda x: mi.apply("quantize", x, np.ones(3, np.float32)), ShapeError, r"a scale \[3\] of \[a, 4\] along axis -1"),
+        (lambda x: mi.apply("quantize", x, np.ones(4, np.float32), axis=2), ShapeError, "axis 2 is out of range"),
         (lambda x: mi.apply("quantize", x, number(1), number(0, "int8"), dtype="uint8"), DTypeError, "the zero point is int8"),
         (lambda x: mi.apply("dequantize", x, number(1)), DTypeError, "the operand is float32"),
         (lambda x: mi.apply("quantize", x, number(1, "float64")), DTypeError, "the scale is float64"),

@@ -537,6 +537,14 @@ QUANTIZATION = [
     Case("dequantize", [(MATRIX, I8), (ROW, F32), (ROW, I8)], lambda x, s, z, **_: (x.astype(np.int32) - z) * s),
     Case("dequantize", [(MATRIX, I32), ((), F32)], lambda x, s, **_: x * s),
     Case(
+        "dequantize",
+        [(("3*n", "m"), I8), (MATRIX, F32)],
+        lambda x, s, **_: x * np.repeat(s, 3, 0),
+        {"axis": 0, "group": 3},
+    ),
+    Case("sim_quantize", [(MATRIX, F32)], lambda x, **_: x, loops=False),
+    Case("sim_quantize", [(MATRIX, F32), ((), F32)], lambda x, s, **_: _quantized(x, s, 0) * s, loops=False),
+    Case(
         "quantized_matmul",
         [(MATRIX, I8), (("m", "k"), I8), (("k",), F32), (("k",), F32)],
         lambda x, w, s, b, **_: np.maximum((x.astype(np.int64) - 3) @ w.astype(np.int64) * s + b, 0),

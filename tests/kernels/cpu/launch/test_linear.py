@@ -60,6 +60,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...] | None, t
     ((7, 5), (7, 9), (1, 9), (1, 0), ()),
     ((5, 7), (7, 9), (5, 1), (), ()),
     ((5, 7), (7, 1), (5, 1), (), ()),
+    ((5, 7), (7, 9), (), (), ()),
     ((2, 5, 7), (2, 7, 9), (9,), (), ()),
 ]
 
@@ -72,7 +73,7 @@ def test_products_as_programs_call_them(case: Any, relu: bool, dtype: str) -> No
     rng = np.random.default_rng(3)
     inputs = [rng.standard_normal(s).astype(dtype) for s in (xs, ys, added) if s is not None]
     x, y = (a.astype("float64").transpose(p or range(a.ndim)) for a, p in zip(inputs[:2], (left, right), strict=True))
-    wanted = x @ y + (inputs[2] if added else 0)
+    wanted = x @ y + (inputs[2] if added is not None else 0)
     out = np.full(wanted.shape, np.nan, dtype)
     matmul(inputs, [out], left=left, right=right, bias=added is not None, relu=relu)
     tolerance = 0.05 if dtype == "float16" else 1e-5
@@ -122,7 +123,7 @@ def test_products_that_are_made_again_and_again(case: Any) -> None:
     rng = np.random.default_rng(4)
     inputs = [rng.standard_normal(s).astype("float32") for s in (xs, ys, added) if s is not None]
     x, y = (a.astype("float64").transpose(p or range(a.ndim)) for a, p in zip(inputs[:2], (left, right), strict=True))
-    wanted = x @ y + (inputs[2] if added else 0)
+    wanted = x @ y + (inputs[2] if added is not None else 0)
     out = np.full(wanted.shape, np.nan, np.float32)
     options: Any = {"left": left, "right": right, "bias": added is not None}
     launch = prepare(inputs, [out], **options)

@@ -1,0 +1,1 @@
+"""Quantization in three steps (Relay, section 4.2): annotate, calibrate, realize."""
