@@ -12,11 +12,21 @@ from typing import Any
 from mirage.errors import DuplicateFunction, UnknownFunction
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.kernels import blas
-from mirage.kernels.cpu.launch import convolution, quantized
+from mirage.kernels.cpu.launch import convolution, dequantized, quantized
 
 #: effects of the IR, and what packs weights, are packed functions that are always there
-_packed: dict[str, Callable[..., Any]] = {**EFFECTS, **convolution.PACKING, **quantized.PACKING}
-_library: dict[str, Callable[..., None]] = {**blas.FUNCTIONS, **convolution.FUNCTIONS, **quantized.FUNCTIONS}
+_packed: dict[str, Callable[..., Any]] = {
+    **EFFECTS,
+    **convolution.PACKING,
+    **dequantized.PACKING,
+    **quantized.PACKING,
+}
+_library: dict[str, Callable[..., None]] = {
+    **blas.FUNCTIONS,
+    **convolution.FUNCTIONS,
+    **dequantized.FUNCTIONS,
+    **quantized.FUNCTIONS,
+}
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
 _PROVIDERS = {
     "torch.ops": "mirage.frontends.aten.fallback",

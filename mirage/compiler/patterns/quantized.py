@@ -1,35 +1,79 @@
-"""The pairs of the processor's products of quantized numbers, whose weights are packed once."""
+"""The pairs of the processor's products with 8-bit weights, which are packed once: of quantized numbers, and of real ones."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from mirage.compiler.patterns.language import Match, op, value, view
+from mirage.compiler.patterns.language import Match, Pattern, op, optional, value, view
 from mirage.compiler.patterns.registry import register_pattern
+from mirage.ir.graph.deduce import deduce
 from mirage.ir.graph.nodes import Constant
+from mirage.ir.types import TensorType, is_one
 from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 
+#: programs that are given these: those from no package, and those from PyTorch
+_PACKAGES = ("cpu", "torch")
 
-def _is_fitting(m: Match) -> bool:
-    """Whether the weights never change."""
+
+def _has_constant_weights(m: Match) -> bool:
     w = m.operands["w"]
     return isinstance(w, Constant) or w in m.constants
 
 
-def _attributes(m: Match) -> dict[str, Any]:
-    found = {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero")}
-    return found | ({"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {})
+def _is_transposed(m: Match) -> dict[str, Any]:
+    return {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {}
+
+
+def _quantized_attributes(m: Match) -> dict[str, Any]:
+    return {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero")} | _is_transposed(m)
+
+
+def _dequantized() -> Pattern:
+    """Rows times weights that are made real, what is added to each row, and a relu."""
+    real = op("dequantize", value("w", rank=2, dtype="int8"), value("scale"), name="real")
+    product = op("matmul", value("x", dtype="float32"), view("transpose", real, name="right") | real, name="product")
+    bias = value("bias", dtype="float32", rank=1)
+    total = optional(product, lambda p: op("add", p, bias, commutative=True, name="bias"))
+    return optional(total, lambda p: op("relu", p, name="relu"))
+
+
+def _scales_columns(m: Match) -> bool:
+    """Whether the weights never change, and their scales are those of columns, or of groups of terms; a bias, too."""
+    w, scale, out = m.type("w"), m.type("scale"), deduce(m.calls["product"], {})
+    if not all(isinstance(t, TensorType) for t in (w, scale, out)) or not _has_constant_weights(m):
+        return False
+    assert isinstance(w, TensorType) and isinstance(scale, TensorType) and isinstance(out, TensorType)
+    if "bias" in m.operands and m.type("bias") != TensorType(out.shape[-1:]):
+        return False
+    axis, group = m.attr("real", "axis") % 2, m.attr("real", "group")
+    if group:
+        return axis == 0 and "right" not in m.calls
+    return scale.rank == 0 or is_one(scale.shape[0]) or axis == ("right" not in m.calls)
+
+
+def _dequantized_attributes(m: Match) -> dict[str, Any]:
+    found = {"group": m.attr("real", "group")} | _is_transposed(m)
+    return found | {key: True for key in ("bias", "relu") if key in m.calls}
 
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
-_w = view("transpose", _w, name="right") | _w
-for _package in ("cpu", "torch"):
-    for _name, _operands in (("quantized", (_x, _w, _scale)), ("quantized_bias", (_x, _w, _scale, _bias))):
+_right = view("transpose", _w, name="right") | _w
+for _package in _PACKAGES:
+    for _name, _operands in (("quantized", (_x, _right, _scale)), ("quantized_bias", (_x, _right, _scale, _bias))):
         register_pattern(
             f"{_package}_{_name}",
             op("quantized_matmul", *_operands, name="product"),
             "cpu.quantized_matmul",
-            _is_fitting,
-            attributes=_attributes,
+            _has_constant_weights,
+            attributes=_quantized_attributes,
             package=_package,
         )
+    register_pattern(
+        f"{_package}_dequantized",
+        _dequantized(),
+        "cpu.dequantized_matmul",
+        _scales_columns,
+        inputs=("x", "w", "scale", "bias"),
+        attributes=_dequantized_attributes,
+        package=_package,
+    )

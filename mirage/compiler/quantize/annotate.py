@@ -61,7 +61,8 @@ def annotate(module: Module, scheme: Scheme) -> Annotated:
             r.keep(b)
             continue
         assert isinstance(value, OpCall)
-        args = tuple(a if role is None else simulated(b, a, role) for a, role in zip(value.args, roles, strict=True))
+        kept = None if scheme.activations != "float32" else Role.ACTIVATION
+        args = tuple(a if role in (None, kept) else simulated(b, a, role) for a, role in zip(value.args, roles, strict=True))
         var = r.keep(b, OpCall(value.op, args, value.attrs))
         found.layers.append(Binding(var, value, b.where))
     found.module = module.with_function(r.finish())

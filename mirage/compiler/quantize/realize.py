@@ -3,7 +3,7 @@
     sim_quantize(x, scale, zero)   =>   dequantize(quantize(x, scale, zero), scale, zero)
     sim_quantize(w, scale)         =>   dequantize(int8 constant, scale)                     of a constant w
 
-Then products of these are products of whole numbers, with what follows them where they are stored
+Then products of two of these are products of whole numbers, with what follows them where they are stored
 (`mirage.compiler.passes.quantized_products`), as in models that came with QuantizeLinear and DequantizeLinear.
 """
 

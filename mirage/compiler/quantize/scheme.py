@@ -9,7 +9,7 @@ from mirage.errors import QuantizationError
 #: ways to choose what of a tensor's values its integers reach
 METHODS = ("max", "percentile", "kl", "mse")
 #: element types of activations
-ACTIVATIONS = ("uint8", "int8", "int16")
+ACTIVATIONS = ("uint8", "int8", "int16", "float32")
 #: what has one scale of a weight, beside a number of terms of a sum
 GRAINS = ("tensor", "channel")
 
@@ -18,12 +18,12 @@ GRAINS = ("tensor", "channel")
 class Scheme:
     """How a program is quantized.
 
-    `activations` is their element type: uint8 with a zero point, so that the range need not be symmetric, or int8 and int16
-    without one. Each has one scale, which `method` chooses from the values that calibration saw: all of them ("max"), all but
-    the outermost ("percentile", of which `percentile` are kept), those that keep most information ("kl", the Kullback-Leibler
-    divergence), or those of the least squared error ("mse"). Weights are int8 without a zero point, with one scale
-    per "tensor", per "channel" (of a result), or for so many terms of each sum: a multiple of 4, such as 32 or 128.
-    `weight_method` is "max" or "mse".
+    `activations` is their element type: uint8 with a zero point, so that the range need not be symmetric, int8 or int16 without
+    one, or float32, with which weights alone are quantized. Each has one scale, which `method` chooses from the values that
+    calibration saw: all of them ("max"), all but the outermost ("percentile", of which `percentile` are kept), those that keep
+    most information ("kl", the Kullback-Leibler divergence), or those of the least squared error ("mse"). Weights are int8
+    without a zero point, with one scale per "tensor", per "channel" (of a result), or for so many terms of each sum: a multiple
+    of 4, such as 32 or 128. `weight_method` is "max" or "mse".
 
     Raises QuantizationError for a choice that there is not.
     """

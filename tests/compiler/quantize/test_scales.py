@@ -102,7 +102,7 @@ def test_values_that_are_not_finite_are_refused(value: float, message: str) -> N
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"activations": "int4"}, "activations='int4'; it is one of uint8, int8, int16"),
+        ({"activations": "int4"}, "activations='int4'; it is one of uint8, int8, int16, float32"),
         ({"method": "median"}, "method='median'"),
         ({"weight_method": "kl"}, "weight_method='kl'"),
         ({"weights": "row"}, "weights='row'"),

@@ -1,0 +1,69 @@
+"""Products of real numbers with 8-bit weights under the sanitizers, on tensors that end where memory does, beside loops."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.cpu.sanitize import BEGIN, BUILDS, FOREIGN, ROOMS, program, run
+
+SOURCE = BEGIN + '#include "dequantized.c"\n#include <string.h>\n' + ROOMS + r"""
+static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int kind, int threads)
+{
+    const ptrdiff_t groups = (k + group - 1) / group, panels = (n + PANEL - 1) / PANEL;
+    float *x = room(m * k), *scale = room(groups * n), *bias = room(n), *out = room(m * n);
+    signed char *w = (signed char *)room(panels * k * PANEL / 4);
+    for (ptrdiff_t i = 0; i < panels * k * PANEL; i++) w[i] = (signed char)(rand() % 256 - 128);
+    const dequantized d = {x, w, scale, kind & 1 ? bias : NULL, out, m, k, n, group, kind >> 1};
+    must(!mi_dequantized(&d, threads, mi_pool_run), "no memory");
+    for (ptrdiff_t i = 0; i < m; i++) {
+        for (ptrdiff_t j = 0; j < n; j++) {
+            double value = kind & 1 ? bias[j] : 0;
+            for (ptrdiff_t t = 0; t < k; t++) {
+                const signed char real = w[(j / PANEL * k + t) * PANEL + j % PANEL];
+                value += (double)x[i * k + t] * real * (double)scale[t / group * n + j];
+            }
+            if (kind >> 1 && value < 0) value = 0;
+            must(out[i * n + j] == (float)value, "a wrong sum"); /* of small whole numbers: exact */
+        }
+    }
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
+int main(int argc, char **argv)
+{
+    const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    static const ptrdiff_t cases[][4] = {
+        {1, 1, 1, 1}, {1, 7, 64, 7}, {2, 33, 131, 33}, {3, 64, 63, 16}, {4, 5, 16, 5}, {7, 48, 17, 4}, {9, 20, 128, 20},
+        {1, 512, 300, 128},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const ptrdiff_t *c = cases[i];
+        for (int kind = 0; kind < 4; kind++) check(c[0], c[1], c[2], c[3], kind, threads);
+    }
+    if (argc > 2) { /* weights of a term less than there should be */
+        const dequantized d = {room(4), (signed char *)room(48), room(16), NULL, room(16), 1, 4, 16, 4, 0};
+        return mi_dequantized(&d, 1, mi_pool_run);
+    }
+    return 0;
+}
+"""
+SANITIZED = [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
+
+
+@pytest.mark.parametrize(("build", "threads"), SANITIZED)
+def test_under_sanitizers(build: str, threads: str) -> None:
+    assert build in BUILDS
+    done = run(program(build, SOURCE), threads)
+    assert done.status == 0 and not done.text, done.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("build", FOREIGN)
+def test_by_other_compilers(build: str) -> None:
+    done = run(program(build, SOURCE), "3", runner=FOREIGN[build].runner)
+    assert done.status == 0 and not done.text, done.text
+
+
+def test_weights_that_end_too_early_are_found() -> None:
+    done = run(program("address", SOURCE), "1", "wrong")
+    assert done.status != 0 and "heap-buffer-overflow" in done.text
