@@ -1,8 +1,8 @@
 """The backend of torch.compile: `torch.compile(model, backend="mirage")`.
 
 Dynamo gives a graph for each part of a model between graph breaks, with symbols for sizes; AOTAutograd makes of it one of ATen's
-operators without effects but on inputs, and what a user sees of aliases, views and tensor subclasses is its business. A graph
-that is not compiled, and one of which gradients are needed, runs in eager mode as Dynamo gave it.
+operators without effects but on inputs, and what a user sees of aliases, views and tensor subclasses is its business. Where
+gradients are needed, there are two, forward and backward. A graph that is not compiled runs in eager mode as Dynamo gave it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from mirage.torch.lifted import LiftedGraph
 from mirage.torch.log import FALLBACKS, GRAPHS
 from mirage.torch.model_options import ModelOptions, ranges_of
 from mirage.torch.program import check_bounds
+from mirage.torch.training import with_gradients
 from mirage.torch.views import split_views
+from mirage.torch.weights import requires_grad
 
 #: the options of `mirage.torch.compile` that torch.compile takes
 OPTIONS = ("budget", "bounds", "background", "target", "without", "strict", "cache", "seed")
@@ -40,7 +42,7 @@ BUDGETS: Mapping[str, float] = {
     "default": 60.0, "reduce-overhead": 60.0, "max-autotune-no-cudagraphs": 600.0, "max-autotune": 600.0,
 }  # fmt: skip
 #: what torch counts of a backend's graphs, `torch._dynamo.utils.counters["mirage"]`: compiled ones, those that run in eager mode
-#: as they cannot be, and those of which gradients are needed
+#: as they cannot be, and those that are compiled with their gradients
 COMPILED, EAGER, GRADIENTS = "compiled", "eager", "gradients"
 
 
@@ -51,20 +53,21 @@ def mirage(
 
     Raises a MirageError for options that are none; with `strict`, also what keeps the graph from being compiled.
     """
+    return graph_of_dynamo(graph, example_inputs, options_of(mode, options))
+
+
+def graph_of_dynamo(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], chosen: ModelOptions
+) -> Callable[..., Any]:
+    """As `mirage`, with the options of `mirage.torch.compile`."""
     from torch._dynamo.utils import counters
 
     configure()
-    chosen = options_of(mode, options)
     symbols, positions = _declared(graph, example_inputs, ranges_of(chosen.bounds))
     run: Callable[..., Any] = graph.forward
     counted = EAGER
     try:
-        run = _compiled(graph, example_inputs, symbols, chosen)
-        counted = COMPILED
-    except _NeedsGradients:
-        counted = GRADIENTS
-        if not counters["mirage"][GRADIENTS]:
-            FALLBACKS.warning("gradients are needed: graphs run in eager mode; compile under torch.no_grad() for inference")
+        run, counted = _compiled(graph, example_inputs, symbols, chosen)
     except torch._dynamo.exc.RestartAnalysis:
         # Dynamo makes the graph again
         raise
@@ -93,11 +96,25 @@ class _NeedsGradients(Exception):
 
 def _compiled(
     graph: torch.fx.GraphModule, example_inputs: Sequence[Any], declared: Mapping[str, Range], options: ModelOptions
+) -> tuple[Callable[..., Any], str]:
+    """The graph as a function, and as what it counts."""
+    _check_devices(graph, example_inputs)
+    if not _needs_gradients(graph, example_inputs):
+        try:
+            return _inference(graph, example_inputs, declared, options), COMPILED
+        except _NeedsGradients:
+            pass
+    # weights change with every step
+    found = with_gradients(
+        graph, example_inputs, lambda g: _graph_of_aten(g, declared, options, None), strict=options.strict
+    )
+    return found, GRADIENTS
+
+
+def _inference(
+    graph: torch.fx.GraphModule, example_inputs: Sequence[Any], declared: Mapping[str, Range], options: ModelOptions
 ) -> Callable[..., Any]:
     from torch._functorch.aot_autograd import aot_module_simplified
-
-    _check_no_gradients(graph, example_inputs)
-    _check_devices(graph, example_inputs)
 
     def inference(g: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[[list[Any]], list[Any]]:
         return _graph_of_aten(g, declared, options, _of_modules(graph))
@@ -133,12 +150,10 @@ def _within(
     return checked
 
 
-def _check_no_gradients(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
-    """Raise _NeedsGradients where it is known beforehand; a graph that ends gradients itself is left to AOTAutograd."""
+def _needs_gradients(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether gradients are known to be needed; a graph that ends gradients itself is left to AOTAutograd."""
     ends = any(n.target is torch._C._set_grad_enabled for n in graph.graph.nodes)
-    if torch.is_grad_enabled() and not ends:
-        if any(isinstance(x, torch.Tensor) and x.requires_grad for x in example_inputs):
-            raise _NeedsGradients
+    return torch.is_grad_enabled() and not ends and requires_grad([x for x in example_inputs if isinstance(x, torch.Tensor)])
 
 
 def _check_devices(graph: torch.fx.GraphModule, example_inputs: Sequence[Any]) -> None:
@@ -156,9 +171,12 @@ def _of_modules(graph: torch.fx.GraphModule) -> list[bool]:
 
 
 def _graph_of_aten(
-    graph: torch.fx.GraphModule, declared: Mapping[str, Any], options: ModelOptions, of_modules: Sequence[bool]
+    graph: torch.fx.GraphModule, declared: Mapping[str, Any], options: ModelOptions, of_modules: Sequence[bool] | None
 ) -> LiftedGraph:
-    """A graph of ATen's operators, compiled; `of_modules` says it of its inputs, where these are as many as Dynamo's."""
+    """A graph of ATen's operators, compiled.
+
+    `of_modules` says it of its inputs, where these are as many as Dynamo's; None where no input stays the same between calls.
+    """
     views = split_views(graph)
     imported = import_graph(graph)
     placeholders = [n for n in graph.graph.nodes if n.op == "placeholder"]
@@ -169,7 +187,7 @@ def _graph_of_aten(
     begun = time.perf_counter()
     search = not options.background
     sizes = sizes_to_tune(imported, hints([p.meta.get("val") for p in placeholders]), bounds)
-    constants = _constants(graph, placeholders, of_modules)
+    constants = [] if of_modules is None else _constants(graph, placeholders, of_modules)
     compiled = compiled_graph(imported, constants, bounds=bounds, sizes=sizes, **options.compilation(search))
     (outputs,) = graph.graph.output_node().args
     fakes = [n.meta.get("val") if isinstance(n, torch.fx.Node) else n for n in outputs]

@@ -7,6 +7,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from inspect import signature
 from operator import attrgetter
 from os import PathLike
@@ -23,6 +24,7 @@ from mirage.remember import remember
 from mirage.torch.arguments import Given, Key, names_of, split
 from mirage.torch.background import Later
 from mirage.torch.compare import compare_small, compared
+from mirage.torch.dynamo import graph_of_dynamo
 from mirage.torch.export import Call, export, exported_elsewhere, first_line, program_of, widened
 from mirage.torch.guards import Shape
 from mirage.torch.log import FALLBACKS, GRAPHS, RECOMPILES
@@ -35,7 +37,6 @@ from mirage.torch.weights import requires_grad
 Place: TypeAlias = tuple[Key, tuple[bool, ...]]
 #: programs for arguments of one kind, and kinds of arguments, beyond which the model itself runs
 MAX_PROGRAMS, MAX_KINDS = 8, 32
-_GRADIENTS = "gradients are needed; call it under torch.no_grad() for the compiled program"
 
 
 def compile(
@@ -55,8 +56,9 @@ def compile(
 
     The first call exports the model with every size a symbol (`dynamic=False`: with none) and compiles it, and is compared with
     the model itself. Arguments beside tensors, such as flags, are a part of the program: other ones lead to another program, as
-    do sizes that the first one does not hold for. Weights are packed once; a change of them is seen. What gradients are needed of
-    runs as it is, as does what cannot be exported, which is logged once; with `strict` it raises UnsupportedNode instead.
+    do sizes that the first one does not hold for. Weights are packed once; a change of them is seen. Where gradients are needed,
+    `torch.compile` with the backend "mirage" and these options runs instead: its graphs are compiled forward and backward. What
+    cannot be exported runs as it is, which is logged once; with `strict` it raises UnsupportedNode instead.
 
     With `background`, subprograms are fused at once and superoptimized in a process beside, for `budget` seconds, after which
     calls run what was found; otherwise the first call waits for it. `bounds` limits dims by the names of arguments,
@@ -99,6 +101,8 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
             weakref.finalize(self, self._later.close).atexit = False
         #: why calls ran in torch, and how many
         self.eager: Counter[str] = Counter()
+        #: calls of which gradients were needed
+        self.training_calls = 0
         #: why there is a program beside the first one
         self.recompiles: list[str] = []
         #: the model, if it is not a function
@@ -135,7 +139,8 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
                 if torch.is_grad_enabled() and (
                     self._has_gradients or requires_grad(given.tensors) or requires_grad(self._weights)
                 ):
-                    why = _GRADIENTS
+                    self.training_calls += 1
+                    return self._with_gradients(*args, **kwargs)
         if why is not None:
             return self._run_eagerly(why, args, kwargs)
         shapes = tuple(t.shape for t in given.tensors)
@@ -149,6 +154,14 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
         if isinstance(program, str):
             return self._run_eagerly(program, args, kwargs)
         return program(given.tensors)
+
+    @cached_property
+    def _with_gradients(self) -> Callable[..., Any]:
+        """The model under torch.compile, for calls of which gradients are needed."""
+        found: Callable[..., Any] = torch.compile(
+            self.model, backend=partial(graph_of_dynamo, chosen=self.options), dynamic=self.options.dynamic
+        )
+        return found
 
     def _obstacle(self) -> str | None:
         """Why no program may run now, whatever the arguments."""
@@ -185,7 +198,6 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
                 result = self.model(*args, **kwargs)
                 if requires_grad([t for t in pytree.tree_leaves(result) if isinstance(t, torch.Tensor)]):
                     self._has_gradients = True
-                    self._tell_eager(_GRADIENTS)
                     return result
             if len(self._kinds) >= MAX_KINDS:
                 return self._run_eagerly(f"there are {MAX_KINDS} kinds of arguments, such as flags, already", args, kwargs)
@@ -305,6 +317,8 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
             lines += ["", *program.described(k)]
         if self.recompiles:
             lines += ["", "recompilations", *(f"    {text}" for text in self.recompiles)]
+        if self.training_calls:
+            lines += ["", f"calls with gradients, by torch.compile: {self.training_calls}"]
         if self.eager:
             lines += ["", "calls in torch", *(f"    {n}: {why}" for why, n in self.eager.items())]
         return "\n".join(lines) + "\n"
@@ -314,6 +328,7 @@ class CompiledModel(Displayed, drawn_by="mirage.torch.draw"):
         return {
             "programs": [p.to_json() for p in self.programs],
             "recompilations": list(self.recompiles),
+            "calls with gradients": self.training_calls,
             "calls in torch": dict(self.eager),
         }
 

@@ -157,7 +157,7 @@ def test_the_installed_entry_point_needs_no_import() -> None:
 # gradients, modes
 
 
-def test_gradients_are_those_of_eager_mode_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_gradients_are_those_of_eager_mode() -> None:
     def fn(x: Any) -> Any:
         return (x * x).sum()
 
@@ -166,8 +166,8 @@ def test_gradients_are_those_of_eager_mode_and_said_once(caplog: pytest.LogCaptu
         x = r(n, requires_grad=True)
         run(x).backward()
         torch.testing.assert_close(x.grad, 2 * x.detach())
+    # of the second size, a graph for all sizes
     assert counted() == {"gradients": 2}
-    assert sum("gradients are needed" in m for m in caplog.messages) == 1
     with torch.no_grad():
         check_call(fn, run, (r(3, requires_grad=True),))
     assert counted()["compiled"] == 1

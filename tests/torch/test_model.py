@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -164,17 +163,19 @@ def test_arguments_that_a_model_writes_are_written() -> None:
         assert ours.tolist() == theirs.tolist() == [2, 2, 2]
 
 
-def test_gradients_are_those_of_the_model(caplog: pytest.LogCaptureFixture) -> None:
-    model = Layer()
-    run = compiled(model)
+def test_gradients_are_those_of_the_model() -> None:
+    model, same = Layer(), Layer()
+    same.load_state_dict(model.state_dict())
+    run = compiled(model, strict=True)
     x = torch.randn(3, 4)
-    with torch.enable_grad(), caplog.at_level(logging.WARNING):
+    with torch.enable_grad():
         for _ in range(2):
+            torch.testing.assert_close(run(x), same(x))
             run(x).sum().backward()
-    assert model.inner.weight.grad is not None and not run.programs
-    assert sum("gradients are needed" in r.message for r in caplog.records) == 1
-    with torch.enable_grad(), pytest.raises(UnsupportedNode, match="gradients are needed"):
-        compiled(model, strict=True)(x)
+            same(x).sum().backward()
+    torch.testing.assert_close(model.inner.weight.grad, same.inner.weight.grad)
+    assert not run.programs and not run.eager and "calls with gradients, by torch.compile: 4" in run.explain()
+    assert run.to_json()["calls with gradients"] == 4
 
 
 def test_gradients_of_a_functions_weights_are_those_of_torch() -> None:
