@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import itemgetter
 from typing import Any
 
@@ -68,11 +69,16 @@ class FrameLayout:
     planned: list[StorageLayout] = field(default_factory=list)
     tensors: list[TensorLayout] = field(default_factory=list)
 
+    @cached_property
+    def fixed(self) -> frozenset[int]:
+        """The registers that hold the same in all calls of a frame with the same sizes."""
+        return frozenset([*(r for r, a in enumerate(self.registers) if a is not None), *(t.out for t in self.tensors)])
+
 
 class Frame:
     """Used by one call at a time."""
 
-    __slots__ = ("_given", "_layout", "arena", "entry", "registers", "slots", "storages")
+    __slots__ = ("_given", "_layout", "arena", "entry", "registers", "segments", "slots", "storages")
 
     def __init__(self, layout: FrameLayout) -> None:
         self._layout = layout
@@ -82,6 +88,8 @@ class Frame:
         self.entry: Entry | None = None
         #: what the registers hold at the start of a call
         self.registers: list[Any] = layout.registers
+        #: what `mirage.runtime.segments` prepared for these registers, by the number of the segment
+        self.segments: dict[int, Any] = {}
         self.slots: Slots
         self.storages: list[PlacedArray | None] = [None] * layout.storages
 
@@ -110,7 +118,13 @@ class Frame:
             found = self.storages[t.storage]
             assert found is not None
             registers[t.out] = t.make(layout.owner, found, slots)
+        self.segments = {}
         self.registers, self._given, self.entry = registers, memory, entry
+
+    @property
+    def fixed(self) -> frozenset[int]:
+        """See `FrameLayout.fixed`."""
+        return self._layout.fixed
 
 
 def getter(places: Sequence[int]) -> Getter:

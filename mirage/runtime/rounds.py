@@ -6,57 +6,25 @@ a call of a Python function, or a carried tensor that comes back in another's pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from mirage.ir.types import ELEMENTS
-from mirage.kernels.cpu.launch import linear
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.kernels.cpu.launch.rounds import Launch, LaunchedRounds, scatter_row
 from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, FrameLayout
 from mirage.runtime.guards import Entry
+from mirage.runtime.launchable import LaunchedCall, launched, one
 from mirage.runtime.places.host import HOST
 from mirage.runtime.sizes import Slots
-from mirage.runtime.steps import Steps
+from mirage.runtime.steps import Steps, noted
 
 #: sizes whose rounds are kept
 _KEPT = 16
-#: library functions, and what prepares launches of them
-_LIBRARY: Mapping[str, Callable[..., Launch | None]] = {"blas.matmul": linear.prepare}
-#: what prepares a call for the tensors in its registers, and which of them these are
-_Prepare: TypeAlias = Callable[[Sequence[np.ndarray], Slots], "Sequence[Launch] | None"]
-
-
-@runtime_checkable
-class Launchable(Protocol):
-    """A kernel whose calls may be prepared."""
-
-    def prepare(
-        self,
-        inputs: tuple[np.ndarray, ...],
-        outputs: tuple[np.ndarray, ...],
-        dims: tuple[int, ...],
-        workspace: tuple[np.ndarray, ...],
-        /,
-    ) -> Sequence[Launch] | None:
-        """Launches that do what a call with tensors of these shapes does, of the addresses that they are given; None if there are
-        none.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class _Call:
-    """An instruction that launches compiled code: which registers it gives, and what prepares it."""
-
-    at: vm.Instruction
-    registers: tuple[int, ...]
-    prepare: _Prepare
 
 
 class _Unknown(Exception):
@@ -74,13 +42,16 @@ class Rounds:
         #: register -> shape and element type of a tensor that outlives the round
         self._fresh: dict[int, tuple[Callable[[Slots], tuple[int, ...]], np.dtype[Any]]] = {}
         self._tuples: dict[int, tuple[int, ...]] = {}
-        self._calls: list[_Call] = []
+        self._calls: list[LaunchedCall] = []
         self._ready: dict[Entry, list[_Ready] | None] = {}
         for i in function.code[:-1]:
             self._look_at(i)
 
     def _look_at(self, i: vm.Instruction) -> None:
         make = self._steps
+        if call := launched(i, make):
+            self._calls.append(call)
+            return
         match i:
             case vm.AllocStorage() | vm.Free():
                 pass
@@ -95,29 +66,10 @@ class Rounds:
                 self._tuples[out] = items
             case vm.GetItem(out, value, index) if value in self._tuples:
                 self._views[out] = self._tuples[value][index], None
-            case vm.CallKernel(number, inputs, outputs, dims, workspace) if isinstance(
-                kernel := make.kernels[number], Launchable
-            ):
-                sizes, (a, b) = make.slots(dims), (len(inputs), len(inputs) + len(outputs))
-
-                def launches(
-                    given: Sequence[np.ndarray], slots: Slots, kernel: Launchable = kernel, a: int = a, b: int = b
-                ) -> Sequence[Launch] | None:
-                    return kernel.prepare(tuple(given[:a]), tuple(given[a:b]), sizes(slots), tuple(given[b:]))
-
-                self._calls.append(_Call(i, (*inputs, *outputs, *workspace), launches))
-            case vm.CallLibrary(name, inputs, outputs, attrs) if name in _LIBRARY:
-                fixed, count = dict(attrs), len(inputs)
-
-                def product(
-                    given: Sequence[np.ndarray], slots: Slots, name: str = name, count: int = count
-                ) -> Sequence[Launch] | None:
-                    return _one(_LIBRARY[name](given[:count], given[count:], **fixed))
-
-                self._calls.append(_Call(i, (*inputs, *outputs), product))
             case vm.CallPacked(out, "scatter_", args, attrs):
                 axis: Any = dict(attrs)["axis"]
-                self._calls.append(_Call(i, args, lambda given, slots: _one(scatter_row(given[0], given[1], given[2], axis))))
+                write = LaunchedCall(i, args, lambda given, slots: one(scatter_row(given[0], given[1], given[2], axis)))
+                self._calls.append(write)
                 self._views[out] = args[0], None
             case _:
                 raise _Unknown
@@ -177,10 +129,6 @@ def rounds_of(function: vm.VMFunction, layout: FrameLayout, steps: Steps) -> Rou
         return None
 
 
-def _one(launch: Launch | None) -> Sequence[Launch] | None:
-    return None if launch is None else (launch,)
-
-
 class _Ready:
     """The rounds of loops at some sizes. One call at a time."""
 
@@ -207,7 +155,7 @@ class _Ready:
             if (root <= carried and root != j) or found.shape != args[j].shape or found.dtype != args[j].dtype:
                 raise _Unknown
         #: the call of each launch of a round
-        self._calls: list[_Call] = []
+        self._calls: list[LaunchedCall] = []
         self._rounds = LaunchedRounds(
             [self._launches(k, carried) for k in range(3)], self._index, len(self._tensors)
         )
@@ -274,9 +222,7 @@ class _Ready:
         failed = self._rounds.run(count, self._addresses)
         if failed is not None:
             call = self._calls[failed]
-            error = self._rounds.error()
-            error.add_note(f"in function {self._name!r}{', ' * bool(call.at.where)}{call.at.where}: {call.at}")
-            raise error
+            raise noted(self._rounds.error(), self._name, call.at)
         return tuple(self._field(root, args[j], args, (count - 1) % 2) for j, root in enumerate(self._fields, 1))
 
     def _field(self, root: int, like: np.ndarray, args: Sequence[Any], turn: int) -> np.ndarray:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Protocol, TypeAlias
 
@@ -21,6 +22,20 @@ from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.sizes import SizeTable, Slots
 
 Step: TypeAlias = Callable[[list[Any], Frame], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """An instruction of a function and its step."""
+
+    at: vm.Instruction
+    step: Step
+
+
+def noted(error: Exception, owner: str, at: vm.Instruction) -> Exception:
+    """The error, with a note where it was raised."""
+    error.add_note(f"in function {owner!r}{', ' * bool(at.where)}{at.where}: {at}")
+    return error
 
 
 class Kernel(Protocol):

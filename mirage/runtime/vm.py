@@ -20,8 +20,9 @@ from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place, PlacedArray
 from mirage.runtime.rounds import rounds_of
+from mirage.runtime.segments import Segment, in_segments
 from mirage.runtime.sizes import SizeTable
-from mirage.runtime.steps import Callee, Kernel, Step, Steps, arrays_in
+from mirage.runtime.steps import Callee, Kernel, Source, Step, Steps, arrays_in, noted
 
 
 class VirtualMachine:
@@ -247,8 +248,7 @@ class _Function:
         self._layout = FrameLayout(f.name, [None] * f.registers, f.arena, 1 + _storages(f), self.place)
         for register, k in f.constants:
             self._layout.registers[register] = constants[k]
-        self._steps: list[Step] = []
-        self._sources: list[vm.Instruction] = []
+        sources: list[tuple[Source, int]] = []
         self._copies = bool(matches)
         make = Steps(f.name, self._table, kernels, functions, self.place)
         for i in f.code[:-1]:
@@ -258,8 +258,10 @@ class _Function:
             else:
                 step = self._step(make, i)
             if step is not None:
-                self._steps.append(step)
-                self._sources.append(i)
+                sources.append((Source(i, step), make.stage))
+        joined = in_segments(sources, make)
+        self._steps: list[Step] = [s.step for s in joined]
+        self._sources = [s.at for s in joined]
         last = f.code[-1]
         assert isinstance(last, vm.Return)
         self._result = last.value
@@ -364,8 +366,9 @@ class _Function:
             for step in self._steps:
                 step(registers, frame)
         except Exception as e:
-            at = self._sources[self._steps.index(step)]
-            e.add_note(f"in function {self.function.name!r}{', ' * bool(at.where)}{at.where}: {at}")
+            # a segment knows better
+            if not isinstance(step, Segment):
+                noted(e, self.function.name, self._sources[self._steps.index(step)])
             raise
         self.free.append(frame)
         return registers[self._result]

@@ -277,3 +277,16 @@ int mi_convolution(
     const size_t bytes = (size_t)(ROWS + p.part) * COLUMNS * sizeof(mi_real);
     return run(cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
 }
+
+/* The arguments of a convolution that is launched again and again. */
+typedef struct {
+    const mi_real *x, *w, *bias, *other;
+    mi_real *out;
+    const ptrdiff_t *sizes;
+    const double *bounds;
+} prepared;
+
+int mi_convolution_prepared(const prepared *p, mi_pool_run_fn *run, int n_threads)
+{
+    return mi_convolution(p->sizes, p->x, p->w, p->bias, p->other, p->out, p->bounds, n_threads, run);
+}

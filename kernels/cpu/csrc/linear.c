@@ -78,7 +78,7 @@ typedef struct {
     const mi_real *x, *w, *added;
     mi_real *out;
     ptrdiff_t m, k, n;
-    int transposed, whole;
+    int transposed, whole, relu;
 } prepared;
 
 int mi_linear_prepared(prepared *p, mi_pool_run_fn *run, int n_threads)
@@ -86,5 +86,9 @@ int mi_linear_prepared(prepared *p, mi_pool_run_fn *run, int n_threads)
     if (p->m * p->k * p->n < SHARED_WORK && p->k * p->n < SHARED_READ) n_threads = 1;
     if (p->whole) memcpy(p->out, p->added, (size_t)(p->m * p->n) * sizeof(mi_real));
     const mi_real *bias = p->whole ? NULL : p->added;
-    return run_in_cells((product){p->m, p->k, p->n, 0, 0, p->x, p->w, bias, p->out, p->transposed, p->whole, 1}, n_threads, run);
+    const product all = {p->m, p->k, p->n, 0, 0, p->x, p->w, bias, p->out, p->transposed, p->whole, 1};
+    const int status = run_in_cells(all, n_threads, run);
+    /* NaN stays */
+    for (ptrdiff_t i = 0; p->relu && i < p->m * p->n; i++) p->out[i] = p->out[i] < 0 ? 0 : p->out[i];
+    return status;
 }

@@ -20,6 +20,7 @@ from mirage.kernels.cpu.compile import toolchain
 from mirage.kernels.cpu.compile.shipped import library_source
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
+from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
 #: spatial dims that C has, at most
@@ -33,6 +34,12 @@ class PackedWindows:
     """Weights of a convolution as C reads them, unless that is as they are: None."""
 
     array: np.ndarray | None
+
+
+class _Prepared(ctypes.Structure):
+    """`prepared` of convolution.c."""
+
+    _fields_ = tuple((name, ctypes.c_void_p) for name in ("x", "w", "bias", "other", "out", "sizes", "bounds"))
 
 
 @functools.cache
@@ -129,6 +136,35 @@ def convolve(
         raise MirageError(f"there is no memory for a convolution of {list(x.shape)}; use smaller sizes")
 
 
+@dataclass(frozen=True)
+class _Read:
+    """What a call of `library` reads, and its result under the dims of a convolution."""
+
+    x: np.ndarray
+    w: np.ndarray
+    form: PackedWindows | None
+    bias: np.ndarray | None
+    other: np.ndarray | None
+    out: np.ndarray
+    windows: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]
+
+    @classmethod
+    def of(
+        cls, inputs: Sequence[Any], out: np.ndarray, strides: Sequence[int], dilations: Sequence[int], low: Sequence[int],
+        packed: bool, bias: bool, other: bool,
+    ) -> _Read:  # fmt: skip
+        x, w, *rest = inputs
+        form = rest.pop(0) if packed else None
+        offset = rest.pop(0) if bias else None
+        added = rest.pop(0) if other else None
+        if not strides:
+            strides, dilations, low = (1,), (1,), (0,)
+            w = w.reshape(*w.shape[:2], 1)
+            out = out.reshape(*out.shape[:2], x.shape[2])
+            added = None if added is None else added.reshape(out.shape)
+        return cls(x, w, form, offset, added, out, (tuple(strides), tuple(dilations), tuple(low)))
+
+
 def library(
     inputs: Sequence[Any],
     outputs: Sequence[np.ndarray],
@@ -148,20 +184,55 @@ def library(
     `inputs` are x, w, its packed form if it is `packed`, then the bias and what else is added, if there are any. Without
     strides, it is a product `w[o, c] @ x[b, c, n]`, whose result may have other dims in place of n.
     """
-    x, w, *rest = inputs
-    form = rest.pop(0) if packed else pack(w, groups=groups)
-    offset = rest.pop(0) if bias else None
-    added = rest.pop(0) if other else None
-    (out,) = outputs
-    if not strides:
-        strides, dilations, low = (1,), (1,), (0,)
-        w = w.reshape(*w.shape[:2], 1)
-        out = out.reshape(*out.shape[:2], x.shape[2])
-        added = None if added is None else added.reshape(out.shape)
+    r = _Read.of(inputs, outputs[0], strides, dilations, low, packed, bias, other)
+    steps, gaps, front = r.windows
     convolve(
-        x, w, form, out, strides=strides, dilations=dilations, low=low, groups=groups,
-        bias=offset, other=added, least=float(least), most=float(most),
+        r.x, r.w, r.form or pack(r.w, groups=groups), r.out, strides=steps, dilations=gaps, low=front, groups=groups,
+        bias=r.bias, other=r.other, least=float(least), most=float(most),
     )  # fmt: skip
+
+
+def prepare(
+    inputs: Sequence[Any],
+    outputs: Sequence[np.ndarray],
+    *,
+    strides: Sequence[int] = (),
+    dilations: Sequence[int] = (),
+    low: Sequence[int] = (),
+    groups: int = 1,
+    packed: bool = False,
+    bias: bool = False,
+    other: bool = False,
+    least: float = -inf,
+    most: float = inf,
+) -> Launch | None:
+    """The launch of `library` for contiguous tensors like these, inputs and then outputs, and this packed form; None where there
+    is none, or nothing to compute.
+
+    Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
+    memory.
+    """
+    r = _Read.of(inputs, outputs[0], strides, dilations, low, packed, bias, other)
+    if r.form is None or not r.out.size or not r.w.size:
+        return None
+    sizes = _sizes(r.x.shape, r.w.shape, r.out.shape, *r.windows, groups)
+    bounds = _bounds(float(least), float(most))
+    args = _Prepared(sizes=ctypes.addressof(sizes), bounds=ctypes.addressof(bounds))
+    places = ["x", "w", *["packed"] * packed, *["bias"] * bias, *["other"] * other, "out"]
+    if r.form.array is not None:
+        args.w = address(r.form.array)
+    pointers = tuple(
+        (field(args, name), place)
+        for place, name in enumerate(places)
+        if name != "packed" and not (name == "w" and args.w)
+    )
+    shape = list(r.x.shape)
+
+    def error(status: int) -> Exception:
+        return MirageError(f"there is no memory for a convolution of {shape}; use smaller sizes")
+
+    run = launcher(_library(r.x.dtype.name).mi_convolution_prepared)
+    return Launch(run, ctypes.addressof(args), pointers, error, (args, sizes, bounds, r.form))
 
 
 def convolution(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:

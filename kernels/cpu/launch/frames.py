@@ -188,17 +188,18 @@ class BoundCall:
             self._workspaces.append(workspace)
         self._free.append(frame)
 
-    def prepare(self) -> tuple[Launch, ...] | None:
+    def prepare(self, memory: np.ndarray | None) -> tuple[Launch, ...] | None:
         """The launches of a call, for tensors in the order of `run`'s addresses; None where packed copies have to be found first.
 
-        The tensors between operators are in memory of their own.
+        The tensors between operators are in `memory`, which has to stay, or in memory of its own.
         """
         if self.packed:
             return None
         frame = self.make()
         if frame.need:
-            frame.use(memory := aligned(frame.need + LINE, _BYTE))
-        keep = frame, memory if frame.need else None
+            memory = aligned(frame.need + LINE, _BYTE) if memory is None else memory
+            frame.use(memory)
+        keep = frame, memory
         pointers = pointers_to(frame.tensors, self.places)
         code = self.code
         return tuple(Launch(launcher(f), frame.address, pointers, code.error, keep) for f in code.functions)

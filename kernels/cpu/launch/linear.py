@@ -34,7 +34,7 @@ class _Prepared(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "added", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n")),
-        *((name, ctypes.c_int) for name in ("transposed", "whole")),
+        *((name, ctypes.c_int) for name in ("transposed", "whole", "relu")),
     )
 
 
@@ -129,13 +129,13 @@ def prepare(
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`; the launch fails with MirageError without
     memory.
     """
-    if not _fits(inputs, outputs, left, bias) or left or relu:
+    if not _fits(inputs, outputs, left, bias) or left:
         return None
     x, _, *added = inputs
     (out,) = outputs
     n, k = out.shape[-1], x.shape[-1]
     whole = bias and not _per_column(added[0], out)
-    args = _Prepared(0, 0, 0, 0, out.size // n if n else 0, k, n, tuple(right) == (1, 0), whole)
+    args = _Prepared(0, 0, 0, 0, out.size // n if n else 0, k, n, tuple(right) == (1, 0), whole, relu)
     names = ("x", "w", *["added"] * bias, "out")
     pointers = tuple((field(args, name), place) for place, name in enumerate(names))
 

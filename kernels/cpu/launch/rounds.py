@@ -1,4 +1,5 @@
 """Loops whose rounds launch compiled code alone: all rounds in C (csrc/rounds.c), where Python takes longer than small kernels.
+A straight line of launches is a loop of one round.
 
 A launch is prepared once for tensors of known shapes; addresses are filled in before the first round. What a round hands to the
 next alternates between two places in memory, so that odd and even rounds have launches of their own; those of the first round
@@ -140,8 +141,9 @@ class LaunchedRounds:
         calls = (_Launch * max(len(flat), 1))(*(_Launch(one.function, one.args) for one, _ in flat))
         pointers = [_Pointer(to, places[k]) for one, places in flat for to, k in one.pointers]
         kept = (_Pointer * max(len(pointers), 1))(*pointers)
-        self._tensors = (ctypes.c_void_p * max(tensors, 1))()
-        starts = [ctypes.addressof(a) for a in (calls, kept, self._tensors)]
+        #: the addresses of all tensors
+        self.tensors = (ctypes.c_void_p * max(tensors, 1))()
+        starts = [ctypes.addressof(a) for a in (calls, kept, self.tensors)]
         self._args = _Rounds(*starts, len(first), len(pointers), address(index), 0)
         self._reference = ctypes.byref(self._args)
         self._keep = calls, kept
@@ -154,7 +156,7 @@ class LaunchedRounds:
 
         None, or the number of the launch of a round that failed, which ends them: `error` says why.
         """
-        self._tensors[: len(addresses)] = list(addresses)
+        self.tensors[: len(addresses)] = list(addresses)
         done, more = 0, _FIRST
         while done < count:
             end = min(count, done + more)
@@ -166,6 +168,11 @@ class LaunchedRounds:
                 more *= 2
             done = end
         return None
+
+    def run_first(self) -> int | None:
+        """As `run`, for the first round alone, with `tensors` as they are."""
+        self._status = self._run(self._reference, 0, 1, self._pool, self._threads)
+        return int(self._args.failed) if self._status else None
 
     def error(self) -> Exception:
         """What was wrong with the launch that failed."""

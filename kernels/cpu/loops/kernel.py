@@ -171,8 +171,10 @@ class LoopKernel:
         """
         shape = self._shape(sizes)
         arrays = self._inputs(inputs, shape)
-        if any(a is not given for a, given in zip(arrays, inputs, strict=True)) or len(workspace) != len(shape.workspace):
+        if any(a is not given for a, given in zip(arrays, inputs, strict=True)):
             return None
+        self._check_written("out", out, shape.outputs, self._results)
+        self._check_written("workspace", workspace, [s for s, _ in shape.workspace], [d for _, d in shape.workspace])
         steps = [s // a.itemsize for a in arrays for s in a.strides]
         count = len(arrays) + len(out) + len(workspace)
         frame = _Frame(shape.values, count, steps)

@@ -25,6 +25,7 @@ from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, TensorType
 from mirage.kernels.cpu.launch.choose import compile_tree
+from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.frames import BoundCall
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.rounds import Launch
@@ -181,13 +182,7 @@ class MuGraphKernel:
         empty = not all(prod(a.shape) for a in (*inputs, *out))
         executable = version.executable
         if executable is not None and not empty:
-            need = evaluate(executable.workspace(), sizes) * self._dtype.itemsize
-            memory = workspace[0] if workspace and need else None
-            if memory is not None and (memory.nbytes < need or not memory.flags.c_contiguous):
-                raise InputError(
-                    f"{self.program.name}: the workspace has {memory.nbytes} bytes, not {need} in one piece; pass arrays of "
-                    "workspace_types"
-                )
+            need, memory = self._memory(executable, sizes, workspace)
             call = executable.bind(sizes, [a.strides for a in (*inputs, *out)])
             if call is not None:
                 remember(self._ready, layout, _Ready(call, need), _KEPT)
@@ -208,7 +203,8 @@ class MuGraphKernel:
         out: Sequence[np.ndarray],
         workspace: Sequence[np.ndarray],
     ) -> tuple[Launch, ...] | None:
-        """Launches that do what a call with arrays of these shapes and strides does; None where more than C code takes part.
+        """Launches that do what a call with arrays of these shapes and strides, and this workspace, does; None where more than C
+        code takes part.
 
         They fail as calls do.
         """
@@ -217,7 +213,20 @@ class MuGraphKernel:
             return None
         check_arrays(self.program, inputs, sizes, out)
         call = executable.bind(sizes, [a.strides for a in (*inputs, *out)])
-        return None if call is None else call.prepare()
+        return None if call is None else call.prepare(self._memory(executable, sizes, workspace)[1])
+
+    def _memory(
+        self, executable: CpuExecutable, sizes: Mapping[str, int], workspace: Sequence[np.ndarray]
+    ) -> tuple[int, np.ndarray | None]:
+        """The bytes that an executable needs between operators, and the memory for them in a workspace, if that has some."""
+        need: int = evaluate(executable.workspace(), sizes) * self._dtype.itemsize
+        memory = workspace[0] if workspace and need else None
+        if memory is not None and (memory.nbytes < need or not memory.flags.c_contiguous):
+            raise InputError(
+                f"{self.program.name}: the workspace has {memory.nbytes} bytes, not {need} in one piece; pass arrays of "
+                "workspace_types"
+            )
+        return need, memory
 
     def _reference(self, inputs: Sequence[np.ndarray], sizes: Mapping[str, int]) -> list[np.ndarray]:
         return run_reference(self.program, inputs, sizes)

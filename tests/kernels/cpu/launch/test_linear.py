@@ -129,9 +129,16 @@ def test_products_that_are_made_again_and_again(case: Any) -> None:
     launch = prepare(inputs, [out], **options)
     one_matrix = y.ndim == 2 and not left and (added is None or added in (out.shape, out.shape[-1:]))
     assert (launch is not None) == one_matrix
-    assert prepare(inputs, [out], relu=True, **options) is None
     assert prepare([a.astype("float64") for a in inputs], [out], **options) is None
     if launch is not None:
         rounds = LaunchedRounds([[(launch, range(len(inputs) + 1))]] * 3, np.zeros((), np.int64), len(inputs) + 1)
         assert rounds.run(3, [address(a) for a in (*inputs, out)]) is None
+        np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)
+        inputs[0].flat[0] = np.nan
+        bounded = prepare(inputs, [out], relu=True, **options)
+        assert bounded is not None
+        rounds = LaunchedRounds([[(bounded, range(len(inputs) + 1))]], np.zeros((), np.int64), len(inputs) + 1)
+        rounds.tensors[:] = [address(a) for a in (*inputs, out)]
+        assert rounds.run_first() is None and np.isnan(out).any()
+        wanted = np.where(np.isnan(out), np.nan, np.maximum(wanted, 0))
         np.testing.assert_allclose(out, wanted, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,79 @@
+"""Instructions that launch compiled code, prepared once for tensors of known shapes: what loops and straight lines run in C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+import numpy as np
+
+from mirage.kernels.cpu.launch import convolution, linear
+from mirage.kernels.cpu.launch.rounds import Launch
+from mirage.runtime import program as vm
+from mirage.runtime.sizes import Slots
+from mirage.runtime.steps import Steps
+
+#: library functions, and what prepares launches of them
+_LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
+    "blas.matmul": linear.prepare,
+    "cpu.convolution": convolution.prepare,
+}
+#: what prepares a call for the values in its registers, and which of them these are
+Prepare: TypeAlias = Callable[[Sequence[Any], Slots], "Sequence[Launch] | None"]
+
+
+@runtime_checkable
+class Launchable(Protocol):
+    """A kernel whose calls may be prepared."""
+
+    def prepare(
+        self,
+        inputs: tuple[np.ndarray, ...],
+        outputs: tuple[np.ndarray, ...],
+        dims: tuple[int, ...],
+        workspace: tuple[np.ndarray, ...],
+        /,
+    ) -> Sequence[Launch] | None:
+        """Launches that do what a call with tensors of these shapes and this workspace does, of the addresses that they are
+        given; None if there are none.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class LaunchedCall:
+    """An instruction that launches compiled code: which registers it gives, and what prepares it."""
+
+    at: vm.Instruction
+    registers: tuple[int, ...]
+    prepare: Prepare
+
+
+def launched(i: vm.Instruction, make: Steps) -> LaunchedCall | None:
+    """The call of an instruction, if it may be prepared; `make` evaluates its dims."""
+    match i:
+        case vm.CallKernel(number, inputs, outputs, dims, workspace) if isinstance(
+            kernel := make.kernels[number], Launchable
+        ):
+            sizes, (a, b) = make.slots(dims), (len(inputs), len(inputs) + len(outputs))
+            prepare = kernel.prepare
+
+            def launches(given: Sequence[Any], slots: Slots) -> Sequence[Launch] | None:
+                return prepare(tuple(given[:a]), tuple(given[a:b]), sizes(slots), tuple(given[b:]))
+
+            return LaunchedCall(i, (*inputs, *outputs, *workspace), launches)
+        case vm.CallLibrary(name, inputs, outputs, attrs) if name in _LIBRARY:
+            fixed, count = dict(attrs), len(inputs)
+            function = _LIBRARY[name]
+
+            def call(given: Sequence[Any], slots: Slots) -> Sequence[Launch] | None:
+                return one(function(given[:count], given[count:], **fixed))
+
+            return LaunchedCall(i, (*inputs, *outputs), call)
+    return None
+
+
+def one(launch: Launch | None) -> Sequence[Launch] | None:
+    """A launch as those of a call."""
+    return None if launch is None else (launch,)
