@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from mirage.errors import VerificationError
+from mirage.ir.samples import DRAWN
 from mirage.kernels.profile import settle
-from mirage.search.accuracy import DRAWN, SLACK, ULPS, in_range, rounding
+from mirage.search.accuracy import SLACK, ULPS, in_range, rounding
 
 #: exact results and a float32 program's own, computed from the inputs as they are
 Yardstick = Callable[[], tuple[Sequence[np.ndarray], Sequence[np.ndarray]]]

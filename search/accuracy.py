@@ -17,6 +17,7 @@ import numpy as np
 from mirage.ir.codec import at_least
 from mirage.ir.interpret import Runner, run_reference
 from mirage.ir.program import Program
+from mirage.ir.samples import filled
 from mirage.ir.types import DTYPES, TensorType, compute_dtype, epsilon, largest
 
 #: a kernel may be this many times as far from float64 as the program with NumPy
@@ -34,8 +35,6 @@ MAX_FLOPS = 2e8
 #: seconds that NumPy takes about for an element of an operator's result (which comes from fresh memory, mostly), for one of
 #: an input, and for an operation
 ELEMENT_S, INPUT_S, OPERATION_S = 1e-8, 3e-9, 2e-10
-#: different numbers in an input: larger ones repeat them, as they take long to draw. A prime: no two rows are alike
-DRAWN = 1_000_003
 #: operators that leave elements as they are
 MOVED = ("reshape", "transpose", "repeat", "cast")
 #: inputs drawn for a small trial until something can be compared, as for a log of a single number
@@ -57,10 +56,12 @@ def random_input(
     t: TensorType, sizes: Mapping[str, int], rng: np.random.Generator, offset: float = 0.0, is_mask: bool = False
 ) -> np.ndarray:
     """One array as in `random_inputs`."""
-    shape = t.bind(sizes)
-    count = min(math.prod(shape), DRAWN)
-    drawn = rng.integers(0, 2, count) if is_mask else rng.standard_normal(count) + offset
-    return np.resize(drawn.astype(DTYPES[t.dtype]), shape)
+
+    def draw(count: int) -> np.ndarray:
+        drawn = rng.integers(0, 2, count) if is_mask else rng.standard_normal(count) + offset
+        return drawn.astype(DTYPES[t.dtype])
+
+    return filled(t.bind(sizes), draw)
 
 
 def masks(program: Program) -> frozenset[int]:

@@ -320,16 +320,18 @@ class Tuner:
             return True
         if self.explorer.estimate():
             return True
-        if not source.done:
+        verifier = source.verifier
+        leader = next((c for c in self.ready[:1] if not verifier.is_confirmed(c.graph)), None)
+        if not source.done and (leader is None or self.left() > self.budget / 2):
             self._search(source)
+            return True
+        if leader is not None:
+            # it may be what is returned; towards the end that is likely
+            verifier.confirm(leader.graph, leader.certificate)
             return True
         if self.measured and needed <= self.left() / 4:
             self.trials.next()
             self._compare_all()
-            return True
-        if self.ready and not source.verifier.is_confirmed(self.ready[0].graph):
-            # it may be what is returned
-            source.verifier.confirm(self.ready[0].graph, self.ready[0].certificate)
             return True
         return False
 

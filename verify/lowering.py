@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeVar
 
 import numpy as np
@@ -12,6 +13,7 @@ from mirage.ir.arithmetic import FloatArithmetic
 from mirage.ir.axes import argument_places, read_arguments
 from mirage.ir.interpret import evaluate, run_reference
 from mirage.ir.program import Program
+from mirage.ir.samples import DRAWN, filled
 from mirage.mugraph.graph import MuGraph
 from mirage.mugraph.interpret import run_mugraph
 from mirage.mugraph.schedule import Schedule
@@ -75,10 +77,18 @@ def _field(
     return difference(wanted, found, valid)
 
 
+def _drawn(shapes: Sequence[tuple[int, ...]], rng: np.random.Generator) -> list[np.ndarray]:
+    """Random arrays of these shapes, different parts of one: all weights of a layer would take longer to write than to read."""
+    # small values, so that the unstable form of softmax does not overflow
+    counts = [math.prod(shape) for shape in shapes]
+    starts = rng.integers(0, DRAWN, len(shapes))
+    whole = filled((max(counts, default=0) + DRAWN,), lambda n: rng.standard_normal(n) / 8)
+    return [whole[at : at + n].reshape(shape) for at, n, shape in zip(starts, counts, shapes, strict=True)]
+
+
 def _floats(program: Program, reference: MuGraph, sizes: dict[str, int], seed: int) -> str:
     rng = np.random.default_rng(seed)
-    # small values, so that the unstable form of softmax does not overflow
-    inputs = [rng.standard_normal(t.bind(sizes)) / 8 for t in program.input_types]
+    inputs = _drawn([t.bind(sizes) for t in program.input_types], rng)
     wanted = run_reference(program, inputs, sizes, "float64")
     found = run_mugraph(reference, Schedule(()), _read(reference, inputs), FloatArithmetic(sizes))
     for k, (w, f) in enumerate(zip(wanted, found, strict=True)):

@@ -13,8 +13,8 @@ import pytest
 from benchmarks import fairness
 from benchmarks.fairness import Inputs, Referee, aligned, difference
 from benchmarks.timing import Cold, race
+from mirage.ir.samples import DRAWN
 from mirage.kernels import profile
-from mirage.search.accuracy import DRAWN
 
 #: makes a version: a function of no arguments that computes a program for arrays, wherever these lie
 Maker = Callable[..., Callable[[], Any]]

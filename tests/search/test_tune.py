@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -121,3 +124,25 @@ def test_schedules_of_mixed_graphs(parts: tuple[tuple[int, ...], ...]) -> None:
     found = tuner.schedules(candidate(graph))
     assert found and not tuner.rejected
     assert all(len(s.kernels) == len(parts) for s in found)
+
+
+@pytest.mark.parametrize(("left", "done"), [(6.0, ["search", "search"]), (4.0, ["confirm", "search"])])
+def test_towards_the_end_the_leader_is_tested_before_more_is_searched(left: float, done: list[str]) -> None:
+    """Of 10 seconds so many are left; nothing else is to be done while compilers work."""
+    found: list[str] = []
+    leader = candidate(kernels())
+    verifier = SimpleNamespace(
+        is_confirmed=lambda graph: "confirm" in found, confirm=lambda graph, certificate: found.append("confirm")
+    )
+    tuner: Any = SimpleNamespace(
+        trials=SimpleNamespace(begun=True), _trial_seconds=lambda: inf, explorer=SimpleNamespace(estimate=lambda: False),
+        ready=[leader], measured={}, budget=10.0, left=lambda: left, _search=lambda source: found.append("search"),
+    )  # fmt: skip
+    source: Any = SimpleNamespace(verifier=verifier, done=False)
+    for _ in done:
+        assert Tuner._meanwhile(tuner, source)
+    assert found == done
+    source.done = True
+    assert Tuner._meanwhile(tuner, source) == ("confirm" not in done)
+    assert "confirm" in found
+    assert not Tuner._meanwhile(tuner, source)

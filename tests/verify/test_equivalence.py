@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -459,6 +460,24 @@ def test_a_wrong_axis_form_is_an_error_of_ours() -> None:
     v.reference = dataclasses.replace(v.reference, kernel=dataclasses.replace(v.reference.kernel, nodes=tuple(nodes)))
     with pytest.raises(VerificationError, match="its axis form differs"):
         _ = v.lowering
+
+
+@pytest.mark.parametrize("wrong", [lambda b, x, w, v: (x, v, w), lambda b, x, w, v: (x, b.op("transpose", w, perm=(1, 0)), v)])
+def test_large_weights_are_told_apart_in_float64(wrong: Any) -> None:
+    """They are parts of one array of random numbers, none the same."""
+
+    def product(order: Any) -> Program:
+        b = ProgramBuilder("two")
+        given = b.input("x", tensor("m", 2048)), b.input("w", tensor(2048, 2048)), b.input("v", tensor(2048, 2048))
+        x, w, v = order(b, *given)
+        return b.finish([b.op("matmul", b.op("matmul", x, w), v)])
+
+    verifier = Verifier(product(lambda b, x, w, v: (x, w, v)))
+    assert "float64" in verifier.lowering
+    verifier = Verifier(verifier.program)
+    verifier.reference = reference_graph(to_axes(product(wrong)))
+    with pytest.raises(VerificationError, match="its axis form differs"):
+        _ = verifier.lowering
 
 
 @pytest.mark.parametrize(("n", "how"), [(64, "8 random tests"), (2048, "float64"), (8192, "not compared")])

@@ -24,7 +24,9 @@ from mirage.results.turn import held, in_turn
 from mirage.results.work import Request, Work, hints_of, pieces
 from mirage.runtime.arrays import check_inputs
 from mirage.search.candidates import Candidates
+from mirage.search.cuts import SOURCES
 from mirage.search.decision import Decision
+from mirage.search.large import is_large
 from mirage.search.options import SearchOptions
 from mirage.search.stream import Search
 from mirage.search.tune import Tuned
@@ -35,6 +37,8 @@ from mirage.verify.equivalence import Verifier
 LEAST_SHARE = 0.1
 #: seconds, and share of the budget, at most, that are left for the evidence of what is returned
 FINISH_S, FINISH_SHARE = 0.3, 0.05
+#: of large programs, whose evidence takes longer: seconds per operator, and share of the budget
+OPERATOR_S, LARGE_SHARE = 0.02, 0.3
 #: seconds between two times that what is known so far is kept
 KEEP_S = 0.5
 
@@ -90,7 +94,7 @@ class Session:
         }
         tuner = VersionTuner(
             program, verifier.axis_program, work.anchors, self.target, baselines,
-            budget=budget - min(FINISH_S, FINISH_SHARE * budget), seed=self.seed,
+            budget=budget - self._finish_seconds(budget), seed=self.seed,
             constants=work.constants, progress=progress, keep=self._keep_so_far,
         )  # fmt: skip
         tuned, decision = tuner.run(source)
@@ -112,6 +116,14 @@ class Session:
         source.found = tuned.candidates
         work.spent, work.begun = spent, time.perf_counter()
         return answer
+
+    def _finish_seconds(self, budget: float) -> float:
+        """The seconds of a budget that are left for the evidence of what is returned."""
+        axis_program = self.work.verifier.axis_program
+        if not is_large(axis_program):
+            return min(FINISH_S, FINISH_SHARE * budget)
+        operators = sum(n.op not in SOURCES for n in axis_program.nodes)
+        return min(OPERATOR_S * operators, LARGE_SHARE * budget)
 
     def more(self, budget: float, say: Say) -> Superoptimized:
         """Go on for so many seconds more."""
