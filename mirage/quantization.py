@@ -100,22 +100,15 @@ def _report(
         layers.append(layer)
     watched = [layer for layer in layers if is_float(before[layer.name])]
     result = Difference()
-    runs = [
-        (_runner(m), _runner(m.with_function(returning(f, [v[layer.name] for layer in watched]))) if watched else None)
-        for m, f, v in (
-            (module, main, before),
-            (calibrated.module, simulated, {name: b.var for name, b in after.items()}),
-        )
-    ]
-    (float_run, float_layers), (_, simulated_layers) = runs
+    float_run = _runner(module.with_function(returning(main, [*(before[x.name] for x in watched), main.result])))
+    layer_run = _runner(calibrated.module.with_function(returning(simulated, [after[x.name].var for x in watched])))
     realized_run = _runner(realized)
     for k, sample in enumerate(samples):
-        if float_layers and simulated_layers:
-            pairs = zip(called(float_layers, sample, k), called(simulated_layers, sample, k), strict=True)
-            for layer, (wanted, found) in zip(watched, pairs, strict=True):
-                layer.difference.add(found, wanted)
-        for wanted, found in zip(_floats(float_run(*sample)), _floats(realized_run(*sample)), strict=True):
-            result.add(found, wanted)
+        *wanted, last = called(float_run, sample, k)
+        for layer, x, found in zip(watched, wanted, called(layer_run, sample, k), strict=True):
+            layer.difference.add(found, x)
+        for x, found in zip(_floats(last), _floats(realized_run(*sample)), strict=True):
+            result.add(found, x)
     products = [b.value for b in realized.functions[realized.main].bindings if isinstance(b.value, OpCall)]
     whole = [c for c in products if c.op == "quantized_matmul"]
     return Report(

@@ -21,7 +21,7 @@ from mirage.settings import num_threads
 #: columns of a panel, as C has it
 PANEL = 64
 #: rows up to which weights are made real in registers; for more, once for all of them, in memory
-FEW = 16
+FEW = 256
 
 
 class _Arguments(ctypes.Structure):

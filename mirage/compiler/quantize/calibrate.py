@@ -81,8 +81,8 @@ def calibrate(annotated: Annotated, scheme: Scheme, data: Sequence[Sequence[Any]
     return Calibrated(annotated.module.with_function(r.finish()), scales)
 
 
-def returning(function: Function, watched: Sequence[Var]) -> Function:
-    """The function with the values of these variables as its results, a tuple."""
+def returning(function: Function, watched: Sequence[Atom]) -> Function:
+    """The function with these values as its results, a tuple."""
     b = FunctionBuilder(function.name, {})
     b.parameters.extend(function.parameters)
     b.names.update(p.name for p in function.parameters)

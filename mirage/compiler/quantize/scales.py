@@ -10,7 +10,7 @@ from mirage.errors import CalibrationError
 from mirage.ir.operators.quantization import quantized_range
 
 #: values of a tensor that are kept of each sample, drawn at random where there are more
-KEPT = 1 << 16
+KEPT = 1 << 14
 #: cells of a histogram, and ranges that are tried
 CELLS, TRIED = 2048, 64
 #: the narrowest range that is tried, of the widest
@@ -37,7 +37,11 @@ class Seen:
             return
         # 0 is among the values of every range: it is what padding adds, and has to be exact
         self.least, self.most = min(self.least, float(flat.min())), max(self.most, float(flat.max()))
-        self.values.append(self.rng.choice(flat, KEPT, replace=False) if flat.size > KEPT else flat.copy())
+        if flat.size > KEPT:
+            # an extreme that is not among the values would cost no error to cut off
+            ends = np.array([flat.min(), flat.max()], np.float32)
+            flat = np.concatenate([flat[self.rng.integers(0, flat.size, KEPT)], ends])
+        self.values.append(flat.copy())
 
     @property
     def sample(self) -> np.ndarray:

@@ -51,4 +51,5 @@ class Scheme:
     def __str__(self) -> str:
         method = f"{self.percentile:g}th percentile" if self.method == "percentile" else self.method
         grain = f"group of {self.weights}" if isinstance(self.weights, int) else self.weights
-        return f"{self.activations} activations by {method}, int8 weights per {grain} by {self.weight_method}"
+        chosen = "" if self.activations == "float32" else f" by {method}"
+        return f"{self.activations} activations{chosen}, int8 weights per {grain} by {self.weight_method}"

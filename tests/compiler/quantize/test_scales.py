@@ -59,7 +59,7 @@ def test_percentile_and_divergence_cut_an_outlier_off(dtype: str) -> None:
 
 
 def test_mse_is_no_worse_than_any_other() -> None:
-    x = outlier()
+    x = outlier()[:10_000]
     seen = seen_of(x)
 
     def error(method: str) -> float:
