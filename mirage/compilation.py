@@ -19,12 +19,14 @@ from mirage.compiler.build import (
     PIPELINE,
     PREPARATION,
     built,
+    built_functional,
     passed,
 )
 from mirage.compiler.choice import PLAIN, fastest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes, current_survey
+from mirage.compiler.functional import functional
 from mirage.compiler.kernels.kept import KeptKernels
 from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
 from mirage.compiler.kernels.mugraph import kernel_from_text
@@ -102,6 +104,9 @@ def compile(
     `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan"), for ablations. `cache`,
     `seed` and `progress` are as of `superoptimize`.
 
+    Functions that call themselves, data types and functions as values run on processors; the operators in them are compiled for
+    all sizes, without a search: `bounds`, `sizes` and `constants` say nothing of them.
+
     A model of ONNX, or the path of its file, `"model.onnx"`, becomes a function that is called with arrays in the order of its
     inputs, or by their names (`mirage.onnx.CompiledModel`): its initializers are constants.
 
@@ -156,6 +161,8 @@ def compile(
         planned = "plan" not in without
         return built(module, context, given=len(main.parameters), planned=planned, background=beside)
 
+    if stacked := functional(module):
+        return built_functional(module, stacked, context, without)
     module = passed(module, context, PREPARATION, without)
     prepared, unsearched = module, context.copy()
     module = passed(module, context, (add_masks.run, partition.run), without)

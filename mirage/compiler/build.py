@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from mirage.compiler.context import Context
+from mirage.compiler.functional import compile_functional
 from mirage.compiler.lower import Lowered, lower
 from mirage.compiler.passes import (
     add_masks,
@@ -92,6 +93,26 @@ def passed(module: Module, context: Context, passes: Sequence[Pass], without: Co
     """The module after these passes, but for those of the optimizations that are left out."""
     left_out = {p for name in without for p in OPTIMIZATIONS[name]}
     return run_passes(module, context, [p for p in passes if p not in left_out])
+
+
+def built_functional(
+    module: Module, stacked: Collection[str], context: Context, without: Collection[str] = ()
+) -> Executable:
+    """The executable of a module of which these functions need a stack; the others go through the passes, but are not searched.
+
+    Raises what `compile_functional` and `built` raise.
+    """
+    planned = "plan" not in without
+
+    def lowered(part: Module, own: Context) -> tuple[Module, Lowered]:
+        made = passed(part, own, (*PREPARATION, *COMPLETION), without)
+        return made, lower(made, own, planned=planned)
+
+    given = len(module.functions[module.main].parameters)
+    made, code = compile_functional(module, stacked, context, lowered)
+    kernels = _kernels(made)
+    context.kernels.finish(kernels.values())
+    return Executable(code.code, kernels, code.constants, _facts(made, context, code, given), target=context.kernels.target)
 
 
 def built(

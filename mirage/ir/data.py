@@ -51,6 +51,20 @@ class DataDeclaration:
         types = dict(zip(self.parameters, arguments, strict=True))
         return tuple(substitute_types(a, types) for _, a in self.constructors[index].fields)
 
+    def to_text(self) -> str:
+        """The declaration as text, without the classes."""
+        from mirage.ir.graph.text import print_declaration
+
+        return print_declaration(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> DataDeclaration:
+        """The declaration that `to_text` gave, with the classes of the prelude; raises ParseError and DataError."""
+        from mirage.ir.graph.parse import parse_declaration
+
+        found = parse_declaration(text)
+        return PRELUDE[found.name] if found == PRELUDE.get(found.name) else found
+
     def check(self, known: Mapping[str, DataDeclaration]) -> None:
         """Raises DataError unless the declaration is well-formed beside all that are `known`, this one among them."""
         _type_name("data type", self.name)

@@ -44,6 +44,11 @@ def check_program(program: vm.VMProgram) -> dict[str, Facts]:
     if program.main not in program.functions:
         raise FormatError(f"the program has no function {program.main!r}, which is its main one")
     found: dict[str, Facts] = {}
+    for name in vm.stacked(program):
+        if name not in program.functions:
+            raise FormatError(f"there is no function {name!r}, of which a value is made")
+        check_stacked(program, program.functions[name])
+        found[name] = Facts(frozenset(), False)
     for name, function in program.functions.items():
         if function.name != name:
             raise FormatError(f"function {function.name!r} is listed as {name!r}")
@@ -256,3 +261,46 @@ class _Checker:
                 elif not s.startswith(("fresh", "result")):
                     sources.add(s)
         self.define(out, frozenset(sources))
+
+
+def check_stacked(program: vm.VMProgram, function: vm.VMFunction) -> None:
+    """Raises FormatError, which names function and instruction, unless a stacked function is well formed.
+
+    What it holds is in memory of its own: it has no arena, and values are dropped when nothing refers to them.
+    """
+    defined = {*range(len(function.parameters)), *(r for r, _ in function.constants)}
+
+    def wrong(i: object, why: str) -> NoReturn:
+        raise FormatError(f"function {function.name!r}, {i}: {why}")
+
+    if any(not 0 <= k < len(program.constants) for _, k in function.constants):
+        wrong("its head", "it names a constant that is not there")
+    if not function.code or not isinstance(function.code[-1], vm.Return):
+        wrong("its end", "the last instruction is not a Return")
+    for i in function.code:
+        if isinstance(i, vm.AllocStorage | vm.MakeTensor | vm.CallKernel | vm.CallLibrary) or (
+            isinstance(i, vm.Return) and i is not function.code[-1]
+        ):
+            wrong(i, "a function that calls itself has no such instruction")
+        for r in _read(i):
+            if r not in defined:
+                wrong(i, f"r{r} is used before it is written")
+        for name in vm.called(i):
+            if name not in program.functions:
+                wrong(i, f"there is no function {name!r}")
+        out = getattr(i, "out", None)
+        if out is not None:
+            if out in defined or not 0 <= out < function.registers:
+                wrong(i, f"r{out} is written twice, or is no register")
+            defined.add(out)
+
+
+def _read(i: object) -> list[int]:
+    """The registers that an instruction reads."""
+    found: list[int] = []
+    for name in ("value", "condition", "times"):
+        r = getattr(i, name, None)
+        found += [r] if isinstance(r, int) else []
+    for name in ("args", "items", "fields", "carried", "invariant", "registers"):
+        found += getattr(i, name, ())
+    return found

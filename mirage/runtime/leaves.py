@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
+import sympy
 
 from mirage.errors import GuardError, InputError
 from mirage.ir.annotations import Annotation, PartialShape, PartialTensor, ShapeType, TupleType
@@ -45,6 +46,26 @@ def shape_symbols(annotation: Annotation) -> set[str]:
         case TupleType(fields):
             return set().union(*(shape_symbols(f) for f in fields))
     return set()
+
+
+def value_shapes(annotation: Annotation) -> list[PartialShape | None]:
+    """The shapes of the tensors and shapes in a value, in the order in which it is read."""
+    match annotation:
+        case TensorType(dims) | PartialTensor(dims) | ShapeType(dims):
+            return [dims]
+        case TupleType(fields):
+            return [s for f in fields for s in value_shapes(f)]
+    return []
+
+
+def same_sizes(what: str, dims: PartialShape | None, shape: Shape, sizes: dict[str, int]) -> None:
+    """Take down the sizes of dims in `sizes`; raises GuardError, which begins with `what`, where one has another size there."""
+    for k, (d, n) in enumerate(zip(dims or (), shape, strict=False)):
+        if d is None or not (isinstance(d, sympy.Symbol) or d.is_Integer):
+            continue
+        must = sizes.setdefault(d.name, n) if isinstance(d, sympy.Symbol) else int(d)
+        if must != n:
+            raise GuardError(f"{what} has shape {list(shape)}: dim {k} is {n}, but {d} is {must} here; make the dims agree")
 
 
 def leaves_of(owner: str, what: str, annotation: Annotation, place: Place) -> Leaves:

@@ -10,6 +10,12 @@ hold the parameters. Shapes are dim expressions: loading gives each a slot in th
     CallLibrary     a registered library function, in the same style    Free                      drop values
     CallPacked      a registered Python function, with effects          Return                    the last instruction
     CallOperator    an operator's meaning in NumPy
+    Construct       a value of a data type                              Match           another function for each form of it
+    MakeClosure     a function as a value                               CallValue       a call of one
+    Reference       a place that is read and written
+
+A function that calls itself, or has one of the last five, is *stacked*, and so is one that calls such a function: its calls are
+on a stack of the machine's own, as deep as memory allows, and it has no arena.
 
 All tensors in registers are C-contiguous.
 """
@@ -20,8 +26,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypeAlias
 
+import networkx as nx
+
 from mirage.ir.annotations import Annotation
+from mirage.ir.data import DataDeclaration
 from mirage.ir.dims import Dim, dim_text
+from mirage.ir.graph.patterns import Pattern
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType, shape_text
 
@@ -71,6 +81,8 @@ class Instruction:
 def _text(value: object) -> str:
     if isinstance(value, tuple):
         return f"[{', '.join(_text(v) for v in value)}]"
+    if isinstance(value, DataDeclaration):
+        return value.name
     return repr(value) if isinstance(value, str) else str(value)
 
 
@@ -194,6 +206,56 @@ class Loop(Instruction):
 
 
 @dataclass(frozen=True)
+class Construct(Instruction):
+    """A value of a data type: its constructor of number `index` with these fields."""
+
+    out: int
+    data: DataDeclaration
+    index: int
+    fields: Registers
+
+
+@dataclass(frozen=True)
+class Match(Instruction):
+    """Call the function of the first clause whose pattern matches a value, with what the pattern binds, and `args`."""
+
+    out: int
+    value: int
+    patterns: tuple[Pattern, ...]
+    functions: tuple[str, ...]
+    args: Registers
+    dims: Dims = ()
+
+
+@dataclass(frozen=True)
+class MakeClosure(Instruction):
+    """A function as a value: its last arguments, and its extra shape arguments, are given now."""
+
+    out: int
+    function: str
+    args: Registers
+    dims: Dims = ()
+
+
+@dataclass(frozen=True)
+class CallValue(Instruction):
+    """Call a function that is a value."""
+
+    out: int
+    value: int
+    args: Registers
+
+
+@dataclass(frozen=True)
+class Reference(Instruction):
+    """Make a reference to the last of `args` (`new`), or `read` or `write` the first."""
+
+    out: int
+    kind: str
+    args: Registers
+
+
+@dataclass(frozen=True)
 class MatchShape(Instruction):
     """Check that a value, called `name`, is as annotated; dim symbols that are not known yet are bound."""
 
@@ -276,12 +338,16 @@ class VMFunction:
 
 @dataclass(frozen=True)
 class VMProgram:
-    """Functions by name, of which users call `main`; names of the kernels and types of the constants that go with it."""
+    """Functions by name, of which users call `main`; names of the kernels and types of the constants that go with it.
+
+    `data` are the data types that it declares.
+    """
 
     functions: Mapping[str, VMFunction]
     kernels: tuple[str, ...] = ()
     constants: tuple[TensorType, ...] = ()
     main: str = "main"
+    data: tuple[DataDeclaration, ...] = ()
 
     def __iter__(self) -> Iterator[VMFunction]:
         return iter(self.functions.values())
@@ -290,3 +356,30 @@ class VMProgram:
         lines = [f"kernel {k}: {name}" for k, name in enumerate(self.kernels)]
         lines += [f"constant {k}: {t.dtype}[{shape_text(t.shape)}]" for k, t in enumerate(self.constants)]
         return "\n\n".join(["\n".join(lines)] * bool(lines) + [str(f) for f in self])
+
+
+def called(i: Instruction) -> tuple[str, ...]:
+    """Names of the functions that an instruction calls, or makes a value of."""
+    match i:
+        case CallFunction(function=name) | Loop(body=name) | MakeClosure(function=name):
+            return (name,)
+        case If(then=then, orelse=orelse):
+            return (then, orelse)
+        case Match(functions=names):
+            return names
+    return ()
+
+
+def stacked(program: VMProgram) -> frozenset[str]:
+    """Names of the stacked functions of a program, see above."""
+    graph: nx.DiGraph[str] = nx.DiGraph()
+    graph.add_nodes_from(program.functions)
+    graph.add_edges_from((f.name, name) for f in program for i in f.code for name in called(i))
+    own = {n for group in nx.strongly_connected_components(graph) if len(group) > 1 for n in group}
+    own |= {n for n in graph if graph.has_edge(n, n)}
+    kinds = (Construct, Match, MakeClosure, CallValue, Reference)
+    own |= {f.name for f in program if any(isinstance(i, kinds) for i in f.code)}
+    # what a value is made of is called from the stack
+    own |= {i.function for f in program for i in f.code if isinstance(i, MakeClosure)}
+    own |= {name for f in program for i in f.code if isinstance(i, Match) for name in i.functions}
+    return frozenset(own.union(*(nx.ancestors(graph, n) for n in own if n in graph)))

@@ -213,7 +213,7 @@ class Steps:
         array = self.place.array
 
         def step(registers: list[Any], frame: Frame) -> None:
-            callee = then if _scalar(registers[condition], array, "b", "a condition") else orelse
+            callee = then if scalar_of(registers[condition], array, "b", "a condition") else orelse
             lent = None if memory is None else frame.storages[memory]
             registers[out] = callee.run(list(args(registers)), dims(frame.slots), lent)
 
@@ -230,7 +230,7 @@ class Steps:
 
         def step(registers: list[Any], frame: Frame) -> None:
             slots = frame.slots
-            n = slots[count] if times is None else int(_scalar(registers[times], array, "i", "the count of a loop"))
+            n = slots[count] if times is None else int(scalar_of(registers[times], array, "i", "the count of a loop"))
             if most is not None and n > slots[most]:
                 bound = f"its bound {i.bound} is {slots[most]} here"
                 raise GuardError(f"{where}: a loop is to run {n} times, and {bound}; raise the bound")
@@ -316,7 +316,7 @@ def free(registers: Sequence[int]) -> Step:
     return step
 
 
-def _scalar(value: Any, array: type[Any], kinds: str, what: str) -> Any:
+def scalar_of(value: Any, array: type[Any], kinds: str, what: str) -> Any:
     """The number in a tensor of rank 0, for which the host waits where it is on a device; raises GuardError for other values."""
     if isinstance(value, array) and (value.ndim or value.dtype.kind not in kinds):
         raise GuardError(

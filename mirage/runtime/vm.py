@@ -9,20 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError, GuardError
+from mirage.errors import FormatError, GuardError, InputError
+from mirage.ir.annotations import Annotation
+from mirage.ir.data import PRELUDE
+from mirage.ir.graph.values import from_value, to_value
 from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
-from mirage.runtime import steps
 from mirage.runtime.check import check_program
-from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
-from mirage.runtime.guards import Entry, Pattern, Signature
-from mirage.runtime.leaves import shape_symbols
+from mirage.runtime.frame import Frame
+from mirage.runtime.function import Function, StackedFunction
+from mirage.runtime.leaves import leaves_of, same_sizes, value_shapes
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place, PlacedArray
-from mirage.runtime.rounds import rounds_of
-from mirage.runtime.segments import Segment, in_segments
-from mirage.runtime.sizes import SizeTable
-from mirage.runtime.steps import Callee, Kernel, Source, Step, Steps, arrays_in, noted
+from mirage.runtime.steps import Kernel, arrays_in
 
 
 class VirtualMachine:
@@ -50,9 +49,10 @@ class VirtualMachine:
                 f"the program names {len(program.kernels)} kernels, not {len(kernels)}; load all, in order"
             )
         self._constants = [place.constant(a) for a in _check_constants(program, constants)]
-        self._functions: dict[str, _Function] = {}
+        self._functions: dict[str, Function] = {}
+        deep = vm.stacked(program)
         for name, function in program.functions.items():
-            self._functions[name] = _Function(function, place)
+            self._functions[name] = (StackedFunction if name in deep else Function)(function, place)
         for f in self._functions.values():
             f.load(kernels, self._constants, self._functions)
         main = program.functions[program.main]
@@ -74,8 +74,44 @@ class VirtualMachine:
         """
         if self._in_place:
             self._check_updated(list(enumerate(args)))
+        if self._main.stacked:
+            return self._run_stacked(args)
         used = list(args)
         return self._finished(self._main.run(used, (), None), args, used)
+
+    def _run_stacked(self, args: Sequence[Any]) -> Any:
+        """The result of a program whose main function is stacked: values of data types are converted on the way in and out."""
+        main = self._main.function
+        if len(args) != len(main.parameters):
+            names = ", ".join(p.name for p in main.parameters)
+            raise InputError(f"{main.name}: takes {len(main.parameters)} arguments ({names}), got {len(args)}; pass each once")
+        known = {**PRELUDE, **{d.name: d for d in self.program.data}}
+        #: memory of the caller
+        given: set[int] = {id(_root(c)) for c in self._constants}
+        sizes: dict[str, int] = {}
+
+        def leaf(annotation: Annotation, value: Any, what: str) -> Any:
+            shapes: list[tuple[int, ...]] = []
+            found = leaves_of(main.name, what, annotation, self.place).read(value, shapes)
+            given.update(id(_root(a)) for a in arrays_in(found, self.place.array))
+            wanted = iter(value_shapes(annotation))
+            for shape, dims in zip(shapes, wanted, strict=True):
+                same_sizes(f"{main.name}: {what}", dims, shape, sizes)
+            return found
+
+        used = [to_value(p.annotation, a, known, f"input {p.name!r}", leaf) for p, a in zip(main.parameters, args, strict=True)]
+        result = self._main.run(used, (), None)
+
+        def detached(value: Any) -> Any:
+            if not isinstance(value, self.place.array):
+                return value
+            # what the caller has already, and what is in the result twice
+            if id(_root(value)) in given:
+                value = self.place.copy(value)
+            given.add(id(_root(value)))
+            return value
+
+        return from_value(result, detached)
 
     def bound(self, given: Mapping[int, Any]) -> BoundMachine:
         """The machine with some arguments, by their places, given for all calls: these are looked at once, here.
@@ -211,6 +247,8 @@ class BoundMachine:
     def __call__(self, *args: Any) -> Any:
         """The result; raises what calls of the machine do."""
         machine = self._machine
+        if machine._main.stacked:
+            return machine(*self._signature.completed(args))
         if machine._in_place:
             every = args if self._given is not None else self._signature.completed(args)
             places = self._free if self._given is not None else range(len(every))
@@ -218,164 +256,6 @@ class BoundMachine:
         entry, used = self._signature.enter(list(args))
         result = machine._main.run_entered(entry, used, None)
         return machine._finished(result, self._signature.completed(args) if machine._in_place else (), used)
-
-
-class _Function:
-    """A function as closures; frames that no call uses are in `free`."""
-
-    def __init__(self, function: vm.VMFunction, place: Place) -> None:
-        self.function = function
-        self.place = place
-        self.free: list[Frame] = []
-
-    def load(
-        self, kernels: Sequence[Kernel], constants: Sequence[PlacedArray], functions: Mapping[str, Callee]
-    ) -> None:
-        f = self.function
-        at_entry = set(f.dims).union(*(shape_symbols(p.annotation) for p in f.parameters))
-        stages = {name: 0 for name in sorted(at_entry)}
-        matches = [i for i in f.code if isinstance(i, vm.MatchShape)]
-        for stage, match in enumerate(matches, 1):
-            for name in sorted(shape_symbols(match.annotation)):
-                stages.setdefault(name, stage)
-        self._table = SizeTable(f.name, stages, len(matches))
-        guards: dict[int, list[vm.Guard]] = {}
-        for g in f.guards:
-            guards.setdefault(self._table.stage((g.dim, g.value)), []).append(g)
-        values = [(f"input {p.name!r}", p.annotation) for p in f.parameters]
-        pattern = Pattern(f.name, values, self._table, 0, set(f.dims), guards.get(0, ()), self.place)
-        self.signature = Signature(pattern, [p.name for p in f.parameters], f.dims, self._table)
-        self._layout = FrameLayout(f.name, [None] * f.registers, f.arena, 1 + _storages(f), self.place)
-        for register, k in f.constants:
-            self._layout.registers[register] = constants[k]
-        sources: list[tuple[Source, int]] = []
-        self._copies = bool(matches)
-        make = Steps(f.name, self._table, kernels, functions, self.place)
-        for i in f.code[:-1]:
-            if isinstance(i, vm.MatchShape):
-                make.stage += 1
-                step: Step | None = self._match(i, make.stage, guards.get(make.stage, ()))
-            else:
-                step = self._step(make, i)
-            if step is not None:
-                sources.append((Source(i, step), make.stage))
-        joined = in_segments(sources, make)
-        self._steps: list[Step] = [s.step for s in joined]
-        self._sources = [s.at for s in joined]
-        last = f.code[-1]
-        assert isinstance(last, vm.Return)
-        self._result = last.value
-        self._parameters = len(f.parameters)
-        self._rounds = rounds_of(f, self._layout, make)
-
-    def _match(self, i: vm.MatchShape, stage: int, guards: Sequence[vm.Guard]) -> Step:
-        known = {name for name, s in self._table.stages.items() if s < stage}
-        owner = f"{self.function.name}{', ' * bool(i.where)}{i.where}"
-        values = [(f"value {i.name!r}", i.annotation)]
-        pattern = Pattern(owner, values, self._table, stage, known, guards, self.place)
-        register = i.value
-
-        def step(registers: list[Any], frame: Frame) -> None:
-            values = [registers[register]]
-            shapes = pattern.read(values)
-            (registers[register],) = values
-            pattern.bind(shapes, self._table.sizes(stage, frame.slots), frame.slots)
-
-        return step
-
-    def _step(self, make: Steps, i: vm.Instruction) -> Step | None:
-        """The closure of an instruction; None for what frames do when they are laid out."""
-        layout = self._layout
-        match i:
-            case vm.AllocStorage(storage, size, offset):
-                slot = self._table.slot(size, make.stage)
-                if self._table.stage((size,)) > 0:
-                    return make.dynamic_storage(i)
-                layout.planned.append(StorageLayout(storage, slot, offset))
-                return None
-            case vm.MakeTensor(_, storage):
-                if storage is None:
-                    return make.fresh(i)
-                tensor = make.tensor(i, storage)
-                if self._table.stage(i.shape) > 0 or all(s.storage != storage for s in layout.planned):
-                    return make.dynamic_tensor(tensor)
-                layout.tensors.append(tensor)
-                return None
-            case vm.Reshape():
-                return make.reshape(i)
-            case vm.CallKernel():
-                return make.kernel(i)
-            case vm.CallLibrary():
-                return make.library(i)
-            case vm.CallPacked():
-                return make.packed(i)
-            case vm.CallOperator():
-                return make.operator(i)
-            case vm.CallFunction():
-                return make.call(i)
-            case vm.If():
-                return make.branch(i)
-            case vm.Loop():
-                return make.loop(i)
-            case vm.MakeShape():
-                return make.make_shape(i)
-            case vm.ShapeOf():
-                return steps.shape_of(i)
-            case vm.MakeTuple():
-                return steps.make_tuple(i)
-            case vm.GetItem():
-                return steps.get_item(i)
-            case vm.Free(registers):
-                # tensors of the frame stay
-                dropped = [r for r in registers if all(t.out != r for t in layout.tensors)]
-                return steps.free(dropped) if dropped else None
-        raise AssertionError(i)
-
-    def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
-        """The result, as `Callee.run`; `args` are replaced by what the registers held."""
-        return self.run_entered(self.signature.enter(args, dims), args, memory)
-
-    def rounds(self, count: int, args: list[Any], carried: int, dims: tuple[int, ...]) -> tuple[Any, ...] | None:
-        """See `Callee.rounds`."""
-        found = self._rounds
-        return None if found is None else found.run(self.signature.enter(args, dims), args, carried, count)
-
-    @property
-    def idle_rounds(self) -> int:
-        """Bytes of memory that is kept for the next loops over the function."""
-        return 0 if self._rounds is None else self._rounds.idle_bytes
-
-    def release(self) -> None:
-        """Give the memory that is kept for the next calls back."""
-        self.free.clear()
-        if self._rounds is not None:
-            self._rounds.release()
-
-    def run_entered(self, entry: Entry, args: Sequence[Any], memory: PlacedArray | None) -> Any:
-        """The result for arguments that the signature has read."""
-        try:
-            frame = self.free.pop()
-        except IndexError:
-            frame = Frame(self._layout)
-        frame.enter(entry, memory)
-        frame.slots = entry.slots[:] if self._copies else entry.slots
-        registers = frame.registers.copy()
-        registers[: self._parameters] = args
-        # after an error, the frame is dropped
-        try:
-            for step in self._steps:
-                step(registers, frame)
-        except Exception as e:
-            # a segment knows better
-            if not isinstance(step, Segment):
-                noted(e, self.function.name, self._sources[self._steps.index(step)])
-            raise
-        self.free.append(frame)
-        return registers[self._result]
-
-
-def _storages(function: vm.VMFunction) -> int:
-    return max((i.storage for i in function.code if isinstance(i, vm.AllocStorage)), default=-1)
 
 
 def _check_constants(program: vm.VMProgram, constants: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -401,3 +281,10 @@ def _apart(a: PlacedArray) -> bool:
             return False
         end += stride * (n - 1)
     return True
+
+
+def _root(a: PlacedArray) -> Any:
+    """The array whose memory another one is a view of."""
+    while getattr(a, "base", None) is not None:
+        a = a.base
+    return a

@@ -46,7 +46,7 @@ from mirage.ir.graph.nodes import (
 )
 from mirage.ir.graph.order import recursive
 from mirage.ir.graph.patterns import bound
-from mirage.ir.graph.values import FunctionValue, Reference, from_value, to_value
+from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference, from_value, to_value
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.operator import as_arrays, get_operator
@@ -59,8 +59,6 @@ Functions = Mapping[str, Callable[..., Any]]
 Request = tuple[Function, Sequence[Any], Sequence[int]]
 #: expressions that call functions
 CALLS = FunctionCall | If | Loop | Match | CallValue
-#: calls that may be nested
-MAX_DEPTH = 500_000
 
 
 def run_module(
@@ -113,7 +111,7 @@ class _Machine:
         names = [f"{function.name}: argument {p.name!r}" for p in function.parameters]
         types = [p.annotation for p in function.parameters]
         given = [to_value(t, v, known, name, leaf) for t, v, name in zip(types, args, names, strict=True)]
-        return from_value(function.returns, self.run(self.enter(function, given, (), held)), known)
+        return from_value(self.run(self.enter(function, given, (), held)))
 
     def numbered(self, function: Function, args: Sequence[Any]) -> None:
         if len(args) != len(function.parameters):

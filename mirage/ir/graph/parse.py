@@ -84,6 +84,14 @@ def parse_annotation(text: str) -> Annotation:
     raise ParseError(f"line 1: {text[:80]!r} is not an annotation; write one such as float32[n, 64]")
 
 
+def parse_declaration(text: str) -> DataDeclaration:
+    """The data type that the text describes; raises ParseError."""
+    match parse_statements(text, 100_000):
+        case [ast.ClassDef() as tree]:
+            return _declaration(tree)
+    raise ParseError("line 1: expected one data type, class NAME(a, ...):")
+
+
 def _unused(s: ast.stmt, name: str, *taken: Mapping[str, object]) -> None:
     if any(name in names for names in taken):
         raise ParseError(f"line {s.lineno}: {name!r} is defined twice; give each function and kernel its own name")

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from mirage.errors import InputError
-from mirage.ir.annotations import Annotation, CallableType, DataType, ReferenceType, TupleType, parts
+from mirage.ir.annotations import Annotation, CallableType, DataType, ObjectType, ReferenceType, TupleType, parts
 from mirage.ir.data import CONS, LIST, NIL, DataDeclaration, Record
 
 Known = Mapping[str, DataDeclaration]
@@ -43,6 +43,8 @@ def holds_data(annotation: Annotation) -> bool:
     return any(isinstance(a, DataType) for a in parts(annotation))
 
 
+#: calls that may be nested
+MAX_DEPTH = 500_000
 #: a value in parts: what makes it of these, and the parts, each with its annotation, and its place in errors
 Opened = tuple[Callable[[tuple[Any, ...]], Any], list[tuple[Annotation, Any, str]]]
 
@@ -55,9 +57,9 @@ def to_value(annotation: Annotation, value: Any, known: Known, what: str, leaf: 
     return _rebuilt(annotation, value, what, leaf, partial(_taken, known))
 
 
-def from_value(annotation: Annotation, value: Any, known: Known) -> Any:
+def from_value(value: Any, leaf: Callable[[Any], Any] = lambda v: v) -> Any:
     """What a caller gets for what a program returns: lists, and objects of the classes of data types that have some."""
-    return _rebuilt(annotation, value, "", lambda _, v, __: v, partial(_given, known))
+    return _rebuilt(ObjectType(), value, "", lambda _, v, __: leaf(v), _given)
 
 
 def _rebuilt(
@@ -109,20 +111,18 @@ def _taken(known: Known, annotation: Annotation, value: Any, what: str) -> Opene
     return None
 
 
-def _given(known: Known, annotation: Annotation, value: Any, what: str) -> Opened | None:
-    match annotation:
-        case TupleType(types) if holds_data(annotation):
-            return tuple, [(t, v, "") for t, v in zip(types, value, strict=True)]
-        case DataType("List", (element,)):
-            return list, [(element, v, "") for v in items(value)]
-        case DataType(name, arguments):
-            data, index = known[name], value.index
-            inner = [(a, v, "") for a, v in zip(data.fields(index, arguments), value.fields, strict=True)]
-            if not data.classes:
-                return partial(Record, data, index), inner
-            kind = data.classes[index]
-            return (lambda made: kind(*made)), inner
-    return None
+def _given(annotation: Annotation, value: Any, what: str) -> Opened | None:
+    if isinstance(value, tuple):
+        return tuple, [(annotation, v, "") for v in value]
+    if not isinstance(value, Record):
+        return None
+    if value.data == LIST:
+        return list, [(annotation, v, "") for v in items(value)]
+    inner = [(annotation, v, "") for v in value.fields]
+    if not value.data.classes:
+        return partial(Record, value.data, value.index), inner
+    kind = value.data.classes[value.index]
+    return (lambda made: kind(*made)), inner
 
 
 def linked(values: Iterable[Any]) -> Record:

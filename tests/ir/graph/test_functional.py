@@ -12,11 +12,11 @@ import pytest
 
 from mirage.errors import DepthError, GuardError, InputError, MirageError
 from mirage.ir.data import CONS, LIST, NIL, OPTION, Leaf, Nothing, Record, Rose, Some
-from mirage.ir.graph.interpret import MAX_DEPTH, run_module
+from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.patterns import Bind, Case, Fields, Pattern, Wildcard, bound, missing, unreached
 from mirage.ir.graph.text import print_module
-from mirage.ir.graph.values import linked
+from mirage.ir.graph.values import MAX_DEPTH, linked
 from tests.ir.graph import functional
 from tests.ir.graph.wrong_programs import WRONG
 
