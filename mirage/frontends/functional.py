@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from mirage.errors import MirageError, TraceError
@@ -71,6 +72,9 @@ def match(value: Any, clauses: Mapping[Any, Callable[..., Any]]) -> Any:
             p = _distinct(_pattern(spec), set())
             types = pattern_types(p, atom.annotation)
         patterns.append(p)
+        if (never := next((k for k, a in enumerate(types) if isinstance(a, NeverType)), None)) is not None:
+            # there is no such value: nothing can be computed from it
+            fn = partial(_argument, never)
         cases.append((hint(fn, "clause"), fn, {f"arg{k}": a for k, a in enumerate(types)}))
     with located():
         check_clauses(patterns)
@@ -79,6 +83,10 @@ def match(value: Any, clauses: Mapping[Any, Callable[..., Any]]) -> Any:
     captured, dims = t.close([part for _, part in known], [len(cases[k][2]) for k, _ in known])
     found = tuple(Clause(patterns[k], inside.name) for k, (inside, _) in known)
     return t.wrap(t.emit(Match((atom, *captured), found, tuple(symbol(d) for d in dims)), where))
+
+
+def _argument(number: int, *args: Any) -> Any:
+    return args[number]
 
 
 def _pattern(spec: Any) -> Pattern:

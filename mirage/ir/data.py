@@ -51,15 +51,14 @@ class DataDeclaration:
         types = dict(zip(self.parameters, arguments, strict=True))
         return tuple(substitute_types(a, types) for _, a in self.constructors[index].fields)
 
-    def to_text(self) -> str:
-        """The declaration as text, without the classes."""
+    def __str__(self) -> str:
         from mirage.ir.graph.text import print_declaration
 
         return print_declaration(self)
 
     @classmethod
     def from_text(cls, text: str) -> DataDeclaration:
-        """The declaration that `to_text` gave, with the classes of the prelude; raises ParseError and DataError."""
+        """The declaration of which this is the text, without classes but for those of the prelude; raises ParseError."""
         from mirage.ir.graph.parse import parse_declaration
 
         found = parse_declaration(text)
