@@ -39,7 +39,7 @@ from mirage.compiler.sizes import DEFAULT_SIZE
 from mirage.errors import BudgetError, DimError, InputError, TraceError
 from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction, check_constants
-from mirage.ir.annotations import Annotation, symbols_in
+from mirage.ir.annotations import symbols_in
 from mirage.ir.graph.check import check
 from mirage.ir.graph.nodes import PACKAGES, Function, Module
 from mirage.ir.graph.parse import parse_module
@@ -73,7 +73,7 @@ KERNEL_KINDS: Mapping[str, Callable[[str], Kernel]] = {
 
 def compile(
     program: Callable[..., Any] | Module | Program | Quantized | str | os.PathLike[str],
-    specs: Mapping[str, Annotation] | None = None,
+    specs: Mapping[str, Any] | None = None,
     *,
     bounds: Mapping[str, Any] | None = None,
     sizes: Mapping[str, int] | Sequence[Mapping[str, int]] | None = None,
@@ -303,7 +303,7 @@ def context_of(module: Module, bounds: Any, sizes: Any, constants: Collection[st
     )
 
 
-def to_module(program: Any, specs: Mapping[str, Annotation] | None) -> Module:
+def to_module(program: Any, specs: Mapping[str, Any] | None) -> Module:
     """The module of a Python function, a program of the search, a module, or its text."""
     if isinstance(program, Module):
         return program

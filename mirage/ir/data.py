@@ -51,19 +51,6 @@ class DataDeclaration:
         types = dict(zip(self.parameters, arguments, strict=True))
         return tuple(substitute_types(a, types) for _, a in self.constructors[index].fields)
 
-    def __str__(self) -> str:
-        from mirage.ir.graph.text import print_declaration
-
-        return print_declaration(self)
-
-    @classmethod
-    def from_text(cls, text: str) -> DataDeclaration:
-        """The declaration of which this is the text, without classes but for those of the prelude; raises ParseError."""
-        from mirage.ir.graph.parse import parse_declaration
-
-        found = parse_declaration(text)
-        return PRELUDE[found.name] if found == PRELUDE.get(found.name) else found
-
     def check(self, known: Mapping[str, DataDeclaration]) -> None:
         """Raises DataError unless the declaration is well-formed beside all that are `known`, this one among them."""
         _type_name("data type", self.name)

@@ -29,11 +29,17 @@ from typing import TypeAlias
 import networkx as nx
 
 from mirage.ir.annotations import Annotation
+from mirage.ir.codec import register
 from mirage.ir.data import DataDeclaration
 from mirage.ir.dims import Dim, dim_text
+from mirage.ir.graph.parse import parse_declaration
 from mirage.ir.graph.patterns import Pattern
+from mirage.ir.graph.text import print_declaration
 from mirage.ir.program import AttrItems
 from mirage.ir.types import TensorType, shape_text
+
+# classes of users are not stored
+register(DataDeclaration, None, print_declaration, parse_declaration)
 
 Registers: TypeAlias = tuple[int, ...]
 Dims: TypeAlias = tuple[Dim, ...]

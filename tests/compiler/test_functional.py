@@ -85,12 +85,13 @@ def test_many_random_programs(part: int) -> None:
 
 @pytest.mark.parametrize("name", ["SUM", "COUNT", "MAP", "EVEN"])
 def test_texts(name: str) -> None:
-    args = {
+    examples: dict[str, list[Any]] = {
         "SUM": [[ONES, 2 * ONES], ONES],
         "COUNT": [np.int64(4)],
         "MAP": [[ONES, 2 * ONES], 3 * ONES],
         "EVEN": [np.int64(6)],
-    }[name]
+    }
+    args = examples[name]
     module = parse_module(getattr(texts, name))
     same(mi.compile(module, without=PLAIN)(*args), run_module(module, args))
 

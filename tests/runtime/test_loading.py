@@ -22,9 +22,22 @@ from mirage.errors import (
     UnknownFunction,
     UnknownOperator,
 )
-from mirage.ir.annotations import Annotation, CallableType, ObjectType, PartialTensor, ShapeType, TupleType
+from mirage.ir.annotations import (
+    Annotation,
+    CallableType,
+    DataType,
+    NeverType,
+    ObjectType,
+    PartialTensor,
+    ReferenceType,
+    ShapeType,
+    TupleType,
+    TypeVariable,
+)
 from mirage.ir.codec import decode, encode
+from mirage.ir.data import LIST
 from mirage.ir.dims import to_dim
+from mirage.ir.graph.patterns import Bind, Case, Fields, Wildcard
 from mirage.ir.types import tensor
 from mirage.runtime import program as vm
 from mirage.runtime.packed import register_library, register_packed
@@ -60,6 +73,7 @@ def test_json_of_every_instruction_annotation_and_attribute() -> None:
         "q": PartialTensor(),
         "s": ShapeType((None, to_dim("min(n, 4)"))),
         "t": TupleType((ObjectType(), CallableType((tensor("n"),), ShapeType(), False))),
+        "l": DataType("List", (ReferenceType(TypeVariable("a")), NeverType())),
     }
     code: list[vm.Instruction] = [
         vm.AllocStorage(0, to_dim("4*n"), where="line 1"),
@@ -78,6 +92,11 @@ def test_json_of_every_instruction_annotation_and_attribute() -> None:
         vm.MakeTuple(13, (4, 5)),
         vm.GetItem(14, 13, 1),
         vm.Free((4, 5)),
+        vm.Construct(15, LIST, 1, (4, 5)),
+        vm.Match(16, 15, (Case(LIST, 1, (Bind("x"), Wildcard())), Fields((Wildcard(),))), ("main", "main"), (4,), dims("n")),
+        vm.MakeClosure(17, "main", (4,), dims("n")),
+        vm.CallValue(18, 17, (4,)),
+        vm.Reference(19, "new", (4,)),
         vm.Return(14),
     ]
     assert {type(i) for i in code} == set(vm.Instruction.__subclasses__())
@@ -238,7 +257,6 @@ IN_ARENA = vm.MakeTensor(1, 0, 0, dims("n"), "float32")
             [ARENA, vm.CallFunction(1, "big", (0,), (), 0), vm.Return(1)],
             "the arena of 'big' has 512 bytes, its memory 256",
         ),
-        ([vm.CallFunction(1, "main", (0,)), vm.Return(1)], "function 'main' calls itself"),
         ([vm.Loop(1, "loop", (0,)), vm.Return(1)], "it has no count, or two"),
         ([vm.GetItem(1, 0, -1), vm.Return(1)], "its index is negative"),
         ([vm.MakeTuple(1, (0,)), vm.GetItem(2, 1, 1), vm.Return(2)], "a tuple of 1 items has no item 1"),

@@ -85,10 +85,11 @@ def parse_annotation(text: str) -> Annotation:
 
 
 def parse_declaration(text: str) -> DataDeclaration:
-    """The data type that the text describes; raises ParseError."""
+    """The data type that the text describes, with its classes if it is one of the prelude; raises ParseError."""
     match parse_statements(text, 100_000):
         case [ast.ClassDef() as tree]:
-            return _declaration(tree)
+            found = _declaration(tree)
+            return PRELUDE[found.name] if found == PRELUDE.get(found.name) else found
     raise ParseError("line 1: expected one data type, class NAME(a, ...):")
 
 
