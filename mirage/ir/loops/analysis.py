@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import IntEnum
+from typing import TypeAlias
+
+import sympy
 
 from mirage.ir.dims import Dim
 from mirage.ir.loops.program import LoopProgram, TensorExpr
-from mirage.ir.loops.scalars import Binary, Cast, Const, Loop, Read, Scalar
-from mirage.ir.loops.simplify import simplify_stage
+from mirage.ir.loops.scalars import Binary, Cast, Const, Loop, Read, Scalar, Size
+from mirage.ir.loops.simplify import Affine, nonnegative, simplify_stage
 from mirage.ir.loops.traverse import loops_of, reads_of
+
+_ONE = sympy.Integer(1)
 
 
 class Kind(IntEnum):
@@ -85,6 +90,53 @@ def _multiplies_and_adds(stage: TensorExpr) -> bool:
 
 
 def one_to_one(index: tuple[Scalar, ...], extents: Mapping[str, Dim]) -> bool:
-    """Whether different iterations of the loops read different elements: each loop that runs more than once is an index."""
-    direct = {i.name for i in index if isinstance(i, Loop)}
-    return all(n in direct for n, d in extents.items() if d != 1)
+    """Whether different iterations of the loops read different elements: the indices tell each loop that runs more than once,
+    or all of its digits, as `i // 16` and `i % 16` do.
+    """
+    told = {d for i in index for d in _told(Affine.of(i), extents)}
+
+    def known(loop: str, above: Dim) -> bool:
+        return above == 1 or any(known(loop, unit) for name, unit, top in told if name == loop and top == above)
+
+    return all(known(n, d) for n, d in extents.items())
+
+
+#: of a loop, `loop // unit % (above // unit)`: the loop, the unit and what is above
+_Digit: TypeAlias = tuple[str, Dim, Dim]
+
+
+def _told(e: Affine, extents: Mapping[str, Dim]) -> set[_Digit]:
+    """The digits of loops that the value of an index tells, from the one that counts most on."""
+    found: set[_Digit] = set()
+    rest = dict(e.terms)
+    while rest:
+        for atom, c in rest.items():
+            below = Affine({a: k for a, k in rest.items() if a is not atom}).bounds(extents)
+            if below is not None and below[0] == 0 and nonnegative(c - 1 - below[1]):
+                break
+        else:
+            return found
+        del rest[atom]
+        digit = digit_of(atom, extents)
+        if digit is not None:
+            found.add(digit)
+    return found
+
+
+def digit_of(atom: Scalar, extents: Mapping[str, Dim]) -> _Digit | None:
+    """The digit of a loop that an atom of an index is; None for others."""
+    match atom:
+        case Loop(name=name) if name in extents:
+            return name, _ONE, extents[name]
+        case Binary(op="floordiv", left=Loop(name=name), right=Const() | Size() as by) if name in extents:
+            return name, Affine.of(by).const, extents[name]
+        case Binary(op="mod", left=Loop(name=name), right=Const() | Size() as by) if name in extents:
+            return name, _ONE, Affine.of(by).const
+        case Binary(
+            op="mod",
+            left=Binary(op="floordiv", left=Loop(name=name), right=Const() | Size() as by),
+            right=Const() | Size() as count,
+        ) if name in extents:
+            unit = Affine.of(by).const
+            return name, unit, sympy.expand(unit * Affine.of(count).const)
+    return None

@@ -18,6 +18,7 @@ from mirage.ir.loops.program import LoopProgram, TensorExpr, extra_dims, fresh
 from mirage.ir.loops.regroup import regrouped
 from mirage.ir.loops.scalars import Apply, Checked, Read, Scalar
 from mirage.ir.loops.simplify import simplify_stage
+from mirage.ir.loops.split import with_split_reductions
 from mirage.ir.loops.traverse import reads_of, substitute, transform, walk
 from mirage.ir.types import TensorType
 
@@ -123,7 +124,7 @@ def _inlined(stages: Mapping[str, TensorExpr], outputs: Sequence[str]) -> dict[s
     used = {r.tensor for s in left.values() for r in reads_of(s.body)} | set(outputs)
     if len(used & left.keys()) < len(left):
         return _inlined({n: s for n, s in left.items() if n in used}, outputs)
-    return {n: simplify_stage(s) for n, s in left.items()}
+    return {n: with_split_reductions(simplify_stage(s)) for n, s in left.items()}
 
 
 def _with_producer(body: Scalar, name: str, producer: TensorExpr) -> Scalar:

@@ -1,0 +1,65 @@
+"""Reductions over a dim that a reshape has joined, over the dims that it was joined of.
+
+A mean over `[b, groups, c/groups * h * w]` of a tensor `[b, c, h, w]` reads at `r // (h*w)`, `r // w % h` and `r % w`: divisions
+for each element, of which no two are known to lie side by side. Over three loops, it reads where they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import count
+
+import sympy
+
+from mirage.ir.dims import Dim
+from mirage.ir.loops.analysis import digit_of
+from mirage.ir.loops.program import TensorExpr
+from mirage.ir.loops.scalars import Loop, Scalar, size
+from mirage.ir.loops.simplify import simplify_stage
+from mirage.ir.loops.traverse import substitute, walk
+from mirage.ir.polynomials import divide
+
+
+def with_split_reductions(stage: TensorExpr) -> TensorExpr:
+    """The stage with a loop for each of the digits of its reductions' loops that its body reads at, in the same order."""
+    if not stage.reduce or stage.combiner.startswith("arg"):
+        return stage
+    names = (f"r{k}" for k in count() if f"r{k}" not in {*stage.loops, *stage.symbols()})
+    loops: list[tuple[str, Dim]] = []
+    whole: dict[str, Scalar] = {}
+    for name, extent in stage.reduce:
+        units = _units(stage.body, name, extent)
+        at: Scalar | None = None
+        for unit, above in zip([*units, sympy.Integer(1)], [extent, *units], strict=True):
+            times = divide(above, unit)
+            assert times is not None
+            loops.append((digit := next(names), times))
+            part = Loop(digit) * size(unit)
+            at = part if at is None else at + part
+        assert at is not None
+        whole[name] = at
+    if len(loops) == len(stage.reduce):
+        return stage
+    return simplify_stage(replace(stage, reduce=tuple(loops), body=substitute(stage.body, whole)))
+
+
+def _units(body: Scalar, loop: str, extent: Dim) -> Sequence[Dim]:
+    """What the digits of a loop count that a body reads at, each a multiple of the next; none where there is no such form."""
+    found: dict[Dim, None] = {}
+    for n in walk(body):
+        digit = digit_of(n, {loop: extent})
+        if digit is not None:
+            found |= dict.fromkeys(digit[1:])
+    units: list[Dim] = []
+    above = extent
+    for no_unit in (extent, sympy.Integer(1)):
+        found.pop(no_unit, None)
+    while found:
+        largest = next((u for u in found if all(divide(u, other) is not None for other in found)), None)
+        if largest is None or divide(above, largest) is None:
+            return []
+        del found[largest]
+        units.append(largest)
+        above = largest
+    return units
