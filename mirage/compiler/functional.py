@@ -16,6 +16,7 @@ from mirage.compiler.context import Context
 from mirage.compiler.lower import Lowered
 from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.outline import Group, Outliner, is_scalar
+from mirage.compiler.passes.in_place import written_parameters
 from mirage.errors import GraphError, InputError
 from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType, parts, symbols_in
 from mirage.ir.dims import symbol
@@ -122,6 +123,8 @@ def compile_functional(
     outlined = [_outlined(module.functions[name], builder, stacked) for name in module.functions if name in stacked]
     called = {name for f in outlined for b in f.bindings for name in callees(b.value)} - set(stacked)
     everything = builder.finish(module.main)
+    for f in outlined:
+        _check_effects(f, everything, stacked)
     sized: dict[str, tuple[str, ...]] = {}
     for name in sorted(called):
         f = everything.functions[name]
@@ -135,6 +138,21 @@ def compile_functional(
         program.functions[f.name] = _Lowering(f, program, sized).run()
     code = vm.VMProgram(program.functions, tuple(program.kernels), tuple(program.types), module.main, tuple(module.data.values()))
     return replace(everything, kernels=program.kernels), Lowered(code, tuple(program.constants), program.plans)
+
+
+def _check_effects(f: Function, module: Module, stacked: Collection[str]) -> None:
+    """Raises GraphError where a function that needs a stack has a tensor written to: others may hold the same one."""
+    for b in f.bindings:
+        written = isinstance(b.value, nodes.PackedCall) and bool(b.value.in_place)
+        for name in callees(b.value):
+            if name not in stacked:
+                written |= bool(written_parameters(module.functions[name], module.functions))
+        if written:
+            raise GraphError(
+                f"{f'{b.where}: ' if b.where else ''}{f.name}: {b.var.name}: a tensor is written to in place, in a function that "
+                "works with data types, recursion or functions as values, where others may hold it; compute a new one, or use "
+                "mirage.ref"
+            )
 
 
 def _with_shape(f: Function) -> Function:
@@ -237,13 +255,21 @@ class _Lowering:
         f = self.function
         for p in f.parameters:
             self.registers[p] = self.fresh()
-        scalars = [b for b in f.bindings if is_scalar(b.var.annotation)]
-        for b in f.bindings:
-            if b not in scalars:
-                self.binding(b)
+        for b in self.needed():
+            self.binding(b)
         self.code.append(vm.Return(self.value(f.result)))
         parameters = tuple(vm.Parameter(p.name, p.annotation) for p in f.parameters)
         return vm.VMFunction(f.name, parameters, tuple(self.code), self.count, f.dims, tuple(self.constants.values()))
+
+    def needed(self) -> list[Binding]:
+        """The bindings but for numbers that only outlined functions read: these have copies."""
+        read: set[Atom] = {self.function.result}
+        found: list[Binding] = []
+        for b in reversed(self.function.bindings):
+            if b.var in read or not is_scalar(b.var.annotation):
+                read |= set(variables(b.value))
+                found.append(b)
+        return found[::-1]
 
     def fresh(self) -> int:
         self.count += 1

@@ -33,8 +33,12 @@ from mirage.runtime.program import (
     CallLibrary,
     CallOperator,
     CallPacked,
+    CallValue,
+    Construct,
     If,
     Loop,
+    MakeClosure,
+    Match,
     VMProgram,
 )
 from mirage.runtime.vm import VirtualMachine
@@ -330,7 +334,8 @@ class Executable(Displayed, drawn_by="mirage.runtime.draw"):
         kinds = {
             "kernels": CallKernel, "library functions": CallLibrary,
             "NumPy operators" if self._device is None else "CuPy operators": CallOperator, "packed functions": CallPacked,
-            "functions": CallFunction, "branches": If, "loops": Loop, "storages": AllocStorage,
+            "functions": CallFunction, "branches": If, "loops": Loop, "matches": Match, "calls of values": CallValue,
+            "constructors": Construct, "closures": MakeClosure, "storages": AllocStorage,
         }  # fmt: skip
         counts = {what: sum(isinstance(i, kind) for i in code) for what, kind in kinds.items()}
         return {what: n for what, n in counts.items() if n}
