@@ -81,7 +81,7 @@ class Ours:
         e, graph = self._executable, self._program.graph
         spent: dict[str, float] = {}
         one_by_one = [patch(f"mirage.runtime.{name}.launched", lambda i, make: None) for name in ("rounds", "segments")]
-        with patch("mirage.runtime.vm.Steps", _timing(e, spent)), one_by_one[0], one_by_one[1]:
+        with patch("mirage.runtime.function.Steps", _timing(e, spent)), one_by_one[0], one_by_one[1]:
             again = Executable(e.program, e.kernels, e._constants, e.facts)
         self._program.swap(CompiledGraph(graph.imported, again, graph.constants))
         try:

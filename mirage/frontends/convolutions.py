@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import inf
+from math import inf, prod
 from typing import Any
 
 import numpy as np
@@ -73,9 +73,15 @@ def transposed(
     dilations: Sequence[int],
     groups: int,
 ) -> Any:
-    """The transposed convolution of `[b, groups * c, *space]` with weights `[groups * c, o, *kernel]`: a convolution of the
-    elements with zeros between them. `low` and `high` are cut off from the result, where they are negative zeros are added.
+    """The transposed convolution of `[b, groups * c, *space]` with weights `[groups * c, o, *kernel]`. `low` and `high` are cut
+    off from the result, where they are negative zeros are added.
+
+    It is a convolution of the elements with zeros between them. Where windows have no gaps, the result at `s * u + p` has weights
+    at `p, p + s, ...` alone: one convolution gives the results of all p side by side, and multiplies no zeros.
     """
+    cuts = [*low, *high]
+    if any(s != 1 for s in strides) and all(d == 1 for d in dilations) and all(isinstance(n, int) for n in cuts):
+        return _by_phases(x, w, strides, low, high, groups)
     rank = x.ndim - 2
     channels, count = w.shape[0] // groups, w.shape[1]
     space = x.shape[2:]
@@ -96,6 +102,28 @@ def transposed(
     reach = [(k - 1) * d for k, d in zip(w.shape[2:], dilations, strict=True)]
     before, behind = ([r - n for r, n in zip(reach, side, strict=True)] for side in (low, high))
     return convolution(x, w, (1,) * rank, before, behind, dilations, groups)
+
+
+def _by_phases(
+    x: Any, w: Any, strides: Sequence[int], low: Sequence[int], high: Sequence[int], groups: int
+) -> Any:
+    rank = x.ndim - 2
+    channels, count, kernel = w.shape[0] // groups, w.shape[1], w.shape[2:]
+    taps = [-(-k // s) for k, s in zip(kernel, strides, strict=True)]
+    more = [t * s - k for t, s, k in zip(taps, strides, kernel, strict=True)]
+    w = padded(w, [0] * rank, more)
+    split = w.reshape((groups, channels, count, *(n for t, s in zip(taps, strides, strict=True) for n in (t, s))))
+    phases, windows = range(4, 4 + 2 * rank, 2), range(3, 3 + 2 * rank, 2)
+    w = split.transpose((0, 2, *phases, 1, *windows)).reshape((groups * count * prod(strides), channels, *taps))
+    w = array_ops.flip(w, tuple(range(2, 2 + rank)))
+    around = [t - 1 for t in taps]
+    y = convolution(x, w, (1,) * rank, around, around, (1,) * rank, groups)
+    space = y.shape[2:]
+    y = y.reshape((y.shape[0], groups * count, *strides, *space))
+    order = (n for k in range(rank) for n in (2 + rank + k, 2 + k))
+    y = y.transpose((0, 1, *order))
+    y = y.reshape((y.shape[0], groups * count, *(n * s for n, s in zip(space, strides, strict=True))))
+    return padded(y, [-n for n in low], [-n - m for n, m in zip(high, more, strict=True)])
 
 
 def max_pool(
