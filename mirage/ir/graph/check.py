@@ -21,9 +21,11 @@ import numpy as np
 from mirage.errors import GraphError, MirageError
 from mirage.ir.annotations import (
     Annotation,
+    CallableType,
     NeverType,
     ObjectType,
     PartialTensor,
+    ReferenceType,
     TupleType,
     TypeVariable,
     at_least,
@@ -98,6 +100,9 @@ def check_module(module: Module) -> None:
     for p in main.parameters:
         if variable := next((a for a in parts(p.annotation) if isinstance(a, TypeVariable)), None):
             raise GraphError(f"{main.name}: parameter {p.name!r}: nothing tells the type {variable} of a main function")
+    for a in parts(main.returns):
+        if isinstance(a, CallableType | ReferenceType):
+            raise GraphError(f"{main.name}: the result is {main.returns}, and only programs have {a}; return what it gives")
 
 
 def check_function(

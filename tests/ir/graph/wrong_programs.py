@@ -153,6 +153,7 @@ WRONG: dict[str, str] = {
     "function of another number": _main("f = closure[second]()", "r = call[called](f, x)"),
     "function with effects": _main("f = closure[noisy]()", "r = call[called](f, x)"),
     "effects in a dataflow block": _main("f = closure[noisy]()", "r = apply[f](x)"),
+    "function as a result of main": _main("f = closure[first]()"),
     "two kinds for one type": _main("r = call[paired](x, c)"),
     # recursion
     "never returns": _recursive("", "r = call[f](x, c)"),
@@ -166,5 +167,6 @@ WRONG: dict[str, str] = {
     "reference in a dataflow block": _main("r = reference[new](x)"),
     "read of a tensor": _effects("r = reference[read](x)"),
     "write of another kind": _effects("p = reference[new](x)", "r = reference[write](p, c)"),
+    "reference as a result of main": _effects("r = reference[new](x)"),
     "unknown effect on a reference": _effects("r = reference[swap](x)"),
 }
