@@ -206,6 +206,8 @@ class StackedFunction(Function):
                 self.last = k
         self._sized = stacked.uses_sizes(self.function)
         self._no_sizes = self._table.new()
+        #: what registers behind the parameters hold at the start
+        self._behind = self._layout.registers[self._parameters :]
 
     def _step(self, make: Steps, i: vm.Instruction, functions: Mapping[str, Callee]) -> Step | None:
         request: Callable[..., Any] | None = stacked.request_of(i, make, functions)
@@ -225,9 +227,7 @@ class StackedFunction(Function):
         if self._sized:
             entry = self.signature.enter(args, dims)
             slots = entry.slots[:] if self._copies else entry.slots
-        registers = self._layout.registers.copy()
-        registers[: self._parameters] = args
-        return Activation(self, registers, slots)
+        return Activation(self, [*args, *self._behind], slots)
 
     def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         return stacked.run(self, args, dims)

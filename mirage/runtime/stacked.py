@@ -28,7 +28,7 @@ Request: TypeAlias = "tuple[Any, list[Any], tuple[int, ...]]"
 class Activation:
     """A call of a stacked function: its registers, sizes, and the step that it is at."""
 
-    __slots__ = ("at", "function", "registers", "rounds", "slots", "storages")
+    __slots__ = ("at", "function", "registers", "rounds", "slots")
 
     def __init__(self, function: Any, registers: list[Any], slots: Slots) -> None:
         self.function = function
@@ -37,7 +37,6 @@ class Activation:
         self.at = 0
         #: of a loop that runs: how many rounds are done, and what is carried
         self.rounds: tuple[int, tuple[Any, ...]] | None = None
-        self.storages = ()
 
 
 def run(function: Any, args: list[Any], dims: tuple[int, ...]) -> Any:
