@@ -27,9 +27,11 @@ def _convolution() -> Pattern:
 
 
 def _pointwise() -> Pattern:
-    """A convolution with windows of one element, as front ends have it: a product of matrices."""
+    """A convolution with windows of one element, as front ends have it: a product of matrices. That of a small constant weight
+    is known when the program is compiled.
+    """
     w, x = value("w", dtype=_DTYPES), value("x", dtype=_DTYPES, rank=3)
-    product = op("matmul", view("reshape", w, name="matrix"), x, name="sum")
+    product = op("matmul", view("reshape", w, name="matrix") | value("w", dtype=_DTYPES, rank=2), x, name="sum")
     return optional(product, lambda p: op("reshape", p, name="space"))
 
 
@@ -51,7 +53,10 @@ def _is_fitting(m: Match) -> bool:
     w, out = m.operands["w"], _type(m.calls.get("space", m.calls["sum"]))
     if not (isinstance(w, Constant) or w in m.constants) or out is None or len(out.shape) > RANK + 2:
         return False
-    if "matrix" in m.calls and not _is_window_of_one(m):
+    if _is_product(m) and not _is_window_of_one(m):
+        return False
+    if _is_product(m) and "matrix" not in m.calls and not isinstance(w, Constant):
+        # a matrix that was none of a convolution's weights
         return False
     for name in ("bias", "other"):
         if name in m.calls and _type(m.calls[name]) != out:
@@ -70,11 +75,16 @@ def _type(call: OpCall) -> TensorType | None:
 
 def _is_window_of_one(m: Match) -> bool:
     """Whether the matrix is one of weights `[o, c, 1, ...]`, and only the spatial dims of the product are told apart."""
-    w, matrix, product = m.type("w"), _type(m.calls["matrix"]), _type(m.calls["sum"])
+    w, product = m.type("w"), _type(m.calls["sum"])
+    matrix = _type(m.calls["matrix"]) if "matrix" in m.calls else w
     out = _type(m.calls.get("space", m.calls["sum"]))
-    if not (isinstance(w, TensorType) and matrix and product and out) or len(w.shape) < 3:
+    if not (isinstance(w, TensorType) and isinstance(matrix, TensorType) and product and out):
         return False
     return w.shape[:2] == matrix.shape and all(map(is_one, w.shape[2:])) and out.shape[:2] == product.shape[:2]
+
+
+def _is_product(m: Match) -> bool:
+    return m.calls["sum"].op == "matmul"
 
 
 def is_per_output(bias: Any, out: TensorType) -> bool:
@@ -93,7 +103,7 @@ def _number(m: Match, bound: str) -> float | None:
 
 def _attributes(m: Match) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    if "matrix" not in m.calls:
+    if not _is_product(m):
         found = {key: m.attr("sum", key) for key in ("strides", "dilations", "groups")}
         found["low"] = m.attr("pad", "low", (0,) * (len(found["strides"]) + 2))[2:]
     found |= {key: True for key in ("bias", "other") if key in m.calls}

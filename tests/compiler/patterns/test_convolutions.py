@@ -66,6 +66,9 @@ def run(module: Module) -> Any:
         (f"{POINT}r = reshape(g, shape=(b, 6, 9, 7))", {}),
         (f"{POINT}{SPACE}{BIAS}z = add(k, v)\nr = relu(z)", {"bias": True, "least": 0.0}),
         (f"{POINT}{SPACE}r = add(v, y)", {"other": True}),
+        # small weights, whose reshape was computed when the program was compiled
+        (f"f = reshape(x, shape=(b, 4, 63))\nv = matmul(float32[2, 4]({', '.join(f'{k}.5' for k in range(8))}), f)\nr = relu(v)",
+         {"least": 0.0}),
     ],
 )  # fmt: skip
 def test_what_is_around_a_convolution_is_computed_with_it(body: str, attrs: dict[str, Any]) -> None:
