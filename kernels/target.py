@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import entry_points
-from typing import Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from mirage.errors import MirageError, UnknownTarget
 from mirage.ir.arithmetic import FloatArithmetic
@@ -20,6 +19,9 @@ from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.decision import Limit
 from mirage.mugraph.degree import RunningMaximum
 from mirage.mugraph.graph import MuGraph
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
 
 #: the answers and the kernels of a target whose model decides
 RANKED, RANKED_KERNELS = "mirage.results.ranked", "mirage.compiler.kernels.ranked_maker"
@@ -190,13 +192,20 @@ def get_target(name: str) -> Target:
     first = name.partition(":")[0] if isinstance(name, str) else ""
     if first in OWN:
         return cast(Target, import_module(f"mirage.kernels.{first}.target").find(name))
-    others = {e.name: e for e in entry_points(group=GROUP)}
+    others = {e.name: e for e in _of_other_packages()}
     if first in others:
         return cast(Target, others[first].load().find(name))
     raise unknown(name)
 
 
+def _of_other_packages() -> EntryPoints:
+    # of which the metadata of all installed packages are read, and what reads them is large itself
+    from importlib.metadata import entry_points
+
+    return entry_points(group=GROUP)
+
+
 def unknown(name: str) -> UnknownTarget:
     """The error for a name that no target has, with the choices."""
-    known = [n for names in OWN.values() for n in names] + sorted(e.name for e in entry_points(group=GROUP))
+    known = [n for names in OWN.values() for n in names] + sorted(e.name for e in _of_other_packages())
     return UnknownTarget(f"target {name!r} does not exist; choose one of {', '.join(known)}")

@@ -9,7 +9,7 @@ from collections.abc import Set
 import pytest
 
 import mirage as mi
-from benchmarks.imports import PROCESSES
+from benchmarks.imports import PROCESSES, TRACE
 
 #: what takes long to import, of others and of ours
 HEAVY = {
@@ -49,6 +49,17 @@ def imported(source: str) -> frozenset[str]:
 )
 def test_what_is_not_needed_is_not_imported(what: str, needed: Set[str]) -> None:
     assert imported(PROCESSES[what]) == needed
+
+
+def test_what_the_first_kernel_does_not_need_is_not_imported() -> None:
+    """Neither the loops of whole programs, nor what reads the metadata of installed packages, nor a database."""
+    late = ("mirage.kernels.cpu.loops", "importlib.metadata", "sqlalchemy", "asyncio", "networkx", "z3", "rich")
+    source = (
+        f"{TRACE}r = mi.superoptimize(layer.trace(), sizes={{'n': 3}}, budget=1e-3, cache=False)\n"
+        f"import sys\nprint(*(name for name in {late} if name in sys.modules))"
+    )
+    ended = subprocess.run([sys.executable, "-c", source], check=True, capture_output=True, text=True)
+    assert ended.stdout.split() == []
 
 
 def test_torch_is_imported_by_the_first_use_of_what_needs_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mirage.errors import MirageError, ScheduleError
 from mirage.ir.arithmetic import FloatArithmetic
@@ -14,7 +14,6 @@ from mirage.ir.codec import decode
 from mirage.ir.loops.program import LoopProgram
 from mirage.kernels.cpu.launch.executable import CpuExecutable
 from mirage.kernels.cpu.launch.packing import check_packed
-from mirage.kernels.cpu.loops.kernel import LoopKernel
 from mirage.kernels.cpu.model.limits import limit_us, measure_limits
 from mirage.kernels.cpu.processor import CPU_RATES, Processor, processor
 from mirage.kernels.cpu.tuning import CpuTuning, machine_model
@@ -22,6 +21,9 @@ from mirage.kernels.library import LibraryProgram
 from mirage.kernels.target import Made, Scheduled, unknown
 from mirage.mugraph.rename import rename_schedule
 from mirage.mugraph.schedule import Schedule
+
+if TYPE_CHECKING:
+    from mirage.kernels.cpu.loops.kernel import LoopKernel
 
 
 class CpuTarget:
@@ -63,6 +65,9 @@ class CpuTarget:
         return LibraryProgram(program)
 
     def loops(self, program: LoopProgram, hints: Mapping[str, int]) -> LoopKernel:
+        # only whole programs have loops
+        from mirage.kernels.cpu.loops.kernel import LoopKernel
+
         return LoopKernel(program)
 
     def finish(self, kernels: Iterable[Any]) -> None:
