@@ -250,8 +250,9 @@ class _Race:
 
     def _kept(self, executable: Executable) -> Executable:
         """The executable, whose kernels are kept for the next compilation."""
-        if self.context.kernels.kept is not None and self.search.complete:
-            self.context.kernels.kept.keep(executable.kernels.values())
+        kept, search = self.context.kernels.kept, self.search
+        if kept is not None and (kept.recalls or search.searched) and not search.interrupted:
+            kept.keep(executable.kernels.values())
         return executable
 
 

@@ -96,9 +96,9 @@ class Searches:
     found: dict[str, Choice] = field(default_factory=dict)
     #: forms that are known of an earlier compilation of the same program, by subprogram; emptied where one cannot be had
     known: Mapping[str, SubprogramForm] = field(default_factory=dict)
-    #: what was asked for each subprogram; `complete`: whether there was time to search all of them
+    #: what was asked for each subprogram; `searched`: whether there was time to search any of them
     asked: dict[str, tuple[Program, list[dict[str, int]], tuple[str, ...]]] = field(default_factory=dict)
-    complete: bool = True
+    searched: bool = False
 
     def __call__(
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
@@ -169,9 +169,10 @@ class Searches:
 
     def keep(self, memory: FormMemory, whole: str, choices: Mapping[str, Choice], spent: float) -> None:
         """Keep the form that was chosen for the whole program, and of its subprograms the forms that it runs, for compilations of
-        no more than `spent` seconds; not where a subprogram was not searched, as the next compilation has time for it.
+        no more than `spent` seconds; not after an interrupt, nor where there was no time for any search, as the next compilation
+        has more.
         """
-        if not self.complete:
+        if self.interrupted or not self.searched:
             return
         found, dtype = [], ""
         for name, choice in choices.items():
@@ -207,7 +208,6 @@ class Searches:
     ) -> tuple[TargetResult | None, str]:
         """What the search finds within `budget` seconds and where it is from, or None and why there is nothing."""
         if self.interrupted or budget < MIN_BUDGET:
-            self.complete = False
             return None, "as the compilation was interrupted" if self.interrupted else "for which no time was left"
         return self._ask(program, sizes, constants, budget)
 
@@ -215,6 +215,7 @@ class Searches:
         self, program: Program, sizes: Sequence[Sizes], constants: Sequence[str], budget: float
     ) -> tuple[TargetResult | None, str]:
         """As `_search`, whatever the budget."""
+        self.searched = True
         try:
             result: TargetResult = superoptimize(
                 program, target=self.kernels.target, sizes=sizes, constants=constants, budget=budget, cache=self.cache,
@@ -223,7 +224,6 @@ class Searches:
         except SearchError as e:
             return None, f"as one found nothing that can be compiled ({str(e).partition('; ')[0]})"
         self.interrupted = result.interrupted
-        self.complete = self.complete and not result.interrupted
         where = "interrupted" if result.interrupted else "from the cache" if result.cache_hit else result.stats.stop_reason
         return result, where
 

@@ -111,6 +111,7 @@ def warm(kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compile
 
     def choose(self: subprograms.Searches, program: Any, *_: Any) -> subprograms.Choice:
         found.unknown.append(program.name)
+        self.searched = True
         left = subprograms.Choice("plain", None, "not searched")
         self.chosen[program.name] = self.found[program.name] = left
         return left
@@ -245,6 +246,26 @@ def test_what_was_not_searched_is_not_kept(compiler: Compiler, monkeypatch: pyte
     monkeypatch.setattr(subprograms, "MIN_BUDGET", float("inf"))
     compiler()
     assert not list(compiler.store.records())
+
+
+def test_where_there_was_time_for_one_search_the_choice_is_kept(
+    compiler: Compiler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As much of a budget gives no more: the next compilation is quick, and a larger budget searches the rest."""
+    search = subprograms.Searches._search
+
+    def some(self: subprograms.Searches, program: Any, *args: Any) -> Any:
+        return search(self, program, *args) if program.name == "parts_lax_0" else (None, "for which no time was left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(subprograms.Searches, "_search", some)
+        compiler()
+        assert compiler.recalled == [False]
+    again = compiler()
+    assert not compiler.raced and compiler.recalled == [True]
+    assert "without a search, for which no time was left" in again.explain()
+    compiler(budget=4 * BUDGET)
+    assert compiler.raced and len(compiler.recalled) == 2
 
 
 def test_a_record_says_which_forms_run(warm: Compiler) -> None:
