@@ -33,6 +33,7 @@ from mirage.cli_shared import AsJson
 from mirage.errors import InputError
 from mirage.kernels.cpu.processor import processor
 from mirage.settings import num_threads
+from mirage.torch import compile as compile_model
 
 #: samples to choose scales from and to measure errors on, each of so many
 SAMPLES, OF = 4, 4
@@ -169,12 +170,13 @@ def _measured(network: Network, folder: Path, seconds: float, say: Callable[[str
     quick: Any = {"without": ("superoptimize",), "cache": False}
     made = {}
     for scheme, chosen in SCHEMES.items():
-        made[scheme] = mi.quantize(plain, [{name: x} for x in data], scheme=chosen)
+        made[scheme] = mi.quantize(model, [torch.from_numpy(x) for x in data], scheme=chosen)
         say(f"{network.name}: {scheme}")
     compiled = {scheme: mi.compile(q, **quick) for scheme, q in made.items()}
+    whole = compile_model(model, background=False, **quick)
     of_torch = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     runs: dict[str, Callable[[np.ndarray], Any]] = {
-        OURS[0]: mi.compile(plain, **quick), OURS[1]: compiled["max"], OURS[2]: compiled["weights alone"],
+        OURS[0]: lambda x: whole(torch.from_numpy(x)), OURS[1]: compiled["max"], OURS[2]: compiled["weights alone"],
         "ONNX Runtime": _session(plain), "ONNX Runtime int8": _session(static),
         "ONNX Runtime int8, dynamic": _session(dynamic), "PyTorch": lambda x: model(torch.from_numpy(x)),
         "PyTorch int8, dynamic": lambda x: of_torch(torch.from_numpy(x)),

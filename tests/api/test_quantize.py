@@ -17,6 +17,7 @@ from mirage.compiler.quantize.rules import Role, Stays, quantization_rules
 from mirage.errors import CalibrationError, InputError, QuantizationError, UnknownOperator
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.nodes import Module, OpCall
+from mirage.ir.graph.text import print_module
 
 RNG = np.random.default_rng(0)
 WEIGHTS: dict[str, np.ndarray] = {
@@ -197,3 +198,22 @@ def test_models_of_pytorch_and_onnx_give_the_same() -> None:
     np.testing.assert_allclose(results[0], results[1], atol=0.02)
     with pytest.raises(InputError, match="have no meaning for a model"):
         mi.quantize(model, DATA, weights={"w": arrays[0]})
+
+
+@pytest.mark.parametrize("scheme", [mi.Scheme(), mi.Scheme("float32", weights=4)], ids=str)
+def test_saved_and_loaded(scheme: mi.Scheme, tmp_path: Any) -> None:
+    # weights that folding leaves in 8 bits
+    w = RNG.standard_normal((24, 6000)).astype(np.float32)
+    q = mi.quantize(lambda x: mi.relu(x @ w), DATA, specs={"x": SPECS["x"]}, scheme=scheme)
+    run = mi.compile(q, **FAST)
+    assert "cpu.pack_" in str(run.program)
+    run.save(tmp_path / "quantized.mirage")
+    again = mi.load_executable(tmp_path / "quantized.mirage")
+    for x in DATA:
+        np.testing.assert_array_equal(again(x), run(x))
+
+
+def test_the_text_of_a_quantized_module_is_read_back() -> None:
+    q = quantized()
+    again = mi.compile(print_module(q.module), **FAST)
+    np.testing.assert_array_equal(again(DATA[0]), mi.compile(q, **FAST)(DATA[0]))
