@@ -187,6 +187,9 @@ def _measured(network: Network, folder: Path, seconds: float, say: Callable[[str
     stays = {op: n for op, why, n in report.stays if op in ("matmul", "convolution")}
     for batch in network.batches:
         (x,) = _data(network, 1, batch, 2)
+        for run in runs.values():
+            # the first call of some compiles
+            run(x)
         times = race({n: partial(run, x) for n, run in runs.items()}, seconds=seconds)
         found = {n: (t.min_us / 1e3, t.median_us / 1e3) for n, t in times.items()}
         say(f"{network.name}, batch {batch}: " + ", ".join(f"{n} {t:.3f}" for n, (_, t) in found.items()))
