@@ -166,6 +166,19 @@ def _networks(run: _Run) -> None:
         run.page.write({"networks": section(rows)}, {"networks": as_rows(rows)})
 
 
+def _quantized(run: _Run) -> None:
+    """Writes the rows of each network when they are measured; those of other networks stay."""
+    # needs torch and ONNX Runtime, which other parts do without
+    from benchmarks.flow.quantized import NETWORKS, QuantizedRow, measure, section
+
+    order = list(NETWORKS)
+    for row in measure(run.names, _say):
+        kept = [QuantizedRow(**r) for r in run.page.rows("quantized")]
+        rows = [r for r in kept if (r.network, r.batch) != (row.network, row.batch)] + [row]
+        rows.sort(key=lambda r: (order.index(r.network), r.batch))
+        run.page.write({"quantized": section(rows)}, {"quantized": as_rows(rows)})
+
+
 def _imports(run: _Run) -> None:
     imports = list(measure_imports(IMPORTS))
     run.page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
@@ -235,6 +248,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "flow": _flow,
     "networks": _networks,
     "products": _products,
+    "quantized": _quantized,
     "masks": _masks,
     "imports": _imports,
     "search": _search,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from mirage.frontends.imported import Imported
 from mirage.ir.annotations import Annotation
 from mirage.ir.graph.builder import FunctionBuilder
 from mirage.ir.graph.check import check
-from mirage.ir.graph.nodes import Atom, Module, OpCall, TupleItem, Var
+from mirage.ir.graph.nodes import PACKAGES, Atom, Module, OpCall, TupleItem, Var
 from mirage.ir.graph.traverse import rename
 from mirage.ir.types import TensorType
 
@@ -196,8 +197,14 @@ def with_constants(module: Module, arrays: Mapping[str, np.ndarray]) -> Module:
 
 
 def _selected(imported: Imported) -> Module:
-    """The module of a model with the model's outputs as results: the only one, or a tuple."""
-    module = imported.module
+    """The module of a model with the model's outputs as results: the only one, or a tuple.
+
+    It is a program of no package from here on: kernels of whole numbers run on the threads of the pool, which those of another
+    library would keep waiting.
+    """
+    main = imported.module.functions[imported.module.main]
+    own = replace(main, attrs=tuple(pair for pair in main.attrs if pair[0] != PACKAGES))
+    module = imported.module.with_function(own)
     if not all(isinstance(o, int) for o in imported.outputs):
         raise QuantizationError("an output of the model is an input or a constant; leave it out, and quantize the rest")
     main = module.functions[module.main]

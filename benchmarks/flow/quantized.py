@@ -1,8 +1,9 @@
 """Quantized networks: errors by scheme, and times beside ONNX Runtime's and PyTorch's int8.
 
-`python -m benchmarks.flow.quantized [--only NAME] [--markdown]`. Weights are random, and so are the data, of which one channel is
-an outlier: 20 times as large as the others. Scales are chosen from some samples, errors measured on others. Versions take turns
-within a race; what else the machine does is in all of them, and ratios say more than times.
+`python -m benchmarks.run quantized`, or `python -m benchmarks.flow.quantized [--only NAME] [--markdown]`. Weights are random, and
+so are the data, of which one channel is an outlier: 20 times as large as the others. Scales are chosen from some samples, errors
+measured on others. Versions take turns within a race; what else the machine does is in all of them, so that ratios say more than
+times.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from benchmarks.tables import Table, emit
 from benchmarks.timing import race
 from mirage.cli_shared import AsJson
 from mirage.errors import InputError
-from mirage.kernels.cpu.processor import processor
 from mirage.settings import num_threads
 from mirage.torch import compile as compile_model
 
@@ -167,13 +167,13 @@ def _measured(network: Network, folder: Path, seconds: float, say: Callable[[str
         found = [np.asarray(run(x), np.float64) - y for x, y in zip(others, wanted, strict=True)]
         return float(np.sqrt(sum(np.square(d).sum() for d in found) / sum(np.square(y, dtype=np.float64).sum() for y in wanted)))
 
-    quick: Any = {"without": ("superoptimize",), "cache": False}
+    options: Any = {"budget": 10, "cache": False}
     made = {}
     for scheme, chosen in SCHEMES.items():
         made[scheme] = mi.quantize(model, [torch.from_numpy(x) for x in data], scheme=chosen)
         say(f"{network.name}: {scheme}")
-    compiled = {scheme: mi.compile(q, **quick) for scheme, q in made.items()}
-    whole = compile_model(model, background=False, **quick)
+    compiled = {scheme: mi.compile(q, **options) for scheme, q in made.items()}
+    whole = compile_model(model, background=False, **options)
     of_torch = torch.ao.quantization.quantize_dynamic(model, {nn.Linear}, dtype=torch.qint8)
     runs: dict[str, Callable[[np.ndarray], Any]] = {
         OURS[0]: lambda x: whole(torch.from_numpy(x)), OURS[1]: compiled["max"], OURS[2]: compiled["weights alone"],
@@ -215,8 +215,7 @@ def time_table(rows: Sequence[QuantizedRow]) -> Table:
 
 def section(rows: Sequence[QuantizedRow]) -> str:
     """The part of the page of benchmarks."""
-    machine = processor()
-    return f"{error_table(rows).markdown()}\n\n{machine.cpu}, {machine.cores} cores:\n\n{time_table(rows).markdown()}"
+    return f"{error_table(rows).markdown()}\n\n{time_table(rows).markdown()}"
 
 
 def main(
