@@ -199,6 +199,10 @@ class Signature:
             remember(self._seen, (shapes, dims), found, self.LIMIT)
         return found
 
+    def check_number(self, args: Sequence[Any]) -> None:
+        """Raises InputError for another number of arguments than there are parameters."""
+        _check_number(self._pattern, self._names, args)
+
     def bound(self, given: Mapping[int, Any]) -> BoundSignature:
         """The signature of the other arguments, where those at some places are always the `given` ones.
 

@@ -12,10 +12,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import sympy
 
-from mirage.errors import DepthError, GuardError
+from mirage.errors import GuardError
 from mirage.ir.data import Record
 from mirage.ir.graph.patterns import Bind, Case, Wildcard, bound
-from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference
+from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference, too_deep
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, getter
 from mirage.runtime.sizes import Slots
@@ -69,10 +69,7 @@ def run(function: Any, args: list[Any], dims: tuple[int, ...]) -> Any:
                 continue
             if a.at != a.function.last:
                 if len(stack) >= MAX_DEPTH:
-                    raise DepthError(
-                        f"{len(stack)} calls are nested, the last one of {callee.function.name}; let it call itself as its last "
-                        "step, or use a loop"
-                    )
+                    raise too_deep(len(stack), callee.function.name)
                 stack.append(a)
             a = callee.activate(given, sizes)
     except Exception as e:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from mirage.errors import FormatError, GuardError, InputError
+from mirage.errors import FormatError, GuardError
 from mirage.ir.annotations import Annotation
 from mirage.ir.data import PRELUDE
 from mirage.ir.graph.values import from_value, to_value
@@ -82,9 +82,7 @@ class VirtualMachine:
     def _run_stacked(self, args: Sequence[Any]) -> Any:
         """The result of a program whose main function is stacked: values of data types are converted on the way in and out."""
         main = self._main.function
-        if len(args) != len(main.parameters):
-            names = ", ".join(p.name for p in main.parameters)
-            raise InputError(f"{main.name}: takes {len(main.parameters)} arguments ({names}), got {len(args)}; pass each once")
+        self._main.signature.check_number(args)
         known = {**PRELUDE, **{d.name: d for d in self.program.data}}
         #: memory of the caller
         given: set[int] = {id(_root(c)) for c in self._constants}

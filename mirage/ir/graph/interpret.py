@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import sympy
 
-from mirage.errors import DepthError, GraphError, GuardError, InputError, MirageError, UnknownFunction
+from mirage.errors import GraphError, GuardError, InputError, MirageError, UnknownFunction
 from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType
 from mirage.ir.data import PRELUDE, Record
 from mirage.ir.dims import Dim, dim_text, evaluate
@@ -46,7 +46,7 @@ from mirage.ir.graph.nodes import (
 )
 from mirage.ir.graph.order import recursive
 from mirage.ir.graph.patterns import bound
-from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference, from_value, to_value
+from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference, from_value, to_value, too_deep
 from mirage.ir.loops.interpret import run_loops
 from mirage.ir.loops.program import LoopProgram
 from mirage.ir.operator import as_arrays, get_operator
@@ -145,10 +145,7 @@ class _Machine:
                         stack[-1] = called
                         continue
                     if len(stack) >= MAX_DEPTH:
-                        raise DepthError(
-                            f"{len(stack)} calls are nested, the last one of {called.function.name}; let it call itself as its "
-                            "last step, or use a loop"
-                        )
+                        raise too_deep(len(stack), called.function.name)
                     stack.append(called)
                     continue
             except MirageError as e:

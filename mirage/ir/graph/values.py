@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from mirage.errors import InputError
+from mirage.errors import DepthError, InputError
 from mirage.ir.annotations import Annotation, CallableType, DataType, ObjectType, ReferenceType, TupleType, parts
 from mirage.ir.data import CONS, LIST, NIL, DataDeclaration, Record
 
@@ -36,6 +36,13 @@ class Reference:
 
     def __init__(self, value: Any) -> None:
         self.value = value
+
+
+def too_deep(calls: int, last: str) -> DepthError:
+    """The error of a call of the function `last` inside of so many others."""
+    return DepthError(
+        f"{calls} calls are nested, the last one of {last}; let it call itself as its last step, or use a loop"
+    )
 
 
 def holds_data(annotation: Annotation) -> bool:
