@@ -30,6 +30,7 @@ from mirage.compiler.passes import (
     partition,
     quantized_products,
     superoptimize,
+    write_stacks,
 )
 from mirage.compiler.pipeline import Pass, run_passes
 from mirage.errors import InputError
@@ -81,6 +82,7 @@ COMPLETION: tuple[Pass, ...] = (
     generate.run,
     inline.run,
     dead_code.run,
+    write_stacks.run,
     lift_workspaces.run,
     collect_constraints.run,
 )
