@@ -24,7 +24,8 @@ def wanted(
     for g in range(groups):
         rows, columns = slice(g * channels, (g + 1) * channels), slice(g * count, (g + 1) * count)
         for tap in product(*map(range, kernel)):
-            part = np.einsum("bc...,co->bo...", x[:, rows], w[(rows, slice(None), *tap)])
+            index: Any = (rows, slice(None), *tap)
+            part = np.einsum("bc...,co->bo...", x[:, rows], w[index])
             to = [slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilations, space, strides, strict=True)]
             y[(slice(None), columns, *to)] += part
     for k, (a, b) in enumerate(zip(low, high, strict=True), 2):
