@@ -80,7 +80,10 @@ def _differentiated(name: str, f: Any, wrt: Wrt, *, value: bool, seeded: bool = 
         if seeded and COTANGENT not in kwargs:
             raise GradientError(f"{name} of {label}: no cotangent; pass it by name, cotangent=...")
         seed = kwargs.pop(COTANGENT) if seeded else None
-        bound = signature.bind(*args, **kwargs)
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError as e:
+            raise GradientError(f"{name} of {label}: {e}; pass what {label} takes") from None
         bound.apply_defaults()
         return _recorded(name, label, f, bound.arguments, names, seed, value=value, seeded=seeded)
 

@@ -73,7 +73,7 @@ TRACE: ContextVar[Trace] = ContextVar("trace")
 
 
 #: modules that may stand between the user's line and a proxy's method
-_NOT_THE_USER = ("mirage.frontends.", "contextlib")
+_NOT_THE_USER = ("mirage.frontends.", "mirage.compilation", "contextlib")
 
 
 #: the user's line, where it is not in a frame that calls us

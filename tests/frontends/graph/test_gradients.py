@@ -308,3 +308,14 @@ def test_misuse(make: Callable[[], Any], message: str) -> None:
 def test_outside_of_a_trace() -> None:
     with pytest.raises(MirageError, match="no function is being traced"):
         mi.grad(lambda x: x)(np.ones(3))
+    with pytest.raises(GradientError, match="missing a required argument: 'y'; pass what f takes"):
+
+        def f(x: Any, y: Any) -> Any:
+            return x + y
+
+        mi.grad(f)(np.ones(3))
+
+
+def test_an_error_of_a_compilation_names_the_users_line() -> None:
+    with pytest.raises(GradientError, match="^test_gradients.py:"):
+        mi.compile(mi.grad(lambda x: x * 2), {"x": X})
