@@ -317,5 +317,5 @@ def test_outside_of_a_trace() -> None:
 
 
 def test_an_error_of_a_compilation_names_the_users_line() -> None:
-    with pytest.raises(GradientError, match="^test_gradients.py:"):
+    with pytest.raises(GradientError, match=r"^test_gradients\.py:"):
         mi.compile(mi.grad(lambda x: x * 2), {"x": X})
