@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import sympy
 
+from benchmarks.stepwise import stepwise
 from mirage.compiler.kernels.mugraph import MuGraphKernel
 from mirage.compiler.memory.buffers import Buffer
 from mirage.errors import InputError
@@ -49,9 +49,7 @@ def calls_of(executable: Executable, arguments: Sequence[Any]) -> list[Call]:
     def observing(*given: Any) -> _Observing:
         return _Observing(calls, executable, *given)
 
-    # loops round by round: what C calls is not seen
-    with patch("mirage.runtime.vm.Steps", observing), patch("mirage.runtime.vm.rounds_of", return_value=None):
-        observed = Executable(executable.program, executable.kernels, executable._constants, executable.facts)
+    observed = stepwise(executable, observing)
     observed(*arguments)
     calls.clear()
     observed(*arguments)

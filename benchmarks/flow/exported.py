@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from benchmarks.stepwise import stepwise
 from mirage.runtime import program as vm
 from mirage.runtime.executable import Executable
 from mirage.runtime.frame import Frame
@@ -80,9 +80,7 @@ class Ours:
         """Milliseconds of a call in each kernel and function, the longest first, those of one name together."""
         e, graph = self._executable, self._program.graph
         spent: dict[str, float] = {}
-        one_by_one = [patch(f"mirage.runtime.{name}.launched", lambda i, make: None) for name in ("rounds", "segments")]
-        with patch("mirage.runtime.function.Steps", _timing(e, spent)), one_by_one[0], one_by_one[1]:
-            again = Executable(e.program, e.kernels, e._constants, e.facts)
+        again = stepwise(e, _timing(e, spent))
         self._program.swap(CompiledGraph(graph.imported, again, graph.constants))
         try:
             self(inputs)

@@ -10,6 +10,7 @@ import numpy as np
 
 import mirage as mi
 from mirage import background, compilation, subprograms
+from mirage.cache import ResultStore
 from mirage.ir.interpret import run_reference
 from mirage.ir.program import Program
 from mirage.ir.types import DTYPES, epsilon
@@ -123,3 +124,8 @@ def check(
         own = float(np.max(np.abs(p.astype(np.float64) - w), initial=0.0))
         error = float(np.max(np.abs(f.astype(np.float64) - w), initial=0.0))
         assert error <= 16 * own + floor * epsilon(f.dtype) * scale, (dict(sizes), error, own, scale)
+
+
+def searches() -> set[str]:
+    """The keys of what the results store has of searches and tuning; compilations keep more beside them."""
+    return {r.key for r in ResultStore().list() if r.family is not None}

@@ -11,13 +11,12 @@ import pytest
 
 import mirage as mi
 from mirage import api, subprograms
-from mirage.cache import ResultStore
 from mirage.errors import CompilerError
 from mirage.frontends.files import load_function, load_member
 from mirage.jobs import step
 from mirage.jobs.journal import Journal
 from mirage.search.jobs import INTERRUPTED
-from tests.api.small import BUDGET, Run
+from tests.api.small import BUDGET, Run, searches
 
 SOURCE = """
 import mirage as mi
@@ -117,11 +116,11 @@ def test_a_job_from_its_file_to_its_report(run: Run, tmp_path: Path, searched: l
     assert run("stop", "small")[0] == 0
 
     # the same keys as those of `superoptimize`: whoever asks gets what the job has found
-    before = ResultStore().list()
+    before = searches()
     assert mi.superoptimize(load_function(tmp_path / "user.py", "product"), budget=BUDGET).cache_hit
     mi.compile(load_function(tmp_path / "user.py", "rows"), budget=BUDGET)
     assert searched == [True]
-    assert len(ResultStore().list()) == len(before)
+    assert searches() == before
 
 
 def test_a_failed_task_is_told_and_the_others_go_on(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,9 +192,9 @@ def test_the_subprograms_of_a_program_are_tasks_with_weights(run: Run, tmp_path:
     code, _, err = run("run", "limited.toml")
     assert code == 0, err
     # the compiler finds them, without being told
-    before = len(ResultStore().list())
+    before = searches()
     mi.compile(load_member(tmp_path / "user.py", "both", (object,), ""), budget=BUDGET)
     assert searched == [True] * len(parts)
-    assert len(ResultStore().list()) == before
+    assert searches() == before
     tasks = Journal("limited", tmp_path / "state").job().tasks
     assert [t.weight for t in tasks] == [p["calls"] for p in parts]

@@ -15,11 +15,10 @@ import onnx
 from onnx import TensorProto
 
 import mirage as mi
-from mirage.cache import ResultStore
 from mirage.errors import InputError, JobFileError
 from mirage.jobs.extract import subprograms, survey
 from mirage.jobs.file import read_job
-from tests.api.small import BUDGET, Run
+from tests.api.small import BUDGET, Run, searches
 from tests.onnx.models import model, node
 
 WIDE = np.linspace(-1.0, 1.0, 4 * 72, dtype=np.float32).reshape(4, 72)
@@ -67,10 +66,10 @@ def test_the_subprograms_of_a_model_become_a_job_that_its_compiler_finds(command
     file.write_text("round = 120.0\n" + file.read_text().replace("weight", "rounds = 1\nsearch_steps = 20000\nweight"))
     code, _, err = command("jobs", "run", "parts.toml", "--folder", "state")
     assert code == 0, err
-    before = len(ResultStore().list())
+    before = searches()
     assert before
     run = mi.compile(folder / "small.onnx", budget=BUDGET)
-    assert len(ResultStore().list()) == before
+    assert searches() == before
     x = np.ones((3, 4), np.float32) @ WIDE
     expected = (np.exp(x) / np.exp(x).sum(axis=-1, keepdims=True)) @ WIDE.T
     np.testing.assert_allclose(run(np.zeros(3, np.int64)), expected, rtol=1e-5)
