@@ -54,6 +54,10 @@ def holds_data(annotation: Annotation) -> bool:
 MAX_DEPTH = 500_000
 #: a value in parts: what makes it of these, and the parts, each with its annotation, and its place in errors
 Opened = tuple[Callable[[tuple[Any, ...]], Any], list[tuple[Annotation, Any, str]]]
+_Task = tuple[Annotation, Any, str]
+#: what makes a value of its parts, how many these are, and what it is known by
+_Made = tuple[Callable[[tuple[Any, ...]], Any], int, tuple[int, Annotation], Any]
+_OPEN = object()
 
 
 def to_value(annotation: Annotation, value: Any, known: Known, what: str, leaf: Leaf) -> Any:
@@ -73,20 +77,34 @@ def _rebuilt(
     annotation: Annotation, value: Any, what: str, leaf: Leaf, opened: Callable[[Annotation, Any, str], Opened | None]
 ) -> Any:
     done: list[Any] = []
-    tasks: list[tuple[Annotation, Any, str] | tuple[Callable[[tuple[Any, ...]], Any], int]] = [(annotation, value, what)]
+    #: what is made of values with parts, which are kept beside it: `_OPEN` until all parts are there
+    made: dict[tuple[int, Annotation], tuple[Any, Any]] = {}
+    tasks: list[_Task | _Made] = [(annotation, value, what)]
     while tasks:
         task = tasks.pop()
-        if len(task) == 2:
-            make, many = task
+        if len(task) == 4:
+            make, many, key, whole = task
             taken = tuple(done[len(done) - many :])
             del done[len(done) - many :]
             done.append(make(taken))
-        elif (found := opened(*task)) is None:
-            done.append(leaf(*task))
-        else:
-            make, inner = found
-            tasks.append((make, len(inner)))
-            tasks += reversed(inner)
+            made[key] = whole, done[-1]
+            continue
+        annotation, value, what = task
+        found = opened(annotation, value, what)
+        if found is None:
+            done.append(leaf(annotation, value, what))
+            continue
+        key = id(value), annotation
+        known = made.get(key)
+        if known is not None and known[1] is _OPEN:
+            raise InputError(f"{what} is a part of itself; pass data without cycles")
+        if known is not None and not isinstance(known[1], list):
+            done.append(known[1])
+            continue
+        make, inner = found
+        made[key] = value, _OPEN
+        tasks.append((make, len(inner), key, value))
+        tasks += reversed(inner)
     return done[0]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from mirage.errors import ClauseError, DataError, GraphError, MirageError, TraceError
+from mirage.errors import ClauseError, DataError, GraphError, InputError, MirageError, TraceError
 from mirage.ir.graph.check import check
 from mirage.ir.graph.interpret import run_module
 from tests.frontends.graph.functional_programs import (
@@ -219,3 +219,33 @@ def test_mistakes_of_declarations() -> None:
             mi.data("Wrong", *classes)
     with pytest.raises(DataError, match="List: 2 types for its parameters"):
         mi.List(VECTOR, VECTOR)
+
+
+def test_data_that_shares_parts_or_is_a_part_of_itself() -> None:
+    """Shared parts are made once, in arguments and in results: 2^60 leaves are 61 objects."""
+    one = np.ones(2, np.float32)
+
+    @mi.function(t=mi.Tree(mi.tensor(2)))
+    def left(t: Any) -> Any:
+        return mi.match(t, {mi.Leaf: lambda v: v, mi.Rose: lambda v, children: first(v, children)})
+
+    def first(value: Any, children: Any) -> Any:
+        return mi.match(children, {mi.Nil: lambda: value, mi.Cons: lambda head, _: left(head)})
+
+    shared: Any = mi.Leaf(one)
+    for _ in range(60):
+        shared = mi.Rose(one, [shared, shared])
+    for run in (mi.compile(left), lambda t: run_module(mi.trace_module(left), (t,))):
+        np.testing.assert_array_equal(run(shared), one)
+    doubled = mi.compile(
+        lambda x, n: mi.fold(lambda t, _: mi.Rose(x, [t, t]), mi.Leaf(x), n), {"x": mi.tensor(2), "n": mi.List(mi.tensor())}
+    )
+    found, depth = doubled(one, [np.float32(0)] * 60), 0
+    while isinstance(found, mi.Rose):
+        found, depth = found.children[1], depth + 1
+    assert depth == 60
+    circle: list[Any] = []
+    knot = mi.Rose(one, circle)
+    circle.append(knot)
+    with pytest.raises(InputError, match=r"input 't'.*is a part of itself; pass data without cycles"):
+        mi.compile(left)(knot)
