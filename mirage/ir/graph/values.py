@@ -65,17 +65,21 @@ def to_value(annotation: Annotation, value: Any, known: Known, what: str, leaf: 
 
     Raises InputError, which begins with `what` and the place within, for what is not of the type.
     """
-    return _rebuilt(annotation, value, what, leaf, partial(_taken, known))
+    return _rebuilt(annotation, value, what, leaf, partial(_taken, known), shared=True)
 
 
 def from_value(value: Any, leaf: Callable[[Any], Any] = lambda v: v) -> Any:
-    """What a caller gets for what a program returns: lists, and objects of the classes of data types that have some."""
-    return _rebuilt(ObjectType(), value, "", lambda _, v, __: leaf(v), _given)
+    """What a caller gets for what a program returns: lists, and objects of the classes of data types that have some.
+
+    Each is an object of its own, also where the program has one value in several places.
+    """
+    return _rebuilt(ObjectType(), value, "", lambda _, v, __: leaf(v), _given, shared=False)
 
 
 def _rebuilt(
-    annotation: Annotation, value: Any, what: str, leaf: Leaf, opened: Callable[[Annotation, Any, str], Opened | None]
-) -> Any:
+    annotation: Annotation, value: Any, what: str, leaf: Leaf, opened: Callable[[Annotation, Any, str], Opened | None], *,
+    shared: bool,
+) -> Any:  # fmt: skip
     done: list[Any] = []
     #: what is made of values with parts, which are kept beside it: `_OPEN` until all parts are there
     made: dict[tuple[int, Annotation], tuple[Any, Any]] = {}
@@ -98,7 +102,7 @@ def _rebuilt(
         known = made.get(key)
         if known is not None and known[1] is _OPEN:
             raise InputError(f"{what} is a part of itself; pass data without cycles")
-        if known is not None and not isinstance(known[1], list):
+        if known is not None and shared:
             done.append(known[1])
             continue
         make, inner = found
