@@ -179,6 +179,19 @@ def _quantized(run: _Run) -> None:
         run.page.write({"quantized": section(rows)}, {"quantized": as_rows(rows)})
 
 
+def _relay(run: _Run) -> None:
+    """Writes the rows of each model when they are measured; those of other models stay."""
+    # needs torch, which other parts do without
+    from benchmarks.flow.relay import RelayRow, measure, section
+    from benchmarks.graphs.relay import MODELS
+
+    order = list(MODELS)
+    for row in measure(run.names, _say):
+        kept = [RelayRow(**r) for r in run.page.rows("relay") if r["model"] != row.model]
+        rows = sorted([*kept, row], key=lambda r: order.index(r.model))
+        run.page.write({"relay": section(rows)}, {"relay": as_rows(rows)})
+
+
 def _imports(run: _Run) -> None:
     imports = list(measure_imports(IMPORTS))
     run.page.write({"imports": import_table(imports).markdown()}, {"imports": as_rows(imports)})
@@ -247,6 +260,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "compiler": _compiler,
     "flow": _flow,
     "networks": _networks,
+    "relay": _relay,
     "products": _products,
     "quantized": _quantized,
     "masks": _masks,
