@@ -67,6 +67,6 @@ def test_table() -> None:
 def test_a_wrong_result_of_ours_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     right = MODELS["MLP"]
     wrong = Model("MLP", lambda layers, x: right.ours(layers, x) + 1, right.specs, right.torch, right.arguments, "wrong")
-    monkeypatch.setitem(relay.MODELS, "MLP", wrong)  # type: ignore[arg-type]
+    monkeypatch.setattr(relay, "MODELS", {"MLP": wrong})
     with pytest.raises(VerificationError, match="MLP: it differs"):
         list(measure(["MLP"], say=lambda line: None, seconds=0.1))
