@@ -35,7 +35,7 @@ OURS, EAGER, COMPILED = "Mirage", "PyTorch", "torch.compile"
 
 @dataclass(frozen=True)
 class RelayRow:
-    """A model. Times are of calls, in microseconds: medians, and `least`, by version, of peers with their better number of threads.
+    """A model. Times are of calls, in microseconds: medians, and the `least`, by version; peers have the better count of threads.
 
     `compile_s` are the seconds of our compilation. `refused` are versions whose results are not right, and why.
     """
