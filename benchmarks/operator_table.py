@@ -26,6 +26,7 @@ _OPERANDS: Mapping[str, Sequence[Annotation]] = {
     "where": [_MASK, _X, _X],
     "matmul": [_X, tensor("m", "k")],
     "concat_matmul": [_X, tensor("n", "k"), tensor("m", "h"), tensor("k", "h")],
+    "grouped_matmul": [_X, tensor("g", "m", "k"), tensor("g", dtype="int64")],
     "take": [_X, _INDICES],
     "take_along_axis": [_X, _INDICES],
     "scatter": [_X, _INDICES, tensor("n", "m", "m")],

@@ -83,6 +83,7 @@ from .frontends.graph_ops import equal as equal
 from .frontends.graph_ops import floor_divide as floor_divide
 from .frontends.graph_ops import greater as greater
 from .frontends.graph_ops import greater_equal as greater_equal
+from .frontends.graph_ops import grouped_matmul as grouped_matmul
 from .frontends.graph_ops import isfinite as isfinite
 from .frontends.graph_ops import isnan as isnan
 from .frontends.graph_ops import less as less

@@ -407,7 +407,3 @@ def main() -> None:
         if e.code == 130:
             tell("interrupted; what was finished is kept, and is not done again")
         raise
-
-
-if __name__ == "__main__":
-    main()

@@ -51,7 +51,7 @@ VERSIONS: Mapping[str, tuple[str, ...]] = {
 #: the version that users get
 _FULL = "full"
 #: layers of models, which have peers
-MODELS = ("llama_prefill", "llama_decode", "bert_encoder", "mixtral_moe")
+MODELS = ("llama_prefill", "llama_decode", "bert_encoder", "mixtral_moe", "mixtral_routed")
 #: those of which every version reads all arguments, so that these bytes are a limit
 _WHOLE = MODELS[:3]
 #: largest error of float32 results, sums of some thousand terms, by the largest element

@@ -146,14 +146,17 @@ def programs(
             bert.weights,
             {"valid": _valid},
         ),
-        GraphProgram(
-            "mixtral_moe",
-            mixtral.block,
-            mixtral.specs(),
-            mixtral.yardstick,
-            {"n": (1, batch * length)},
-            sizes(decode={"n": 1}, prompt={"n": 64}),
-            mixtral.weights,
+        *(
+            GraphProgram(
+                name,
+                block,
+                mixtral.specs(),
+                mixtral.yardstick,
+                {"n": (1, batch * length)},
+                sizes(decode={"n": 1}, prompt={"n": 64}),
+                mixtral.weights,
+            )
+            for name, block in (("mixtral_moe", mixtral.block), ("mixtral_routed", mixtral.routed))
         ),
         GraphProgram(
             "two_functions",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -166,8 +166,11 @@ def _mixtral_sparse(x: Tensor, router: Tensor, w1: Tensor, w3: Tensor, w2: Tenso
     return out
 
 
-#: by program and label: a function, and its arguments made of the program's
-_LAYERS: dict[str, dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]]]] = {
+#: by label: a function, and its arguments made of the program's
+_Labelled: TypeAlias = dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple[Tensor, ...]]]]
+_MIXTRAL: _Labelled = {"all experts": (_mixtral_dense, _same), "routed tokens": (_mixtral_sparse, _same)}
+#: by program
+_LAYERS: dict[str, _Labelled] = {
     "llama_prefill": {
         "": (_llama(False, _plain), _same),
         "nn.Linear layout": (_llama(False, F.linear), _out_in),
@@ -182,5 +185,6 @@ _LAYERS: dict[str, dict[str, tuple[Layer, Callable[[Mapping[str, Tensor]], tuple
         "": (_bert(lambda x, w, b: x @ w + b), _same),
         "nn.Linear layout": (_bert(F.linear), _out_in),
     },
-    "mixtral_moe": {"all experts": (_mixtral_dense, _same), "routed tokens": (_mixtral_sparse, _same)},
+    "mixtral_moe": _MIXTRAL,
+    "mixtral_routed": _MIXTRAL,
 }

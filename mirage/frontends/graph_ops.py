@@ -91,6 +91,16 @@ def cumsum(x: Proxy, axis: int) -> Proxy:
     return apply("cumsum", x, axis=axis)
 
 
+def grouped_matmul(x: Operand, w: Operand, ends: Operand) -> Proxy:
+    """Rows in groups, each times a matrix of its own: the rows `[t, k]` from `ends[j - 1]`, or 0, to `ends[j]` times `w[j]` of
+    `[g, k, n]`, and 0 for rows behind the last group: `[t, n]`.
+
+    A mixture of experts computes only the rows that are routed to an expert with it. A call raises InputError where ends decrease
+    or exceed t.
+    """
+    return apply("grouped_matmul", x, w, ends)
+
+
 # order, and results as large as the data says
 
 

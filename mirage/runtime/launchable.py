@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
-from mirage.kernels.cpu.launch import convolution, linear
+from mirage.kernels.cpu.launch import convolution, grouped, linear
 from mirage.kernels.cpu.launch.rounds import Launch
 from mirage.runtime import program as vm
 from mirage.runtime.sizes import Slots
@@ -18,6 +18,7 @@ from mirage.runtime.steps import Steps
 _LIBRARY: Mapping[str, Callable[..., Launch | None]] = {
     "blas.matmul": linear.prepare,
     "cpu.convolution": convolution.prepare,
+    "cpu.grouped_matmul": grouped.prepare,
 }
 #: what prepares a call for the values in its registers, and which of them these are
 Prepare: TypeAlias = Callable[[Sequence[Any], Slots], "Sequence[Launch] | None"]

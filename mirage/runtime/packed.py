@@ -12,7 +12,7 @@ from typing import Any
 from mirage.errors import DuplicateFunction, UnknownFunction
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.kernels import blas
-from mirage.kernels.cpu.launch import convolution, dequantized, quantized
+from mirage.kernels.cpu.launch import convolution, dequantized, grouped, quantized
 
 #: effects of the IR, and what packs weights, are packed functions that are always there
 _packed: dict[str, Callable[..., Any]] = {
@@ -25,6 +25,7 @@ _library: dict[str, Callable[..., None]] = {
     **blas.FUNCTIONS,
     **convolution.FUNCTIONS,
     **dequantized.FUNCTIONS,
+    **grouped.FUNCTIONS,
     **quantized.FUNCTIONS,
 }
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed

@@ -379,7 +379,7 @@ def test_demo_at_its_own_sizes(run: Run, tmp_path: Path) -> None:
     check_demo(run, tmp_path, "5")
 
 
-MODULE = pytest.param([sys.executable, "-m", "mirage.cli"], id="module", marks=pytest.mark.slow)
+MODULE = pytest.param([sys.executable, "-m", "mirage"], id="module", marks=pytest.mark.slow)
 
 
 @pytest.mark.parametrize("command", [pytest.param(["mirage"], id="script"), MODULE])

@@ -97,6 +97,10 @@ CASES: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
     (lambda i: mi.argsort(i, descending=True), lambda i: np.argsort(-i, kind="stable")),
     (lambda x: mi.topk(x, 2)[0], lambda x: -np.sort(-x)[:, :2]),
     (lambda x: mi.topk(x, 3, axis=0, largest=False)[1], lambda x: np.argsort(x, 0, kind="stable")[:3]),
+    (
+        lambda x: mi.grouped_matmul(x, mi.stack([x.T, -x.T]), mi.arange(1, 5, 2)),
+        lambda x: np.concatenate([x[:1] @ x.T, -x[1:3] @ x.T, np.zeros((N - 3, N), np.float32)]),
+    ),
     (lambda i: mi.unique(i), np.unique),
     (lambda b: mi.nonzero(b), np.argwhere),
     (lambda x, b: mi.boolean_mask(x, b), lambda x, b: x[b]),

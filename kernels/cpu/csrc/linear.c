@@ -3,6 +3,7 @@
 #include "mirage_gemm.h"
 #include "mirage_pool.h"
 
+#include <stdint.h>
 #include <string.h>
 
 #define BLOCK_BYTES (256 * 1024) /* of a weight [n,k], per cell: long runs in memory, and cells for all threads to end together */
@@ -91,4 +92,45 @@ int mi_linear_prepared(prepared *p, mi_pool_run_fn *run, int n_threads)
     /* NaN stays */
     for (ptrdiff_t i = 0; p->relu && i < p->m * p->n; i++) p->out[i] = p->out[i] < 0 ? 0 : p->out[i];
     return status;
+}
+
+/* Products of rows in groups, each with a matrix of its own. */
+typedef struct {
+    const mi_real *x, *w;
+    const void *ends;
+    mi_real *out;
+    ptrdiff_t m, k, n, groups;
+    int transposed, wide; /* `wide`: ends are of 64 bits */
+} grouped;
+
+static ptrdiff_t end_of(const grouped *g, ptrdiff_t j)
+{
+    return g->wide ? (ptrdiff_t)((const int64_t *)g->ends)[j] : ((const int32_t *)g->ends)[j];
+}
+
+#define WRONG_ENDS 2 /* a status that `run` does not have */
+
+/* out[m,n]: the rows of x[m,k] from ends[j - 1] to ends[j] times w[j], and 0 from the last end on. WRONG_ENDS, and nothing
+ * written, where ends decrease or exceed m, else the status of `run`. */
+int mi_grouped(grouped *g, mi_pool_run_fn *run, int n_threads)
+{
+    ptrdiff_t from = 0;
+    for (ptrdiff_t j = 0; j < g->groups; j++) {
+        const ptrdiff_t end = end_of(g, j);
+        if (end < from || end > g->m) return WRONG_ENDS;
+        from = end;
+    }
+    memset(g->out + from * g->n, 0, (size_t)((g->m - from) * g->n) * sizeof(mi_real));
+    from = 0;
+    for (ptrdiff_t j = 0; j < g->groups; j++) {
+        const ptrdiff_t end = end_of(g, j), m = end - from;
+        const mi_real *x = g->x + from * g->k, *w = g->w + j * g->k * g->n;
+        from = end;
+        if (!m || !g->n) continue;
+        const int threads = m * g->k * g->n < SHARED_WORK && g->k * g->n < SHARED_READ ? 1 : n_threads;
+        const product one = {m, g->k, g->n, 0, 0, x, w, NULL, g->out + (end - m) * g->n, g->transposed, 0, 0};
+        const int status = run_in_cells(one, threads, run);
+        if (status) return status;
+    }
+    return 0;
 }

@@ -39,14 +39,15 @@ class _Prepared(ctypes.Structure):
 
 
 @functools.cache
-def _library() -> ctypes.CDLL:
+def library() -> ctypes.CDLL:
+    """What linear.c compiles to; raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`."""
     source = (HEADERS / "linear.c").read_text(encoding="utf-8")
     return toolchain.load(toolchain.compile(source, name="linear", parts=product_parts("float32")))
 
 
 @functools.cache
 def _function() -> Callable[..., int]:
-    function = _library().mi_linear
+    function = library().mi_linear
     function.argtypes = [*[ctypes.c_ssize_t] * 3, *[ctypes.c_void_p] * 4, *[ctypes.c_int] * 3, ctypes.c_void_p]
     function.restype = ctypes.c_int
     return function
@@ -142,4 +143,4 @@ def prepare(
     def error(status: int) -> Exception:
         return MirageError(f"there is no memory for a product of {args.m} rows; use smaller sizes")
 
-    return Launch(launcher(_library().mi_linear_prepared), ctypes.addressof(args), pointers, error, args)
+    return Launch(launcher(library().mi_linear_prepared), ctypes.addressof(args), pointers, error, args)

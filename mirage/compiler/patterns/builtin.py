@@ -97,7 +97,27 @@ def _linear_attributes(m: Match) -> dict[str, Any]:
     return found | ({"activation": m.calls["activation"].op} if "activation" in m.calls else {})
 
 
+def _grouped() -> Pattern:
+    """Groups of rows times a matrix each, which may be read in another order."""
+    w = value("w", dtype="float32", rank=3)
+    return op("grouped_matmul", value("x"), view("transpose", w, name="right") | w, value("ends"), name="product")
+
+
+def _swaps_last(m: Match) -> bool:
+    return "right" not in m.calls or tuple(m.attr("right", "perm")) == (0, 2, 1)
+
+
 # below what users register without a priority
+for _package in ("cpu", "torch"):
+    register_pattern(
+        f"{_package}_grouped",
+        _grouped(),
+        "cpu.grouped_matmul",
+        _swaps_last,
+        priority=-5,
+        attributes=lambda m: {"right": tuple(m.attr("right", "perm"))} if "right" in m.calls else {},
+        package=_package,
+    )
 register_pattern(
     "onednn_linear",
     _linear(),

@@ -68,7 +68,6 @@ class _Importer:
         self.fallback: Counter[str] = Counter()
         self.reasons: dict[str, str] = {}
         self.refused: list[str] = []
-        self.found: dict[Any, Any] = {}
         self.outputs: list[int | Given] = []
         #: nodes that may write over their first operand, and the inputs that they write to
         self.updates = updates(graph.graph)
@@ -226,7 +225,7 @@ class _Importer:
         if any(isinstance(x, Traced) and not isinstance(x, GraphTensor) for x in pytree.tree_leaves((args, kwargs))):
             raise UnsupportedNode("an operand of it is of an element type that is not computed with")
         returns = annotation_of(value)
-        found = lowering(Call(name, trace, returns, self.found), *args, **kwargs)
+        found = lowering(Call(name, trace, returns), *args, **kwargs)
         if isinstance(returns, TupleType):
             return tuple(_as(self._own(f), a) for f, a in zip(found, returns.fields, strict=True))
         target = self.updates.get(n)

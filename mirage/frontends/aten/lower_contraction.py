@@ -12,11 +12,8 @@ from mirage.frontends.aten.table import Call, add, lowers
 from mirage.frontends.imported import unsupported
 from mirage.frontends.products import inner, matmul, product, with_vector
 from mirage.frontends.proxy import apply
-from mirage.frontends.shapes import as_broadcast, as_shape, broadcast, fresh_dim, joined, sliced
+from mirage.frontends.shapes import as_broadcast, as_shape, broadcast
 from mirage.ir.types import DTYPES
-
-#: groups of rows beyond which ATen's own loop is called
-_GROUPS = 16
 
 
 def added(c: Call, x: Any, y: Any, beta: Any = 1, alpha: Any = 1) -> Any:
@@ -104,29 +101,4 @@ def _distance(c: Call, apart: Any, p: float) -> Any:
 def _grouped(c: Call, x: Any, weights: Any, ends: Any = None, bias: Any = None, out_dtype: Any = None) -> Any:
     if x.ndim != 2 or weights.ndim != 3 or ends is None or bias is not None or c.dtype != x.dtype:
         unsupported("it is not one matrix in groups of rows, each with a matrix of its own")
-    count = weights.shape[0]
-    if not isinstance(count, int) or not 0 < count <= _GROUPS:
-        unsupported(f"it has {count} groups; up to {_GROUPS} are called one by one")
-    parts, first = [], 0
-    for k, size in enumerate(_group_sizes(c, ends, x.shape[0], count)):
-        weight = sliced(weights, {0: (k, k + 1)}).reshape(weights.shape[1:])
-        parts.append(product(sliced(x, {0: (first, first + size)}), weight))
-        first = first + size
-    rest = array_ops.full((x.shape[0] - first, weights.shape[2]), 0.0, c.dtype)
-    return joined([*parts, rest], 0)
-
-
-def _group_sizes(c: Call, ends: Any, total: Any, count: int) -> list[Any]:
-    """The rows of each group, as dims that only the run tells: those between two ends."""
-    key = ("group sizes", id(ends), total)
-    if key not in c.found:
-        rows, sizes, start = array_ops.arange(0, total), [], None
-        for k in range(count):
-            end = c.tensor(array_ops.take(ends, array_ops.full((), k, ends.dtype)), "int64")
-            inside = graph_ops.less(rows, end)
-            if start is not None:
-                inside = graph_ops.logical_and(inside, graph_ops.greater_equal(rows, start))
-            sizes.append(as_shape(graph_ops.nonzero(inside), (fresh_dim(c.trace), 1)).shape[0])
-            start = end
-        c.found[key] = sizes
-    return list(c.found[key])
+    return graph_ops.grouped_matmul(x, as_shape(weights, (weights.shape[0], x.shape[1], weights.shape[2])), ends)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -32,8 +32,6 @@ class Call:
     name: str
     trace: GraphTrace
     returns: Annotation
-    #: what lowerings have found and may find again: shared by all calls of a graph, whose values live as long
-    found: dict[Any, Any] = field(default_factory=dict)
 
     @property
     def results(self) -> tuple[TensorType, ...]:

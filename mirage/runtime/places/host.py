@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from mirage.ir.operator import get_operator
-from mirage.kernels.cpu.launch import convolution, linear, order, quantized
+from mirage.kernels.cpu.launch import convolution, grouped, linear, order, quantized
 from mirage.kernels.cpu.launch.memory import address, aligned
 from mirage.runtime.arrays import like, to_numpy
 from mirage.runtime.leases import SEVERAL, lease
@@ -20,6 +20,7 @@ _BYTE = np.dtype(np.uint8)
 _OPERATORS: Mapping[str, OperatorRun] = {
     "topk": order.topk,
     "convolution": convolution.convolution,
+    "grouped_matmul": grouped.grouped_matmul,
     "quantized_matmul": quantized.quantized_matmul,
 }
 #: library functions that the threads of kernels compute, in place of others

@@ -28,6 +28,8 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
     #: whether it has a loop-level definition
     loops: bool = True
+    #: operands as the operator takes them, from those that are drawn
+    taken: Callable[[list[Array]], list[Array]] = list
 
     def __str__(self) -> str:
         dtypes = "-".join(o[1] for o in self.operands)
@@ -52,7 +54,7 @@ class Case:
                 found.append(rng.integers(-4, 5, shape).astype(o[1]))
             else:
                 found.append(np.round(rng.standard_normal(shape) * 2, 1).astype(ELEMENTS[o[1]]))
-        return found
+        return self.taken(found)
 
 
 def _loop(shape: tuple[int, ...], element: Callable[..., Any], dtype: Any) -> Array:
@@ -531,6 +533,26 @@ def _quantized(x: Array, scale: Array, zero: Any) -> Array:
     return np.clip(whole + zero, -128, 127).astype(np.int8)
 
 
+def _grouped(x: Array, w: Array, ends: Array, **_: int) -> Array:
+    """Every row times the matrix of the first group that ends behind it."""
+    found = np.zeros((len(x), w.shape[2]))
+    for i, row in enumerate(x):
+        group = int(np.searchsorted(ends, i, side="right"))
+        found[i] = row.astype(np.float64) @ w[group].astype(np.float64) if group < len(w) else 0
+    return found.astype(x.dtype)
+
+
+GROUPED = [
+    Case(
+        "grouped_matmul",
+        [(("n", "m"), t), (("k", "m", 2), t), (("k",), ends, "n")],
+        _grouped,
+        loops=False,
+        taken=lambda arrays: [*arrays[:2], np.sort(np.abs(arrays[2]))],
+    )
+    for t, ends in ((F32, I64), (BF16, I32))
+]
+
 QUANTIZATION = [
     Case("quantize", [(MATRIX, F32), ((), F32)], lambda x, s, **_: _quantized(x, s, 0)),
     Case("quantize", [(MATRIX, F32), (("n",), F32), ((), I8)], lambda x, s, z, **_: _quantized(x, s[:, None], z), {"axis": 0}),
@@ -553,4 +575,4 @@ QUANTIZATION = [
     ),
 ]
 
-CASES = [*QUANTIZATION, *ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CONVOLUTION, *CREATION, *DATA_DEPENDENT]
+CASES = [*GROUPED, *QUANTIZATION, *ELEMENTWISE, *REDUCTIONS, *INDEXING, *WINDOWS, *CONVOLUTION, *CREATION, *DATA_DEPENDENT]

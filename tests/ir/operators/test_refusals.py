@@ -161,6 +161,11 @@ DATA_DEPENDENT: list[Bad] = [
     ("argsort", [tensor()], {}, ShapeError, ["rank 0"]),
     ("argsort", [FLOATS], {"descending": 1}, AttributeValueError, ["expected True or False"]),
     ("topk", [FLOATS], {}, AttributeValueError, ["'k' is missing"]),
+    ("grouped_matmul", [FLOATS, FLOATS, INDICES], {}, ShapeError, ["[n, m] and w [n, m]", "[g, k, n]"]),
+    ("grouped_matmul", [FLOATS, tensor("k", "n", 4), INDICES], {}, ShapeError, ["x [n, m] and w [k, n, 4]"]),
+    ("grouped_matmul", [FLOATS, tensor("g", "m", 4), INDICES], {}, ShapeError, ["ends [k]", "one end per matrix"]),
+    ("grouped_matmul", [FLOATS, tensor("k", "m", 4), tensor("k")], {}, DTypeError, ["ends are of float32"]),
+    ("grouped_matmul", [INTEGERS, tensor("k", "m", 4), INDICES], {}, DTypeError, ["x is of int64 and w of float32"]),
     ("topk", [tensor(3)], {"k": 4}, ShapeError, ["4 <= 3", "k is within"]),
     ("topk", [FLOATS], {"k": "m + 1"}, ShapeError, ["m + 1 <= m"]),
     ("topk", [FLOATS], {"k": 2, "axis": 3}, ShapeError, ["axis 3"]),
@@ -200,6 +205,7 @@ def test_refusals(
 
 
 X = np.arange(12.0, dtype=np.float32).reshape(4, 3)
+MATRICES = np.ones((2, 3, 5), np.float32)
 
 #: operator, operands, attributes, sizes, what the message says
 RUNS: list[tuple[str, list[Any], dict[str, Any], dict[str, int], list[str]]] = [
@@ -213,6 +219,9 @@ RUNS: list[tuple[str, list[Any], dict[str, Any], dict[str, int], list[str]]] = [
     ("slice", [X], {"axes": 0, "starts": ("t",), "stops": (2,)}, {"t": 3}, ["3 <= 2"]),
     ("update_slice", [X, X[:2]], {"starts": ("t", 0)}, {"t": 3}, ["[4, 3] and [2, 3]", "5 <= 4"]),
     ("topk", [X], {"k": "t"}, {"t": 4}, ["4 <= 3"]),
+    ("grouped_matmul", [X, MATRICES, np.array([3, 5])], {}, {}, ["groups of 4 rows have to be 0 to 4"]),
+    ("grouped_matmul", [X, MATRICES, np.array([3, 2])], {}, {}, ["none before the last"]),
+    ("grouped_matmul", [X, MATRICES, np.array([-1, 2])], {}, {}, ["have to be 0 to 4"]),
     ("arange", [], {"stop": "t", "start": 3}, {"t": 2}, ["3 <= 2"]),
     ("reshape_to", [X, (5, 2)], {}, {}, ["[4, 3] to [5, 2]", "12 elements cannot become 10"]),
     ("broadcast_to_shape", [X, (2, 3)], {}, {}, ["[4, 3] to [2, 3]"]),

@@ -38,6 +38,32 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, int transposed, int add
     while (n_rooms) free(rooms[--n_rooms]);
 }
 
+/* groups that end at `ends`, of 32 or 64 bits */
+static void check_groups(
+    ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, const int *ends, int groups, int transposed, int wide, int threads)
+{
+    float *x = room(m * k), *w = room(groups * k * n), *out = room(m * n);
+    int64_t *wide_ends = malloc((size_t)groups * sizeof(int64_t));
+    for (int j = 0; j < groups; j++) wide_ends[j] = ends[j];
+    grouped g = {x, w, wide ? (const void *)wide_ends : ends, out, m, k, n, groups, transposed, wide};
+    must(!mi_grouped(&g, mi_pool_run, threads), "no memory");
+    for (ptrdiff_t i = 0, j = 0; i < m; i++) {
+        while (j < groups && i >= ends[j]) j++;
+        for (ptrdiff_t c = 0; c < n; c++) {
+            float sum = 0;
+            for (ptrdiff_t t = 0; t < k && j < groups; t++) {
+                sum += x[i * k + t] * w[j * k * n + (transposed ? c * k + t : t * n + c)];
+            }
+            must(out[i * n + c] == sum, "a wrong sum of a group");
+        }
+    }
+    wide_ends[groups - 1] = m + 1;
+    g.wide = 1, g.ends = wide_ends;
+    must(mi_grouped(&g, mi_pool_run, threads) == WRONG_ENDS, "a group that exceeds the rows");
+    free(wide_ends);
+    while (n_rooms) free(rooms[--n_rooms]);
+}
+
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
@@ -49,6 +75,8 @@ int main(int argc, char **argv)
         const ptrdiff_t *c = cases[i];
         for (int kind = 0; kind < 12; kind++) check(c[0], c[1], c[2], kind % 2, kind / 2 % 3, kind / 6, threads);
     }
+    static const int ends[] = {0, 3, 3, 4, 40, 45};
+    for (int kind = 0; kind < 4; kind++) check_groups(47, 33, 131, ends, 6, kind % 2, kind / 2, threads);
     if (argc > 2) { /* a matrix with a column less than there should be */
         prepared p = {room(4), room(4 * 15), NULL, room(16), 1, 4, 16, 0, 0};
         return mi_linear_prepared(&p, mi_pool_run, 1);

@@ -1,0 +1,5 @@
+"""The command line, as `python -m mirage`."""
+
+from mirage.cli import main
+
+main()
