@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections.abc import Iterable
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,8 +52,19 @@ app.command()(settings)
 _debug = {"on": False}
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(version("mirage-superoptimizer"))
+        raise typer.Exit
+
+
 @app.callback()
-def _options(debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False) -> None:
+def _options(
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    _: Annotated[
+        bool, typer.Option("--version", help="Show the version of the package.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
     _debug["on"] = debug
 
 

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -229,6 +230,10 @@ def test_unknown_commands_and_options_are_usage_errors(run: Run) -> None:
         code, out, err = run(*arguments)
         assert code == 2
         assert "Traceback" not in out + err
+
+
+def test_version(run: Run) -> None:
+    assert run("--version") == (0, version("mirage-superoptimizer") + "\n", "")
 
 
 def test_help(run: Run) -> None:
