@@ -45,6 +45,7 @@ OPTIMIZATIONS: Mapping[str, tuple[Pass, ...]] = {
     "libraries": (lower_packages.run, pack_weights.run, lower_libraries.run),
     "fuse": (fuse.run, generate.run),
     "plan": (),
+    "batch": (),
 }
 
 #: the passes before subprograms are told apart
@@ -111,7 +112,7 @@ def built_functional(
         return made, lower(made, own, planned=planned)
 
     given = len(module.functions[module.main].parameters)
-    made, code = compile_functional(module, stacked, context, lowered)
+    made, code = compile_functional(module, stacked, context, lowered, batch="batch" not in without)
     kernels = _kernels(made)
     context.kernels.finish(kernels.values())
     return Executable(code.code, kernels, code.constants, _facts(made, context, code, given), target=context.kernels.target)

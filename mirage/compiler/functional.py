@@ -12,7 +12,9 @@ from dataclasses import dataclass, field, replace
 import networkx as nx
 import numpy as np
 
+from mirage.compiler.batched import batched
 from mirage.compiler.context import Context
+from mirage.compiler.independent import independent_callees, shared_parameters
 from mirage.compiler.lower import Lowered
 from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.outline import Group, Outliner, is_scalar
@@ -107,9 +109,10 @@ def _renamed(i: vm.Instruction, names: Mapping[str, str], kernel: int) -> vm.Ins
 
 
 def compile_functional(
-    module: Module, stacked: Collection[str], context: Context, lowered: LowerModule
+    module: Module, stacked: Collection[str], context: Context, lowered: LowerModule, *, batch: bool = True
 ) -> tuple[Module, Lowered]:
-    """The code of a module of which these functions need a stack; `lowered` compiles modules of the others.
+    """The code of a module of which these functions need a stack; `lowered` compiles modules of the others, with `batch` also
+    batched forms of those of which several calls may be ready at once.
 
     The module that comes back has the kernels of all. Raises InputError for a target that has no such stack.
     """
@@ -126,6 +129,9 @@ def compile_functional(
     for f in outlined:
         _check_effects(f, everything, stacked)
     sized: dict[str, tuple[str, ...]] = {}
+    flow = replace(everything, functions={**everything.functions, **{f.name: f for f in outlined}})
+    together = independent_callees(flow, stacked) if batch else set()
+    shared = shared_parameters(flow) if together else {}
     for name in sorted(called):
         f = everything.functions[name]
         sized[name] = f.dims
@@ -134,6 +140,11 @@ def compile_functional(
         # bounds and constants are those of the main function
         inner = Context(kernels=context.kernels, deadline=context.deadline, report=context.report, say=context.say)
         program.add(name, *lowered(Module(functions, module.kernels, name), inner))
+        found = batched(functions[name], functions, shared[name]) if name in together else None
+        if found is not None:
+            many, same = found
+            program.add(many.name, *lowered(Module({many.name: many}, module.kernels, many.name), inner.copy()))
+            program.functions[name] = replace(program.functions[name], batched=vm.Batched(many.name, tuple(same)))
     for f in outlined:
         program.functions[f.name] = _Lowering(f, program, sized).run()
     code = vm.VMProgram(program.functions, tuple(program.kernels), tuple(program.types), module.main, tuple(module.data.values()))

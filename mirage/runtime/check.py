@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NoReturn, TypeAlias
 
 from mirage.errors import FormatError
-from mirage.ir.types import ELEMENTS
+from mirage.ir.annotations import ShapeType, TupleType, parts
+from mirage.ir.types import ELEMENTS, TensorType
 from mirage.runtime import program as vm
 from mirage.runtime.guards import RELATIONS
 
@@ -53,7 +54,19 @@ def check_program(program: vm.VMProgram) -> dict[str, Facts]:
         if function.name != name:
             raise FormatError(f"function {function.name!r} is listed as {name!r}")
         _facts(program, function, found, ())
+        if function.batched is not None:
+            _check_batched(program, function, function.batched, vm.stacked(program))
     return found
+
+
+def _check_batched(program: vm.VMProgram, function: vm.VMFunction, form: vm.Batched, stacked: frozenset[str]) -> None:
+    """Raises FormatError unless the batched form takes what is in the arguments of a function, and neither needs the stack."""
+    many = program.functions.get(form.function)
+    leaves = [leaf for p in function.parameters for leaf in parts(p.annotation) if not isinstance(leaf, TupleType)]
+    fits = many is not None and len(many.parameters) == len(form.shared) == len(leaves) and not (many.dims or function.dims)
+    plain = all(isinstance(leaf, TensorType | ShapeType) for leaf in leaves)
+    if not fits or not plain or not stacked.isdisjoint((function.name, form.function)):
+        raise FormatError(f"function {function.name!r}: {form.function!r} is no batched form of it; compile the program again")
 
 
 def arguments_in_result(program: vm.VMProgram, function: str) -> frozenset[int]:

@@ -11,6 +11,7 @@ from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
 from mirage.runtime.guards import Entry, Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.places.place import Place, PlacedArray
+from mirage.runtime.recorded import Batching, settling, stand_ins
 from mirage.runtime.rounds import Rounds, rounds_of
 from mirage.runtime.segments import Segment, in_segments
 from mirage.runtime.sizes import SizeTable
@@ -28,6 +29,8 @@ class Function:
         self.function = function
         self.place = place
         self.free: list[Frame] = []
+        #: its batched form, where it has one
+        self.batching: Batching | None = None
 
     def load(
         self, kernels: Sequence[Kernel], constants: Sequence[PlacedArray], functions: Mapping[str, Callee]
@@ -68,6 +71,9 @@ class Function:
         self._result = last.value
         self._parameters = len(f.parameters)
         self._rounds = self._in_c(make)
+        if f.batched is not None:
+            annotations = [p.annotation for p in f.parameters]
+            self.batching = Batching(self, functions[f.batched.function], f.batched.shared, annotations)
 
     def _joined(self, sources: list[tuple[Source, int]], make: Steps) -> list[Source]:
         return in_segments(sources, make)
@@ -199,6 +205,10 @@ class StackedFunction(Function):
         calls = (vm.CallFunction, vm.CallValue, vm.If, vm.Match, vm.Loop)
         for k, (step, source) in enumerate(zip(self._steps, self._sources, strict=True)):
             called = isinstance(source, calls)
+            if isinstance(source, vm.CallOperator | vm.CallPacked):
+                step = settling(step, source.args)
+            elif isinstance(source, vm.MatchShape | vm.Reshape):
+                step = settling(step, (source.value,))
             self.plan.append((step, called))
             many = len(source.carried) if isinstance(source, vm.Loop) else 0
             self.deliver.append(stacked.to_rounds(many) if many else stacked.to_register(getattr(source, "out", -1)))
@@ -225,7 +235,7 @@ class StackedFunction(Function):
         """A call that begins."""
         slots = self._no_sizes
         if self._sized:
-            entry = self.signature.enter(args, dims)
+            entry = self.signature.enter([stand_ins(a) for a in args], dims)
             slots = entry.slots[:] if self._copies else entry.slots
         return Activation(self, [*args, *self._behind], slots)
 

@@ -318,10 +318,20 @@ class Return(Instruction):
 
 
 @dataclass(frozen=True)
+class Batched:
+    """The batched form of a function of tensors: a function that does many calls at once, and of each tensor and shape in the
+    arguments whether it is the same in all of them. The others get a leading dim, and the result is a tuple of tensors with one.
+    """
+
+    function: str
+    shared: tuple[bool, ...]
+
+
+@dataclass(frozen=True)
 class VMFunction:
     """A function: `dims` are extra shape parameters, `constants` (register, constant of the program), `arena` bytes.
 
-    `registers` is how many it uses.
+    `registers` is how many it uses. Calls of one with a `batched` form may be recorded, and run together.
     """
 
     name: str
@@ -332,10 +342,13 @@ class VMFunction:
     constants: tuple[tuple[int, int], ...] = ()
     guards: tuple[Guard, ...] = ()
     arena: int = 0
+    batched: Batched | None = None
 
     def __str__(self) -> str:
         given = [f"r{k} {p.name}: {p.annotation}{' (in place)' * p.in_place}" for k, p in enumerate(self.parameters)]
         lines = [f"function {self.name}({', '.join([*given, *self.dims])}), arena of {self.arena} bytes"]
+        if self.batched is not None:
+            lines.append(f"    many calls at once: {self.batched.function}")
         lines += [f"    guard {g}" + f" ({g.reason})" * bool(g.reason) for g in self.guards]
         lines += [f"    r{register} = constant {k}" for register, k in self.constants]
         lines += [f"    {i}" + f"  # {i.where}" * bool(i.where) for i in self.code]

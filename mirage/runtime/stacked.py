@@ -18,6 +18,7 @@ from mirage.ir.graph.patterns import Bind, Case, Wildcard, bound
 from mirage.ir.graph.values import MAX_DEPTH, FunctionValue, Reference, too_deep
 from mirage.runtime import program as vm
 from mirage.runtime.frame import Frame, getter
+from mirage.runtime.recorded import Recorder, settled
 from mirage.runtime.sizes import Slots
 from mirage.runtime.steps import Step, Steps, scalar_of
 
@@ -39,8 +40,11 @@ class Activation:
         self.rounds: tuple[int, tuple[Any, ...]] | None = None
 
 
-def run(function: Any, args: list[Any], dims: tuple[int, ...]) -> Any:
-    """The result of a call of a stacked function; raises DepthError for calls that are nested too deep."""
+def run(function: Any, args: list[Any], dims: tuple[int, ...], recorder: Recorder | None = None) -> Any:
+    """The result of a call of a stacked function, with what a `recorder` records still to be run.
+
+    Raises DepthError for calls that are nested too deep.
+    """
     stack: list[Activation] = []
     a: Activation = function.activate(args, dims)
     try:
@@ -65,7 +69,8 @@ def run(function: Any, args: list[Any], dims: tuple[int, ...]) -> Any:
                 continue
             callee, given, sizes = request
             if not callee.stacked:
-                a.function.deliver[a.at](a, callee.run(given, sizes, None))
+                result = callee.run(given, sizes, None) if recorder is None else recorder.call(callee, given, sizes)
+                a.function.deliver[a.at](a, result)
                 continue
             if a.at != a.function.last:
                 if len(stack) >= MAX_DEPTH:
@@ -172,7 +177,7 @@ def request_of(i: vm.Instruction, make: Steps, functions: Mapping[str, Any]) -> 
             array = make.place.array
 
             def branch(registers: list[Any], frame: Frame) -> Request:
-                callee = callees[0] if scalar_of(registers[condition], array, "b", "a condition") else callees[1]
+                callee = callees[0] if scalar_of(settled(registers[condition]), array, "b", "a condition") else callees[1]
                 return callee, list(taken(registers)), sizes(frame.slots)
 
             return branch
@@ -218,7 +223,7 @@ def _loop(i: vm.Loop, make: Steps, functions: Mapping[str, Any]) -> Callable[...
     most = None if i.bound is None else make.table.slot(i.bound, make.stage)
 
     def next_round(registers: list[Any], a: Activation) -> Request | None:
-        n = a.slots[count] if times is None else int(scalar_of(registers[times], array, "i", "the count of a loop"))
+        n = a.slots[count] if times is None else int(scalar_of(settled(registers[times]), array, "i", "the count of a loop"))
         if most is not None and n > a.slots[most]:
             raise GuardError(f"a loop is to run {n} times, and its bound {i.bound} is {a.slots[most]} here; raise the bound")
         done, state = a.rounds or (0, carried(registers))

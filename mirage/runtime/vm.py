@@ -15,12 +15,14 @@ from mirage.ir.data import PRELUDE
 from mirage.ir.graph.values import from_value, to_value
 from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
+from mirage.runtime import stacked
 from mirage.runtime.check import check_program
 from mirage.runtime.frame import Frame
 from mirage.runtime.function import Function, StackedFunction
 from mirage.runtime.leaves import leaves_of, same_sizes, value_shapes
 from mirage.runtime.places.host import HOST
 from mirage.runtime.places.place import Place, PlacedArray
+from mirage.runtime.recorded import Recorder, settled
 from mirage.runtime.steps import Kernel, arrays_in
 
 
@@ -62,6 +64,8 @@ class VirtualMachine:
                 f"function {main.name!r} has extra shape parameters, and is the main one; give them by a shape"
             )
         self._owned = facts[program.main].owned
+        #: whether calls of stacked functions are recorded
+        self._records = any(f.batched is not None for f in program)
         self._in_place = [k for k, p in enumerate(main.parameters) if p.in_place]
 
     def __call__(self, *args: Any) -> Any:
@@ -98,9 +102,11 @@ class VirtualMachine:
             return found
 
         used = [to_value(p.annotation, a, known, f"input {p.name!r}", leaf) for p, a in zip(main.parameters, args, strict=True)]
-        result = self._main.run(used, (), None)
+        recorder = Recorder() if self._records else None
+        result = stacked.run(self._main, used, (), recorder)
 
         def detached(value: Any) -> Any:
+            value = settled(value)
             if not isinstance(value, self.place.array):
                 return value
             # what the caller has already, and what is in the result twice
