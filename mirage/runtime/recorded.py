@@ -223,7 +223,8 @@ def stacked(values: Sequence[Any]) -> np.ndarray:
     shape = arrays[0].shape
     if not shape:
         return np.array(arrays)
-    return np.concatenate(arrays).reshape(len(arrays), *shape)
+    found: np.ndarray = np.concatenate(arrays).reshape(len(arrays), *shape)
+    return found
 
 
 def settled(value: Any) -> Any:
@@ -257,7 +258,7 @@ def stand_ins(value: Any) -> Any:
 
 def _shape(value: Any) -> Shape:
     """The shape of a tensor or a placeholder, or a value that is a shape."""
-    return value if type(value) is tuple else value.shape  # type: ignore[no-any-return]
+    return value if type(value) is tuple else value.shape
 
 
 def _form_of(annotation: Annotation) -> _Form:

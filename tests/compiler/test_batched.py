@@ -38,7 +38,7 @@ def leaves(value: Any) -> list[Any]:
     return [leaf for v in value for leaf in leaves(v)] if isinstance(value, tuple) else [value]
 
 
-def agree(module: Module, args: list[np.ndarray], shared: set[int]) -> bool:
+def agree(module: Module, args: list[Any], shared: set[int]) -> bool:
     """Whether there is a batched form, which has to compute what the function does."""
     found = batched(module.functions[module.main], module.functions, shared)
     if found is None:
