@@ -43,6 +43,7 @@ _OPERANDS: Mapping[str, Sequence[Annotation]] = {
     "quantize": [_X, tensor("m")],
     "sim_quantize": [_X, tensor("m")],
     "dequantize": [tensor("n", "m", dtype="int8"), tensor("m")],
+    "quantized_convolution": [tensor("b", 4, "n", dtype="int8"), tensor("o", 4, 3, dtype="int8"), tensor("o")],
     "quantized_matmul": [tensor("n", "m", dtype="int8"), tensor("m", "k", dtype="int8"), tensor("k")],
 }
 #: values of required attributes, by name
@@ -74,6 +75,7 @@ _ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "slice": {"axes": (0,), "starts": (1,), "stops": ("n",)},
     "update_slice": {"starts": (1, 0)},
     "scatter": {"axis": 0},
+    "quantized_convolution": {"strides": (1,), "dilations": (1,), "low": (0,), "high": (0,)},
 }
 
 _ELEMENTS = {

@@ -10,7 +10,15 @@ import numpy as np
 
 from mirage.compilation import compile, is_onnx, to_module
 from mirage.compiler.context import Context
-from mirage.compiler.passes import canonicalize, collect_constraints, cse, dead_code, fold_constants, inline
+from mirage.compiler.passes import (
+    canonicalize,
+    collect_constraints,
+    cse,
+    dead_code,
+    fold_constants,
+    fold_scales,
+    inline,
+)
 from mirage.compiler.quantize.annotate import Annotated, annotate, staying
 from mirage.compiler.quantize.calibrate import Calibrated, calibrate, called, constant, is_float, returning
 from mirage.compiler.quantize.realize import realize
@@ -25,12 +33,15 @@ from mirage.ir.graph.nodes import PACKAGES, Atom, Module, OpCall, TupleItem, Var
 from mirage.ir.graph.traverse import rename
 from mirage.ir.types import TensorType
 
-#: the passes before a program is annotated: calls are inlined, and what is computed of weights alone is a weight
+#: the passes before a program is annotated: calls are inlined, what is computed of weights alone is a weight, and so are the
+#: factors of convolutions
 PREPARED = (
     canonicalize.run,
     inline.run,
     collect_constraints.run,
     canonicalize.run,
+    fold_constants.run,
+    fold_scales.run,
     fold_constants.run,
     cse.run,
     dead_code.run,
@@ -111,7 +122,7 @@ def _report(
         for x, found in zip(_floats(last), _floats(realized_run(*sample)), strict=True):
             result.add(found, x)
     products = [b.value for b in realized.functions[realized.main].bindings if isinstance(b.value, OpCall)]
-    whole = [c for c in products if c.op == "quantized_matmul"]
+    whole = [c for c in products if c.op in ("quantized_matmul", "quantized_convolution")]
     return Report(
         str(scheme), layers, result, staying(realized),
         {name: (float(s.scale), int(s.zero)) for name, s in calibrated.activations.items()},

@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from math import inf, prod
 from typing import Any
 
 import numpy as np
 
 from mirage.frontends import array_ops, ops
+from mirage.frontends.graph import graph_trace
 from mirage.frontends.proxy import apply
 from mirage.frontends.shapes import as_shape, sliced
+from mirage.ir.graph.nodes import OpCall
 from mirage.ir.types import DTYPES, ELEMENTS
+
+_as_windows: ContextVar[bool] = ContextVar("as_windows", default=False)
+
+
+@contextmanager
+def as_windows() -> Iterator[None]:
+    """While it lasts, front ends import every convolution and pooling as an operator over windows: products of matrices, and what
+    else some are faster as, have other layouts, and quantization has kernels for windows alone.
+    """
+    token = _as_windows.set(True)
+    try:
+        yield
+    finally:
+        _as_windows.reset(token)
+
+
+def are_windows() -> bool:
+    """Whether `as_windows` is in force."""
+    return _as_windows.get()
+
+
+def _is_dequantized(x: Any) -> bool:
+    """Whether a tensor is what a `dequantize` of the function that is traced has just given."""
+    trace = graph_trace("convolution")
+    made = trace.function.definition(trace.value("convolution", x))
+    return made is not None and isinstance(made.value, OpCall) and made.value.op == "dequantize"
 
 
 def padded(x: Any, low: Sequence[Any], high: Sequence[Any], value: float = 0) -> Any:
@@ -46,8 +76,9 @@ def convolution(
     groups: int,
 ) -> Any:
     """A convolution `[b, groups * c, *space]` with weights `[o, c, *kernel]` of the tensor padded with zeros."""
+    whole = are_windows() or _is_dequantized(x)
     x = as_shape(x, (x.shape[0], w.shape[1] * groups, *x.shape[2:]))
-    if groups == 1 and all(k == s == 1 for k, s in zip(w.shape[2:], strides, strict=True)):
+    if not whole and groups == 1 and all(k == s == 1 for k, s in zip(w.shape[2:], strides, strict=True)):
         return pointwise(padded(x, low, high), w)
     return apply(
         "convolution", padded(x, low, high), w, strides=tuple(strides), dilations=tuple(dilations), groups=groups

@@ -9,6 +9,7 @@ import numpy as np
 from onnx import ModelProto
 
 from mirage.errors import QuantizationError
+from mirage.frontends.convolutions import as_windows
 from mirage.frontends.imported import Imported
 from mirage.frontends.onnx.files import checked_model, load_model
 from mirage.frontends.onnx.importer import import_model
@@ -21,7 +22,8 @@ def imported_model(model: Any) -> tuple[Imported, dict[str, np.ndarray], Sequenc
     `mirage.onnx.model.compile`.
     """
     checked = checked_model(model, "model") if isinstance(model, ModelProto) else load_model(model)
-    imported = import_model(checked)
+    with as_windows():
+        imported = import_model(checked)
     if imported.needed:
         raise QuantizationError(f"the values of {imported.needed[0]!r} decide shapes; make it a constant of the model")
     initialized = {t.name for t in checked.graph.initializer} | {s.values.name for s in checked.graph.sparse_initializer}

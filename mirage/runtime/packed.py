@@ -12,7 +12,7 @@ from typing import Any
 from mirage.errors import DuplicateFunction, UnknownFunction
 from mirage.ir.operators.in_place import EFFECTS
 from mirage.kernels import blas
-from mirage.kernels.cpu.launch import convolution, dequantized, grouped, quantized
+from mirage.kernels.cpu.launch import convolution, dequantized, grouped, quantized, quantized_convolution
 
 #: effects of the IR, and what packs weights, are packed functions that are always there
 _packed: dict[str, Callable[..., Any]] = {
@@ -20,6 +20,7 @@ _packed: dict[str, Callable[..., Any]] = {
     **convolution.PACKING,
     **dequantized.PACKING,
     **quantized.PACKING,
+    **quantized_convolution.PACKING,
 }
 _library: dict[str, Callable[..., None]] = {
     **blas.FUNCTIONS,
@@ -27,6 +28,7 @@ _library: dict[str, Callable[..., None]] = {
     **dequantized.FUNCTIONS,
     **grouped.FUNCTIONS,
     **quantized.FUNCTIONS,
+    **quantized_convolution.FUNCTIONS,
 }
 #: name -> module that registers functions of that name when it is imported: it needs a package that may not be installed
 _PROVIDERS = {

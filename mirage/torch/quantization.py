@@ -11,6 +11,7 @@ import torch
 from mirage.errors import UnsupportedNode
 from mirage.frontends.aten.fallback import to_array
 from mirage.frontends.aten.importer import import_graph
+from mirage.frontends.convolutions import as_windows
 from mirage.frontends.imported import Imported
 from mirage.torch.export import Call, export, widened
 
@@ -28,7 +29,8 @@ def imported_model(
     signature = exported.graph_signature
     if any("MUTATION" in s.kind.name for s in signature.output_specs):
         raise UnsupportedNode("the model writes to its own state, or to its inputs, in a call; quantize what does not")
-    imported = import_graph(exported.graph_module)
+    with as_windows():
+        imported = import_graph(exported.graph_module)
     parameters = imported.module.functions[imported.module.main].parameters
     count = len(imported.inputs)
     arrays: dict[str, np.ndarray] = {}

@@ -1,10 +1,38 @@
 /* Convolutions of tensors with zeros around them. Those of several channels are products: patches are laid out as the columns of
  * a panel, some rows at a time, in a thread's own memory, and weights are packed in the order of the register blocks.
  */
+#include "mirage_convolution.h"
+
+/* Sums as they are stored: plus the bias of their output and what else is added, between the bounds. NaN stays NaN. */
+struct mi_finish {
+    const mi_real *bias, *other; /* [groups * outputs] and as `out`, or NULL */
+    mi_real *out;
+    mi_real least, most;
+};
+
+MI_INLINE mi_vec finished(const struct mi_finish *f, mi_vec sum, ptrdiff_t output, ptrdiff_t at, mi_mask mask)
+{
+    if (f->bias) sum += mi_broadcast(f->bias[output]);
+    if (f->other) sum += mi_load_mask(f->other + at, mask);
+    return mi_min(mi_broadcast(f->most), mi_max(mi_broadcast(f->least), sum));
+}
+
+MI_INLINE void mi_store_sums(const struct mi_finish *f, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
+{
+    const mi_mask mask = mi_mask_n(n);
+    mi_store_mask(f->out + at, finished(f, sum, output, at, mask), mask);
+}
+
+MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const mi_real *from, ptrdiff_t step, ptrdiff_t n)
+{
+    (void)c;
+    mi_copy_every(to, from, step, n);
+}
+
 #include "mirage_depthwise.h"
 
 #define ROWS 256                          /* of a panel: elements of a window, in the second-level cache */
-#define COLUMNS (MI_BLOCK_VECTORS * MI_W) /* of a cell: places, of one image or of several */
+#define COLUMNS MI_COLUMNS
 #define OUTPUTS 32                        /* of a cell at least, so that laying out columns is the smaller part of it */
 #define FEW 4                             /* outputs of one channel that are no product */
 
@@ -14,37 +42,13 @@ typedef struct {
     ptrdiff_t tiles, parts, part;        /* cells along the columns and the outputs; outputs per cell */
 } products;
 
-/* Neighbouring places of a cell, in one row of one image. */
-typedef struct {
-    ptrdiff_t to, image, i0, i1, i2, count;
-} run_of_places;
-
-/* What one element of all channels' windows has of a run: elements of x from `from` on, in channel 0. */
-typedef struct {
-    ptrdiff_t to, from, count;
-} segment;
-
-/* Rows of a block of `left` outputs; the last blocks have as many as a power of two. */
-static ptrdiff_t block_rows(ptrdiff_t left)
-{
-    ptrdiff_t rows = MI_BLOCK_ROWS;
-    while (rows / 2 >= left) rows /= 2;
-    return rows;
-}
-
-static ptrdiff_t packed_rows(ptrdiff_t outputs)
-{
-    const ptrdiff_t whole = outputs / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
-    return whole < outputs ? whole + block_rows(outputs - whole) : whole;
-}
-
 typedef struct {
     ptrdiff_t k;
     const mi_real *w, *y;
     mi_real *o;
     ptrdiff_t os, output, at; /* elements between rows of o; the first output, and where it is in the result */
     int rows, tail, accumulate;
-    const mi_windows *finish; /* NULL where more is to be added */
+    const struct mi_finish *finish; /* NULL where more is to be added */
 } block;
 
 /* MR rows by NV vectors of sums; MR and NV are constants, so the sums live in registers. */
@@ -82,7 +86,7 @@ MI_INLINE void sums(const int MR, const int NV, const block *b)
         {
             const mi_mask own = j == NV - 1 ? mask : all;
             mi_vec v = sum[i * NV + j];
-            if (b->finish) v = mi_finished(b->finish, v, b->output + i, b->at + i * b->os + j * MI_W, own);
+            if (b->finish) v = finished(b->finish, v, b->output + i, b->at + i * b->os + j * MI_W, own);
             mi_store_mask(b->o + i * b->os + j * MI_W, v, own);
         }
     }
@@ -106,66 +110,6 @@ static void (*const blocks[][MI_BLOCK_VECTORS])(const block *) = {
 #endif
 };
 
-/* The runs of `count` columns from column `from` on. */
-static int find_runs(const products *p, ptrdiff_t from, ptrdiff_t count, run_of_places *runs)
-{
-    const ptrdiff_t *places = p->c.places;
-    ptrdiff_t at = from % p->positions, image = from / p->positions;
-    ptrdiff_t i2 = at % places[2], i1 = at / places[2] % places[1], i0 = at / (places[1] * places[2]);
-    int n = 0;
-    for (ptrdiff_t done = 0; done < count; n++) {
-        const ptrdiff_t left = count - done, row = places[2] - i2, run = row < left ? row : left;
-        runs[n] = (run_of_places){done, image, i0, i1, i2, run};
-        done += run, i2 = 0;
-        if (++i1 == places[1]) i1 = 0, i0++;
-        if (i0 == places[0]) i0 = 0, image++;
-    }
-    return n;
-}
-
-/* What a tap has of the runs; `covered` gets the columns that lie within x. */
-static int find_segments(
-    const mi_windows *c, const run_of_places *runs, int n_runs, ptrdiff_t tap, segment *segments, ptrdiff_t *covered)
-{
-    const ptrdiff_t *k = c->kernel, *n = c->in, *s = c->strides, *d = c->gaps;
-    const ptrdiff_t shift2 = tap % k[2] * d[2] - c->low[2], shift1 = tap / k[2] % k[1] * d[1] - c->low[1];
-    const ptrdiff_t shift0 = tap / (k[1] * k[2]) * d[0] - c->low[0], image = c->groups * c->channels * n[0] * n[1] * n[2];
-    int found = 0;
-    *covered = 0;
-    for (int r = 0; r < n_runs; r++) {
-        const ptrdiff_t at0 = runs[r].i0 * s[0] + shift0, at1 = runs[r].i1 * s[1] + shift1;
-        if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
-        ptrdiff_t first;
-        const ptrdiff_t end = mi_within(runs[r].i2, runs[r].count, s[2], shift2, n[2], &first);
-        if (first >= end) continue;
-        const ptrdiff_t from = runs[r].image * image + (at0 * n[1] + at1) * n[2] + (runs[r].i2 + first) * s[2] + shift2;
-        segments[found++] = (segment){runs[r].to + first, from, end - first};
-        *covered += end - first;
-    }
-    return found;
-}
-
-/* `rows` rows of a panel from row `row` on; rows are channels of an element of the window, and then of the next one. */
-static void lay_out(
-    const mi_windows *c, const mi_real *x, const run_of_places *runs, int n_runs, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t width,
-    mi_real *to)
-{
-    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], end = row + rows;
-    segment segments[COLUMNS];
-    while (row < end) {
-        const ptrdiff_t tap = row / c->channels, next = (tap + 1) * c->channels, stop = next < end ? next : end;
-        ptrdiff_t covered;
-        const int found = find_segments(c, runs, n_runs, tap, segments, &covered);
-        const mi_real *channel = x + (row - tap * c->channels) * plane;
-        for (; row < stop; row++, to += width, channel += plane) {
-            if (covered < width) memset(to, 0, (size_t)width * sizeof(mi_real));
-            for (int i = 0; i < found; i++) {
-                mi_copy_every(to + segments[i].to, channel + segments[i].from, c->strides[2], segments[i].count);
-            }
-        }
-    }
-}
-
 /* The columns of a cell of several images, as they are stored: each run of an image by itself. */
 static void store(const products *p, const mi_real *from, ptrdiff_t group, ptrdiff_t first, ptrdiff_t outputs, ptrdiff_t column, ptrdiff_t count)
 {
@@ -177,9 +121,8 @@ static void store(const products *p, const mi_real *from, ptrdiff_t group, ptrdi
             const ptrdiff_t output = group * c->outputs + first + o;
             const ptrdiff_t at = (image * c->groups * c->outputs + output) * p->positions + place;
             for (ptrdiff_t i = 0; i < run; i += MI_W) {
-                const mi_mask mask = mi_mask_n(run - i < MI_W ? (int)(run - i) : MI_W);
-                const mi_vec v = mi_load_mask(from + o * COLUMNS + done + i, mask);
-                mi_store_mask(c->out + at + i, mi_finished(c, v, output, at + i, mask), mask);
+                const int n = run - i < MI_W ? (int)(run - i) : MI_W;
+                mi_store_sums(c->finish, mi_load_n(from + o * COLUMNS + done + i, n), output, at + i, n);
             }
         }
         done += run;
@@ -198,23 +141,23 @@ static void cell(void *args, long index, int thread, void *scratch)
     const int vectors = (int)((count + MI_W - 1) / MI_W), together = place + count <= p->positions;
     const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
     const mi_real *x = c->x + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
-    const mi_real *w = c->w + (group * packed_rows(c->outputs) + first) * p->depth;
+    const mi_real *w = c->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
     mi_real *panel = scratch, *aside = panel + ROWS * COLUMNS;
-    run_of_places runs[COLUMNS];
-    const int n_runs = find_runs(p, column, count, runs);
+    mi_run_of_places runs[COLUMNS];
+    const int n_runs = mi_find_runs(c, column, count, runs);
     for (ptrdiff_t row = 0; row < p->depth; row += ROWS) {
         const ptrdiff_t rows = p->depth - row < ROWS ? p->depth - row : ROWS;
         const int last = row + rows == p->depth;
-        lay_out(c, x, runs, n_runs, row, rows, vectors * MI_W, panel);
+        mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors * MI_W, 0, panel);
         for (ptrdiff_t o = 0; o < outputs;) {
-            const ptrdiff_t more = outputs - o, mr = block_rows(more);
+            const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
             const int log = mr == 8 ? 3 : mr == 4 ? 2 : mr == 2;
             const block b = {
                 .k = rows, .w = w + o * p->depth + row * mr, .y = panel,
-                .o = together ? c->out + at + o * p->positions : aside + o * COLUMNS,
+                .o = together ? c->finish->out + at + o * p->positions : aside + o * COLUMNS,
                 .os = together ? p->positions : COLUMNS, .output = group * c->outputs + first + o,
                 .at = at + o * p->positions, .rows = (int)(more < mr ? more : mr), .tail = (int)(count - (vectors - 1) * MI_W),
-                .accumulate = row > 0, .finish = together && last ? c : NULL,
+                .accumulate = row > 0, .finish = together && last ? c->finish : NULL,
             };
             blocks[log][vectors - 1](&b);
             o += mr;
@@ -229,10 +172,10 @@ ptrdiff_t mi_convolution_pack(
     ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, const mi_real *w, mi_real *to)
 {
     const ptrdiff_t depth = channels * taps;
-    if (!to) return groups * packed_rows(outputs) * depth;
+    if (!to) return groups * mi_packed_outputs(outputs) * depth;
     for (ptrdiff_t g = 0; g < groups; g++) {
         for (ptrdiff_t o = 0; o < outputs;) {
-            const ptrdiff_t left = outputs - o, rows = block_rows(left);
+            const ptrdiff_t left = outputs - o, rows = mi_output_rows(left);
             for (ptrdiff_t tap = 0; tap < taps; tap++) {
                 for (ptrdiff_t k = 0; k < channels; k++) {
                     for (ptrdiff_t i = 0; i < rows; i++) {
@@ -243,7 +186,7 @@ ptrdiff_t mi_convolution_pack(
             o += rows;
         }
     }
-    return groups * packed_rows(outputs) * depth;
+    return groups * mi_packed_outputs(outputs) * depth;
 }
 
 /* Whether groups of so many channels and outputs are computed without packed weights. */
@@ -256,13 +199,10 @@ int mi_convolution(
     const ptrdiff_t *sizes, const mi_real *x, const mi_real *w, const mi_real *bias, const mi_real *other, mi_real *out,
     const double *bounds, int n_threads, mi_pool_run_fn *run)
 {
-    products p = {.c = {.batch = sizes[0], .groups = sizes[1], .channels = sizes[2], .outputs = sizes[3], .x = x, .w = w,
-        .bias = bias, .other = other, .out = out, .least = (mi_real)bounds[0], .most = (mi_real)bounds[1]}};
+    const struct mi_finish finish = {bias, other, out, (mi_real)bounds[0], (mi_real)bounds[1]};
+    products p = {.c = mi_windows_of(sizes)};
     mi_windows *c = &p.c;
-    for (int i = 0; i < 3; i++) {
-        c->in[i] = sizes[4 + i], c->kernel[i] = sizes[7 + i], c->places[i] = sizes[10 + i];
-        c->strides[i] = sizes[13 + i], c->gaps[i] = sizes[16 + i], c->low[i] = sizes[19 + i];
-    }
+    c->x = x, c->w = w, c->finish = &finish;
     if (mi_convolution_is_depthwise(c->channels, c->outputs)) return mi_run_depthwise(c, n_threads, run);
     p.positions = c->places[0] * c->places[1] * c->places[2];
     p.depth = c->channels * c->kernel[0] * c->kernel[1] * c->kernel[2];

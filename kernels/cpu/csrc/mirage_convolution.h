@@ -1,26 +1,38 @@
-/* What the kernels of convolutions share: the sizes, and what is done to a sum before it is stored. */
+/* What the kernels of convolutions share: the sizes, what a window reads of which rows, and panels of windows side by side. */
 #ifndef MIRAGE_CONVOLUTION_H
 #define MIRAGE_CONVOLUTION_H
 
 #include "mirage_gemm_block.h"
 #include "mirage_pool.h"
 
+#include <string.h>
+
+#ifndef MI_ELEMENT
+#define MI_ELEMENT mi_real /* of x, as it is given */
+#endif
+#define MI_COLUMNS (MI_BLOCK_VECTORS * MI_W) /* of a panel: places, of one image or of several */
+
+/* Where sums go, and what is done to them before. */
+struct mi_finish;
+
 /* `channels` and `outputs` are those of one group; three spatial dims, of which the first ones may be 1. Element i of x is
  * `low` places before that of the padded tensor; what lies beyond x is 0. */
 typedef struct {
     ptrdiff_t batch, groups, channels, outputs, in[3], kernel[3], places[3], strides[3], gaps[3], low[3];
-    const mi_real *x, *w;
-    const mi_real *bias, *other; /* [groups * outputs] and as `out`, or NULL */
-    mi_real *out;
-    mi_real least, most;
+    const MI_ELEMENT *x;
+    const mi_real *w;
+    const struct mi_finish *finish;
 } mi_windows;
 
-/* The sums of an output as they are stored: plus its bias and what else is added, between the bounds. NaN stays NaN. */
-MI_INLINE mi_vec mi_finished(const mi_windows *c, mi_vec sum, ptrdiff_t output, ptrdiff_t at, mi_mask mask)
+/* The sizes: batch, groups, channels, outputs, then three each of in, kernel, places, strides, gaps and low. */
+MI_INLINE mi_windows mi_windows_of(const ptrdiff_t *sizes)
 {
-    if (c->bias) sum += mi_broadcast(c->bias[output]);
-    if (c->other) sum += mi_load_mask(c->other + at, mask);
-    return mi_min(mi_broadcast(c->most), mi_max(mi_broadcast(c->least), sum));
+    mi_windows c = {.batch = sizes[0], .groups = sizes[1], .channels = sizes[2], .outputs = sizes[3]};
+    for (int i = 0; i < 3; i++) {
+        c.in[i] = sizes[4 + i], c.kernel[i] = sizes[7 + i], c.places[i] = sizes[10 + i];
+        c.strides[i] = sizes[13 + i], c.gaps[i] = sizes[16 + i], c.low[i] = sizes[19 + i];
+    }
+    return c;
 }
 
 #define MI_EVEN_(l, h) (2 * (l) + (h))
@@ -54,6 +66,92 @@ MI_INLINE ptrdiff_t mi_within(ptrdiff_t from, ptrdiff_t count, ptrdiff_t step, p
     const ptrdiff_t end = behind <= 0 ? 0 : (behind + step - 1) / step;
     *first = at >= 0 ? 0 : (-at + step - 1) / step;
     return end < count ? end : count;
+}
+
+/* Rows of a block of `left` outputs; the last blocks have as many as a power of two. */
+MI_INLINE ptrdiff_t mi_output_rows(ptrdiff_t left)
+{
+    ptrdiff_t rows = MI_BLOCK_ROWS;
+    while (rows / 2 >= left) rows /= 2;
+    return rows;
+}
+
+/* Outputs of packed weights: those of whole blocks. */
+MI_INLINE ptrdiff_t mi_packed_outputs(ptrdiff_t outputs)
+{
+    const ptrdiff_t whole = outputs / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
+    return whole < outputs ? whole + mi_output_rows(outputs - whole) : whole;
+}
+
+/* Neighbouring places of a panel, in one row of one image. */
+typedef struct {
+    ptrdiff_t to, image, i0, i1, i2, count;
+} mi_run_of_places;
+
+/* What one element of all channels' windows has of a run: elements of x from `from` on, in channel 0. */
+typedef struct {
+    ptrdiff_t to, from, count;
+} mi_segment;
+
+/* The runs of `count` columns from column `from` on: places of the first image, then of the next one. */
+static int mi_find_runs(const mi_windows *c, ptrdiff_t from, ptrdiff_t count, mi_run_of_places *runs)
+{
+    const ptrdiff_t *places = c->places, positions = places[0] * places[1] * places[2];
+    ptrdiff_t at = from % positions, image = from / positions;
+    ptrdiff_t i2 = at % places[2], i1 = at / places[2] % places[1], i0 = at / (places[1] * places[2]);
+    int n = 0;
+    for (ptrdiff_t done = 0; done < count; n++) {
+        const ptrdiff_t left = count - done, row = places[2] - i2, run = row < left ? row : left;
+        runs[n] = (mi_run_of_places){done, image, i0, i1, i2, run};
+        done += run, i2 = 0;
+        if (++i1 == places[1]) i1 = 0, i0++;
+        if (i0 == places[0]) i0 = 0, image++;
+    }
+    return n;
+}
+
+/* What a tap has of the runs; `covered` gets the columns that lie within x. */
+static int mi_find_segments(
+    const mi_windows *c, const mi_run_of_places *runs, int n_runs, ptrdiff_t tap, mi_segment *segments, ptrdiff_t *covered)
+{
+    const ptrdiff_t *k = c->kernel, *n = c->in, *s = c->strides, *d = c->gaps;
+    const ptrdiff_t shift2 = tap % k[2] * d[2] - c->low[2], shift1 = tap / k[2] % k[1] * d[1] - c->low[1];
+    const ptrdiff_t shift0 = tap / (k[1] * k[2]) * d[0] - c->low[0], image = c->groups * c->channels * n[0] * n[1] * n[2];
+    int found = 0;
+    *covered = 0;
+    for (int r = 0; r < n_runs; r++) {
+        const ptrdiff_t at0 = runs[r].i0 * s[0] + shift0, at1 = runs[r].i1 * s[1] + shift1;
+        if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
+        ptrdiff_t first;
+        const ptrdiff_t end = mi_within(runs[r].i2, runs[r].count, s[2], shift2, n[2], &first);
+        if (first >= end) continue;
+        const ptrdiff_t from = runs[r].image * image + (at0 * n[1] + at1) * n[2] + (runs[r].i2 + first) * s[2] + shift2;
+        segments[found++] = (mi_segment){runs[r].to + first, from, end - first};
+        *covered += end - first;
+    }
+    return found;
+}
+
+/* `rows` rows of a panel from row `row` on; rows are channels of an element of the window, and then of the next one. Where
+ * windows lie beyond x they have `blank`. */
+static void mi_lay_out_panel(
+    const mi_windows *c, const mi_real *x, const mi_run_of_places *runs, int n_runs, ptrdiff_t row, ptrdiff_t rows,
+    ptrdiff_t width, mi_real blank, mi_real *to)
+{
+    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], end = row + rows;
+    mi_segment segments[MI_COLUMNS];
+    while (row < end) {
+        const ptrdiff_t tap = row / c->channels, next = (tap + 1) * c->channels, stop = next < end ? next : end;
+        ptrdiff_t covered;
+        const int found = mi_find_segments(c, runs, n_runs, tap, segments, &covered);
+        const mi_real *channel = x + (row - tap * c->channels) * plane;
+        for (; row < stop; row++, to += width, channel += plane) {
+            for (ptrdiff_t i = covered < width ? 0 : width; i < width; i += MI_W) mi_store(to + i, mi_broadcast(blank));
+            for (int i = 0; i < found; i++) {
+                mi_copy_every(to + segments[i].to, channel + segments[i].from, c->strides[2], segments[i].count);
+            }
+        }
+    }
 }
 
 #endif

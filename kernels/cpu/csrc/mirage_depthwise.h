@@ -2,13 +2,16 @@
  *
  * A cell is a band of rows of one channel. What its windows read is laid out in a thread's cache first, with zeros at the edges
  * and the columns of one remainder by the stride beside one another, so that the sums need neither tests nor gathers.
+ *
+ * What includes it defines before
+ *
+ *   mi_lay_row       to[i] = x[i * step] for i < n, as numbers
+ *   mi_store_sums    n sums of an output, from element `at` of the result on
  */
 #ifndef MIRAGE_DEPTHWISE_H
 #define MIRAGE_DEPTHWISE_H
 
 #include "mirage_convolution.h"
-
-#include <string.h>
 
 #define MI_BAND_BYTES (24 * 1024) /* of what a cell lays out, where one row does not have more: within the first-level cache */
 #define MI_BAND_ROWS 4            /* rows and vectors of sums in registers */
@@ -19,7 +22,7 @@ typedef struct {
     ptrdiff_t bands, band, rows, length, line; /* rows of a band, and of what it reads; columns of a remainder, elements of a row */
 } mi_depthwise;
 
-static void mi_band_lay_out(const mi_depthwise *d, const mi_real *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
+static void mi_band_lay_out(const mi_depthwise *d, const MI_ELEMENT *x, ptrdiff_t i0, ptrdiff_t i1, ptrdiff_t rows, mi_real *to)
 {
     const mi_windows *c = &d->c;
     const ptrdiff_t *n = c->in;
@@ -30,13 +33,13 @@ static void mi_band_lay_out(const mi_depthwise *d, const mi_real *x, ptrdiff_t i
             const ptrdiff_t at1 = i1 * c->strides[1] + r - c->low[1];
             memset(row, 0, (size_t)d->line * sizeof(mi_real));
             if (at0 < 0 || at0 >= n[0] || at1 < 0 || at1 >= n[1]) continue;
-            const mi_real *line = x + (at0 * n[1] + at1) * n[2];
+            const MI_ELEMENT *line = x + (at0 * n[1] + at1) * n[2];
             for (ptrdiff_t phase = 0; phase < c->strides[2]; phase++) {
                 const ptrdiff_t shift = phase - c->low[2];
                 ptrdiff_t first;
                 const ptrdiff_t end = mi_within(0, d->length, c->strides[2], shift, n[2], &first);
                 if (first >= end) continue;
-                mi_copy_every(row + phase * d->length + first, line + first * c->strides[2] + shift, c->strides[2], end - first);
+                mi_lay_row(c, row + phase * d->length + first, line + first * c->strides[2] + shift, c->strides[2], end - first);
             }
         }
     }
@@ -75,8 +78,7 @@ MI_INLINE void mi_band_sums(
         MI_UNROLL for (int j = 0; j < NV; j++)
         {
             const ptrdiff_t n = left - j * MI_W, to = at + i * c->places[2] + i2 + j * MI_W;
-            const mi_mask mask = mi_mask_n(n < MI_W ? (int)n : MI_W);
-            if (i < rows) mi_store_mask(c->out + to, mi_finished(c, sum[i * NV + j], output, to, mask), mask);
+            if (i < rows) mi_store_sums(c->finish, sum[i * NV + j], output, to, n < MI_W ? (int)n : MI_W);
         }
     }
 }
@@ -89,7 +91,7 @@ static void mi_band(void *args, long index, int thread, void *scratch)
     const ptrdiff_t *p = c->places;
     const ptrdiff_t first = index % d->bands * d->band, i0 = index / d->bands % p[0], image = index / (d->bands * p[0]);
     const ptrdiff_t left = p[1] - first, count = left < d->band ? left : d->band;
-    const mi_real *x = c->x + image * (c->in[0] * c->in[1] * c->in[2]);
+    const MI_ELEMENT *x = c->x + image * (c->in[0] * c->in[1] * c->in[2]);
     const ptrdiff_t taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
     mi_band_lay_out(d, x, i0, first, (count - 1) * c->strides[1] + (c->kernel[1] - 1) * c->gaps[1] + 1, scratch);
     for (ptrdiff_t o = 0; o < c->outputs; o++) {

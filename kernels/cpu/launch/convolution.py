@@ -79,10 +79,11 @@ def pack(w: np.ndarray, *, groups: int = 1) -> PackedWindows:
 
 
 @functools.lru_cache(maxsize=1024)
-def _sizes(
+def window_sizes(
     x: tuple[int, ...], w: tuple[int, ...], out: tuple[int, ...], strides: tuple[int, ...], dilations: tuple[int, ...],
     low: tuple[int, ...], groups: int,
 ) -> Any:  # fmt: skip
+    """The sizes of a convolution as C has them (`mi_windows_of`), of the shapes of x, w and the result."""
     lead = RANK - len(strides)
     each = ((1, x[2:]), (1, w[2:]), (1, out[2:]), (1, strides), (1, dilations), (0, low))
     filled = [v for filler, dims in each for v in (*[filler] * lead, *dims)]
@@ -128,7 +129,7 @@ def convolve(
             out += other
         np.clip(out, least, most, out=out)
         return
-    sizes = _sizes(x.shape, w.shape, out.shape, tuple(strides), tuple(dilations), tuple(low), groups)
+    sizes = window_sizes(x.shape, w.shape, out.shape, tuple(strides), tuple(dilations), tuple(low), groups)
     given = ctypes.addressof(sizes), address(x), address(w if packed.array is None else packed.array)
     added = [0 if a is None else address(a) for a in (bias, other)]
     bounds = ctypes.addressof(_bounds(least, most))
@@ -215,7 +216,7 @@ def prepare(
     r = _Read.of(inputs, outputs[0], strides, dilations, low, packed, bias, other)
     if r.form is None or not r.out.size or not r.w.size:
         return None
-    sizes = _sizes(r.x.shape, r.w.shape, r.out.shape, *r.windows, groups)
+    sizes = window_sizes(r.x.shape, r.w.shape, r.out.shape, *r.windows, groups)
     bounds = _bounds(float(least), float(most))
     args = _Prepared(sizes=ctypes.addressof(sizes), bounds=ctypes.addressof(bounds))
     places = ["x", "w", *["packed"] * packed, *["bias"] * bias, *["other"] * other, "out"]

@@ -5,7 +5,8 @@
     r = mul(p, s)                               r = add(v, mul(b, s))
 
 w, b and s are constants, s and b along the outputs only, so that what is new here is computed once (`lift_constants`). What is
-then added along the outputs joins b. A convolution with windows of one element may be a product of its weights as a matrix.
+then added along the outputs joins b. What is subtracted is added with the other sign. A convolution with windows of one
+element may be a product of its weights as a matrix.
 """
 
 from __future__ import annotations
@@ -88,13 +89,22 @@ class _Fold:
         return made if isinstance(made, OpCall) and made.op == op else None
 
     def _scaled(self, x: Atom, factor: Atom, out: TensorType) -> OpCall | None:
+        read, emit = self.rewriter.read, self.rewriter.emit
+        if less := self._inner(x, "sub"):
+            product, offset = less.args
+            if not self._is_along_outputs(offset, out) or product.annotation != out:
+                return None
+            inner = self._product(product, factor, out)
+            if inner is None:
+                return None
+            minus = emit(operator_call("neg", emit(operator_call("mul", read(offset), read(factor)))))
+            return operator_call("add", emit(inner), minus)
         if summed := self._inner(x, "add"):
             for product, offset in (summed.args, summed.args[::-1]):
                 if self._is_along_outputs(offset, out) and product.annotation == out:
                     inner = self._product(product, factor, out)
                     if inner is None:
                         return None
-                    emit, read = self.rewriter.emit, self.rewriter.read
                     return operator_call("add", emit(inner), emit(operator_call("mul", read(offset), read(factor))))
             return None
         return self._product(x, factor, out)

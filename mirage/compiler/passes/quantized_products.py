@@ -38,7 +38,7 @@ Definitions = Mapping[Var, Expr]
 
 
 @dataclass(frozen=True)
-class _Whole:
+class Whole:
     """A tensor of whole numbers behind a `dequantize`: the numbers, and what makes real ones of them."""
 
     numbers: Atom
@@ -74,7 +74,7 @@ def fold(function: Function, functions: Mapping[str, Function]) -> Function:
     """The function with products of dequantized tensors as products of whole numbers."""
     counts = uses(function)
     # what is replaced is computed where its last variable was: operands of the chain may come after the product
-    chains: dict[Var, tuple[Binding, _Chain, _Whole, _Whole]] = {}
+    chains: dict[Var, tuple[Binding, _Chain, Whole, Whole]] = {}
     gone: set[Var] = set()
     for block in function.blocks:
         if not block.dataflow:
@@ -98,7 +98,7 @@ def fold(function: Function, functions: Mapping[str, Function]) -> Function:
     return r.finish()
 
 
-def _whole(atom: Atom, definitions: Definitions) -> _Whole | None:
+def whole_of(atom: Atom, definitions: Definitions) -> Whole | None:
     """The whole numbers of an operand, if scale and zero point are known."""
     call = definitions.get(atom) if isinstance(atom, Var) else None
     if not isinstance(call, OpCall) or call.op != "dequantize":
@@ -111,14 +111,14 @@ def _whole(atom: Atom, definitions: Definitions) -> _Whole | None:
         return None
     attrs = dict(call.attrs)
     zero = arrays[1] if len(arrays) > 1 else np.zeros((), np.int64)
-    return _Whole(numbers, arrays[0], zero, attrs["axis"] % max(numbers.annotation.rank, 1), attrs["group"])
+    return Whole(numbers, arrays[0], zero, attrs["axis"] % max(numbers.annotation.rank, 1), attrs["group"])
 
 
-def _product(b: Binding, definitions: Definitions) -> tuple[_Whole, _Whole] | None:
+def _product(b: Binding, definitions: Definitions) -> tuple[Whole, Whole] | None:
     """Activations and weights of a product of dequantized tensors that `quantized_matmul` computes."""
     if not isinstance(b.value, OpCall) or b.value.op != "matmul" or not isinstance(b.var.annotation, TensorType):
         return None
-    x = _whole(b.value.args[0], definitions)
+    x = whole_of(b.value.args[0], definitions)
     w = _weights(b.value.args[1], definitions)
     if x is None or w is None:
         return None
@@ -135,21 +135,21 @@ def _product(b: Binding, definitions: Definitions) -> tuple[_Whole, _Whole] | No
     return (x, w) if by_column or by_group else None
 
 
-def _weights(atom: Atom, definitions: Definitions) -> _Whole | None:
+def _weights(atom: Atom, definitions: Definitions) -> Whole | None:
     """The whole numbers of weights, which may be transposed once they are real."""
     call = definitions.get(atom) if isinstance(atom, Var) else None
     if not isinstance(call, OpCall) or call.op != "transpose" or dict(call.attrs)["perm"] != (1, 0):
-        return _whole(atom, definitions)
-    found = _whole(call.args[0], definitions)
+        return whole_of(atom, definitions)
+    found = whole_of(call.args[0], definitions)
     if found is None or found.group or not isinstance(found.numbers, Constant | Var):
         return None
     if isinstance(found.numbers, Constant):
         turned = np.ascontiguousarray(found.numbers.array.T)
         t = found.numbers.annotation
         numbers: Atom = Constant(turned, TensorType(t.shape[::-1], t.dtype))
-        return _Whole(numbers, found.scale, found.zero, 1 - found.axis, 0)
+        return Whole(numbers, found.scale, found.zero, 1 - found.axis, 0)
     # a movement of whole numbers, which the packing reads through
-    return _Whole(found.numbers, found.scale, found.zero, 1 - found.axis, -1)
+    return Whole(found.numbers, found.scale, found.zero, 1 - found.axis, -1)
 
 
 def _chain(product: Binding, counts: Counter[Var], readers: Mapping[Var, Binding]) -> _Chain:
@@ -192,7 +192,7 @@ def _chain(product: Binding, counts: Counter[Var], readers: Mapping[Var, Binding
     return kept
 
 
-def _emit(r: Rewriter, product: Binding, chain: _Chain, x: _Whole, w: _Whole) -> None:
+def _emit(r: Rewriter, product: Binding, chain: _Chain, x: Whole, w: Whole) -> None:
     """Append the product of whole numbers, and what moves its result, in place of the last binding of a chain."""
     n = product.var.annotation
     assert isinstance(n, TensorType) and isinstance(w.numbers.annotation, TensorType)
@@ -214,10 +214,10 @@ def _emit(r: Rewriter, product: Binding, chain: _Chain, x: _Whole, w: _Whole) ->
         dtype, zero = str(dict(call.attrs)["dtype"]), int(found[1]) if len(found) > 1 else 0
         scale = (scale / found[0].astype(np.float32)).astype(np.float32)
         if isinstance(bias, Constant):
-            bias = _constant((bias.array / found[0]).astype(np.float32))
+            bias = constant_of((bias.array / found[0]).astype(np.float32))
         elif bias is not None:
-            bias = r.emit(operator_call("div", bias, _constant(found[0].astype(np.float32))), name="bias", where=product.where)
-    operands = (r.read(x.numbers), weights, _constant(scale), *(() if bias is None else (bias,)))
+            bias = r.emit(operator_call("div", bias, constant_of(found[0].astype(np.float32))), name="bias", where=product.where)
+    operands = (r.read(x.numbers), weights, constant_of(scale), *(() if bias is None else (bias,)))
     made = operator_call(
         "quantized_matmul", *operands, x_zero=int(x.zero.reshape(())), relu=chain.relu, dtype=dtype, zero=zero, **attrs
     )
@@ -233,5 +233,6 @@ def _emit(r: Rewriter, product: Binding, chain: _Chain, x: _Whole, w: _Whole) ->
     r.keep(chain.quantize, OpCall(end.value.op, (moved,), end.value.attrs))
 
 
-def _constant(array: np.ndarray) -> Constant:
+def constant_of(array: np.ndarray) -> Constant:
+    """An array as an operand."""
     return Constant(array, TensorType(tuple(map(sympy.Integer, array.shape)), array.dtype.name))

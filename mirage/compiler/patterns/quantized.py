@@ -28,6 +28,12 @@ def _quantized_attributes(m: Match) -> dict[str, Any]:
     return {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero")} | _is_transposed(m)
 
 
+def _windows_attributes(m: Match) -> dict[str, Any]:
+    found = {key: value for key, value in m.calls["windows"].attrs if key != "dtype"}
+    # numbers of attributes are exact, those of libraries are not
+    return {key: float(value) if key in ("other_scale", "least", "most") else value for key, value in found.items()}
+
+
 def _dequantized() -> Pattern:
     """Rows times weights that are made real, what is added to each row, and a relu."""
     real = op("dequantize", value("w", rank=2, dtype="int8"), value("scale"), name="real")
@@ -58,7 +64,17 @@ def _dequantized_attributes(m: Match) -> dict[str, Any]:
 
 _x, _w, _scale, _bias = value("x", dtype=ACTIVATIONS), value("w", rank=2), value("scale"), value("bias")
 _right = view("transpose", _w, name="right") | _w
+_rows = (_x, value("w"), _scale, _bias, value("other"))
 for _package in _PACKAGES:
+    for _count, _of in ((2, "sums"), (3, "scale"), (4, "bias"), (5, "other")):
+        register_pattern(
+            f"{_package}_quantized_convolution_{_of}",
+            op("quantized_convolution", *_rows[:_count], name="windows"),
+            "cpu.quantized_convolution",
+            _has_constant_weights,
+            attributes=_windows_attributes,
+            package=_package,
+        )
     for _name, _operands in (("quantized", (_x, _right, _scale)), ("quantized_bias", (_x, _right, _scale, _bias))):
         register_pattern(
             f"{_package}_{_name}",

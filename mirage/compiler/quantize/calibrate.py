@@ -76,7 +76,8 @@ def calibrate(annotated: Annotated, scheme: Scheme, data: Sequence[Sequence[Any]
             weight = value.args[0]
             assert isinstance(weight, Constant)
             grain = attrs["group"] or ("tensor" if scheme.weights == "tensor" else "channel")
-            operands = (weight, constant(weight_scales(weight.array, grain, scheme.weight_method)))
+            scales_of = weight_scales(weight.array, grain, scheme.weight_method, attrs["axis"])
+            operands = (weight, constant(scales_of))
         r.keep(b, OpCall("sim_quantize", operands, value.attrs))
     return Calibrated(annotated.module.with_function(r.finish()), scales)
 

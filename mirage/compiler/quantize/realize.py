@@ -3,14 +3,15 @@
     sim_quantize(x, scale, zero)   =>   dequantize(quantize(x, scale, zero), scale, zero)
     sim_quantize(w, scale)         =>   dequantize(int8 constant, scale)                     of a constant w
 
-Then products of two of these are products of whole numbers, with what follows them where they are stored
-(`mirage.compiler.passes.quantized_products`), as in models that came with QuantizeLinear and DequantizeLinear.
+Then products and convolutions of two of these are those of whole numbers, with what follows them where they are stored
+(`mirage.compiler.passes.quantized_products` and `quantized_convolutions`), as in models that came with QuantizeLinear and
+DequantizeLinear.
 """
 
 from __future__ import annotations
 
 from mirage.compiler.context import Context
-from mirage.compiler.passes import canonicalize, cse, dead_code, quantized_products
+from mirage.compiler.passes import canonicalize, cse, dead_code, quantized_convolutions, quantized_products
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
 from mirage.compiler.quantize.calibrate import constant
 from mirage.compiler.quantize.scales import quantized
@@ -36,12 +37,12 @@ def realize(module: Module) -> Module:
         attrs = dict(value.attrs)
         along = {key: attrs[key] for key in ("axis", "group")}
         if isinstance(x, Constant) and isinstance(scales[0], Constant) and len(scales) == 1:
-            whole = constant(quantized(x.array, scales[0].array))
+            whole = constant(quantized(x.array, scales[0].array, attrs["axis"]))
             r.keep(b, operator_call("dequantize", whole, *scales, **along))
         else:
             numbers = r.emit(operator_call("quantize", x, *scales, **attrs), name=f"{b.var.name}_int", where=b.where)
             r.keep(b, operator_call("dequantize", numbers, *scales, **along))
     module = module.with_function(r.finish())
-    for p in (cse.run, quantized_products.run, canonicalize.run, dead_code.run):
+    for p in (cse.run, dead_code.run, quantized_products.run, quantized_convolutions.run, canonicalize.run, dead_code.run):
         module = p(module, Context())
     return module

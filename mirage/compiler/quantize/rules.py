@@ -42,8 +42,8 @@ def register_quantization(op: str, rule: QuantizationRule | None) -> None:
 
     `rule(call)` gets the operator's call (`call.args` are its operands, with their `annotation`; `dict(call.attrs)` its
     attributes), and gives a `Role` per operand, None for one that stays as it is; or `Stays(reason)`. What quantization
-    realizes as whole numbers is a product with a constant matrix of weights; other roles are simulated: their operands are
-    rounded as integers would be, and computed in float32.
+    realizes as whole numbers is a product with a constant matrix of weights, or a convolution with constant ones; other roles are
+    simulated: their operands are rounded as integers would be, and computed in float32.
 
     Raises UnknownOperator for an operator that there is not.
     Source: Relay, section 4.2 (annotation rules).
@@ -95,7 +95,12 @@ def _matmul(call: OpCall) -> Roles:
 
 
 def _convolution(call: OpCall) -> Roles:
-    return Stays("convolutions of whole numbers have no kernel")
+    x, w = call.args
+    if not (_is_float(x.annotation) and _is_float(w.annotation)):
+        return Stays("it is not of float32")
+    if isinstance(x, Constant) or not isinstance(w, Constant):
+        return Stays("its weight is not known")
+    return Role.ACTIVATION, Role.WEIGHT
 
 
 register_quantization("matmul", _matmul)

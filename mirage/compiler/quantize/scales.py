@@ -136,13 +136,17 @@ def _least_divergence(seen: Seen, dtype: str) -> tuple[float, float]:
     return min(_ranges(seen), key=divergence)
 
 
-def weight_scales(w: np.ndarray, grain: str | int, method: str) -> np.ndarray:
+def weight_scales(w: np.ndarray, grain: str | int, method: str, axis: int = -1) -> np.ndarray:
     """Scales of a weight `w[k, n]` for int8: of rank 0, `[n]`, or `[k / group, n]`, with which no value is cut off by "max".
+
+    Without groups, a weight has any rank, and a scale for each position along `axis`.
 
     Raises CalibrationError where a value is not finite.
     """
     if not np.isfinite(w).all():
         raise CalibrationError("a weight has values that are not finite; scales are chosen from finite values alone")
+    if not isinstance(grain, int):
+        w = np.moveaxis(w, axis, -1).reshape(-1, w.shape[axis])
     parts = w.reshape(-1, grain, w.shape[-1]) if isinstance(grain, int) else w.reshape(1, -1, w.shape[-1])
     if grain == "tensor":
         parts = parts.reshape(1, -1, 1)
@@ -158,7 +162,9 @@ def weight_scales(w: np.ndarray, grain: str | int, method: str) -> np.ndarray:
     return np.asarray(best if isinstance(grain, int) else best[0, 0] if grain == "tensor" else best[0])
 
 
-def quantized(w: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """A weight `[k, n]` in int8 by scales as `weight_scales` gives them."""
+def quantized(w: np.ndarray, scale: np.ndarray, axis: int = -1) -> np.ndarray:
+    """A weight in int8 by scales as `weight_scales` gives them."""
     wide = np.repeat(scale, w.shape[0] // scale.shape[0], 0) if scale.ndim == 2 else scale
+    if scale.ndim == 1:
+        wide = np.moveaxis(scale.reshape(-1, *[1] * (w.ndim - 1)), 0, axis)
     return np.asarray(np.clip(np.rint(w / wide), *quantized_range("int8")), np.int8)

@@ -10,6 +10,8 @@ from mirage.errors import QuantizationError
 METHODS = ("max", "percentile", "kl", "mse")
 #: element types of activations
 ACTIVATIONS = ("uint8", "int8", "int16", "float32")
+#: those of which convolutions are computed in whole numbers
+WHOLE = ("uint8", "int8")
 #: what has one scale of a weight, beside a number of terms of a sum
 GRAINS = ("tensor", "channel")
 

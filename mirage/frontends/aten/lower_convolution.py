@@ -10,7 +10,7 @@ from typing import Any
 
 from mirage.frontends import array_ops, ops
 from mirage.frontends.aten.table import Call, lowers
-from mirage.frontends.convolutions import convolution
+from mirage.frontends.convolutions import are_windows, convolution
 from mirage.frontends.imported import unsupported
 from mirage.frontends.products import product
 from mirage.frontends.proxy import apply
@@ -35,7 +35,9 @@ def _convolution(
         and tuple(kernel) == tuple(stride)
         and all(d == 1 or k == 1 for d, k in zip(dilation, kernel, strict=True))
     )
-    if patches and groups == 1:
+    if are_windows():
+        y = as_shape(convolution(x, weight, stride, padding, padding, dilation, groups), c.shape)
+    elif patches and groups == 1:
         y = _patches(c, x, weight)
     elif rank == 1 and kernel[0] <= _TAPS and (groups == 1 or (weight.shape[1] == 1 and weight.shape[0] == groups)):
         y = _taps(c, x, weight, stride[0], padding[0], dilation[0], groups)

@@ -10,8 +10,10 @@ import numpy as np
 
 from mirage.frontends import array_ops, graph_ops
 from mirage.frontends.aten.table import Call, lowers
+from mirage.frontends.convolutions import are_windows, max_pool
 from mirage.frontends.imported import as_tensor, unsupported
 from mirage.frontends.proxy import apply
+from mirage.frontends.shapes import as_shape
 from mirage.ir.types import DTYPES, ELEMENTS
 
 
@@ -110,7 +112,12 @@ def _adaptive_avg_pool(c: Call, x: Any, size: Any) -> Any:
 def _max_pool(
     c: Call, x: Any, kernel: Any, stride: Any = (), padding: Any = (0,), dilation: Any = (1,), ceil_mode: bool = False
 ) -> Any:
-    return _largest(c, x, Windows(c, kernel, stride, padding, dilation, 2 if "2d" in c.name else 3))
+    windows = Windows(c, kernel, stride, padding, dilation, 2 if "2d" in c.name else 3)
+    values, position = _largest(c, x, windows)
+    if are_windows() and not ceil_mode:
+        edges = windows.padding
+        values = as_shape(max_pool(x, windows.kernel, windows.stride, edges, edges, windows.dilation), values.shape)
+    return values, position
 
 
 def _largest(c: Call, x: Any, windows: Windows) -> Any:

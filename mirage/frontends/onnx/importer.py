@@ -223,6 +223,9 @@ class _Importer:
             return None
         if any(x.size > SMALL for x in held if x is not None):
             return None
+        if name == "DequantizeLinear" and held[0] is not None and held[0].ndim > 1:
+            # weights: products of whole numbers are made of them
+            return None
         if any(a.type in (AttributeProto.GRAPH, AttributeProto.GRAPHS) for a in node.attribute):
             return None
         if any(v is not None and v.is_symbolic for v in operands):

@@ -11,7 +11,7 @@ import numpy as np
 
 from mirage.frontends import graph_ops
 from mirage.frontends.imported import unsupported
-from mirage.frontends.onnx.lower_windows import convolved
+from mirage.frontends.onnx.lower_windows import Window, convolved
 from mirage.frontends.onnx.table import Call, fitting, lowers
 from mirage.frontends.products import matmul
 from mirage.frontends.proxy import apply
@@ -118,8 +118,34 @@ def _rescaled(c: Call, found: Any, scales: Any, scale: Any, zero: Any, axis: int
     return _quantized(c, y + _along(c.cast(zero, "float64"), found, axis), zero.dtype)
 
 
+def _weights(c: Call, w: Any, zero: int) -> Any | None:
+    """Weights without their zero point in int8, where operand `zero` is known to leave them there."""
+    known = c.known(zero)
+    if w.dtype == "int8" and (zero >= len(c.values) or c.values[zero] is None or (known is not None and not np.any(known))):
+        return w
+    if w.dtype == "uint8" and known is not None and np.all(known == 128):
+        return c.cast(apply("sub", c.cast(w, "int32"), 128), "int8")
+    return None
+
+
+def _windows(c: Call, x: Any, w: Any, x_zero: int) -> dict[str, Any] | None:
+    """The attributes of a convolution of whole numbers; None where there is none of such tensors."""
+    at, given = Window(c, x, w.shape[2:]), x_zero < len(c.values) and c.values[x_zero] is not None
+    zero = c.known(x_zero) if given else np.zeros((), np.int64)
+    known = all(isinstance(n, int) and n >= 0 for n in (*at.low, *at.high))
+    if zero is None or zero.size != 1 or x.dtype not in ("int8", "uint8") or not known:
+        return None
+    return {
+        "strides": tuple(at.strides), "dilations": tuple(at.dilations), "groups": c.attr("group", 1), "low": tuple(at.low),
+        "high": tuple(at.high), "x_zero": int(zero.reshape(())),
+    }  # fmt: skip
+
+
 @lowers("ConvInteger")
 def _conv_integer(c: Call, x: Any, w: Any, x_zero: Any = None, w_zero: Any = None) -> Any:
+    windows, weights = _windows(c, x, w, 2), _weights(c, w, 3)
+    if windows is not None and weights is not None:
+        return apply("quantized_convolution", x, weights, dtype="int32", **windows)
     return c.cast(convolved(c, _shifted(c, x, x_zero, 0, "float64"), _shifted(c, w, w_zero, 0, "float64")), "int32")
 
 
@@ -127,6 +153,15 @@ def _conv_integer(c: Call, x: Any, w: Any, x_zero: Any = None, w_zero: Any = Non
 def _quantized_conv(
     c: Call, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any, scale: Any, zero: Any, bias: Any = None
 ) -> Any:
+    windows, weights, zero_of = _windows(c, x, w, 2), _weights(c, w, 5), c.known(7)
+    scales = [s for k in (1, 4, 6) if (s := c.known(k)) is not None and s.dtype == np.float32]
+    known = len(scales) == 3 and scales[0].size == scales[2].size == 1 and isinstance(w.shape[0], int)
+    if windows is not None and weights is not None and known and zero_of is not None and zero_of.size == 1:
+        factors = (scales[0].reshape(()) * scales[1].reshape(-1) / scales[2].reshape(())).astype(np.float32)
+        along = c.constant(np.ascontiguousarray(np.broadcast_to(factors, (w.shape[0],))), "float32")
+        operands = (x, weights, along, *(() if bias is None else (bias,)))
+        to = {"dtype": zero.dtype, "zero": int(zero_of.reshape(()))}
+        return apply("quantized_convolution", *operands, **windows, **to)
     whole = None if bias is None else c.cast(bias, "float64")
     found = convolved(c, _shifted(c, x, x_zero, 0, "float64"), _shifted(c, w, w_zero, 0, "float64"), whole)
     return _rescaled(c, found, _along(x_scale, found, 1) * _along(w_scale, found, 1), scale, zero, 1)

@@ -18,7 +18,7 @@ from mirage.ir.gradient import Backward, Cotangents, Emitter
 from mirage.ir.graph_operator import GraphOperator, steps_between, wide
 from mirage.ir.loops.program import TensorExpr, operands, reduction
 from mirage.ir.loops.scalars import Scalar, size
-from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register, same_dtype
+from mirage.ir.operator import FLOATING, NUMERIC, ORDERED, Attribute, Attrs, register, same_dtype
 from mirage.ir.requirements import AtMost, at_most, needs
 from mirage.ir.types import TensorType, is_one, shape_text
 
@@ -314,5 +314,5 @@ class Pool(GraphOperator):
 
 
 _POOL = (Attribute("kernel", "ints"), Attribute("strides", "ints"), Attribute("dilations", "ints"))
-MAX_POOL = register(Pool("max_pool", 1, 1, _POOL, takes=NUMERIC, combiner="max"))
+MAX_POOL = register(Pool("max_pool", 1, 1, _POOL, takes=ORDERED, combiner="max"))
 SUM_POOL = register(Pool("sum_pool", 1, 1, _POOL, takes=NUMERIC, combiner="sum"))

@@ -34,7 +34,13 @@ def quantized_range(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def _check_type(op: str, what: str, t: TensorType, allowed: Sequence[str]) -> None:
+def shifted(sums: Any, multiplier: Any, shift: int) -> Any:
+    """Whole numbers of 64 bits: `(sums * multiplier + 2^(shift - 1)) >> shift`, halves rounded up."""
+    return (sums.astype(np.int64) * multiplier.astype(np.int64) + (1 << shift >> 1)) >> shift
+
+
+def require_types(op: str, what: str, t: TensorType, allowed: Sequence[str]) -> None:
+    """Raises DTypeError for an operand that is of no allowed type."""
     if t.dtype not in allowed:
         raise DTypeError(f"{op}: {what} is {t}; it has to be of {', '.join(allowed)}")
 
@@ -64,7 +70,7 @@ class _Scaled(GraphOperator):
                     f"{f' in groups of {group}' if group else ''}; give {'' if group else 'one, or '}[{shape_text(wanted)}]"
                 )
         if len(types) > 1:
-            _check_type(self.name, "the scale", types[1], ("float32",))
+            require_types(self.name, "the scale", types[1], ("float32",))
 
     def check_attrs(self, given: Attrs) -> dict[str, Any]:
         attrs = super().check_attrs(given)
@@ -108,11 +114,11 @@ class Quantize(_Scaled):
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         self._check(types, attrs)
-        _check_type(self.name, "the operand", types[0], ("float32",))
+        require_types(self.name, "the operand", types[0], ("float32",))
         if attrs["dtype"] not in QUANTIZED:
             raise AttributeValueError(f"{self.name}: dtype={attrs['dtype']!r}; it is one of {', '.join(QUANTIZED)}")
         if len(types) > 2:
-            _check_type(self.name, "the zero point", types[2], (attrs["dtype"],))
+            require_types(self.name, "the zero point", types[2], (attrs["dtype"],))
         return TensorType(types[0].shape, attrs["dtype"])
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
@@ -141,9 +147,9 @@ class Dequantize(_Scaled):
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         self._check(types, attrs)
-        _check_type(self.name, "the operand", types[0], _WHOLE)
+        require_types(self.name, "the operand", types[0], _WHOLE)
         if len(types) > 2:
-            _check_type(self.name, "the zero point", types[2], (types[0].dtype,))
+            require_types(self.name, "the zero point", types[2], (types[0].dtype,))
         return TensorType(types[0].shape, "float32")
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
@@ -173,11 +179,11 @@ class SimQuantize(_Scaled):
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         self._check(types, attrs)
-        _check_type(self.name, "the operand", types[0], ("float32",))
+        require_types(self.name, "the operand", types[0], ("float32",))
         if attrs["dtype"] not in QUANTIZED:
             raise AttributeValueError(f"{self.name}: dtype={attrs['dtype']!r}; it is one of {', '.join(QUANTIZED)}")
         if len(types) > 2:
-            _check_type(self.name, "the zero point", types[2], (attrs["dtype"],))
+            require_types(self.name, "the zero point", types[2], (attrs["dtype"],))
         return types[0]
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
@@ -222,8 +228,8 @@ class QuantizedMatmul(GraphOperator):
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         x, w = types[:2]
-        _check_type(self.name, "x", x, ("int8", "uint8", "int16"))
-        _check_type(self.name, "w", w, ("int8",))
+        require_types(self.name, "x", x, ("int8", "uint8", "int16"))
+        require_types(self.name, "w", w, ("int8",))
         least, most = quantized_range(x.dtype)
         if not least <= attrs["x_zero"] <= most:
             raise AttributeValueError(f"{self.name}: x_zero={attrs['x_zero']} is no {x.dtype}; it is {least} to {most}")
@@ -238,7 +244,7 @@ class QuantizedMatmul(GraphOperator):
                 raise ShapeError(f"{self.name}: {k} terms in groups of {attrs['group']}; a group divides k")
             wanted = (k / attrs["group"], w.shape[1])
         for what, t, shape in zip(("scale", "bias"), types[2:], (wanted, wanted[-1:]), strict=False):
-            _check_type(self.name, f"the {what}", t, ("float32",))
+            require_types(self.name, f"the {what}", t, ("float32",))
             if t.shape != shape:
                 raise ShapeError(f"{self.name}: a {what} [{shape_text(t.shape)}]; it is [{shape_text(shape)}]")
         return TensorType((*x.shape[:-1], w.shape[1]), attrs["dtype"])

@@ -528,6 +528,9 @@ DATA_DEPENDENT = [
     Case("boolean_mask", [(MATRIX, I64), (MATRIX, BOOL)], lambda x, mask, **_: x.ravel()[mask.ravel()], loops=False),
 ]
 
+MATRIX_OF_CHANNELS: Any = ("n", 2, "m")
+
+
 def _quantized(x: Array, scale: Array, zero: Any) -> Array:
     whole = np.vectorize(lambda v, s: float(round(v / s)) if s else math.copysign(math.inf, v), otypes=[np.float64])(x, scale)
     return np.clip(whole + zero, -128, 127).astype(np.int8)
@@ -571,6 +574,15 @@ QUANTIZATION = [
         [(MATRIX, I8), (("m", "k"), I8), (("k",), F32), (("k",), F32)],
         lambda x, w, s, b, **_: np.maximum((x.astype(np.int64) - 3) @ w.astype(np.int64) * s + b, 0),
         {"x_zero": 3, "relu": True},
+        loops=False,
+    ),
+    Case(
+        "quantized_convolution",
+        [(MATRIX_OF_CHANNELS, I8), (("k", 2, 1), I8), (("k",), F32), (("k",), F32)],
+        lambda x, w, s, b, **_: np.minimum(
+            np.einsum("bcn,oc->bon", x.astype(np.int64) - 3, w[..., 0].astype(np.int64)) * s[:, None] + b[:, None], 9
+        ),
+        {"strides": (1,), "dilations": (1,), "low": (0,), "high": (0,), "x_zero": 3, "most": 9},
         loops=False,
     ),
 ]

@@ -30,7 +30,7 @@ from tests.ir.operators.test_meaning import holds
 #: elements by which differences are taken
 TRIED = 10
 #: operators of floating-point tensors that have no gradient
-NONE = {"unique", "dequantize", "quantized_matmul", "sim_quantize"}
+NONE = {"unique", "dequantize", "quantized_convolution", "quantized_matmul", "sim_quantize"}
 #: where the arguments lie of functions that are not defined everywhere
 DOMAINS: Mapping[str, tuple[float, float]] = {
     "asin": (-0.9, 0.9), "acos": (-0.9, 0.9), "atanh": (-0.9, 0.9), "acosh": (1.1, 3), "log1p": (-0.5, 2),

@@ -1,0 +1,385 @@
+/* Convolutions of quantized activations with weights of 8 bits: sums in 32 bits, scaled to float32, and quantized again where they
+ * are stored if that is asked for.
+ *
+ * Each element is what this says, operation by operation, so that it is the same on every processor:
+ *
+ *     sum    = sum over the window of (x - x_zero) * w, 0 beyond x, plus offset[o]     modulo 2^32
+ *     value  = float(sum) * scale[o] + bias[o]
+ *     value  = value + other, which is float32, or float(other - other_zero) * other_scale
+ *     value  = min(max(value, least), most)
+ *     result = clip(round(value), range - zero) + zero, half to even, where it is stored as an integer
+ *
+ * With multipliers in place of scales it is ((sum * multiplier[o] + 2^(shift - 1)) >> shift), clipped, in 64 bits.
+ *
+ * Channels are interleaved to words of 4 bytes first, each with what one lane multiplies; words are then laid out in panels and
+ * multiplied as the numbers of other convolutions are. Those of one channel are sums of floats, in which such sums are exact.
+ */
+#define MI_ELEMENT unsigned char
+#include "mirage_convolution.h"
+#include "mirage_dot.h"
+
+#include <stdlib.h>
+
+#define ROWS 256          /* words of a panel's column: in the second-level cache */
+#define COLUMNS MI_COLUMNS
+#define OUTPUTS 32        /* of a cell at least, so that laying out columns is the smaller part of it */
+#define FEW 4             /* outputs of one channel that are no product */
+#define EXACT_TAPS 512    /* sums of so many products of 9 and 8 bits are whole numbers of float32 */
+#define SHARED (16 * 1024) /* from so many words on, several threads interleave */
+#define STRIP 4096        /* places of a channel that one cell interleaves */
+
+typedef short mi_bytes16 __attribute__((vector_size(MI_W * 2)));
+typedef unsigned char mi_bytes8 __attribute__((vector_size(MI_W)));
+
+struct mi_finish {
+    const int *sums;   /* of the weights of an output */
+    const int *offset; /* added to the sums, or NULL */
+    const float *scale;
+    const int *multiplier; /* in place of the scale, or NULL */
+    const float *bias;     /* or NULL */
+    const void *other;     /* as `out`, or NULL */
+    void *out;
+    float other_scale, lower, upper;          /* bounds of the value */
+    int other_bytes, other_is_signed, other_zero; /* 4 of float32, 1 of an integer */
+    int bytes, whole, zero;                   /* of the result: 4 of float32, or of `whole` sums; 2 or 1 of an integer */
+    int shift, least, most;                   /* with multipliers: bounds of what is shifted */
+    int flip, minus;                          /* a byte of x stands for (byte ^ flip) - minus */
+    unsigned term_zero;                       /* what a term is where x is zero; 0 of terms that are without */
+};
+
+typedef struct {
+    const void *x, *w; /* w as `mi_quantized_windows_pack` lays it out */
+    const ptrdiff_t *sizes;
+    int is_signed, x_zero; /* x: int8 or uint8 */
+    struct mi_finish finish;
+} quantized_windows;
+
+typedef struct {
+    mi_windows c; /* of words: `channels` of so many bytes each */
+    ptrdiff_t positions, depth, columns, tiles, parts, part;
+    const unsigned char *bytes;
+    const unsigned *w; /* words of weights */
+    unsigned *words, flip;
+    ptrdiff_t given, strips; /* channels of a group */
+    mi_real blank;
+} products;
+
+MI_INLINE mi_vec other_of(const struct mi_finish *f, ptrdiff_t at, int n)
+{
+    if (f->other_bytes == 4) return mi_load_n((const float *)f->other + at, n);
+    const unsigned char *from = (const unsigned char *)f->other + at;
+    mi_bytes8 bytes = {0};
+    if (n == MI_W) memcpy(&bytes, from, sizeof bytes);
+    else memcpy(&bytes, from, (size_t)n);
+    const int flip = f->other_is_signed ? 128 : 0;
+    const mi_ivec whole = (__builtin_convertvector(bytes, mi_ivec) ^ flip) - (f->other_zero + flip);
+    return mi_product(__builtin_convertvector(whole, mi_vec), mi_broadcast(f->other_scale));
+}
+
+/* Stores the low bytes of n lanes. */
+MI_INLINE void store_lanes(const struct mi_finish *f, mi_sum lanes, ptrdiff_t at, int n)
+{
+    if (f->bytes == 1) {
+        const mi_bytes8 part = __builtin_convertvector(lanes, mi_bytes8);
+        unsigned char *to = (unsigned char *)f->out + at;
+        if (n == MI_W) memcpy(to, &part, sizeof part);
+        else memcpy(to, &part, (size_t)n);
+    } else if (f->bytes == 2) {
+        const mi_bytes16 part = __builtin_convertvector((mi_ivec)lanes, mi_bytes16);
+        memcpy((unsigned short *)f->out + at, &part, (size_t)n * 2);
+    } else {
+        memcpy((unsigned *)f->out + at, &lanes, (size_t)n * 4);
+    }
+}
+
+MI_INLINE void store_whole(const struct mi_finish *f, mi_sum sum, ptrdiff_t output, ptrdiff_t at, int n)
+{
+    sum += (unsigned)(f->offset ? f->offset[output] : 0) - f->term_zero * (unsigned)f->sums[output];
+    if (f->whole) {
+        store_lanes(f, sum, at, n);
+        return;
+    }
+    if (f->multiplier) {
+        int lanes[MI_W];
+        mi_store_lanes(lanes, sum);
+        const long long factor = f->multiplier[output], half = f->shift ? 1LL << (f->shift - 1) : 0;
+        for (int i = 0; i < MI_W; i++) {
+            const long long v = (lanes[i] * factor + half) >> f->shift, above = v < f->least ? f->least : v;
+            lanes[i] = (int)(above > f->most ? f->most : above) + f->zero;
+        }
+        store_lanes(f, mi_load_lanes(lanes), at, n);
+        return;
+    }
+    mi_vec v = mi_product(__builtin_convertvector((mi_ivec)sum, mi_vec), mi_broadcast(f->scale[output]));
+    if (f->bias) v += mi_broadcast(f->bias[output]);
+    if (f->other) v += other_of(f, at, n);
+    v = mi_min(mi_max(v, mi_broadcast(f->lower)), mi_broadcast(f->upper));
+    if (f->bytes == 4) {
+        mi_store_n((float *)f->out + at, v, n);
+        return;
+    }
+    const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
+    store_lanes(f, (mi_sum)(v + whole) - 0x4b400000u + (unsigned)f->zero, at, n);
+}
+
+/* Sums in floats, as those of one channel are: of terms without their zero. */
+MI_INLINE void mi_store_sums(const struct mi_finish *f, mi_vec sum, ptrdiff_t output, ptrdiff_t at, int n)
+{
+    store_whole(f, (mi_sum)__builtin_convertvector(sum, mi_ivec), output, at, n);
+}
+
+
+MI_INLINE void mi_lay_row(const mi_windows *c, mi_real *to, const unsigned char *from, ptrdiff_t step, ptrdiff_t n)
+{
+    const int flip = c->finish->flip, minus = c->finish->minus;
+    if (step == 1) {
+        for (ptrdiff_t i = 0; i < n; i++) to[i] = (mi_real)((from[i] ^ flip) - minus);
+    } else {
+        for (ptrdiff_t i = 0; i < n; i++) to[i] = (mi_real)((from[i * step] ^ flip) - minus);
+    }
+}
+
+#include "mirage_depthwise.h"
+
+/* Words of a quad of channels: those that there are not are the first one, and have weights of 0. */
+static void interleave(void *args, long index, int thread, void *scratch)
+{
+    (void)thread, (void)scratch;
+    const products *p = args;
+    const ptrdiff_t plane = p->c.in[0] * p->c.in[1] * p->c.in[2], quad = index / p->strips, first = index % p->strips * STRIP;
+    const ptrdiff_t group = quad / p->c.channels, channel = quad % p->c.channels * MI_STEP, left = plane - first;
+    const ptrdiff_t count = left < STRIP ? left : STRIP;
+    const unsigned char *x = p->bytes + (group * p->given + channel) * plane + first, *from[MI_STEP];
+    for (int t = 0; t < MI_STEP; t++) from[t] = channel + t < p->given ? x + t * plane : x;
+    unsigned *to = p->words + quad * plane + first;
+#if MI_STEP == 4
+    const unsigned char *a = from[0], *b = from[1], *c = from[2], *d = from[3];
+    for (ptrdiff_t i = 0; i < count; i++) {
+        to[i] = ((unsigned)a[i] | (unsigned)b[i] << 8 | (unsigned)c[i] << 16 | (unsigned)d[i] << 24) ^ p->flip;
+    }
+#else
+    const unsigned char *a = from[0], *b = from[1];
+    if (p->c.finish->flip) {
+        for (ptrdiff_t i = 0; i < count; i++) {
+            to[i] = ((unsigned)(signed char)a[i] & 0xffff) | (unsigned)(signed char)b[i] << 16;
+        }
+    } else {
+        for (ptrdiff_t i = 0; i < count; i++) to[i] = (unsigned)a[i] | (unsigned)b[i] << 16;
+    }
+#endif
+}
+
+typedef struct {
+    ptrdiff_t k;
+    const unsigned *w, *y;
+    unsigned *sums; /* COLUMNS apart, of the first output */
+    ptrdiff_t output, at, apart; /* the first output, and where it and the next one are in the result */
+    int rows, tail, accumulate;
+    const struct mi_finish *finish; /* NULL where more is to be added */
+} block;
+
+/* MR rows by NV vectors of sums; MR and NV are constants, so the sums live in registers. */
+MI_INLINE void sums(const int MR, const int NV, const block *b)
+{
+    mi_sum sum[MI_BLOCK_SUMS];
+    const unsigned *w = b->w, *y = b->y;
+    MI_UNROLL for (int i = 0; i < MR; i++)
+    {
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            sum[i * NV + j] = b->accumulate ? mi_load_lanes(b->sums + i * COLUMNS + j * MI_W) : (mi_sum){0};
+        }
+    }
+    MI_NO_UNROLL for (ptrdiff_t k = b->k; k > 0; k--, w += MR, y += NV * MI_W)
+    {
+        mi_sum yj[MI_BLOCK_VECTORS];
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            yj[j] = mi_load_lanes(y + j * MI_W);
+            MI_IN_REGISTER(yj[j]);
+        }
+        MI_UNROLL for (int i = 0; i < MR; i++)
+        {
+            const mi_sum wi = w[i] - (mi_sum){0};
+            MI_UNROLL for (int j = 0; j < NV; j++) sum[i * NV + j] = mi_dot(sum[i * NV + j], yj[j], wi);
+        }
+    }
+    MI_UNROLL for (int i = 0; i < MR; i++)
+    {
+        MI_UNROLL for (int j = 0; j < NV; j++)
+        {
+            if (!b->finish) mi_store_lanes(b->sums + i * COLUMNS + j * MI_W, sum[i * NV + j]);
+            else if (i < b->rows) {
+                store_whole(b->finish, sum[i * NV + j], b->output + i, b->at + i * b->apart + j * MI_W, j == NV - 1 ? b->tail : MI_W);
+            }
+        }
+    }
+}
+
+#define SUMS(MR, NV) \
+    static void sums_##MR##x##NV(const block *b) { sums(MR, NV, b); }
+#define SUMS_OF(MR) SUMS(MR, 1) SUMS(MR, 2) SUMS(MR, 3)
+#define NAMES_OF(MR) {sums_##MR##x1, sums_##MR##x2, sums_##MR##x3}
+SUMS_OF(1)
+SUMS_OF(2)
+SUMS_OF(4)
+#if MI_BLOCK_ROWS == 8
+SUMS_OF(8)
+#endif
+/* by the logarithm of the rows, and by vectors */
+static void (*const blocks[][MI_BLOCK_VECTORS])(const block *) = {
+    NAMES_OF(1), NAMES_OF(2), NAMES_OF(4),
+#if MI_BLOCK_ROWS == 8
+    NAMES_OF(8),
+#endif
+};
+
+/* The columns of a cell of several images, as they are stored: each run of an image by itself. */
+static void store(const products *p, const unsigned *from, ptrdiff_t group, ptrdiff_t first, ptrdiff_t outputs, ptrdiff_t column, ptrdiff_t count)
+{
+    const mi_windows *c = &p->c;
+    for (ptrdiff_t done = 0; done < count;) {
+        const ptrdiff_t image = (column + done) / p->positions, place = (column + done) % p->positions;
+        const ptrdiff_t left = count - done, rest = p->positions - place, run = rest < left ? rest : left;
+        for (ptrdiff_t o = 0; o < outputs; o++) {
+            const ptrdiff_t output = group * c->outputs + first + o;
+            const ptrdiff_t at = (image * c->groups * c->outputs + output) * p->positions + place;
+            for (ptrdiff_t i = 0; i < run; i += MI_W) {
+                unsigned lanes[MI_W] = {0};
+                const int n = run - i < MI_W ? (int)(run - i) : MI_W;
+                memcpy(lanes, from + o * COLUMNS + done + i, (size_t)n * sizeof *lanes);
+                store_whole(c->finish, mi_load_lanes(lanes), output, at + i, n);
+            }
+        }
+        done += run;
+    }
+}
+
+static void cell(void *args, long index, int thread, void *scratch)
+{
+    (void)thread;
+    const products *p = args;
+    const mi_windows *c = &p->c;
+    const ptrdiff_t part = index % p->parts, tile = index / p->parts % p->tiles, group = index / (p->parts * p->tiles);
+    const ptrdiff_t column = tile * COLUMNS, rest = p->columns - column, count = rest < COLUMNS ? rest : COLUMNS;
+    const ptrdiff_t first = part * p->part, left = c->outputs - first, outputs = left < p->part ? left : p->part;
+    const ptrdiff_t image = column / p->positions, place = column % p->positions;
+    const int vectors = (int)((count + MI_W - 1) / MI_W), together = place + count <= p->positions;
+    const ptrdiff_t at = ((image * c->groups + group) * c->outputs + first) * p->positions + place;
+    const mi_real *x = (const mi_real *)(const void *)p->words + group * c->channels * (c->in[0] * c->in[1] * c->in[2]);
+    const unsigned *w = p->w + (group * mi_packed_outputs(c->outputs) + first) * p->depth;
+    mi_real *panel = scratch;
+    unsigned *aside = (unsigned *)scratch + ROWS * COLUMNS;
+    mi_run_of_places runs[COLUMNS];
+    const int n_runs = mi_find_runs(c, column, count, runs);
+    for (ptrdiff_t row = 0; row < p->depth; row += ROWS) {
+        const ptrdiff_t rows = p->depth - row < ROWS ? p->depth - row : ROWS;
+        const int last = row + rows == p->depth;
+        mi_lay_out_panel(c, x, runs, n_runs, row, rows, vectors * MI_W, p->blank, panel);
+        for (ptrdiff_t o = 0; o < outputs;) {
+            const ptrdiff_t more = outputs - o, mr = mi_output_rows(more);
+            const int log = mr == 8 ? 3 : mr == 4 ? 2 : mr == 2;
+            const block b = {
+                .k = rows, .w = w + o * p->depth + row * mr, .y = (const unsigned *)scratch, .sums = aside + o * COLUMNS,
+                .output = group * c->outputs + first + o, .at = at + o * p->positions, .apart = p->positions,
+                .rows = (int)(more < mr ? more : mr), .tail = (int)(count - (vectors - 1) * MI_W), .accumulate = row > 0,
+                .finish = together && last ? c->finish : NULL,
+            };
+            blocks[log][vectors - 1](&b);
+            o += mr;
+        }
+    }
+    if (!together) store(p, aside, group, first, outputs, column, count);
+}
+
+/* Whether groups of so many channels, outputs and elements of a window are sums of floats. */
+static int is_alone(ptrdiff_t channels, ptrdiff_t outputs, ptrdiff_t taps)
+{
+    return channels == 1 && outputs <= FEW && taps <= EXACT_TAPS;
+}
+
+/* A convolution's weights w[groups * outputs, channels, taps] as `mi_quantized_windows` reads them, and the sums of each output's;
+ * returns the bytes of the packed form, and writes where `to` is not NULL. */
+ptrdiff_t mi_quantized_windows_pack(
+    ptrdiff_t groups, ptrdiff_t outputs, ptrdiff_t channels, ptrdiff_t taps, const signed char *w, void *to, int *sums)
+{
+    const ptrdiff_t quads = (channels + MI_STEP - 1) / MI_STEP, all = groups * outputs * channels * taps;
+    const int alone = is_alone(channels, outputs, taps);
+    if (!to) return 4 * (alone ? all : groups * mi_packed_outputs(outputs) * quads * taps);
+    for (ptrdiff_t o = 0; o < groups * outputs; o++) {
+        sums[o] = 0;
+        for (ptrdiff_t i = 0; i < channels * taps; i++) sums[o] += w[o * channels * taps + i];
+    }
+    if (alone) {
+        for (ptrdiff_t i = 0; i < all; i++) ((mi_real *)to)[i] = w[i];
+        return 4 * all;
+    }
+    char *next = to;
+    for (ptrdiff_t g = 0; g < groups; g++) {
+        for (ptrdiff_t o = 0; o < outputs;) {
+            const ptrdiff_t left = outputs - o, rows = mi_output_rows(left);
+            for (ptrdiff_t tap = 0; tap < taps; tap++) {
+                for (ptrdiff_t q = 0; q < quads; q++) {
+                    for (ptrdiff_t i = 0; i < rows; i++, next += 4) {
+#if MI_STEP == 4
+                        signed char word[MI_STEP];
+#else
+                        short word[MI_STEP];
+#endif
+                        for (int t = 0; t < MI_STEP; t++) {
+                            const ptrdiff_t k = q * MI_STEP + t;
+                            word[t] = i < left && k < channels ? w[((g * outputs + o + i) * channels + k) * taps + tap] : 0;
+                        }
+                        memcpy(next, word, 4);
+                    }
+                }
+            }
+            o += rows;
+        }
+    }
+    return next - (char *)to;
+}
+
+/* The convolution that `quantized_windows` says, none of whose sizes is 0, as `mi_convolution` has them. By `run`, mi_pool_run; its
+ * status, and -1 where there is no memory. */
+int mi_quantized_windows(const quantized_windows *q, mi_pool_run_fn *run, int n_threads)
+{
+    struct mi_finish finish = q->finish;
+    products p = {.c = mi_windows_of(q->sizes), .bytes = q->x, .w = q->w};
+    mi_windows *c = &p.c;
+    const ptrdiff_t plane = c->in[0] * c->in[1] * c->in[2], taps = c->kernel[0] * c->kernel[1] * c->kernel[2];
+    c->finish = &finish;
+    finish.flip = q->is_signed ? 128 : 0;
+    finish.minus = q->x_zero + finish.flip;
+    if (is_alone(c->channels, c->outputs, taps)) {
+        finish.term_zero = 0;
+        c->x = q->x, c->w = q->w;
+        return mi_run_depthwise(c, n_threads, run);
+    }
+    const int zero = q->x_zero + MI_SHIFT(q->is_signed);
+    finish.term_zero = (unsigned)zero;
+    const unsigned blank = MI_STEP == 4 ? (unsigned)(zero & 0xff) * 0x01010101u : (unsigned)(zero & 0xffff) * 0x00010001u;
+    memcpy(&p.blank, &blank, sizeof blank);
+    p.flip = MI_SHIFT(q->is_signed) ? 0x80808080u : 0;
+    p.given = c->channels;
+    c->channels = (c->channels + MI_STEP - 1) / MI_STEP;
+    const ptrdiff_t words = c->batch * c->groups * c->channels * plane;
+    p.words = malloc((size_t)words * sizeof *p.words);
+    if (!p.words) return -1;
+    p.positions = c->places[0] * c->places[1] * c->places[2];
+    p.depth = c->channels * taps;
+    p.columns = c->batch * p.positions;
+    p.tiles = (p.columns + COLUMNS - 1) / COLUMNS;
+    p.strips = (plane + STRIP - 1) / STRIP;
+    /* several cells for each thread, so that they end together */
+    p.parts = 1;
+    while (c->groups * p.tiles * p.parts < 4 * n_threads && c->outputs / (p.parts + 1) >= OUTPUTS) p.parts++;
+    p.part = (c->outputs + p.parts - 1) / p.parts;
+    p.part = (p.part + MI_BLOCK_ROWS - 1) / MI_BLOCK_ROWS * MI_BLOCK_ROWS;
+    p.parts = (c->outputs + p.part - 1) / p.part;
+    const size_t bytes = (size_t)(ROWS + p.part) * COLUMNS * sizeof(unsigned);
+    int status = run(interleave, &p, c->batch * c->groups * c->channels * p.strips, words < SHARED ? 1 : n_threads, 0);
+    if (!status) status = run(cell, &p, c->groups * p.tiles * p.parts, n_threads, bytes);
+    free(p.words);
+    return status;
+}
