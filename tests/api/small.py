@@ -35,15 +35,15 @@ def _begin_limited(
     _begin(self, {**task, "runs": module}, environment, "tests.api.limited")
 
 
-def limit_tuning(put: Callable[[object, str, object], None] = setattr) -> None:
+def limit_tuning(put: Callable[[object, str, object], None] = setattr, kernels: int = 2) -> None:
     """Have a number of kernels and of sizes end tuning, and keep its races short; also in the processes beside this one."""
     put(background.Child, "__init__", _begin_limited)
-    put(tune, "MAX_KERNELS", 4)
-    put(tune, "RACE_SECONDS", 0.01)
-    put(tune, "FINAL_SECONDS", 0.02)
-    put(versions, "GIVEN_SECONDS", 0.02)
-    put(versions, "RACE_SECONDS", 0.01)
-    put(versions, "TABLE_SECONDS", 0.01)
+    put(tune, "MAX_KERNELS", kernels)
+    put(tune, "RACE_SECONDS", 0.003)
+    put(tune, "FINAL_SECONDS", 0.005)
+    put(versions, "GIVEN_SECONDS", 0.005)
+    put(versions, "RACE_SECONDS", 0.003)
+    put(versions, "TABLE_SECONDS", 0.003)
     put(versions, "MAX_BETWEEN", 1)
     put(buckets, "MAX_POINTS", 2)
 

@@ -25,7 +25,7 @@ def hammered(url: str, **options: Any) -> dict[str, Any]:
 
 
 def test_a_few_processes_and_a_kill(url: str) -> None:
-    row = hammered(url, processes=3, seconds=0, calls=8, kills=1, every=0.5, questions=2)
+    row = hammered(url, processes=2, seconds=0, calls=8, kills=1, every=0.25, questions=2)
     assert row["kills"] >= 1 and row["calls"] >= 8
     # two programs, and what the kills cut short
     assert row["searches"] <= 2 + row["kills"]

@@ -6,13 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from mirage.jobs.workers import begin_worker
-from mirage.search import tune
 from tests.api.small import limit_tuning
 
 
 def limit(put: Callable[[object, str, object], None] = setattr) -> None:
-    limit_tuning(put)
-    put(tune, "MAX_KERNELS", 1)
+    limit_tuning(put, kernels=1)
 
 
 def begin_limited(parent: int) -> None:

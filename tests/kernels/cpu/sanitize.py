@@ -220,7 +220,7 @@ static mi_real *room(ptrdiff_t n)
 }
 """
 
-_UNDEFINED = ("-O1", "-g", "-fno-sanitize-recover=all", "-fsanitize=undefined")
+_UNDEFINED = ("-O0", "-g", "-fno-sanitize-recover=all", "-fsanitize=undefined")
 #: masked loads and stores of AVX are no accesses to a sanitizer; the portable ones are
 _PORTABLE = ("-mno-avx512f", "-mno-avx") if platform.machine() in ("x86_64", "AMD64") else ()
 
@@ -229,7 +229,7 @@ _PORTABLE = ("-mno-avx512f", "-mno-avx") if platform.machine() in ("x86_64", "AM
 BUILDS: dict[str, tuple[str, ...]] = {
     "address": (*_UNDEFINED, "-fsanitize=address", *_PORTABLE),
     "native": _UNDEFINED,
-    "thread": ("-O1", "-g", "-fsanitize=thread", *_PORTABLE),
+    "thread": ("-O0", "-g", "-fsanitize=thread", *_PORTABLE),
 }
 
 

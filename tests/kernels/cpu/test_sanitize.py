@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 
@@ -20,6 +20,8 @@ from tests.programs import axes, program, retyped, search, sizes
 
 #: where there is nothing to leave over, and primes below, between and above vectors
 PRIMES = (1, 2, 3, 7, 13, 17, 37)
+#: below and above vectors, beside what the tiles bring
+FEW_PRIMES = (1, 7, 37)
 #: operations of one call: sanitized code is slow
 MOST_FLOPS = 2e7
 L2_BYTES = 1 << 20
@@ -31,20 +33,24 @@ def kernels_only(name: str, count: int) -> list[MuGraph]:
     return [g for g in found if all(n.op in ("input", "graph") for n in g.kernel.nodes)][:count]
 
 
-def awkward(name: str, graph: MuGraph, schedule: Schedule, rng: Random) -> Iterator[dict[str, int]]:
+def awkward(
+    name: str, graph: MuGraph, schedule: Schedule, rng: Random, primes: Sequence[int]
+) -> Iterator[dict[str, int]]:
     """Every symbolic dim at 1, at primes, and at one less and one more than each tile along it; the others small."""
     symbols = program(name).symbols()
     tiles = {a: t for k in schedule.kernels for a, t in k.tiles}
     for s in symbols:
         own = {t for a, t in tiles.items() if a in graph.axes and str(graph.axes[a]) == s}
-        for size in sorted({*PRIMES, *(t + d for t in own for d in (-1, 0, 1) if t + d > 0)}):
+        for size in sorted({*primes, *(t + d for t in own for d in (-1, 0, 1) if t + d > 0)}):
             found = {x: rng.choice(PRIMES[:4]) for x in symbols} | {s: size}
             costly = program_cost(axes(name), found)[1] > MOST_FLOPS
             yield dict.fromkeys(symbols, 1) | {s: size} if costly else found
     yield dict.fromkeys(symbols, 1)
 
 
-def check(name: str, build: str, graphs: int, best: int, dtype: str = "float32") -> None:
+def check(
+    name: str, build: str, graphs: int, best: int, dtype: str = "float32", primes: Sequence[int] = PRIMES
+) -> None:
     """The best graphs of a program with their best schedules, and each with odd tiles."""
     rng = Random(name)
     found = kernels_only(name, graphs)
@@ -55,7 +61,7 @@ def check(name: str, build: str, graphs: int, best: int, dtype: str = "float32")
         )
         tried[odd_tiles(graph, rng)] = {}
         for schedule, hints in tried.items():
-            cases = list(awkward(name, graph, schedule, rng))
+            cases = list(awkward(name, graph, schedule, rng, primes))
             Kernels(retyped(program(name), dtype), graph, schedule, hints).check(build, cases, 3 if build == "thread" else 0)
 
 
@@ -78,7 +84,7 @@ def test_every_program_of_16_bit_types(name: str, dtype: str) -> None:
     ("name", "build", "dtype"), [("gated_mlp", "address", "bfloat16"), ("gqa_decode", "native", "float16")]
 )
 def test_a_few_of_16_bit_types(name: str, build: str, dtype: str) -> None:
-    check(name, build, 1, 1, dtype)
+    check(name, build, 1, 1, dtype, FEW_PRIMES)
 
 
 #: one schedule of one graph each, every build and every kind of program among them
@@ -94,13 +100,13 @@ FEW = {
 
 @pytest.mark.parametrize("name", FEW)
 def test_a_few(name: str) -> None:
-    check(name, FEW[name], 1, 0)
+    check(name, FEW[name], 1, 0, primes=FEW_PRIMES)
 
 
 @pytest.mark.parametrize("build", FOREIGN)
 @pytest.mark.parametrize(("name", "dtype"), [("softmax", "float64"), ("gqa_decode", "float32"), ("adapter_mlp", "bfloat16")])
 def test_a_few_by_other_compilers(name: str, dtype: str, build: str) -> None:
-    check(name, build, 1, 1, dtype)
+    check(name, build, 1, 1, dtype, FEW_PRIMES)
 
 
 @pytest.mark.slow

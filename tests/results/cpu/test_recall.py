@@ -25,6 +25,7 @@ from mirage.ir.codec import RESULT
 from mirage.kernels.profile import Timing
 from mirage.mugraph.canonical import structure_key
 from mirage.results.cpu.result import Superoptimized
+from mirage.search import tune
 from mirage.search.explore import Explorer, Pair
 from tests.api.small import BUDGET, PATIENCE, adapter, arrays, check, rows
 
@@ -36,7 +37,7 @@ import mirage as mi
 from mirage.results.cpu import tune as session
 from tests.api.small import adapter, arrays, check, limit_tuning
 
-limit_tuning()
+limit_tuning(kernels=4)
 # the best so far is kept whenever there is a better one
 session.KEEP_S = 0.0
 told = []
@@ -227,6 +228,7 @@ def test_what_was_cut_short_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         learn(self, race)
 
     monkeypatch.setattr(Explorer, "learn", noted)
+    monkeypatch.setattr(tune, "MAX_KERNELS", 6)
 
     def interrupt(line: str) -> None:
         if "4 kernels compiled" in line:
@@ -439,10 +441,10 @@ def test_a_store_that_is_no_database_is_set_aside(own_cache: Path, monkeypatch: 
 # Several processes.
 
 
-def test_two_processes_at_once_on_an_empty_cache(empty: Path) -> None:
-    found = [finish(p) for p in [start(empty), start(empty)]]
+def test_two_processes_at_once_on_an_empty_store(own_cache: Path) -> None:
+    found = [finish(p) for p in [start(own_cache), start(own_cache)]]
     assert all(f["versions"] > 0 for f in found)
-    third = here(empty)
+    third = here(own_cache)
     assert third.cache_hit
     assert "tune" not in third.seconds
 

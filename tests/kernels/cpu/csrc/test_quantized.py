@@ -70,6 +70,13 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    if (argc > 2) { /* a row less than there should be */
+        signed char *w = bytes_of(64), *packed = bytes_of(mi_quantized_bytes(16, 4));
+        int *column = (int *)room(4);
+        mi_quantized_pack(16, 4, 16, 0, w, packed, column);
+        const quantized q = {bytes_of(28), packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4, 0, 0, 0};
+        return mi_quantized(&q, 1, mi_pool_run);
+    }
     static const ptrdiff_t cases[][4] = {
         {1, 1, 1, 1}, {1, 3, 5, 3}, {2, 4, 16, 4}, {3, 64, 64, 64}, {5, 65, 70, 65}, {7, 130, 33, 32}, {13, 128, 129, 128},
         {1, 300, 520, 300}, {29, 96, 64, 4}, {31, 257, 200, 128}, {1, 1024, 200, 32}, {70, 33, 300, 33},
@@ -77,13 +84,6 @@ int main(int argc, char **argv)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         const ptrdiff_t *c = cases[i];
         for (int kind = 0; kind < 24; kind++) check(c[0], c[1], c[2], c[3], kind, threads);
-    }
-    if (argc > 2) { /* a row less than there should be */
-        signed char *w = bytes_of(64), *packed = bytes_of(mi_quantized_bytes(16, 4));
-        int *column = (int *)room(4);
-        mi_quantized_pack(16, 4, 16, 0, w, packed, column);
-        const quantized q = {bytes_of(28), packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4, 0, 0, 0};
-        return mi_quantized(&q, 1, mi_pool_run);
     }
     return 0;
 }
