@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from tests.api.small import BUDGET, Run
+from tests.api.small import BUDGET, Judge, Run, races_by
 from tests.api.test_cli import fails
 
 SOURCE = """
@@ -64,7 +64,8 @@ def test_compile_takes_all_kinds_of_definitions(run: Run, name: str) -> None:
     assert "guards" in out
 
 
-def test_compile_superoptimizes(run: Run) -> None:
+def test_compile_superoptimizes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    races_by(Judge("full", "found"), monkeypatch.setattr)
     options = ("--budget", str(BUDGET), "--set", "b=4", "--set", "n=16", "--constant", "w", "--seed", "3", "--json")
     code, out, _ = run("compile", "user.py:scores", *options)
     assert code == 0
