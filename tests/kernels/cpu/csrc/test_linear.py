@@ -67,6 +67,20 @@ static void check_groups(
 int main(int argc, char **argv)
 {
     const int threads = argc > 1 ? atoi(argv[1]) : 1;
+    if (argc > 2) { /* a matrix with a column less than there should be */
+        prepared p = {room(4), room(4 * 15), NULL, room(16), 1, 4, 16, 0, 0};
+        return mi_linear_prepared(&p, mi_pool_run, 1);
+    }
+    static const ptrdiff_t cases[][3] = {
+        {1, 7, 28}, {1, 64, 256}, {2, 33, 131}, {3, 1, 1}, {8, 64, 257}, {13, 257, 64}, {32, 16, 48}, {40, 21, 100},
+        {1, 300, 520},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const ptrdiff_t *c = cases[i];
+        for (int kind = 0; kind < 12; kind++) check(c[0], c[1], c[2], kind % 2, kind / 2 % 3, kind / 6, threads);
+    }
+    static const int ends[] = {0, 3, 3, 4, 40, 45};
+    for (int kind = 0; kind < 4; kind++) check_groups(47, 33, 131, ends, 6, kind % 2, kind / 2, threads);
     return 0;
 }
 """
