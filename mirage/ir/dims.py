@@ -95,6 +95,10 @@ def is_polynomial(dim: Dim) -> bool:
 
 def substitute(dim: Dim, mapping: Mapping[str, Dim]) -> Dim:
     """The dim with dims for some of its symbols, by name, all at once."""
+    if dim.is_Integer:
+        return dim
+    if dim.is_Symbol and dim.name in mapping:
+        return mapping[dim.name]
     found = sympy.expand(dim.xreplace({symbol(name): d for name, d in mapping.items()}))
     return _canonical(found, f"{dim} with {', '.join(f'{k} = {v}' for k, v in mapping.items())}")
 
