@@ -177,7 +177,7 @@ def _with_shape(f: Function) -> Function:
 
 def _outlined(f: Function, builder: ModuleBuilder, stacked: Collection[str]) -> Function:
     """The function with groups of operators as functions of their own."""
-    f = _without_dead(f, builder.functions)
+    f = without_dead(f, builder.functions)
     for number, block in enumerate(f.blocks):
         if not block.dataflow:
             continue
@@ -194,7 +194,8 @@ def _outlined(f: Function, builder: ModuleBuilder, stacked: Collection[str]) -> 
     return f
 
 
-def _without_dead(f: Function, functions: Mapping[str, Function]) -> Function:
+def without_dead(f: Function, functions: Mapping[str, Function]) -> Function:
+    """The function without bindings that nothing uses, but for effects and checks."""
     live = {f.result}
     for b in reversed(f.bindings):
         if b.var in live or not is_pure(b.value, functions) or isinstance(b.value, nodes.MatchCast):

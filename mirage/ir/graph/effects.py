@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from mirage.ir.annotations import CallableType
 from mirage.ir.graph.nodes import (
@@ -46,3 +47,17 @@ def callees(expr: Expr) -> tuple[str, ...]:
         case Match(clauses=clauses):
             return tuple(dict.fromkeys(c.function for c in clauses))
     return ()
+
+
+def with_callees(expr: Expr, names: Mapping[str, str]) -> Expr:
+    """The expression with other functions in place of those that it calls, or makes values of."""
+    match expr:
+        case FunctionCall(function=name) | Closure(function=name):
+            return replace(expr, function=names[name])
+        case Loop(body=name):
+            return replace(expr, body=names[name])
+        case If(then=then, orelse=orelse):
+            return replace(expr, then=names[then], orelse=names[orelse])
+        case Match(clauses=clauses):
+            return replace(expr, clauses=tuple(replace(c, function=names[c.function]) for c in clauses))
+    return expr
