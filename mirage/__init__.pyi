@@ -156,5 +156,6 @@ from .results.page import explore as explore
 from .runtime.executable import Executable as Executable
 from .runtime.packed import register_library as register_library
 from .runtime.packed import register_packed as register_packed
+from .specialization import specialize as specialize
 
 __all__: list[str]

@@ -32,6 +32,7 @@ from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_tex
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
 from mirage.compiler.kernels.targets import kernels_for
+from mirage.compiler.partial.specialize import STOPPED
 from mirage.compiler.passes import add_masks, partition, superoptimize
 from mirage.compiler.pipeline import printed
 from mirage.compiler.quantize.report import Quantized
@@ -155,6 +156,8 @@ def compile(
     context.printed = printed(PIPELINE)
     search = current_survey() or (Later(beside, kernels) if beside else Searches(kernels, cache, seed, say))
     main = module.functions[module.main]
+    if stopped := main.attr.get(STOPPED):
+        context.report.fallbacks.append(str(stopped))
 
     def finished(module: Module, context: Context) -> Executable:
         module = passed(module, context, (superoptimize.run, *COMPLETION), without)
