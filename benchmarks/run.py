@@ -41,6 +41,8 @@ from benchmarks.search.anytime import anytime_table
 from benchmarks.search.anytime import measure as measure_anytime
 from benchmarks.search.kills import kills_summary
 from benchmarks.search.kills import measure as measure_kills
+from benchmarks.search.large_programs import large_table
+from benchmarks.search.large_programs import measure as measure_large
 from benchmarks.search.pruning import ablation, pruning_table
 from benchmarks.search.scaling import scaling, scaling_table
 from benchmarks.search.searches import measure as measure_searches
@@ -216,6 +218,11 @@ def _scaling(run: _Run) -> None:
     plot_scaling(scaled, run.figures / "scaling.svg")
 
 
+def _large(run: _Run) -> None:
+    rows = list(measure_large(run.cut, _say))
+    run.page.write({"large": large_table(rows).markdown()}, {"large": as_rows(rows)})
+
+
 def _anytime(run: _Run) -> None:
     anytime = list(measure_anytime(run.names, ANYTIME_BUDGETS, best_budget=ANYTIME_BEST, say=_say))
     run.page.write({"anytime": anytime_table(anytime).markdown()}, {"anytime": as_rows(anytime)})
@@ -268,6 +275,7 @@ PARTS: Mapping[str, Callable[[_Run], None]] = {
     "search": _search,
     "pruning": _pruning,
     "scaling": _scaling,
+    "large": _large,
     "anytime": _anytime,
     "kills": _kills,
     "adversary": _adversary,

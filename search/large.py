@@ -126,6 +126,11 @@ class LargeSearch:
         """Write what is finished to the checkpoint, once it is worth a file."""
         self.searches.save()
 
+    @property
+    def work(self) -> tuple[int, int]:
+        """The prefixes that the searches of pieces have built, and their checks."""
+        return self.searches.work
+
     def _all(self) -> Iterator[Found]:
         atoms = [1 << k for k in range(len(self.cuts.atoms))]
         best, *_ = cheapest(self.cuts, {p: [Way(cost)] for p, cost in self.estimates.items()}, 1)
@@ -235,6 +240,11 @@ class _Searches:
     @property
     def stopped(self) -> bool:
         return time.perf_counter() >= self.deadline if self._left is None else self._left <= 0
+
+    @property
+    def work(self) -> tuple[int, int]:
+        stats = [search.stats for _, search in self._known.values()]
+        return sum(s.prefixes for s in stats), sum(s.checks for s in stats)
 
     def resume(self, seconds: float) -> None:
         """Search for so many seconds more, or as many steps as before."""

@@ -7,7 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from benchmarks.search import pruning, scaling
+from benchmarks.large import LARGE
+from benchmarks.search import large_programs, pruning, scaling
 from benchmarks.search.pruning import VARIANTS, PruningRow, ablation, pruning_table
 from benchmarks.search.scaling import PANELS, SERIES, WORKERS, ScalingRow, scaling_table, worker_counts
 from mirage.ir.axes import to_axes
@@ -98,3 +99,14 @@ def test_pruning_table_marks_what_was_cut() -> None:
         ["SMT", "1", "1.50 s, 30, 2", "> 20 s, 1,000+", "not tried"],
         ["full", "1", "not tried", "not tried", "0.25 s, 35, 9"],
     ]
+
+
+def test_rows_of_large_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_programs, "LARGE", {"mlp_block": LARGE["mlp_block"]})
+    rows = list(large_programs.measure(1e-3))
+    assert [(r.program, r.variant, r.operators, r.cut) for r in rows] == [("mlp_block", v, 13, True) for v in VARIANTS]
+    for r in rows:
+        assert r.graphs and r.first_seconds <= r.seconds and r.searched < r.pieces
+    table = large_programs.large_table(rows)
+    assert [cells[:3] for cells in table.rows] == [["mlp_block", "13", v] for v in VARIANTS]
+    assert all(cells[4].startswith("> ") for cells in table.rows)
