@@ -80,6 +80,10 @@ class GraphError(MirageError):
     """A muGraph that breaks a rule of its level, or a graph module that is not well-formed; names the binding."""
 
 
+class InferenceError(GraphError):
+    """A type that nothing tells, or that two uses tell differently; names both sides and their lines."""
+
+
 class DataError(MirageError):
     """A data type that is not declared well, or values that are not of one; names the type and the field."""
 

@@ -35,6 +35,7 @@ from mirage.ir.operator import (
 )
 from mirage.ir.requirements import never
 from mirage.ir.types import ELEMENTS, INTEGERS, TensorType, compute_dtype, shape_text
+from mirage.ir.unknowns import Relation
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,6 +161,14 @@ class GraphElementwise(GraphOperator):
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return tensor_annotation(broadcast_partial(self.name, args), "bool" if self.predicate else common_dtype(args))
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args)
+        if self.predicate:
+            r.dtype(r.out, "bool")
+        else:
+            r.same_dtype(*r.args, r.out)
+        return r.elementwise(r.args)
 
     def run(
         self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic

@@ -22,6 +22,7 @@ from mirage.errors import (
     DTypeError,
     DuplicateOperator,
     GradientError,
+    MirageError,
     ShapeError,
     UnknownOperator,
 )
@@ -35,7 +36,7 @@ from mirage.ir.annotations import (
     without_symbols,
 )
 from mirage.ir.arithmetic import Arithmetic, ArrayModule, FloatArithmetic, Floats
-from mirage.ir.dims import symbol, to_dim
+from mirage.ir.dims import Dim, symbol, symbols_of, to_dim
 from mirage.ir.gradient import Backward, Cotangents, elementwise_gradient
 from mirage.ir.loops.algebra import ScalarAlgebra
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
@@ -51,6 +52,7 @@ from mirage.ir.types import (
     is_one,
     shape_text,
 )
+from mirage.ir.unknowns import Node, Relation, annotation_of, known, node_of
 
 if TYPE_CHECKING:
     from mirage.ir.program import ProgramBuilder
@@ -243,6 +245,35 @@ class Operator(ABC):
         """The result's annotation for operands of known types; more than one tensor for some operators of graphs."""
         return self.infer(types, attrs)
 
+    def relate(self, r: Relation) -> bool:
+        """What operands and result say of each other, in both directions; whether nothing is left to be found.
+
+        By default the result follows from the operands, once all but their dims is known. Raises InferenceError.
+        """
+        for a in r.args:
+            r.tensor(a)
+        if not all(map(known, r.args)):
+            return False
+        dims: dict[str, Node] = {}
+
+        def unknown(d: Node) -> Dim:
+            name = next((n for n, e in dims.items() if e is d), f"unknown_{len(dims)}")
+            dims[name] = d
+            return symbol(name)
+
+        given = [annotation_of(a, unknown, lambda _: PartialTensor()) for a in r.args]
+        try:
+            found = self.annotate(given, r.attrs)
+        except MirageError:
+            # the deduction of what is found says so, and where
+            return True
+        own = node_of(found, r.where)
+        if dims:
+            # dims that are not known in an operand are not in the result, but where they stand as they are
+            own = _with_unknown(own, dims)
+        r.u.unify(r.out, own, r.what)
+        return True
+
     def requirements(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[AtMost, ...]:
         """What must hold of the dims beside what `deduce` has checked; a guard before the call where it is not proved."""
         return ()
@@ -302,6 +333,15 @@ class Operator(ABC):
         return None
 
 
+def _with_unknown(node: Node, dims: Mapping[str, Node]) -> Node:
+    """The node with the nodes of unknown dims in the place of the symbols that stood for them."""
+    if node.kind == "dim":
+        names = symbols_of(node.label)
+        return node if names.isdisjoint(dims) else dims[node.label.name] if node.label.is_Symbol else Node()
+    node.args = tuple(_with_unknown(a, dims) for a in node.args)
+    return node
+
+
 def common_dtype(args: Sequence[Annotation]) -> str | None:
     """The element type that the first tensor of known type has; None where no operand says."""
     known = (a.dtype for a in args if isinstance(a, TensorType | PartialTensor))
@@ -328,6 +368,10 @@ class Elementwise(Operator):
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return tensor_annotation(broadcast_partial(self.name, args), common_dtype(args))
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        return r.elementwise(r.args)
 
     def apply(self, al: Algebra[Any], args: Sequence[Any], attrs: Attrs) -> Any:
         return self.define(al, *args, **attrs)

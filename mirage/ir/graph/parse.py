@@ -15,7 +15,8 @@ from mirage.ir.data import PRELUDE, Constructor, DataDeclaration, check_declarat
 from mirage.ir.graph.check import check_function, check_module
 from mirage.ir.graph.deduce import deduce, settled
 from mirage.ir.graph.effects import is_pure_function
-from mirage.ir.graph.nodes import Binding, Block, Expr, Function, Kernel, Module, Var
+from mirage.ir.graph.infer import Line, Sketch, infer
+from mirage.ir.graph.nodes import Atom, Binding, Block, Expr, Function, Kernel, Module, Var
 from mirage.ir.graph.order import components
 from mirage.ir.graph.read import CALLS, Scope, read_atom, read_expression, read_free
 from mirage.ir.syntax import at, expected, parse_statements, read_annotation
@@ -27,12 +28,15 @@ MAX_MODULE_TEXT = 16_000_000
 MAX_ROUNDS = 16
 
 KernelReaders = Mapping[str, Callable[[str], Kernel]]
+#: the annotations of parameters, by the name of the function
+Inferred = Mapping[str, Sequence[Annotation]]
 
 
 def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
     """The module that the text describes, checked; `kernels` reads the text of a kernel, by kind.
 
-    An annotation behind `NAME:` may be left out, and is deduced then. Bindings keep their line as `where`. Raises ParseError
+    An annotation behind `NAME:` may be left out, and is deduced then, that of a parameter from its uses and from those of the
+    function (`mirage.ir.graph.infer`). Bindings keep their line as `where`. Raises ParseError
     where the text is not of the form; and what `mirage.ir.graph.check` and the operators raise, all with the line in front.
     """
     found: dict[str, Kernel] = {}
@@ -59,7 +63,7 @@ def parse_module(text: str, kernels: KernelReaders | None = None) -> Module:
         known = check_declarations(data)
     except MirageError as e:
         raise at(next((t for name, t in lines.items() if str(e).startswith(f"{name}:")), next(iter(lines.values()))), e) from None
-    functions = _Functions(trees, found, known).parse()
+    functions = _Functions(trees, found, known, _inferred(trees, known, main)).parse()
     module = Module({name: functions[name] for name in trees}, found, main, data)
     try:
         check_module(module)
@@ -72,7 +76,7 @@ def parse_function(text: str) -> Function:
     """The one function that the text describes, which calls no other; raises as `parse_module` does."""
     match parse_statements(text, MAX_MODULE_TEXT):
         case [ast.FunctionDef() as tree]:
-            return _FunctionParser(tree, {}, {}, PRELUDE).parse()
+            return _FunctionParser(tree, {}, {}, PRELUDE, _inferred({tree.name: tree}, PRELUDE, tree.name)).parse()
     raise ParseError("line 1: expected one function, def NAME(x: float32[n], ...) -> ...:")
 
 
@@ -153,17 +157,30 @@ def _calls(trees: Mapping[str, ast.FunctionDef]) -> nx.DiGraph[str]:
     return graph
 
 
+def _inferred(trees: Mapping[str, ast.FunctionDef], data: Mapping[str, DataDeclaration], main: str) -> Inferred:
+    """The annotations of the parameters of functions of which one has none."""
+    if all(a.annotation is not None for t in trees.values() for a in t.args.args):
+        return {}
+    sketches = {name: _FunctionParser(t, {}, {}, data, {}).sketch() for name, t in trees.items()}
+    return infer(sketches, main)
+
+
 class _Functions:
     """Reads the functions of a module, callees first. Results of functions that call themselves are those that are declared;
     where none is, the least that fits: at first no value, then what a round of reading finds, until a round finds no more.
     """
 
     def __init__(
-        self, trees: Mapping[str, ast.FunctionDef], kernels: Mapping[str, Kernel], data: Mapping[str, DataDeclaration]
+        self,
+        trees: Mapping[str, ast.FunctionDef],
+        kernels: Mapping[str, Kernel],
+        data: Mapping[str, DataDeclaration],
+        inferred: Inferred,
     ) -> None:
         self.trees = trees
         self.kernels = kernels
         self.data = data
+        self.inferred = inferred
         self.functions: dict[str, Function] = {}
 
     def parse(self) -> dict[str, Function]:
@@ -176,7 +193,7 @@ class _Functions:
         return self.functions
 
     def _parser(self, name: str) -> _FunctionParser:
-        return _FunctionParser(self.trees[name], self.functions, self.kernels, self.data)
+        return _FunctionParser(self.trees[name], self.functions, self.kernels, self.data, self.inferred)
 
     def _together(self, names: Sequence[str]) -> None:
         """Functions that call each other."""
@@ -214,8 +231,10 @@ class _FunctionParser:
         functions: Mapping[str, Function],
         kernels: Mapping[str, Kernel],
         data: Mapping[str, DataDeclaration],
+        inferred: Inferred,
     ) -> None:
         self.tree = tree
+        self.inferred = inferred
         self.functions = functions
         self.kernels = kernels
         self.data = data
@@ -235,16 +254,47 @@ class _FunctionParser:
     def _dims(self) -> tuple[str, ...]:
         return tuple(a.arg for a in self.tree.args.kwonlyargs)
 
+    def sketch(self) -> Sketch:
+        """The function before the annotations that are left out are known."""
+        self._check_parameters()
+        # what is not known yet is no value
+        names = [(self._define(p, p.arg, NeverType()), p.annotation) for p in self.tree.args.args]
+        parameters = [(var, None if a is None else read_annotation(a)) for var, a in names]
+        lines = [line for s in self.tree.body[:-1] for line in self._lines(s)]
+        returns = None if self.tree.returns is None else read_annotation(self.tree.returns)
+        where = f"line {self.tree.lineno}"
+        return Sketch(self.tree.name, parameters, lines, self._result(), returns, self._dims(), where)
+
+    def _lines(self, s: ast.stmt) -> Iterator[Line]:
+        """The bindings of a statement as they are written."""
+        annotation: Annotation | None = None
+        match s:
+            case ast.With(body=inner):
+                for b in inner:
+                    if not isinstance(b, ast.Pass):
+                        yield from self._lines(b)
+                return
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=given, value=ast.expr() as node):
+                annotation = read_annotation(given)
+            case ast.Assign(targets=[ast.Name(id=name)], value=node):
+                pass
+            case _:
+                self._no_binding(s)
+        value = read_expression(node, self.scope)
+        yield Line(self._define(s, name, NeverType()), annotation, value, f"line {s.lineno}")
+
+    def _result(self) -> Atom:
+        last = self.tree.body[-1]
+        if not isinstance(last, ast.Return) or last.value is None:
+            expected(last, "return NAME as the last line")
+        return read_atom(last.value, self.scope)
+
     def read(self) -> Function:
         """The function, not checked yet."""
         attrs = self._attributes()
         parameters = tuple(self._parameters())
-        *statements, last = self.tree.body
-        blocks = tuple(self._blocks(statements))
-        if not isinstance(last, ast.Return) or last.value is None:
-            expected(last, "return NAME as the last line")
-        result = read_atom(last.value, self.scope)
-        return Function(self.tree.name, parameters, blocks, result, self._dims(), attrs)
+        blocks = tuple(self._blocks(self.tree.body[:-1]))
+        return Function(self.tree.name, parameters, blocks, self._result(), self._dims(), attrs)
 
     def check(self, function: Function) -> None:
         """Raises what is wrong with the function, or with what is declared of it."""
@@ -273,7 +323,7 @@ class _FunctionParser:
                     expected(d, "@main or @attrs(NAME=VALUE, ...)")
         return tuple(attrs)
 
-    def _parameters(self) -> Iterator[Var]:
+    def _check_parameters(self) -> None:
         a = self.tree.args
         if a.vararg or a.kwarg or a.posonlyargs or a.defaults or any(a.kw_defaults):
             expected(
@@ -282,10 +332,15 @@ class _FunctionParser:
         for p in a.kwonlyargs:
             if not isinstance(p.annotation, ast.Name) or p.annotation.id != "Dim":
                 expected(p, f"{p.arg}: Dim, an extra shape parameter")
-        for p in a.args:
-            if p.annotation is None:
-                expected(p, f"an annotation, {p.arg}: float32[n, 64]")
-            yield self._define(p, p.arg, read_annotation(p.annotation))
+
+    def _parameters(self) -> Iterator[Var]:
+        self._check_parameters()
+        found = self.inferred.get(self.tree.name)
+        for k, p in enumerate(self.tree.args.args):
+            if found is not None:
+                yield self._define(p, p.arg, found[k])
+            elif p.annotation is not None:
+                yield self._define(p, p.arg, read_annotation(p.annotation))
 
     def _define(self, node: ast.stmt | ast.arg, name: str, annotation: Annotation) -> Var:
         if name in self.scope:

@@ -13,6 +13,7 @@ from mirage.ir.loops import scalars
 from mirage.ir.loops.program import TensorExpr, compute, operands
 from mirage.ir.operator import Attribute, Attrs, register
 from mirage.ir.types import ELEMENTS, TensorType
+from mirage.ir.unknowns import Relation
 
 
 class Cast(GraphOperator):
@@ -27,6 +28,11 @@ class Cast(GraphOperator):
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         shape = args[0].shape if isinstance(args[0], TensorType | PartialTensor) else None
         return tensor_annotation(shape, attrs["dtype"])
+
+    def relate(self, r: Relation) -> bool:
+        r.dtype(r.out, r.attrs["dtype"])
+        r.same_shape(r.args[0], r.out)
+        return True
 
     def compute(self, xp: ArrayModule, arrays: Sequence[Any], attrs: Attrs) -> Any:
         return arrays[0].astype(ELEMENTS[attrs["dtype"]])

@@ -38,6 +38,7 @@ from mirage.ir.operator import (
     same_dtype,
 )
 from mirage.ir.types import TensorType
+from mirage.ir.unknowns import Relation
 
 _BOOLEAN = frozenset({"bool"})
 
@@ -87,6 +88,11 @@ class Where(GraphOperator):
 
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return tensor_annotation(broadcast_partial("where", args), common_dtype(args[1:]))
+
+    def relate(self, r: Relation) -> bool:
+        r.dtype(r.args[0], "bool")
+        r.same_dtype(*r.args[1:], r.out)
+        return r.elementwise(r.args)
 
     def scalar_dtype(self, types: Sequence[Annotation]) -> str:
         return super().scalar_dtype(types[1:])

@@ -19,6 +19,7 @@ from mirage.ir.loops.scalars import Operand, Scalar, apply
 from mirage.ir.operator import ALL_LEVELS, Attribute, Attrs, Operator, register, same_dtype
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_type
 from mirage.ir.types import TensorType, shape_text
+from mirage.ir.unknowns import Relation
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
@@ -48,6 +49,18 @@ class Composite(Operator):
                     )
         return TensorType(x.shape, same_dtype(self.name, types))
 
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        r.same_shape(r.args[0], r.out)
+        # a weight is for the last dim
+        weights = [r.ranked(w, 1)[0] for w in r.args[1:]]
+        shape = r.shape(r.out)
+        if not shape:
+            return not weights
+        for w in weights:
+            r.equal(w, shape[-1])
+        return True
+
     def expand(self, b: ProgramBuilder, args: Sequence[int], attrs: Attrs) -> int:
         return self.build(b, *args, **attrs)
 
@@ -65,6 +78,10 @@ class Composite(Operator):
 class _Mean(Composite):
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return reduced_type(self.name, types[0], attrs)
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        return r.reduced(r.attrs["axes"], r.attrs["keepdims"])
 
 
 def _mean(b: ProgramBuilder, x: int, axes: tuple[int, ...], keepdims: bool) -> int:

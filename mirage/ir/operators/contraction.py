@@ -28,6 +28,7 @@ from mirage.ir.operator import (
     same_dtype,
 )
 from mirage.ir.types import TensorType, is_one, shape_text
+from mirage.ir.unknowns import Relation
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
@@ -67,6 +68,23 @@ class Matmul(Operator):
             )
         batch = broadcast_shapes("matmul (batch dims)", [TensorType(x.shape[:-2]), TensorType(y.shape[:-2])])
         return TensorType((*batch, x.shape[-2], y.shape[-1]), same_dtype("matmul", types))
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        known = r.shape(r.out)
+        shapes = [r.shape(a) for a in r.args]
+        if r.last or (known is not None and len(known) == 2):
+            # matrices are what is usual, and all that a matrix is the product of
+            shapes = [r.ranked(a, 2) if s is None else s for a, s in zip(r.args, shapes, strict=True)]
+        x, y = shapes
+        if x is not None and y is not None and len(x) >= 2 and len(y) >= 2:
+            r.equal(x[-1], y[-2])
+            out = r.ranked(r.out, max(len(x), len(y)))
+            r.equal(x[-2], out[-2])
+            r.equal(y[-1], out[-1])
+            return r.broadcast([x[:-2], y[:-2]], out[:-2])
+        # of batches, or of what is too small, the deduction knows more
+        return x is not None and y is not None
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
@@ -141,6 +159,10 @@ class Sum(Operator):
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return reduced_type(self.name, types[0], attrs)
 
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        return r.reduced(r.attrs["axes"], r.attrs["keepdims"])
+
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
     ) -> Any:
@@ -186,6 +208,18 @@ class Concat(Operator):
         total = sympy.expand(sum((t.shape[axis] for t in types), sympy.Integer(0)))
         shape = tuple(total if i == axis else d for i, d in enumerate(first.shape))
         return TensorType(shape, same_dtype("concat", types))
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        ranks = {len(s) for n in (*r.args, r.out) if (s := r.shape(n)) is not None}
+        if len(ranks) != 1:
+            return bool(ranks)
+        (rank,) = ranks
+        first, *others = [r.ranked(n, rank) for n in (*r.args, r.out)]
+        for k in range(rank):
+            for s in others if k != r.attrs["axis"] % rank else ():
+                r.equal(first[k], s[k])
+        return super().relate(r)
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]

@@ -29,8 +29,9 @@ from mirage.ir.functions import (
 )
 from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands
 from mirage.ir.loops.scalars import maximum
-from mirage.ir.operator import ALL_LEVELS, NUMERIC, Attribute, Attrs, Elementwise, elementwise, register
+from mirage.ir.operator import ALL_LEVELS, NUMERIC, Attribute, Attrs, Elementwise, Operator, elementwise, register
 from mirage.ir.types import INTEGERS, TensorType
+from mirage.ir.unknowns import Relation
 
 ADD = elementwise("add", lambda al, x, y: al.add(x, y), arity=2, takes=NUMERIC)
 SUB = elementwise("sub", lambda al, x, y: al.sub(x, y), arity=2, takes=NUMERIC)
@@ -103,6 +104,9 @@ class _Scalar(Elementwise):
 
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         return TensorType((), "scalar")
+
+    def relate(self, r: Relation) -> bool:
+        return Operator.relate(self, r)
 
     def run(
         self, arrays: Sequence[Any], attrs: Attrs, sizes: Mapping[str, int], arithmetic: Floats = FloatArithmetic

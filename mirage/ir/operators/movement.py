@@ -19,6 +19,7 @@ from mirage.ir.loops.program import LoopProgram, TensorExpr, compute, operands, 
 from mirage.ir.operator import ANY_ELEMENT, Attribute, Attrs, Level, Operator, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis
 from mirage.ir.types import TensorType, shape_text
+from mirage.ir.unknowns import Node, Relation
 
 if TYPE_CHECKING:
     from mirage.ir.arithmetic import Arithmetic
@@ -68,6 +69,14 @@ class Reshape(Operator):
         (x,) = types
         return TensorType(self.resolve(x, attrs["shape"]), x.dtype)
 
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        for d, size in zip(r.ranked(r.out, len(r.attrs["shape"])), r.attrs["shape"], strict=True):
+            if size != -1:
+                r.equal(d, Node("dim", (), size, r.where))
+        # how many dims the operand has, it does not say
+        return True
+
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]
     ) -> Any:
@@ -108,6 +117,14 @@ class Transpose(Operator):
     def infer(self, types: Sequence[TensorType], attrs: Attrs) -> TensorType:
         (x,) = types
         return TensorType(tuple(x.shape[i] for i in self._perm(attrs, x.rank)), x.dtype)
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        perm = r.attrs["perm"]
+        x, y = (r.ranked(n, len(perm)) for n in (*r.args, r.out))
+        for p, d in zip(self._perm(r.attrs, len(perm)), y, strict=True):
+            r.equal(x[p], d)
+        return True
 
     def evaluate(
         self, ar: Arithmetic[Any], args: Sequence[Any], attrs: Attrs, shapes: Sequence[tuple[int, ...]]

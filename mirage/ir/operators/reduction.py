@@ -18,6 +18,7 @@ from mirage.ir.loops.program import TensorExpr, reduce_axes
 from mirage.ir.operator import FLOATING, NUMERIC, Attribute, Attrs, register
 from mirage.ir.operators.contraction import normalize_axes, normalize_axis, reduced_back, reduced_type
 from mirage.ir.types import TensorType
+from mirage.ir.unknowns import Relation
 
 
 def _least(dtype: np.dtype) -> Any:
@@ -40,6 +41,10 @@ class Reduction(GraphOperator):
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         return reduced_type(self.name, types[0], attrs)
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        return r.reduced(r.attrs["axes"], r.attrs["keepdims"])
 
     def gradient(self, b: Backward) -> Cotangents:
         (x,) = b.types()
@@ -120,6 +125,10 @@ class ExtremePosition(GraphOperator):
         found = reduced_type(self.name, types[0], {"axes": (axis,), "keepdims": attrs["keepdims"]})
         return TensorType(found.shape, "int64")
 
+    def relate(self, r: Relation) -> bool:
+        r.dtype(r.out, "int64")
+        return r.reduced((r.attrs["axis"],), r.attrs["keepdims"])
+
     def coarse(self, args: Sequence[Annotation], attrs: Attrs) -> Annotation:
         return PartialTensor(None, "int64")
 
@@ -154,6 +163,11 @@ class Cumulative(GraphOperator):
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
         normalize_axis(self.name, attrs["axis"], types[0].rank)
         return types[0]
+
+    def relate(self, r: Relation) -> bool:
+        r.same_dtype(*r.args, r.out)
+        r.same_shape(r.args[0], r.out)
+        return True
 
     def gradient(self, b: Backward) -> Cotangents:
         (x,) = b.types()

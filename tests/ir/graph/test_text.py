@@ -185,7 +185,7 @@ BAD = {
     "defined twice": (_HEAD + _OK + "def f(x: float32[n]):\n    return x\n", "line 6: 'f' is defined twice"),
     "no return": (_HEAD + "    y = neg(x)\n", "line 5: expected return NAME"),
     "bare return": (_HEAD + "    return\n", "line 5: expected return NAME"),
-    "no annotation": ("def main(x):\n    return x\n", "line 1: expected an annotation, x: float32"),
+    "no annotation": ("def main(x):\n    return x\n", "line 1: main: parameter .x.: nothing tells its type"),
     "defaults": ("def main(x: float32[n] = 3):\n    return x\n", "line 1: expected parameters of the form"),
     "starred": ("def main(*x: float32[n]):\n    return x\n", "line 1: expected parameters of the form"),
     "extra dim": ("def main(x: float32[n], *, k: int):\n    return x\n", "line 1: expected k: Dim"),

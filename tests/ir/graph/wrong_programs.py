@@ -88,6 +88,15 @@ def _function(name: str, body: str, result: str = "r") -> str:
     return f"def {name}(x: float32[n], c: bool[()]):\n    with dataflow():\n{body}    return {result}\n"
 
 
+def _open(*lines: str, parameters: str = "x", rest: str = "") -> str:
+    body = "".join(f"        {line}\n" for line in lines)
+    head = f"def main({parameters}):\n    with dataflow():\n{body}    return {lines[-1].split(' ')[0]}\n"
+    return f"{head}\n\n{rest}" if rest else head
+
+
+_TWICE = "def twice(f, x):\n    with dataflow():\n        y = apply[f](x)\n        z = apply[f](y)\n    return z\n"
+_SQUARED = "def squared(x):\n    with dataflow():\n        y = square(x)\n    return y\n"
+
 WRONG: dict[str, str] = {
     # data types
     "no constructor": _data("class Empty:", "    pass"),
@@ -163,6 +172,26 @@ WRONG: dict[str, str] = {
     "grows": _recursive("", "r = if_else[base, again](c, x, c)", "e = Nil()", "s = Cons(r, e)"),
     "grows for ever": _recursive("", "r = if_else[nothing, some](c, x, c)"),
     "arguments of itself": _recursive("", "r = call[f](x)"),
+    # parameters without annotations
+    "nothing tells a type": "def main(x):\n    return x\n",
+    "nothing tells an element type": _open("r = exp(x)"),
+    "nothing tells a rank": _open("y = reshape(x, shape=(4,))", "r = add(y, v)", parameters="x, v: float32[4]"),
+    "two element types": _open("y = add(x, v)", "r = add(x, k)", parameters="x, v: float32[4], k: int64[4]"),
+    "two ranks": _open("y = transpose(x, perm=(1, 0))", "z = transpose(x, perm=(1, 0, 2))", "r = exp(x)"),
+    "tensor and tuple": _open("t = (x, v)", "y = item[0](t)", "r = add(t, v)", parameters="x, v: float32[4]"),
+    "function and tensor": _open("y = apply[x](v)", "r = add(x, v)", parameters="x, v: float32[4]"),
+    "function of itself": _open("r = apply[x](x)"),
+    "two types of a function that is called": _open(
+        "f = closure[squared]()", "r = call[twice](f, x)", parameters="x: bool[n]", rest=f"{_TWICE}\n\n{_SQUARED}"
+    ),
+    "condition of another type": _open("y = exp(x)", "z = mul(y, v)", "r = where(x, v, v)", parameters="x, v: float32[4]"),
+    "type that grows with every call": _open(
+        "r = call[f](x, c)", parameters="x: float32[n], c: bool[()]",
+        rest="def f(x, c):\n    with dataflow():\n        r = if_else[done, again](c, x, c)\n    return r\n\n\n"
+        "def done(x, c):\n    return c\n\n\n"
+        "def again(x, c):\n    with dataflow():\n        s = Some(x)\n        r = call[f](s, c)\n    return r\n",
+    ),
+    "dims that do not fit": _open("y = matmul(x, v)", "r = matmul(x, w)", parameters="x, v: float32[4, 8], w: float32[5, 8]"),
     # references
     "reference in a dataflow block": _main("r = reference[new](x)"),
     "read of a tensor": _effects("r = reference[read](x)"),
