@@ -91,10 +91,10 @@ def infer(sketches: Mapping[str, Sketch], main: str) -> dict[str, list[Annotatio
     values = {v.function for s in sketches.values() for line in s.lines if isinstance(v := line.value, Closure)}
     for names in components(_calls(sketches)):
         group = [sketches[n] for n in names]
-        if main in names or not values.isdisjoint(names) or all(s.declared for s in group):
+        reached = {n: left[n] for n in nx.descendants(_calls(left), names[0]) | set(names)}
+        if main in names or not values.isdisjoint(reached) or all(s.declared for s in group):
             continue
         # what the definitions alone tell
-        reached = {n: left[n] for n in nx.descendants(_calls(left), names[0]) | set(names)}
         inference = _Inference({n: _fresh(s) for n, s in reached.items()}, main)
         inference.run()
         for name, (parameters, returns) in inference.general(names).items():

@@ -51,7 +51,8 @@ def test_functions_of_any_type() -> None:
     text = without_annotations(functional.MAP)
     assert parameters(text, "cell") == ["a", "List[a]", "Callable[[a], b]"]
     # used at two types
-    twice = text.replace("ys = call[map](f, xs)", "zs = call[map](f, xs)\n        g = closure[count](w)\n        ys = call[map](g, zs)")
+    lines = "zs = call[map](f, xs)\n        g = closure[count](w)\n        ys = call[map](g, zs)"
+    twice = text.replace("ys = call[map](f, xs)", lines)
     twice += "\n\ndef count(x, w):\n    with dataflow():\n        y = sum(x, axes=(0,), keepdims=False)\n    return y\n"
     assert twice != text
     assert str(parse_module(twice).functions["main"].returns) == "List[float32[()]]"
