@@ -26,7 +26,6 @@ from mirage.compiler.choice import PLAIN, fastest
 from mirage.compiler.constraints import Constraints
 from mirage.compiler.constraints.bounds import from_bounds
 from mirage.compiler.context import Context, Sizes, current_survey
-from mirage.compiler.functional import functional
 from mirage.compiler.kernels.kept import KeptKernels
 from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_text
 from mirage.compiler.kernels.mugraph import kernel_from_text
@@ -42,6 +41,7 @@ from mirage.frontends.functions import GraphFunction, trace_module
 from mirage.frontends.spec import TensorFunction, check_constants
 from mirage.ir.annotations import symbols_in
 from mirage.ir.graph.check import check
+from mirage.ir.graph.functional import functional
 from mirage.ir.graph.nodes import PACKAGES, Function, Module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.programs import module_of

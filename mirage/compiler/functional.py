@@ -20,46 +20,17 @@ from mirage.compiler.memory.buffers import Plan
 from mirage.compiler.outline import Group, Outliner, is_scalar
 from mirage.compiler.passes.in_place import written_parameters
 from mirage.errors import GraphError, InputError
-from mirage.ir.annotations import Annotation, PartialTensor, ShapeType, TupleType, parts, symbols_in
+from mirage.ir.annotations import symbols_in
 from mirage.ir.dims import symbol
 from mirage.ir.graph import nodes
 from mirage.ir.graph.builder import ModuleBuilder
 from mirage.ir.graph.effects import callees, is_pure
+from mirage.ir.graph.functional import FUNCTIONAL, plain
 from mirage.ir.graph.nodes import Atom, Binding, Block, Constant, Function, FunctionCall, Module, ShapeValue, Var
-from mirage.ir.graph.order import call_graph, recursive
+from mirage.ir.graph.order import call_graph
 from mirage.ir.graph.traverse import atoms, determined, signature_symbols, variables
 from mirage.ir.types import TensorType
 from mirage.runtime import program as vm
-
-FUNCTIONAL = (nodes.Construct, nodes.Match, nodes.Closure, nodes.CallValue, nodes.ReferenceCall)
-
-
-def functional(module: Module) -> frozenset[str]:
-    """The functions of a module whose calls need a stack; none in most modules."""
-    own = set(recursive(module))
-    for f in module:
-        if any(isinstance(b.value, FUNCTIONAL) for b in f.bindings) or not all(_plain(p.annotation) for p in f.parameters):
-            own.add(f.name)
-        for b in f.bindings:
-            if isinstance(b.value, nodes.Closure | nodes.Match):
-                own |= set(callees(b.value))
-    graph = call_graph(module)
-    while True:
-        found = own.union(*(nx.ancestors(graph, n) for n in own))
-        for name in found & module.functions.keys():
-            for b in module.functions[name].bindings:
-                # both branches are called in the same way
-                if isinstance(b.value, nodes.If | nodes.Loop) and not found.isdisjoint(callees(b.value)):
-                    found |= set(callees(b.value))
-        if found == own:
-            return frozenset(own)
-        own = found
-
-
-def _plain(annotation: Annotation) -> bool:
-    """Whether values are tensors, shapes, or tuples of these."""
-    return all(isinstance(a, TensorType | PartialTensor | ShapeType | TupleType) for a in parts(annotation))
-
 
 #: compiles and lowers a module of tensors
 LowerModule = Callable[[Module, Context], tuple[Module, Lowered]]
@@ -248,7 +219,7 @@ def _outlines(b: Binding, stacked: Collection[str]) -> bool:
         return False
     if any(name in stacked for name in callees(b.value)):
         return False
-    return _plain(b.var.annotation) and all(_plain(a.annotation) for a in atoms(b.value))
+    return plain(b.var.annotation) and all(plain(a.annotation) for a in atoms(b.value))
 
 
 class _Lowering:
@@ -315,7 +286,7 @@ class _Lowering:
         out = self.registers[b.var] = self.fresh()
         self.code.append(self.instruction(b, out, args))
         new = (determined([b.var.annotation], self.known) - self.known) & self.held
-        checked = isinstance(value, nodes.PackedCall | nodes.ShapeCall) and _plain(b.var.annotation)
+        checked = isinstance(value, nodes.PackedCall | nodes.ShapeCall) and plain(b.var.annotation)
         if new or checked:
             # sizes that only the run tells
             self.code.append(vm.MatchShape(out, b.var.annotation, b.var.name, where=where))

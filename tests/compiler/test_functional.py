@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import mirage as mi
-from mirage.compiler.functional import functional
 from mirage.errors import DepthError, FormatError, GraphError, GuardError, InputError
 from mirage.ir.graph.check import check
+from mirage.ir.graph.functional import functional
 from mirage.ir.graph.interpret import run_module
 from mirage.ir.graph.parse import parse_module
 from mirage.ir.graph.text import print_module
