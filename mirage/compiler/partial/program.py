@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from mirage.compiler.functional import functional
 from mirage.compiler.partial.budget import Budget
 from mirage.compiler.partial.values import Closed
 from mirage.ir.annotations import Annotation
 from mirage.ir.dims import Dim
 from mirage.ir.graph.effects import callees, with_callees
+from mirage.ir.graph.functional import functional
 from mirage.ir.graph.nodes import Binding, Block, Function, Module, PackedCall
 from mirage.ir.graph.order import recursive
 
