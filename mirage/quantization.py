@@ -77,7 +77,7 @@ def quantize(
         module = p(module, Context())
     annotated = annotate(module, scheme)
     calibrated = calibrate(annotated, scheme, samples, _runner)
-    realized = realize(calibrated.module)
+    realized = realize(calibrated.module, scheme)
     check(realized)
     report = _report(module, annotated, calibrated, realized, samples, scheme)
     return Quantized(realized, calibrated.module, report)

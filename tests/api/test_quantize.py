@@ -48,6 +48,9 @@ SCHEMES = [
     mi.Scheme(method="kl", weights="tensor"),
     mi.Scheme(method="percentile", percentile=99.9, weights=4),
     mi.Scheme(activations="int16"),
+    mi.Scheme(scales="fixed point"),
+    mi.Scheme(scales="power of two", weights="tensor"),
+    mi.Scheme(activations="int16", scales="fixed point"),
 ]
 
 

@@ -1,4 +1,5 @@
-/* Sums of products of bytes in 32-bit lanes: what processors have for them, behind one interface.
+/* Sums of products of bytes in 32-bit lanes: what processors have for them, behind one interface. With MI_WIDE, activations are
+ * 16-bit numbers; no sum of 256 of their products with bytes is cut off.
  *
  *   MI_STEP          terms of one lane: a lane of weights and one of activations hold so many of them, next to each other
  *   mi_term          an activation as it is multiplied, MI_STEP of which are 4 bytes
@@ -21,7 +22,7 @@ typedef signed char mi_bytes __attribute__((vector_size(MI_VEC_BYTES)));
 MI_INLINE mi_sum mi_load_lanes(const void *p) { return (mi_sum) * (const mi_sum_unaligned *)p; }
 MI_INLINE void mi_store_lanes(void *p, mi_sum v) { *(mi_sum_unaligned *)p = (mi_sum_unaligned)v; }
 
-#if defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && MI_VEC_BYTES == 32)
+#if !defined(MI_WIDE) && (defined(__AVX512VNNI__) || (defined(__AVXVNNI__) && MI_VEC_BYTES == 32))
 #define MI_STEP 4
 #define MI_SHIFT(is_signed) ((is_signed) ? 128 : 0)
 typedef unsigned char mi_term;
@@ -37,7 +38,7 @@ MI_INLINE mi_sum mi_dot(mi_sum sum, mi_sum terms, mi_sum weights)
     return sum;
 }
 
-#elif defined(__ARM_FEATURE_DOTPROD)
+#elif !defined(MI_WIDE) && defined(__ARM_FEATURE_DOTPROD)
 #define MI_STEP 4
 #define MI_SHIFT(is_signed) ((is_signed) ? 0 : -128)
 typedef signed char mi_term;
@@ -60,7 +61,10 @@ MI_INLINE mi_sum mi_dot_weights(const signed char *p)
 }
 MI_INLINE mi_sum mi_dot(mi_sum sum, mi_sum terms, mi_sum weights)
 {
-#if defined(__AVX512BW__) && MI_VEC_BYTES == 64
+#if defined(__AVX512VNNI__) && MI_VEC_BYTES == 64
+    __asm__("vpdpwssd %2, %1, %0" : "+v"(sum) : "v"(terms), "v"(weights));
+    return sum;
+#elif defined(__AVX512BW__) && MI_VEC_BYTES == 64
     mi_sum both;
     __asm__("vpmaddwd %2, %1, %0" : "=v"(both) : "v"(terms), "v"(weights));
     return sum + both;

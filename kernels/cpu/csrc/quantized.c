@@ -1,12 +1,15 @@
 /* Products of quantized activations with weights of 8 bits: sums in 32 bits, scaled to float32, and quantized again where they are
- * stored if that is asked for.
+ * stored if that is asked for. With MI_WIDE, activations are of 16 bits, and sums in 64.
  *
  * Each element is what this says, operation by operation, so that it is the same on every processor:
  *
- *     sum    = sum over k of (x[m,k] - x_zero) * w[k,n]          modulo 2^32
+ *     sum    = sum over k of (x[m,k] - x_zero) * w[k,n]          modulo 2^32, or 2^64, plus offset[n]
  *     value  = float(sum) * scale[n] + bias[n]                   or, of groups along k, the sum of float(sum) * scale[group,n]
  *     result = max(value, 0) if it is `relu`
  *     result = clip(round(value), least - zero, most - zero) + zero, half to even, where it is stored as an integer
+ *
+ * With multipliers in place of scales it is ((sum * multiplier[n] + 2^(shift - 1)) >> shift) in 64 bits, the larger of 0 and that
+ * if it is `relu`, clipped.
  */
 #include "mirage_dot.h"
 #include "mirage_pool.h"
@@ -38,7 +41,21 @@ typedef struct {
     ptrdiff_t m, k, n, group; /* `group` terms have one scale: a multiple of 4, or k */
     int is_signed, x_zero; /* x: int8 or uint8 */
     int relu, bytes, zero, least, most; /* `bytes` of an element of the result: 4 of float32, 2 or 1 of an integer */
+    int shift;
+    const int *offset;     /* [n], added to the sums, or NULL */
+    const int *multiplier; /* [n], in place of the scale, or NULL */
 } quantized;
+
+#ifdef MI_WIDE
+typedef short given;
+typedef long long total;
+typedef unsigned long long any_total; /* of which sums wrap around */
+#else
+typedef signed char given;
+typedef int total;
+typedef unsigned any_total;
+#endif
+#define CHUNK 256 /* terms whose sums are in 32 bits, where totals have 64 */
 
 typedef struct {
     const quantized *q;
@@ -81,9 +98,9 @@ void mi_quantized_pack(
 static void lay_out(const quantized *q, ptrdiff_t row, ptrdiff_t rows, ptrdiff_t steps, mi_term *to)
 {
     const int shift = MI_SHIFT(q->is_signed);
-    const signed char *from = (const signed char *)q->x + row * q->k;
+    const given *from = (const given *)q->x + row * q->k;
     for (; rows > 0; rows--, from += q->k, to += steps * MI_STEP) {
-        if (q->is_signed) {
+        if (q->is_signed || sizeof(given) > 1) {
             for (ptrdiff_t i = 0; i < q->k; i++) to[i] = (mi_term)(from[i] + shift);
         } else {
             for (ptrdiff_t i = 0; i < q->k; i++) to[i] = (mi_term)((unsigned char)from[i] + shift);
@@ -136,13 +153,78 @@ SUMS_OF(most, ROWS)
 /* by rows (1, 2, ROWS), and by vectors */
 static sums_fn *const blocks[][VECTORS] = {NAMES_OF(one), NAMES_OF(two), NAMES_OF(most)};
 
-/* The sums of lanes of one group, scaled. */
-MI_INLINE mi_vec scaled(const quantized *q, const unsigned *sum, ptrdiff_t at, mi_mask mask)
+/* Totals of `rows` rows by so many vectors over the lanes from `first` to `last`. */
+MI_INLINE void add_up(
+    sums_fn *multiply, ptrdiff_t first, ptrdiff_t last, const mi_term *x, ptrdiff_t apart, const signed char *w, int rows,
+    int vectors, total *to)
 {
-    const unsigned zero = (unsigned)(q->x_zero + MI_SHIFT(q->is_signed));
-    const mi_vec columns = mi_load_mask((const float *)(const void *)(q->sums + at), mask);
-    const mi_sum whole = mi_load_lanes(sum) - zero * (mi_sum)columns;
-    return mi_product(__builtin_convertvector((mi_ivec)whole, mi_vec), mi_load_mask(q->scale + at, mask));
+    const ptrdiff_t lane = vectors * MI_W * MI_STEP;
+#ifdef MI_WIDE
+    unsigned sum[ROWS * COLUMNS];
+    for (ptrdiff_t step = first; step < last; step += CHUNK / MI_STEP) {
+        multiply(least_of(last - step, CHUNK / MI_STEP), x + step * MI_STEP, apart, w + step * lane, sum);
+        for (int i = 0; i < rows; i++) {
+            for (int j = i * COLUMNS; j < i * COLUMNS + vectors * MI_W; j++) to[j] = (step > first ? to[j] : 0) + (int)sum[j];
+        }
+    }
+#else
+    (void)rows;
+    multiply(last - first, x + first * MI_STEP, apart, w + first * lane, (unsigned *)to);
+#endif
+}
+
+/* The totals of the first n lanes of one group from element `at` on, without the zero of x. */
+MI_INLINE void without_zero(const quantized *q, total *sum, ptrdiff_t at, int n)
+{
+    const any_total zero = (any_total)(q->x_zero + MI_SHIFT(q->is_signed));
+#ifdef MI_WIDE
+    for (int i = 0; i < n; i++) sum[i] = (total)((any_total)sum[i] - zero * (any_total)q->sums[at + i]);
+    for (int i = 0; q->offset && i < n; i++) sum[i] = (total)((any_total)sum[i] + (any_total)q->offset[at + i]);
+#else
+    mi_sum whole = mi_load_lanes(sum) - zero * (mi_sum)mi_load_n((const float *)(const void *)(q->sums + at), n);
+    if (q->offset) whole += (mi_sum)mi_load_n((const float *)(const void *)(q->offset + at), n);
+    mi_store_lanes(sum, whole);
+#endif
+}
+
+/* The sums of n lanes of one group, scaled. */
+MI_INLINE mi_vec scaled(const quantized *q, const total *sum, ptrdiff_t at, int n)
+{
+#ifdef MI_WIDE
+    float lanes[MI_W] = {0};
+    for (int i = 0; i < n; i++) lanes[i] = (float)sum[i];
+    const mi_vec real = mi_load(lanes);
+#else
+    const mi_vec real = __builtin_convertvector((mi_ivec)mi_load_lanes(sum), mi_vec);
+#endif
+    return mi_product(real, mi_load_n(q->scale + at, n));
+}
+
+MI_INLINE void store_whole(const quantized *q, const int *lanes, ptrdiff_t to, int n)
+{
+    if (q->bytes == 1) {
+        unsigned char part[MI_W];
+        for (int i = 0; i < MI_W; i++) part[i] = (unsigned char)lanes[i];
+        memcpy((unsigned char *)q->out + to, part, (size_t)n);
+    } else {
+        unsigned short part[MI_W];
+        for (int i = 0; i < MI_W; i++) part[i] = (unsigned short)lanes[i];
+        memcpy((unsigned short *)q->out + to, part, (size_t)n * sizeof *part);
+    }
+}
+
+/* Stores n totals, multiplied and shifted, of one row, from column `at` on. */
+MI_INLINE void store_shifted(const quantized *q, const total *sum, ptrdiff_t row, ptrdiff_t at, int n)
+{
+    int lanes[MI_W] = {0};
+    const unsigned long long half = q->shift ? 1ULL << (q->shift - 1) : 0;
+    const long long low = q->least - q->zero, least = q->relu && low < 0 ? 0 : low, most = q->most - q->zero;
+    for (int i = 0; i < n; i++) {
+        const unsigned long long product = (unsigned long long)sum[i] * (unsigned long long)(long long)q->multiplier[at + i];
+        const long long v = (long long)(product + half) >> q->shift, above = v < least ? least : v;
+        lanes[i] = (int)(above > most ? most : above) + q->zero;
+    }
+    store_whole(q, lanes, row * q->n + at, n);
 }
 
 /* Stores the first n lanes of the results, of one row, from column `at` on. */
@@ -158,17 +240,9 @@ MI_INLINE void store(const quantized *q, mi_vec v, ptrdiff_t row, ptrdiff_t at, 
     const float whole = 0x1.8p23f; /* floats from here on have no fraction, and the number in their low bits */
     v = mi_min(mi_max(v, mi_broadcast((float)(q->least - q->zero))), mi_broadcast((float)(q->most - q->zero)));
     const mi_sum bits = (mi_sum)(v + whole) - 0x4b400000u + (unsigned)q->zero;
-    unsigned lanes[MI_W];
+    int lanes[MI_W];
     mi_store_lanes(lanes, bits);
-    if (q->bytes == 1) {
-        unsigned char part[MI_W];
-        for (int i = 0; i < MI_W; i++) part[i] = (unsigned char)lanes[i];
-        memcpy((unsigned char *)q->out + to, part, (size_t)n);
-    } else {
-        unsigned short part[MI_W];
-        for (int i = 0; i < MI_W; i++) part[i] = (unsigned short)lanes[i];
-        memcpy((unsigned short *)q->out + to, part, (size_t)n * sizeof *part);
-    }
+    store_whole(q, lanes, to, n);
 }
 
 /* Rows of one panel: as many as a block of `kind` has. */
@@ -178,18 +252,24 @@ static void panel(const cells *c, int kind, int rows, const mi_term *x, ptrdiff_
     const ptrdiff_t count = least_of(q->n - column, COLUMNS), apart = c->steps * MI_STEP;
     const int vectors = vectors_of(count);
     sums_fn *multiply = blocks[kind][vectors - 1];
-    unsigned sum[ROWS * COLUMNS];
+    total sum[ROWS * COLUMNS];
     float value[ROWS * COLUMNS];
     ptrdiff_t at = column;
     for (ptrdiff_t from = 0; from < q->k; from += q->group, at += q->n) {
         const ptrdiff_t first = from / MI_STEP, last = steps_of(least_of(from + q->group, q->k));
-        multiply(last - first, x + first * MI_STEP, apart, w + first * vectors * MI_W * MI_STEP, sum);
+        add_up(multiply, first, last, x, apart, w, rows, vectors, sum);
         for (int i = 0; i < rows; i++) {
             for (int j = 0; j < vectors; j++) {
                 const ptrdiff_t left = count - j * MI_W;
                 const int n = left < MI_W ? (int)left : MI_W;
                 float *own = value + i * COLUMNS + j * MI_W;
-                mi_vec v = scaled(q, sum + i * COLUMNS + j * MI_W, at + j * MI_W, mi_mask_n(n));
+                total *lanes = sum + i * COLUMNS + j * MI_W;
+                without_zero(q, lanes, at + j * MI_W, n);
+                if (q->multiplier) {
+                    store_shifted(q, lanes, row + i, column + j * MI_W, n);
+                    continue;
+                }
+                mi_vec v = scaled(q, lanes, at + j * MI_W, n);
                 if (from) v += mi_load(own);
                 if (from + q->group < q->k) mi_store(own, v);
                 else store(q, v, row + i, column + j * MI_W, n);

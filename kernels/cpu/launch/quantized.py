@@ -25,7 +25,7 @@ from mirage.kernels.cpu.launch.pool import run_address
 from mirage.settings import num_threads
 
 #: element types of activations that C has
-ACTIVATIONS = ("int8", "uint8")
+ACTIVATIONS = ("int8", "uint8", "int16")
 
 
 class _Arguments(ctypes.Structure):
@@ -34,22 +34,28 @@ class _Arguments(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_void_p) for name in ("x", "w", "sums", "scale", "bias", "out")),
         *((name, ctypes.c_ssize_t) for name in ("m", "k", "n", "group")),
-        *((name, ctypes.c_int) for name in ("is_signed", "x_zero", "relu", "bytes", "zero", "least", "most")),
+        *((name, ctypes.c_int) for name in ("is_signed", "x_zero", "relu", "bytes", "zero", "least", "most", "shift")),
+        *((name, ctypes.c_void_p) for name in ("offset", "multiplier")),
     )
 
 
 @dataclass(frozen=True)
 class PackedWeights:
-    """8-bit weights `w[k, n]` as C reads them, and the sums of each column's groups `[groups, n]`."""
+    """8-bit weights `w[k, n]` as C reads them, and the sums of each column's groups `[groups, n]`; `wide` ones are for
+    activations of 16 bits.
+    """
 
     array: np.ndarray
     sums: np.ndarray
+    wide: bool = False
 
 
 @functools.cache
-def _library() -> Any:
+def _library(wide: bool) -> Any:
     # not one of the libraries that come with the package: their machine code is for levels without products of bytes
     source = (HEADERS / "quantized.c").read_text(encoding="utf-8")
+    if wide:
+        source = f"#define MI_WIDE\n{source}"
     library = toolchain.load(toolchain.compile(source, name="quantized"))
     size, pointer = ctypes.c_ssize_t, ctypes.c_void_p
     library.mi_quantized_bytes.argtypes, library.mi_quantized_bytes.restype = [size] * 2, size
@@ -59,14 +65,14 @@ def _library() -> Any:
     return library
 
 
-def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> PackedWeights:
+def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0, wide: bool = False) -> PackedWeights:
     """The packed form of weights `[k, n]` of int8, or `[n, k]` where `right` is (1, 0); `group` terms along k, or all of them,
-    have one scale.
+    have one scale. `wide` ones are for activations of 16 bits.
 
     Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`.
     """
     w = w.T if tuple(right) == (1, 0) else w
-    (k, n), library = w.shape, _library()
+    (k, n), library = w.shape, _library(wide)
     transposed = w.flags.f_contiguous and not w.flags.c_contiguous
     read = w.T if transposed else np.ascontiguousarray(w)
     group = group or max(k, 1)
@@ -74,7 +80,7 @@ def pack(w: np.ndarray, *, right: Sequence[int] = (), group: int = 0) -> PackedW
     packed = in_large_pages(size, np.dtype(np.int8))
     sums = aligned(-(-k // group) * n, np.dtype(np.int32))
     library.mi_quantized_pack(k, n, group, transposed, address(read), address(packed), address(sums))
-    return PackedWeights(packed, sums)
+    return PackedWeights(packed, sums, wide)
 
 
 def multiply(
@@ -88,12 +94,14 @@ def multiply(
     group: int = 0,
     relu: bool = False,
     zero: int = 0,
+    shift: int = 0,
 ) -> None:
-    """Write the product of `x[..., k]`, int8 or uint8, with packed weights to `out[..., n]`, as `quantized_matmul` says.
+    """Write the product of `x[..., k]`, int8, uint8 or int16, with weights that are packed for it to `out[..., n]`, as
+    `quantized_matmul` says.
 
-    `scale`, `[n]` or `[groups, n]`, and `bias[n]` are of float32; `out` is of that, or of an integer type of at most 16 bits. All
-    arrays are C-contiguous. Raises NoCompilerError, CompilerError and UnsafeCacheError as `toolchain.compile`, MirageError
-    without memory.
+    `scale`, `[n]` or `[groups, n]`, and `bias[n]` are of float32, or of int32; `out` is of float32, or of an integer type of at
+    most 16 bits. All arrays are C-contiguous. Raises NoCompilerError, CompilerError and UnsafeCacheError as
+    `toolchain.compile`, MirageError without memory.
     """
     n, k = out.shape[-1], x.shape[-1]
     rows = out.size // n if n else 0
@@ -102,10 +110,13 @@ def multiply(
     dtype = out.dtype.name
     least, most = quantized_range(dtype) if dtype in QUANTIZED else (0, 0)
     args = _Arguments(
-        address(x), address(packed.array), address(packed.sums), address(scale), 0 if bias is None else address(bias),
-        address(out), rows, k, n, group or k, x.dtype == np.int8, x_zero, relu, out.itemsize, zero, least, most,
+        address(x), address(packed.array), address(packed.sums), 0, 0, address(out), rows, k, n, group or k,
+        x.dtype == np.int8, x_zero, relu, out.itemsize, zero, least, most, shift,
     )  # fmt: skip
-    if _library().mi_quantized(ctypes.addressof(args), num_threads(), run_address()):
+    setattr(args, "multiplier" if scale.dtype == np.int32 else "scale", address(scale))
+    if bias is not None:
+        setattr(args, "offset" if bias.dtype == np.int32 else "bias", address(bias))
+    if _library(packed.wide).mi_quantized(ctypes.addressof(args), num_threads(), run_address()):
         raise MirageError(f"there is no memory for a product of {rows} rows; use smaller sizes")
 
 
@@ -117,10 +128,12 @@ def library(
     group: int = 0,
     relu: bool = False,
     zero: int = 0,
+    shift: int = 0,
     right: Sequence[int] = (),
+    wide: bool = False,
     packed: bool = False,
 ) -> None:
-    """What programs call as `cpu.quantized_matmul`: see `multiply`.
+    """What programs call as `cpu.quantized_matmul`: see `multiply`; it is `wide` where x is int16.
 
     `inputs` are x, w, which is transposed where `right` is (1, 0), its packed form if it is `packed`, the scale, and the bias if
     there is one.
@@ -129,12 +142,13 @@ def library(
     (out,) = outputs
     w = w.T if tuple(right) == (1, 0) else w
     if x.dtype.name not in ACTIVATIONS or not w.shape[0]:
-        attrs = {"x_zero": x_zero, "group": group, "relu": relu, "zero": zero, "dtype": out.dtype.name}
+        attrs = {"x_zero": x_zero, "group": group, "relu": relu, "zero": zero, "shift": shift, "dtype": out.dtype.name}
         out[...] = get_operator("quantized_matmul").run([x, w, *rest[packed:]], attrs, {})
         return
-    form = rest.pop(0) if packed else pack(w, group=group)
+    form = rest.pop(0) if packed else pack(w, group=group, wide=wide)
     scale, *bias = rest
-    multiply(x, form, scale, bias[0] if bias else None, out, x_zero=x_zero, group=group, relu=relu, zero=zero)
+    offset = bias[0] if bias else None
+    multiply(x, form, scale, offset, out, x_zero=x_zero, group=group, relu=relu, zero=zero, shift=shift)
 
 
 def quantized_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Mapping[str, int]) -> Any:
@@ -147,7 +161,8 @@ def quantized_matmul(arrays: Sequence[Any], attrs: Mapping[str, Any], sizes: Map
     operator.check_run(arrays, attrs)
     given = [np.ascontiguousarray(a) for a in arrays]
     out = np.empty((*given[0].shape[:-1], given[1].shape[1]), ELEMENTS[attrs["dtype"]])
-    library(given, [out], **{name: value for name, value in attrs.items() if name != "dtype"})
+    own = {name: value for name, value in attrs.items() if name != "dtype"}
+    library(given, [out], **own, wide=given[0].dtype == np.int16)
     return out
 
 

@@ -23,10 +23,11 @@ from mirage.kernels.cpu.compile.shipped import HEADERS
 from mirage.kernels.cpu.launch.convolution import RANK, window_sizes
 from mirage.kernels.cpu.launch.memory import address
 from mirage.kernels.cpu.launch.pool import run_address
-from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
 from mirage.kernels.cpu.launch.rounds import Launch, field, launcher
 from mirage.settings import num_threads
 
+#: element types of activations that C has
+ACTIVATIONS = ("int8", "uint8")
 _POINTERS = ("sums", "offset", "scale", "multiplier", "bias", "other", "out")
 _INTEGERS = (
     "other_bytes", "other_is_signed", "other_zero", "bytes", "whole", "zero", "shift", "least", "most", "flip", "minus",

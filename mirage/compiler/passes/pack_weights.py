@@ -30,7 +30,7 @@ PACKED: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "cpu.convolution": ("cpu.pack_convolution", ("groups",)),
     "cpu.dequantized_matmul": ("cpu.pack_dequantized", ("right",)),
     "cpu.quantized_convolution": ("cpu.pack_quantized_convolution", ("groups",)),
-    "cpu.quantized_matmul": ("cpu.pack_quantized", ("right", "group")),
+    "cpu.quantized_matmul": ("cpu.pack_quantized", ("right", "group", "wide")),
 }
 #: a weight, the function that packs it, and its attributes
 Packing: TypeAlias = tuple[Constant | Var, str, AttrItems]

@@ -31,7 +31,7 @@ from mirage.ir.graph.traverse import uses, variables
 from mirage.ir.operators.quantization import quantized_range
 from mirage.ir.types import TensorType
 from mirage.kernels.cpu.launch.convolution import RANK
-from mirage.kernels.cpu.launch.quantized import ACTIVATIONS
+from mirage.kernels.cpu.launch.quantized_convolution import ACTIVATIONS
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ def _is_transposed(m: Match) -> dict[str, Any]:
 
 
 def _quantized_attributes(m: Match) -> dict[str, Any]:
-    return {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero")} | _is_transposed(m)
+    x, found = m.type("x"), {key: m.attr("product", key) for key in ("x_zero", "group", "relu", "zero", "shift")}
+    wide = {"wide": True} if isinstance(x, TensorType) and x.dtype == "int16" else {}
+    return found | wide | _is_transposed(m)
 
 
 def _windows_attributes(m: Match) -> dict[str, Any]:

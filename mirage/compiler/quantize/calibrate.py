@@ -10,7 +10,7 @@ import numpy as np
 
 from mirage.compiler.passes.rewrite import Rewriter
 from mirage.compiler.quantize.annotate import Annotated
-from mirage.compiler.quantize.scales import Seen, choose, weight_scales
+from mirage.compiler.quantize.scales import Seen, choose, powers_of_two, weight_scales
 from mirage.compiler.quantize.scheme import Scheme
 from mirage.errors import CalibrationError, MirageError
 from mirage.ir.graph.builder import FunctionBuilder
@@ -61,6 +61,7 @@ def calibrate(annotated: Annotated, scheme: Scheme, data: Sequence[Sequence[Any]
             for name in names:
                 seen[name].add(found[annotated.activations[name]], k)
     scales: dict[str, Scale] = {}
+    power = scheme.scales == "power of two"
     r = Rewriter(main, annotated.module.functions)
     for b in main.bindings:
         value = r.current(b)
@@ -69,7 +70,7 @@ def calibrate(annotated: Annotated, scheme: Scheme, data: Sequence[Sequence[Any]
             continue
         attrs = dict(value.attrs)
         if b.var.name in seen:
-            scale, zero = choose(seen[b.var.name], scheme.method, scheme.percentile, attrs["dtype"])
+            scale, zero = choose(seen[b.var.name], scheme.method, scheme.percentile, attrs["dtype"], power)
             scales[b.var.name] = Scale(scale, zero, attrs["dtype"])
             operands: tuple[Atom, ...] = (value.args[0], constant(scale), constant(zero))
         else:
@@ -77,7 +78,7 @@ def calibrate(annotated: Annotated, scheme: Scheme, data: Sequence[Sequence[Any]
             assert isinstance(weight, Constant)
             grain = attrs["group"] or ("tensor" if scheme.weights == "tensor" else "channel")
             scales_of = weight_scales(weight.array, grain, scheme.weight_method, attrs["axis"])
-            operands = (weight, constant(scales_of))
+            operands = (weight, constant(powers_of_two(scales_of) if power else scales_of))
         r.keep(b, OpCall("sim_quantize", operands, value.attrs))
     return Calibrated(annotated.module.with_function(r.finish()), scales)
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 from mirage.compiler.context import Context
 from mirage.compiler.passes import canonicalize, cse, dead_code, quantized_convolutions, quantized_products
 from mirage.compiler.passes.rewrite import Rewriter, operator_call
+from mirage.compiler.quantize import fixed_point
 from mirage.compiler.quantize.calibrate import constant
 from mirage.compiler.quantize.scales import quantized
+from mirage.compiler.quantize.scheme import Scheme
 from mirage.errors import QuantizationError
 from mirage.ir.graph.nodes import Constant, Module, OpCall
 
 
-def realize(module: Module) -> Module:
-    """The module with its main function's simulated quantization realized.
+def realize(module: Module, scheme: Scheme | None = None) -> Module:
+    """The module with its main function's simulated quantization realized; scales between whole numbers are those of a scheme.
 
     Raises QuantizationError for a `sim_quantize` that has no scale: calibrate the module first.
     """
@@ -45,4 +47,4 @@ def realize(module: Module) -> Module:
     module = module.with_function(r.finish())
     for p in (cse.run, dead_code.run, quantized_products.run, quantized_convolutions.run, canonicalize.run, dead_code.run):
         module = p(module, Context())
-    return module
+    return module if scheme is None or scheme.scales == "float32" else fixed_point.run(module)

@@ -49,17 +49,26 @@ class Seen:
         return np.concatenate(self.values) if self.values else np.zeros(1, np.float32)
 
 
-def affine(least: float, most: float, dtype: str) -> tuple[np.ndarray, np.ndarray]:
+def powers_of_two(scale: np.ndarray) -> np.ndarray:
+    """The least powers of two that are no less than these scales, which are normal numbers."""
+    mantissa, exponent = np.frexp(scale)
+    return np.asarray(np.ldexp(np.float32(1), np.where(mantissa == 0.5, exponent - 1, exponent)), np.float32)
+
+
+def affine(least: float, most: float, dtype: str, power: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Scale and zero point, of rank 0, with which the integers of a type reach from `least` to `most`, 0 among them.
 
-    Signed types have the zero point 0.
+    Signed types have the zero point 0. With `power` the scale is a power of two.
     """
     low, high = quantized_range(dtype)
     if low < 0:
         scale = np.float32(max(-least, most) / high)
-        zero = 0
     else:
         scale = np.float32((most - least) / (high - low))
+    if power and scale >= np.finfo(np.float32).tiny:
+        scale = np.float32(powers_of_two(np.asarray(scale)))
+    zero = 0
+    if low == 0:
         zero = 0 if scale == 0 else int(np.clip(round(low - least / float(scale)), low, high))
     if not scale >= np.finfo(np.float32).tiny:
         scale = np.float32(1)
@@ -73,17 +82,19 @@ def simulated(x: np.ndarray, scale: np.ndarray, zero: np.ndarray, dtype: str) ->
     return np.asarray((np.clip(np.rint(x / scale) + z, low, high) - z) * scale, np.float32)
 
 
-def choose(seen: Seen, method: str, percentile: float, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and zero point of an activation by one of the methods of `Scheme`."""
+def choose(
+    seen: Seen, method: str, percentile: float, dtype: str, power: bool = False
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scale and zero point of an activation by one of the methods of `Scheme`; with `power` the scale is a power of two."""
     least, most = seen.least, seen.most
     if method == "percentile":
         low, high = (float(v) for v in np.percentile(seen.sample, [100 - percentile, percentile]))
         least, most = min(low, 0.0), max(high, 0.0)
     elif method == "mse":
-        least, most = _least_error(seen, dtype)
+        least, most = _least_error(seen, dtype, power)
     elif method == "kl":
-        least, most = _least_divergence(seen, dtype)
-    return affine(least, most, dtype)
+        least, most = _least_divergence(seen, dtype, power)
+    return affine(least, most, dtype, power)
 
 
 def _ranges(seen: Seen) -> list[tuple[float, float]]:
@@ -94,18 +105,18 @@ def _ranges(seen: Seen) -> list[tuple[float, float]]:
     return list(dict.fromkeys(found))
 
 
-def _least_error(seen: Seen, dtype: str) -> tuple[float, float]:
+def _least_error(seen: Seen, dtype: str, power: bool) -> tuple[float, float]:
     """The range of the least squared error."""
     x = seen.sample
 
     def error(bounds: tuple[float, float]) -> float:
-        difference = simulated(x, *affine(*bounds, dtype), dtype) - x
+        difference = simulated(x, *affine(*bounds, dtype, power), dtype) - x
         return float(np.square(difference, dtype=np.float64).sum())
 
     return min(_ranges(seen), key=error)
 
 
-def _least_divergence(seen: Seen, dtype: str) -> tuple[float, float]:
+def _least_divergence(seen: Seen, dtype: str, power: bool) -> tuple[float, float]:
     """The range whose quantized distribution diverges least from that of the values, those beyond it counted at its ends.
 
     Source: S. Migacz, 8-bit Inference with TensorRT, 2017, for ranges that need not be symmetric.
@@ -117,7 +128,7 @@ def _least_divergence(seen: Seen, dtype: str) -> tuple[float, float]:
     total = counts.sum()
 
     def divergence(bounds: tuple[float, float]) -> float:
-        scale, zero = affine(*bounds, dtype)
+        scale, zero = affine(*bounds, dtype, power)
         low, high = quantized_range(dtype)
         # cells within the range; the outermost ones hold what is cut off
         cells = np.clip(np.searchsorted(centers, np.clip(centers, *bounds)), 0, CELLS - 1)

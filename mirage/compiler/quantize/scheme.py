@@ -14,6 +14,8 @@ ACTIVATIONS = ("uint8", "int8", "int16", "float32")
 WHOLE = ("uint8", "int8")
 #: what has one scale of a weight, beside a number of terms of a sum
 GRAINS = ("tensor", "channel")
+#: how sums are scaled to whole numbers
+SCALES = ("float32", "fixed point", "power of two")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,10 @@ class Scheme:
     without a zero point, with one scale per "tensor", per "channel" (of a result), or for so many terms of each sum: a multiple
     of 4, such as 32 or 128. `weight_method` is "max" or "mse".
 
+    `scales` says what makes whole numbers of sums: a product in "float32"; in "fixed point", one with a multiplier that is a
+    whole number, and a shift; or a shift alone, where all scales are a "power of two". The two have no floating-point numbers
+    between products, and halves are rounded up.
+
     Raises QuantizationError for a choice that there is not.
     """
 
@@ -35,12 +41,14 @@ class Scheme:
     percentile: float = 99.99
     weights: str | int = "channel"
     weight_method: str = "max"
+    scales: str = "float32"
 
     def __post_init__(self) -> None:
         for name, value, allowed in (
             ("activations", self.activations, ACTIVATIONS),
             ("method", self.method, METHODS),
             ("weight_method", self.weight_method, ("max", "mse")),
+            ("scales", self.scales, SCALES),
         ):
             if value not in allowed:
                 raise QuantizationError(f"scheme: {name}={value!r}; it is one of {', '.join(allowed)}")
@@ -54,4 +62,5 @@ class Scheme:
         method = f"{self.percentile:g}th percentile" if self.method == "percentile" else self.method
         grain = f"group of {self.weights}" if isinstance(self.weights, int) else self.weights
         chosen = "" if self.activations == "float32" else f" by {method}"
-        return f"{self.activations} activations{chosen}, int8 weights per {grain} by {self.weight_method}"
+        scales = {"float32": "", "fixed point": ", multipliers and shifts", "power of two": ", shifts"}[self.scales]
+        return f"{self.activations} activations{chosen}, int8 weights per {grain} by {self.weight_method}{scales}"

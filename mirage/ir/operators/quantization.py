@@ -45,6 +45,22 @@ def require_types(op: str, what: str, t: TensorType, allowed: Sequence[str]) -> 
         raise DTypeError(f"{op}: {what} is {t}; it has to be of {', '.join(allowed)}")
 
 
+def check_shift(op: str, attrs: Attrs) -> None:
+    """Raises AttributeValueError for a shift that 64 bits have no room for."""
+    if not 0 <= attrs["shift"] <= 62:
+        raise AttributeValueError(f"{op}: shift={attrs['shift']}; it is 0 to 62")
+
+
+def check_scales(op: str, types: Sequence[TensorType], attrs: Attrs) -> None:
+    """Raises DTypeError for a scale, or a bias behind it, that results of such a type are not made with."""
+    require_types(op, "the scale", types[0], ("float32", "int32"))
+    fixed = types[0].dtype == "int32"
+    if fixed and attrs["dtype"] not in QUANTIZED:
+        raise DTypeError(f"{op}: {attrs['dtype']} of multipliers; results are of {', '.join(QUANTIZED)}")
+    if len(types) > 1:
+        require_types(op, "the bias", types[1], ("int32",) if fixed else ("float32", "int32"))
+
+
 class _Scaled(GraphOperator):
     """An operator of a tensor, a scale and a zero point: one number each, or one for each position along `axis`.
 
@@ -197,17 +213,19 @@ class SimQuantize(_Scaled):
 
 
 class QuantizedMatmul(GraphOperator):
-    """`x[..., k]` of whole numbers times weights `w[k, n]` of int8, with the sums in 32 bits, scaled where they are stored.
+    """`x[..., k]` of whole numbers times weights `w[k, n]` of int8, with sums of whole numbers, scaled where they are stored.
 
-    Operands are x, w, a scale, and a bias `[n]` if there is one, of float32. The scale is `[n]`, or `[k / group, n]` where
-    `group` terms along k, a multiple of 4, have one of their own. Each result is, in float32 but for the sums:
+    Operands are x, w, a scale, and a bias `[n]` if there is one, of float32 or int32. The scale is `[n]`, or `[k / group, n]`
+    where `group` terms along k, a multiple of 4, have one of their own. Each result is, in float32 but for the sums:
 
-        sum    = sum over k of (x - x_zero) * w             modulo 2^32
+        sum    = sum over k of (x - x_zero) * w             modulo 2^32, of int16 2^64; plus the bias if that is int32
         value  = float(sum) * scale + bias                  of groups: the sum of float(sum) * scale over them, in order
         value  = max(value, 0)                              if it is `relu`
         result = clip(round(value) + zero)                  half to even, where `dtype` is an integer type
 
-    So the scale is that of x times that of w, and over that of the result where that is quantized, as the bias is then.
+    A scale of int32 is a multiplier: the value is `(sum * scale + 2^(shift - 1)) >> shift` in 64 bits, and the result an integer.
+
+    So a real scale is that of x times that of w, and over that of the result where that is quantized, as the bias is then.
     Source: Jacob et al., Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only Inference, section 2.
     """
 
@@ -224,6 +242,7 @@ class QuantizedMatmul(GraphOperator):
             )
         if attrs["group"] < 0 or attrs["group"] % 4:
             raise AttributeValueError(f"{self.name}: group={attrs['group']}; it is a multiple of 4, or 0 for all of k")
+        check_shift(self.name, attrs)
         return attrs
 
     def result(self, types: Sequence[TensorType], attrs: Attrs) -> Annotation:
@@ -243,8 +262,10 @@ class QuantizedMatmul(GraphOperator):
             if not k.is_Integer or k % attrs["group"]:
                 raise ShapeError(f"{self.name}: {k} terms in groups of {attrs['group']}; a group divides k")
             wanted = (k / attrs["group"], w.shape[1])
+        check_scales(self.name, types[2:], attrs)
+        if attrs["group"] and any(t.dtype == "int32" for t in types[2:]):
+            raise DTypeError(f"{self.name}: a scale or bias of int32 of groups; only those of float32 have groups")
         for what, t, shape in zip(("scale", "bias"), types[2:], (wanted, wanted[-1:]), strict=False):
-            require_types(self.name, f"the {what}", t, ("float32",))
             if t.shape != shape:
                 raise ShapeError(f"{self.name}: a {what} [{shape_text(t.shape)}]; it is [{shape_text(shape)}]")
         return TensorType((*x.shape[:-1], w.shape[1]), attrs["dtype"])
@@ -258,9 +279,15 @@ class QuantizedMatmul(GraphOperator):
         # whole numbers of float64 are exact beyond the largest sum that memory has room for
         wide, weights = x.astype(np.float64) - attrs["x_zero"], w.astype(np.float64)
         value: Any = None
+        fixed = scale.dtype == np.int32
+        offset = bias.pop() if bias and bias[0].dtype == np.int32 else np.zeros(1, np.int32)
         for g, first in enumerate(range(0, max(w.shape[0], 1), group)):
-            sums = wide[..., first : first + group] @ weights[first : first + group]
-            part = sums.astype(np.int64).astype(np.int32).astype(scale.dtype) * (scale[g] if attrs["group"] else scale)
+            sums = (wide[..., first : first + group] @ weights[first : first + group]).astype(np.int64) + offset
+            whole = sums if x.dtype == np.int16 else sums.astype(np.int32)
+            if fixed:
+                value = shifted(whole, scale, attrs["shift"])
+                break
+            part = whole.astype(scale.dtype) * (scale[g] if attrs["group"] else scale)
             value = part if value is None else value + part
         if bias:
             value = value + bias[0]
@@ -291,6 +318,7 @@ QUANTIZED_MATMUL = register(
             Attribute("relu", "bool", False),
             Attribute("dtype", "dtype", "float32"),
             Attribute("zero", "int", 0),
+            Attribute("shift", "int", 0),
         ),
     )
 )

@@ -15,7 +15,14 @@ from mirage.ir.arithmetic import ArrayModule
 from mirage.ir.graph_operator import GraphOperator
 from mirage.ir.operator import Attribute, Attrs, register
 from mirage.ir.operators.convolution import CONVOLUTION
-from mirage.ir.operators.quantization import QUANTIZED, quantized_range, require_types, shifted
+from mirage.ir.operators.quantization import (
+    QUANTIZED,
+    check_scales,
+    check_shift,
+    quantized_range,
+    require_types,
+    shifted,
+)
 from mirage.ir.requirements import AtMost
 from mirage.ir.types import ELEMENTS, TensorType, shape_text
 
@@ -51,8 +58,7 @@ class QuantizedConvolution(GraphOperator):
         least, most = (0, 0) if attrs["dtype"] not in QUANTIZED else quantized_range(attrs["dtype"])
         if not least <= attrs["zero"] <= most:
             raise AttributeValueError(f"{self.name}: zero={attrs['zero']} is no {attrs['dtype']}; it is {least} to {most}")
-        if not 0 <= attrs["shift"] <= 62:
-            raise AttributeValueError(f"{self.name}: shift={attrs['shift']}; it is 0 to 62")
+        check_shift(self.name, attrs)
         return attrs
 
     def _windows(self, types: Sequence[TensorType], attrs: Attrs) -> tuple[list[TensorType], Attrs]:
@@ -79,11 +85,7 @@ class QuantizedConvolution(GraphOperator):
         if (attrs["dtype"] == "int32") != (not rest):
             raise DTypeError(f"{self.name}: {out} with {len(types)} operands; int32 is what has no scale, and only that")
         if rest:
-            require_types(self.name, "the scale", rest[0], ("float32", "int32"))
-            if rest[0].dtype == "int32" and attrs["dtype"] not in QUANTIZED:
-                raise DTypeError(f"{self.name}: {out} of multipliers; results are of {', '.join(QUANTIZED)}")
-        if len(rest) > 1:
-            require_types(self.name, "the bias", rest[1], ("int32",) if rest[0].dtype == "int32" else ("float32", "int32"))
+            check_scales(self.name, rest, attrs)
         for what, t in zip(("scale", "bias"), rest, strict=False):
             if t.shape != (w.shape[0],):
                 raise ShapeError(f"{self.name}: a {what} [{shape_text(t.shape)}]; it is [{w.shape[0]}]")

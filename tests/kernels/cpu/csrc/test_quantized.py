@@ -26,15 +26,22 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
 {
     const int is_signed = kind & 1, bias = kind >> 1 & 1, relu = kind >> 2 & 1, bytes = kind % 3 == 0 ? 4 : kind % 3;
     const ptrdiff_t groups = (k + group - 1) / group;
-    signed char *x = bytes_of(m * k), *w = bytes_of(k * n), *packed = bytes_of(mi_quantized_bytes(k, n));
-    int *column = (int *)room(groups * n);
+    signed char *bytes_of_x = bytes_of(m * k * (ptrdiff_t)sizeof(given)), *w = bytes_of(k * n);
+    signed char *packed = bytes_of(mi_quantized_bytes(k, n));
+    const given *x = (const given *)(const void *)bytes_of_x;
+    int *column = (int *)room(groups * n), *offset = (int *)room(n), *factor = (int *)room(n);
+    const int shifts = kind % 5 == 4 && bytes < 4 && groups == 1, whole_bias = groups == 1 && kind & 8;
     float *scale = room(groups * n), *added = room(n);
     signed char *out = bytes_of(m * n * bytes);
     for (ptrdiff_t i = 0; i < groups * n; i++) scale[i] = number();
-    for (ptrdiff_t i = 0; i < n; i++) added[i] = number() * 100;
+    for (ptrdiff_t i = 0; i < n; i++) {
+        added[i] = number() * 100;
+        offset[i] = rand() % 20001 - 10000, factor[i] = rand() % 2001 - 1000;
+    }
     mi_quantized_pack(k, n, group, kind & 1, w, packed, column);
     const quantized q = {x, packed, column, scale, bias ? added : NULL, out, m, k, n, group, is_signed, is_signed ? -7 : 131,
-        relu, bytes, bytes == 4 ? 0 : 3, bytes == 1 ? -128 : -32768, bytes == 1 ? 127 : 32767};
+        relu, bytes, bytes == 4 ? 0 : 3, bytes == 1 ? -128 : -32768, bytes == 1 ? 127 : 32767, 20,
+        whole_bias ? offset : NULL, shifts ? factor : NULL};
     must(!mi_quantized(&q, threads, mi_pool_run), "no memory");
     for (ptrdiff_t i = 0; i < m; i++) {
         for (ptrdiff_t j = 0; j < n; j++) {
@@ -42,14 +49,21 @@ static void check(ptrdiff_t m, ptrdiff_t k, ptrdiff_t n, ptrdiff_t group, int ki
             for (ptrdiff_t g = 0; g < groups; g++) {
                 long long sum = 0;
                 for (ptrdiff_t t = g * group; t < k && t < (g + 1) * group; t++) {
-                    const int term = is_signed ? x[i * k + t] : (unsigned char)x[i * k + t];
+                    const int term = is_signed || sizeof(given) > 1 ? x[i * k + t] : (unsigned char)x[i * k + t];
                     sum += (long long)(term - q.x_zero) * w[kind & 1 ? j * k + t : t * n + j];
                 }
-                volatile float part = (float)(int)sum;
+                if (whole_bias) sum += offset[j];
+                if (shifts) {
+                    long long v = ((total)sum * (long long)factor[j] + (1 << 19)) >> 20;
+                    if (relu && v < 0) v = 0;
+                    value = (float)(v < -40000 ? -40000 : v > 40000 ? 40000 : v);
+                    continue;
+                }
+                volatile float part = (float)(total)sum;
                 part = part * scale[g * n + j];
                 value = g ? value + part : part;
             }
-            if (bias) value = value + added[j];
+            if (bias && !shifts) value = value + added[j];
             if (relu && value < 0) value = 0;
             if (bytes == 4) {
                 float found;
@@ -74,7 +88,7 @@ int main(int argc, char **argv)
         signed char *w = bytes_of(64), *packed = bytes_of(mi_quantized_bytes(16, 4));
         int *column = (int *)room(4);
         mi_quantized_pack(16, 4, 16, 0, w, packed, column);
-        const quantized q = {bytes_of(28), packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4, 0, 0, 0};
+        const quantized q = {bytes_of(28 * (ptrdiff_t)sizeof(given)), packed, column, room(4), NULL, room(8), 2, 16, 4, 16, 1, 0, 0, 4};
         return mi_quantized(&q, 1, mi_pool_run);
     }
     static const ptrdiff_t cases[][4] = {
@@ -90,16 +104,17 @@ int main(int argc, char **argv)
 """
 #: processors with and without what multiplies bytes: each has its own micro-kernels
 LEVELS = ["x86-64-v3", *(pytest.param(level, marks=pytest.mark.slow) for level in ("x86-64", "x86-64-v4"))]
-
-
+#: of activations of 16 bits
+WIDE = "#define MI_WIDE\n" + SOURCE
 SANITIZED = [("address", "1"), pytest.param("thread", "3", marks=pytest.mark.slow), ("native", "2")]
 
 
 @pytest.mark.parametrize(("build", "threads"), SANITIZED)
 def test_under_sanitizers(build: str, threads: str) -> None:
     assert build in BUILDS
-    done = run(program(build, SOURCE), threads)
-    assert done.status == 0 and not done.text, done.text
+    for source in (SOURCE, WIDE):
+        done = run(program(build, source), threads)
+        assert done.status == 0 and not done.text, done.text
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -110,16 +125,18 @@ def test_by_other_instructions(level: str, monkeypatch: pytest.MonkeyPatch) -> N
     if (level == "x86-64-v4" and "avx512bw" not in has) or (level == "x86-64-v3" and "avx2" not in has):
         pytest.skip(f"this processor is below {level}")
     monkeypatch.setitem(FOREIGN, level, Foreign("cc", level))
-    done = run(program(level, SOURCE), "3")
-    assert done.status == 0 and not done.text, done.text
+    for source in (SOURCE, WIDE):
+        done = run(program(level, source), "3")
+        assert done.status == 0 and not done.text, done.text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("processor", ["armv8-a", "armv8.2-a+dotprod"])
 def test_on_arm(processor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(FOREIGN, processor, Foreign(FOREIGN["aarch64"].command, processor, FOREIGN["aarch64"].runner))
-    done = run(program(processor, SOURCE), "3", runner=FOREIGN["aarch64"].runner)
-    assert done.status == 0 and not done.text, done.text
+    for source in (SOURCE, WIDE):
+        done = run(program(processor, source), "3", runner=FOREIGN["aarch64"].runner)
+        assert done.status == 0 and not done.text, done.text
 
 
 @pytest.mark.parametrize("build", ["clang"])

@@ -31,15 +31,20 @@ def wanted(given: list[np.ndarray], attrs: dict[str, Any]) -> np.ndarray:
     x, w, scale, *bias = given
     group = attrs["group"] or w.shape[0]
     value: Any = None
+    offset = bias.pop().astype(np.int64) if bias and bias[0].dtype == np.int32 else np.int64(0)
     for g in range(w.shape[0] // group):
         part = slice(g * group, (g + 1) * group)
         sums = (x[..., part].astype(np.int64) - attrs["x_zero"]) @ w[part].astype(np.int64)
+        sums = sums + offset
+        if scale.dtype == np.int32:
+            value = (sums * scale + (1 << attrs["shift"] >> 1)) >> attrs["shift"]
+            break
         scaled = sums.astype(np.float32) * (scale[g] if attrs["group"] else scale)
         value = scaled if g == 0 else value + scaled
     if bias:
         value = value + bias[0]
     if attrs["relu"]:
-        value = np.maximum(value, np.float32(0))
+        value = np.maximum(value, value.dtype.type(0))
     if attrs["dtype"] == "float32":
         return np.asarray(value)
     range_ = np.iinfo(attrs["dtype"])
@@ -89,8 +94,39 @@ def test_sums_wrap_around() -> None:
         assert found[0, 0] == left < 0
 
 
-def test_activations_of_16_bits_and_no_terms_and_no_rows() -> None:
-    check(operands(3, 40, 5, "int16"), dtype="int16", zero=3)
+def test_sums_of_16_bits_do_not() -> None:
+    """32,767 * 127 * 3,000 is more than 32 bits hold."""
+    x, w = np.full((1, 3000), 32767, np.int16), np.full((3000, 1), 127, np.int8)
+    one = np.ones(1, np.float32)
+    attrs = OPERATOR.check_attrs({"x_zero": -1})
+    for found in (quantized_matmul([x, w, one], attrs, {}), OPERATOR.run([x, w, one], attrs, {})):
+        assert found[0, 0] == np.float32(32768 * 127 * 3000)
+
+
+@pytest.mark.parametrize("m", [1, 3, 13])
+def test_activations_of_16_bits(m: int) -> None:
+    for k, n in ((1, 1), (7, 16), (300, 70), (1030, 33)):
+        check(operands(m, k, n, "int16"), x_zero=-300, dtype="int16", zero=3, relu=True)
+        check(operands(m, k, n, "int16")[:3])
+    check(operands(m, 1024, 40, "int16", 128), group=128, dtype="int8", zero=3)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "int16"])
+def test_multipliers_and_shifts(dtype: str) -> None:
+    """In whole numbers from beginning to end: halves are rounded up."""
+    for m, k, n in ((1, 5, 3), (7, 300, 70)):
+        x, w, _, _ = operands(m, k, n, dtype)
+        rng = np.random.default_rng(k)
+        bias = rng.integers(-(2**15), 2**15, n).astype(np.int32)
+        for shift, most in ((0, 3), (1, 3), (30, 2**21)):
+            scale = rng.integers(-most, most, n).astype(np.int32)
+            check([x, w, scale, bias], shift=shift, x_zero=5, dtype="uint8", zero=100, relu=True)
+            check([x, w, scale], shift=shift, dtype="int16")
+        # the bias of whole numbers beside scales of float32, too
+        check([x, w, rng.random(n, np.float32), bias], dtype="int8")
+
+
+def test_no_terms_and_no_rows() -> None:
     bias = np.arange(3, dtype=np.float32)
     nothing = [np.zeros((2, 0), np.int8), np.zeros((0, 3), np.int8), np.ones(3, np.float32), bias]
     np.testing.assert_array_equal(quantized_matmul(nothing, OPERATOR.check_attrs({}), {}), [bias, bias])
@@ -117,7 +153,7 @@ def test_without_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     x, w, scale, _ = operands(2, 8, 4, "int8")
     packed = pack(w)
-    monkeypatch.setattr(module, "_library", Failing)
+    monkeypatch.setattr(module, "_library", lambda wide: Failing)
     with pytest.raises(MirageError, match="no memory for a product of 2 rows"):
         multiply(x, packed, scale, None, np.empty((2, 4), np.float32))
 
@@ -138,6 +174,10 @@ X, W, S = tensor("m", 64, dtype="int8"), tensor(64, "n", dtype="int8"), tensor("
         ((X, W, S), {"x_zero": 200}, AttributeValueError, "x_zero=200 is no int8; it is -128 to 127"),
         ((X, W, S), {"zero": 3}, AttributeValueError, "zero=3 is no float32"),
         ((X, W, S), {"group": 6}, AttributeValueError, "multiple of 4"),
+        ((X, W, tensor("n", dtype="int32")), {}, DTypeError, "of multipliers"),
+        ((X, W, tensor("n", dtype="int32"), S), {"dtype": "int8"}, DTypeError, "bias is float32"),
+        ((X, W, tensor(4, "n"), tensor("n", dtype="int32")), {"group": 16}, DTypeError, "only those of float32 have groups"),
+        ((X, W, S), {"shift": -1}, AttributeValueError, "shift=-1"),
         ((X, W, S), {"dtype": "int32"}, AttributeValueError, "dtype='int32'"),
     ],
 )
