@@ -31,6 +31,7 @@ from mirage.compiler.kernels.loops import loops_from_text, target_loops_from_tex
 from mirage.compiler.kernels.mugraph import kernel_from_text
 from mirage.compiler.kernels.ranked_mugraph import ranked_from_text
 from mirage.compiler.kernels.targets import kernels_for
+from mirage.compiler.partial.simplify import simplified
 from mirage.compiler.partial.specialize import STOPPED
 from mirage.compiler.passes import add_masks, partition, superoptimize
 from mirage.compiler.pipeline import printed
@@ -105,8 +106,8 @@ def compile(
     `without` leaves optimizations out ("merge", "fold", "superoptimize", "libraries", "fuse", "plan", "batch"), for ablations.
     `cache`, `seed` and `progress` are as of `superoptimize`.
 
-    Functions that call themselves, data types and functions as values run on processors; the operators in them are compiled for
-    all sizes, without a search: `bounds`, `sizes` and `constants` say nothing of them.
+    Functions that call themselves, data types and functions as values, where they are not known before, run on processors; the
+    operators in them are compiled for all sizes, without a search: `bounds`, `sizes` and `constants` say nothing of them.
 
     A model of ONNX, or the path of its file, `"model.onnx"`, becomes a function that is called with arrays in the order of its
     inputs, or by their names (`mirage.onnx.CompiledModel`): its initializers are constants.
@@ -164,6 +165,8 @@ def compile(
         planned = "plan" not in without
         return built(module, context, given=len(main.parameters), planned=planned, background=beside)
 
+    if functional(module):
+        module = simplified(module)
     if stacked := functional(module):
         return built_functional(module, stacked, context, without)
     module = passed(module, context, PREPARATION, without)

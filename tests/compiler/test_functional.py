@@ -233,10 +233,12 @@ def test_functions_with_effects_of_their_own() -> None:
 
 
 def test_it_explains() -> None:
-    run = mi.compile(texts.MAP, without=PLAIN)
+    run = mi.compile(texts.CHOSEN, without=PLAIN)
     told = run.explain()
-    assert "function map: 1 matches" in told and "function cell: 1 functions, 1 calls of values, 1 constructors" in told
-    assert run.to_json()["functions"]["main"] == {"functions": 1, "closures": 1}
+    assert "function main: 1 branches, 1 calls of values, 1 constructors" in told
+    assert "function twice: 1 functions, 1 closures" in told
+    assert run.to_json()["functions"]["once"] == {"closures": 1}
+    same(run(np.asarray(True), ONES, [ONES]), [2 * ONES, ONES])
     assert run._repr_svg_()
 
 

@@ -50,8 +50,10 @@ from mirage.ir.graph.nodes import (
 from mirage.ir.graph.patterns import Bind, Case, Fields, Pattern
 from mirage.ir.types import TensorType
 
-#: bindings of a function that is written out wherever it is called, and of all rounds of a loop that is
-FEW, UNROLLED = 8, 128
+#: bindings of a function that is written out wherever it is called
+FEW = 8
+#: rounds of a loop that is written out though nothing that decides goes from one to the next, and bindings of all of these
+ROUNDS, UNROLLED = 16, 128
 
 
 class Evaluator:
@@ -266,7 +268,7 @@ class Evaluator:
         if count is not None and not self.is_spent(r) and expr.body not in self.program.stopped:
             bound = expr.bound
             fits = bound is None or (bound.is_Integer and count <= int(bound))
-            short = count * max(len(self.module.functions[expr.body].bindings), 1) <= UNROLLED
+            short = count <= ROUNDS and count * max(len(self.module.functions[expr.body].bindings), 1) <= UNROLLED
             if fits and (short or any(v.is_structure for v in given[: expr.carried])):
                 return self.rounds(r, expr, args, given, count, b)
         return self.branches.loop(r, expr, args, b)

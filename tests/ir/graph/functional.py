@@ -209,3 +209,31 @@ def no(n: int64[()]):
         r = less(n, n)
     return r
 """
+
+CHOSEN = """
+def main(p: bool[()], x: float32[n], xs: List[float32[n]]):
+    with dataflow():
+        f = if_else[once, twice](p, x)
+        y = apply[f](x)
+        ys = Cons(y, xs)
+    return ys
+
+
+def once(x: float32[n]):
+    with dataflow():
+        f = closure[added](x)
+    return f
+
+
+def twice(x: float32[n]):
+    with dataflow():
+        y = add(x, x)
+        f = closure[added](y)
+    return f
+
+
+def added(x: float32[n], y: float32[n]):
+    with dataflow():
+        z = add(x, y)
+    return z
+"""
