@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from mirage.ir.annotations import PartialTensor, ShapeType, TupleType
+from mirage.ir.types import TensorType
+from mirage.remember import remember
 from mirage.runtime import program as vm
 from mirage.runtime import stacked, steps
-from mirage.runtime.frame import Frame, FrameLayout, StorageLayout
+from mirage.runtime.frame import Frame, FrameLayout, StorageLayout, getter
 from mirage.runtime.guards import Entry, Pattern, Signature
 from mirage.runtime.leaves import shape_symbols
 from mirage.runtime.places.place import Place, PlacedArray
@@ -24,6 +27,8 @@ class Function:
 
     #: whether its calls are on the machine's stack
     stacked = False
+    #: of a function that does nothing but to choose another one: what gives the call of that
+    forward: Callable[..., Any] | None = None
 
     def __init__(self, function: vm.VMFunction, place: Place) -> None:
         self.function = function
@@ -216,6 +221,12 @@ class StackedFunction(Function):
                 self.last = k
         self._sized = stacked.uses_sizes(self.function)
         self._no_sizes = self._table.new()
+        plain = (TensorType, PartialTensor, ShapeType, TupleType)
+        #: the arguments that have shapes, and the sizes for those that have been
+        self._shaped = getter([k for k, p in enumerate(self.function.parameters) if isinstance(p.annotation, plain)])
+        self._entries: dict[Any, Entry] = {}
+        if self.last == 0 and isinstance(self._sources[0], vm.Match) and not self._sized and not self.function.constants:
+            self.forward = self.plan[0][0]
         #: what registers behind the parameters hold at the start
         self._behind = self._layout.registers[self._parameters :]
 
@@ -235,12 +246,26 @@ class StackedFunction(Function):
         """A call that begins."""
         slots = self._no_sizes
         if self._sized:
-            entry = self.signature.enter([stand_ins(a) for a in args], dims)
-            slots = entry.slots[:] if self._copies else entry.slots
+            slots = self._slots(args, dims)
         return Activation(self, [*args, *self._behind], slots)
+
+    def _slots(self, args: list[Any], dims: tuple[int, ...]) -> Slots:
+        """The sizes of a call."""
+        # the types of what is on the stack were checked where it came from
+        key = (*[_shapes(a) for a in self._shaped(args)], dims)
+        found = self._entries.get(key)
+        if found is None:
+            found = self.signature.enter([stand_ins(a) for a in args], dims)
+            remember(self._entries, key, found, Signature.LIMIT)
+        return found.slots[:] if self._copies else found.slots
 
     def run(self, args: list[Any], dims: tuple[int, ...], memory: PlacedArray | None) -> Any:
         return stacked.run(self, args, dims)
+
+
+def _shapes(value: Any) -> Any:
+    """The shapes of the tensors in a value."""
+    return tuple([_shapes(v) for v in value]) if type(value) is tuple else getattr(value, "shape", value)
 
 
 def _storages(function: vm.VMFunction) -> int:

@@ -68,6 +68,8 @@ def run(function: Any, args: list[Any], dims: tuple[int, ...], recorder: Recorde
                 a.function.deliver[a.at](a, result)
                 continue
             callee, given, sizes = request
+            while callee.forward is not None:
+                callee, given, sizes = callee.forward(given, None)
             if not callee.stacked:
                 result = callee.run(given, sizes, None) if recorder is None else recorder.call(callee, given, sizes)
                 a.function.deliver[a.at](a, result)
@@ -189,7 +191,7 @@ def request_of(i: vm.Instruction, make: Steps, functions: Mapping[str, Any]) -> 
 
 
 def _match(i: vm.Match, make: Steps, functions: Mapping[str, Any]) -> Callable[..., Request | None]:
-    value, taken, sizes = i.value, getter(i.args), make.slots(i.dims)
+    value, taken, sizes, sized = i.value, getter(i.args), make.slots(i.dims), bool(i.dims)
     callees = [functions[name] for name in i.functions]
     heads = [p for p in i.patterns if isinstance(p, Case) and all(isinstance(f, Bind | Wildcard) for f in p.fields)]
     if len(heads) == len(i.patterns):
@@ -202,7 +204,7 @@ def _match(i: vm.Match, make: Steps, functions: Mapping[str, Any]) -> Callable[.
         def dispatch(registers: list[Any], frame: Frame) -> Request:
             record = registers[value]
             callee, fields = table[record.index]
-            return callee, [*fields(record.fields), *taken(registers)], sizes(frame.slots)
+            return callee, [*fields(record.fields), *taken(registers)], sizes(frame.slots) if sized else ()
 
         return dispatch
 
@@ -210,7 +212,7 @@ def _match(i: vm.Match, make: Steps, functions: Mapping[str, Any]) -> Callable[.
         for p, callee in zip(i.patterns, callees, strict=True):
             found: list[Any] = []
             if bound(p, registers[value], found):
-                return callee, [*found, *taken(registers)], sizes(frame.slots)
+                return callee, [*found, *taken(registers)], sizes(frame.slots) if sized else ()
         raise GuardError("no clause of a match fits a value; compile the program again")
 
     return search

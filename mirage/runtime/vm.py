@@ -12,7 +12,7 @@ import numpy as np
 from mirage.errors import FormatError, GuardError
 from mirage.ir.annotations import Annotation
 from mirage.ir.data import PRELUDE
-from mirage.ir.graph.values import from_value, to_value
+from mirage.ir.graph.values import Taker, Where, from_value, where_text
 from mirage.ir.types import ELEMENTS
 from mirage.runtime import program as vm
 from mirage.runtime import stacked
@@ -64,6 +64,7 @@ class VirtualMachine:
                 f"function {main.name!r} has extra shape parameters, and is the main one; give them by a shape"
             )
         self._owned = facts[program.main].owned
+        self._taker = Taker({**PRELUDE, **{d.name: d for d in program.data}})
         #: whether calls of stacked functions are recorded
         self._records = any(f.batched is not None for f in program)
         self._in_place = [k for k, p in enumerate(main.parameters) if p.in_place]
@@ -87,21 +88,35 @@ class VirtualMachine:
         """The result of a program whose main function is stacked: values of data types are converted on the way in and out."""
         main = self._main.function
         self._main.signature.check_number(args)
-        known = {**PRELUDE, **{d.name: d for d in self.program.data}}
         #: memory of the caller
         given: set[int] = {id(_root(c)) for c in self._constants}
         sizes: dict[str, int] = {}
 
-        def leaf(annotation: Annotation, value: Any, what: str) -> Any:
+        #: types and shapes that fit
+        fits: set[tuple[int, tuple[int, ...], Any]] = set()
+        array, ready = self.place.array, self.place.ready
+
+        def leaf(annotation: Annotation, value: Any, where: Where) -> Any:
+            # as an array before, of the same type
+            if type(value) is ready and (id(annotation), value.shape, value.dtype) in fits:
+                flags = value.flags
+                if flags.c_contiguous and flags.aligned:
+                    given.add(id(value) if value.base is None else id(_root(value)))
+                    return value
+            what = where_text(where)
             shapes: list[tuple[int, ...]] = []
             found = leaves_of(main.name, what, annotation, self.place).read(value, shapes)
             given.update(id(_root(a)) for a in arrays_in(found, self.place.array))
             wanted = iter(value_shapes(annotation))
             for shape, dims in zip(shapes, wanted, strict=True):
                 same_sizes(f"{main.name}: {what}", dims, shape, sizes)
+            if isinstance(found, array) and found is value:
+                # annotations of parts live as long as the machine
+                fits.add((id(annotation), found.shape, found.dtype))
             return found
 
-        used = [to_value(p.annotation, a, known, f"input {p.name!r}", leaf) for p, a in zip(main.parameters, args, strict=True)]
+        taker = self._taker
+        used = [taker.take(p.annotation, a, f"input {p.name!r}", leaf) for p, a in zip(main.parameters, args, strict=True)]
         recorder = Recorder() if self._records else None
         result = stacked.run(self._main, used, (), recorder)
 

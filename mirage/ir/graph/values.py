@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from mirage.errors import DepthError, InputError
-from mirage.ir.annotations import Annotation, CallableType, DataType, ObjectType, ReferenceType, TupleType, parts
+from mirage.ir.annotations import Annotation, CallableType, DataType, ReferenceType, TupleType, parts
 from mirage.ir.data import CONS, LIST, NIL, DataDeclaration, Record
 
 Known = Mapping[str, DataDeclaration]
-#: what becomes of a value that is of no data type: its annotation, the value, what it is called in errors
-Leaf = Callable[[Annotation, Any, str], Any]
 
 
 class FunctionValue:
@@ -52,104 +50,194 @@ def holds_data(annotation: Annotation) -> bool:
 
 #: calls that may be nested
 MAX_DEPTH = 500_000
-#: a value in parts: what makes it of these, and the parts, each with its annotation, and its place in errors
-Opened = tuple[Callable[[tuple[Any, ...]], Any], list[tuple[Annotation, Any, str]]]
-_Task = tuple[Annotation, Any, str]
-#: what makes a value of its parts, how many these are, and what it is known by
-_Made = tuple[Callable[[tuple[Any, ...]], Any], int, tuple[int, Annotation], Any]
+#: where a value is, for errors: the whole, and behind it the number of an item or the name of a field
+Where: TypeAlias = "str | tuple[Where, int | str]"
+#: what becomes of a value that is of no data type: its annotation, the value, where it is
+Leaf = Callable[[Annotation, Any, Where], Any]
 _OPEN = object()
 
 
-def to_value(annotation: Annotation, value: Any, known: Known, what: str, leaf: Leaf) -> Any:
-    """What a program gets for what a caller passes: `leaf` gives that of all that is of no data type.
+def where_text(where: Where) -> str:
+    """Where a value is, in words."""
+    found: list[str] = []
+    while isinstance(where, tuple):
+        where, part = where
+        found.append(f", item {part}" if isinstance(part, int) else part)
+    return where + "".join(reversed(found))
 
-    Raises InputError, which begins with `what` and the place within, for what is not of the type.
-    """
-    return _rebuilt(annotation, value, what, leaf, partial(_taken, known), shared=True)
+
+class _Form:
+    """How values of an annotation are taken: tensors and the like by `Leaf`, the others by their parts."""
+
+    __slots__ = ("annotation", "cases", "classes", "data", "fields", "kind")
+
+    def __init__(self, annotation: Annotation, kind: str) -> None:
+        self.annotation, self.kind = annotation, kind
+        #: of a tuple: its fields, with what stands for each in errors; of a list: its items
+        self.fields: list[tuple[_Form, str]] = []
+        self.data: DataDeclaration = LIST
+        #: the constructor that a class is
+        self.classes: dict[type, int] = {}
+        #: fields of each constructor that has been met: form, what stands for it in errors, name
+        self.cases: dict[int, list[tuple[_Form, str, str]]] = {}
+
+
+class Taker:
+    """Takes values of callers as programs have them, with the data types that are `known`. May be used for many values."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._forms: dict[Annotation, _Form] = {}
+
+    def take(self, annotation: Annotation, value: Any, what: str, leaf: Leaf) -> Any:
+        """What a program gets for what a caller passes: `leaf` gives that of all that is of no data type.
+
+        Raises InputError, which begins with `what` and the place within, for what is not of the type.
+        """
+        done: list[Any] = []
+        #: what is made of values with parts, which are kept beside it: `_OPEN` until all parts are there
+        made: dict[tuple[int, int], tuple[Any, Any]] = {}
+        tasks: list[Any] = [(self._form(annotation), value, what)]
+        while tasks:
+            task = tasks.pop()
+            if len(task) == 4:
+                make, many, key, whole = task
+                parts = tuple(done[len(done) - many :])
+                del done[len(done) - many :]
+                found = make(parts)
+                made[key] = whole, found
+                done.append(found)
+                continue
+            form, value, where = task
+            if form.kind == "leaf":
+                done.append(leaf(form.annotation, value, where))
+                continue
+            key = id(value), id(form)
+            met = made.get(key)
+            if met is not None:
+                if met[1] is _OPEN:
+                    raise InputError(f"{where_text(where)} is a part of itself; pass data without cycles")
+                done.append(met[1])
+                continue
+            make, inner = self._opened(form, value, where)
+            if all(t[0].kind == "leaf" for t in inner):
+                found = make(tuple([leaf(f.annotation, v, at) for f, v, at in inner]))
+                made[key] = value, found
+                done.append(found)
+                continue
+            made[key] = value, _OPEN
+            tasks.append((make, len(inner), key, value))
+            inner.reverse()
+            tasks += inner
+        return done[0]
+
+    def _form(self, annotation: Annotation) -> _Form:
+        found = self._forms.get(annotation)
+        if found is not None:
+            return found
+        match annotation:
+            case TupleType(types):
+                found = self._forms[annotation] = _Form(annotation, "tuple")
+                text = ", field {}" if holds_data(annotation) else "[{}]"
+                found.fields = [(self._form(t), text.format(k)) for k, t in enumerate(types)]
+            case DataType(name, arguments):
+                found = self._forms[annotation] = _Form(annotation, "list" if name == LIST.name else "data")
+                if name == LIST.name:
+                    found.fields = [(self._form(arguments[0]), "")]
+                found.data = self._known[name]
+                found.classes = {c: k for k, c in enumerate(found.data.classes)}
+            case CallableType() | ReferenceType():
+                found = self._forms[annotation] = _Form(annotation, "refused")
+            case _:
+                found = self._forms[annotation] = _Form(annotation, "leaf")
+        return found
+
+    def _opened(self, form: _Form, value: Any, where: Where) -> tuple[Callable[[tuple[Any, ...]], Any], list[Any]]:
+        """What makes a value of its parts, and these: each with its form, and where it is."""
+        if form.kind == "refused":
+            raise InputError(f"{where_text(where)} is of type {form.annotation}, which only programs have; pass tensors and data")
+        if form.kind == "tuple":
+            if not isinstance(value, tuple | list) or len(value) != len(form.fields):
+                many = f"{len(form.fields)} values; pass one, {form.annotation}"
+                raise InputError(f"{where_text(where)} is not a tuple of {many}")
+            return tuple, [(f, v, (where, name)) for (f, name), v in zip(form.fields, value, strict=True)]
+        if form.kind == "list" and isinstance(value, tuple | list):
+            item = form.fields[0][0]
+            return linked, [(item, v, (where, k)) for k, v in enumerate(value)]
+        data = form.data
+        if isinstance(value, Record) and value.data == data:
+            index, given = value.index, value.fields
+            case = self._case(form, index)
+        else:
+            index = form.classes.get(type(value), -1)
+            if index < 0:
+                index = next((k for k, c in enumerate(data.classes) if isinstance(value, c)), -1)
+            if index < 0:
+                wanted = "a list" if data == LIST else " or ".join(c.__name__ for c in data.classes) or "a record of it"
+                raise InputError(f"{where_text(where)} is {type(value).__name__}, not {form.annotation}; pass {wanted}")
+            case = self._case(form, index)
+            given = tuple([getattr(value, name) for _, _, name in case])
+        inner = [(f, v, (where, text)) for (f, text, _), v in zip(case, given, strict=True)]
+        return partial(Record, data, index), inner
+
+    def _case(self, form: _Form, index: int) -> list[tuple[_Form, str, str]]:
+        found = form.cases.get(index)
+        if found is None:
+            assert isinstance(form.annotation, DataType)
+            types = form.data.fields(index, form.annotation.arguments)
+            names = [name for name, _ in form.data.constructors[index].fields]
+            found = form.cases[index] = [(self._form(t), f".{n}", n) for t, n in zip(types, names, strict=True)]
+        return found
 
 
 def from_value(value: Any, leaf: Callable[[Any], Any] = lambda v: v) -> Any:
     """What a caller gets for what a program returns: lists, and objects of the classes of data types that have some.
 
-    Each is an object of its own, also where the program has one value in several places.
+    Each is an object of its own, also where the program has one value in several places. Raises InputError for a part of itself.
     """
-    return _rebuilt(ObjectType(), value, "", lambda _, v, __: leaf(v), _given, shared=False)
-
-
-def _rebuilt(
-    annotation: Annotation, value: Any, what: str, leaf: Leaf, opened: Callable[[Annotation, Any, str], Opened | None], *,
-    shared: bool,
-) -> Any:  # fmt: skip
     done: list[Any] = []
-    #: what is made of values with parts, which are kept beside it: `_OPEN` until all parts are there
-    made: dict[tuple[int, Annotation], tuple[Any, Any]] = {}
-    tasks: list[_Task | _Made] = [(annotation, value, what)]
+    open_: set[int] = set()
+    tasks: list[Any] = [value]
     while tasks:
         task = tasks.pop()
-        if len(task) == 4:
-            make, many, key, whole = task
-            taken = tuple(done[len(done) - many :])
-            del done[len(done) - many :]
-            done.append(make(taken))
-            made[key] = whole, done[-1]
+        if type(task) is _Made:
+            parts = done[len(done) - task.many :]
+            del done[len(done) - task.many :]
+            done.append(task.make(parts))
+            open_.discard(task.key)
             continue
-        annotation, value, what = task
-        found = opened(annotation, value, what)
+        found = _given(task)
         if found is None:
-            done.append(leaf(annotation, value, what))
+            done.append(leaf(task))
             continue
-        key = id(value), annotation
-        known = made.get(key)
-        if known is not None and known[1] is _OPEN:
-            raise InputError(f"{what} is a part of itself; pass data without cycles")
-        if known is not None and shared:
-            done.append(known[1])
-            continue
+        if id(task) in open_:
+            raise InputError("a result is a part of itself; return data without cycles")
         make, inner = found
-        made[key] = value, _OPEN
-        tasks.append((make, len(inner), key, value))
+        open_.add(id(task))
+        tasks.append(_Made(make, len(inner), id(task)))
         tasks += reversed(inner)
     return done[0]
 
 
-def _taken(known: Known, annotation: Annotation, value: Any, what: str) -> Opened | None:
-    match annotation:
-        case TupleType(types) if holds_data(annotation):
-            if not isinstance(value, tuple | list) or len(value) != len(types):
-                raise InputError(f"{what} is not a tuple of {len(types)} values; pass one, {annotation}")
-            return tuple, [(t, v, f"{what}, field {k}") for k, (t, v) in enumerate(zip(types, value, strict=True))]
-        case DataType("List", (element,)) if isinstance(value, tuple | list):
-            return linked, [(element, v, f"{what}, item {k}") for k, v in enumerate(value)]
-        case DataType(name, arguments):
-            data = known[name]
-            if isinstance(value, Record) and value.data == data:
-                index, fields = value.index, value.fields
-            else:
-                index = next((k for k, c in enumerate(data.classes) if isinstance(value, c)), -1)
-                if index < 0:
-                    wanted = "a list" if data == LIST else " or ".join(c.__name__ for c in data.classes) or "a record of it"
-                    raise InputError(f"{what} is {type(value).__name__}, not {annotation}; pass {wanted}")
-                fields = tuple(getattr(value, f) for f, _ in data.constructors[index].fields)
-            names = [f for f, _ in data.constructors[index].fields]
-            inner = [
-                (a, v, f"{what}.{f}") for a, v, f in zip(data.fields(index, arguments), fields, names, strict=True)
-            ]
-            return partial(Record, data, index), inner
-        case CallableType() | ReferenceType():
-            raise InputError(f"{what} is of type {annotation}, which only programs have; pass tensors and data")
-    return None
+class _Made:
+    """What makes a value of its last parts, and what it is known by."""
+
+    __slots__ = ("key", "make", "many")
+
+    def __init__(self, make: Callable[[list[Any]], Any], many: int, key: int) -> None:
+        self.make, self.many, self.key = make, many, key
 
 
-def _given(annotation: Annotation, value: Any, what: str) -> Opened | None:
+def _given(value: Any) -> tuple[Callable[[list[Any]], Any], list[Any]] | None:
     if isinstance(value, tuple):
-        return tuple, [(annotation, v, "") for v in value]
+        return tuple, list(value)
     if not isinstance(value, Record):
         return None
-    if value.data == LIST:
-        return list, [(annotation, v, "") for v in items(value)]
-    inner = [(annotation, v, "") for v in value.fields]
+    if value.data is LIST or value.data == LIST:
+        return list, list(items(value))
+    inner = list(value.fields)
     if not value.data.classes:
-        return partial(Record, value.data, value.index), inner
+        return (lambda made: Record(value.data, value.index, tuple(made))), inner
     kind = value.data.classes[value.index]
     return (lambda made: kind(*made)), inner
 
