@@ -176,7 +176,9 @@ def without_dead(f: Function, functions: Mapping[str, Function]) -> Function:
 
 
 def _groups(block: Block, outliner: Outliner, stacked: Collection[str], hint: str) -> list[Group]:
-    """Operators that can be computed together: all whose operands are there, between two calls that need the stack."""
+    """Operators that can be computed together: between two calls that need the stack, those that the second waits for; behind the
+    last one all others. So an operator is computed with those that read its result, where that is possible.
+    """
     bindings = block.bindings
     scalars = {i for i, b in enumerate(bindings) if is_scalar(b.var.annotation)}
     done, groups = set(scalars), []
@@ -190,16 +192,26 @@ def _groups(block: Block, outliner: Outliner, stacked: Collection[str], hint: st
                 found.append(i)
         return found
 
+    def needed_by(i: int) -> set[int]:
+        found, left = set(outliner.needs[i]), list(outliner.needs[i])
+        while left:
+            new = outliner.needs[left.pop()] - found
+            found |= new
+            left += new
+        return found
+
     while len(done) < len(bindings):
         done |= set(ready(cheap, done))
-        group = ready(tensors, done)
+        waiting = set(range(len(bindings))) - done - tensors - cheap
+        wanted = tensors & needed_by(min(waiting)) if waiting else tensors
+        group = ready(wanted, done)
         if group:
             needed = _scalars_of(group, outliner, scalars)
             groups.append(Group(tuple(group), tuple(sorted(needed)), hint))
             done |= set(group)
             continue
         # then the next call
-        done |= set(ready(set(range(len(bindings))), done)[:1])
+        done |= set(ready(waiting, done)[:1])
     return groups
 
 
